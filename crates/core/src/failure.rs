@@ -1,0 +1,520 @@
+//! Why an attempt failed, as a value that can be classified, stored and shown.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fingerprint::Fingerprint;
+use crate::verdict::Verdict;
+
+/// The longest message kept of one error, in bytes. Longer ones are cut at a character boundary.
+pub const MESSAGE_LIMIT: usize = 8 * 1024;
+/// The longest backtrace kept, in bytes.
+pub const BACKTRACE_LIMIT: usize = 32 * 1024;
+/// How many links of a cause chain are kept.
+pub const CHAIN_LIMIT: usize = 16;
+
+/// A stable, machine-readable word for why something failed.
+///
+/// Upper-case letters, digits and underscores, at most 64 of them, so that it can be a metric label.
+///
+/// ```
+/// use lazaret_core::Reason;
+/// assert_eq!(Reason::TIMEOUT.as_str(), "TIMEOUT");
+/// assert!(Reason::new("CARD_DECLINED").is_ok());
+/// assert!(Reason::new("card declined").is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Reason(Cow<'static, str>);
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        impl Reason {
+            $($(#[$doc])* pub const $name: Self = Self(Cow::Borrowed(stringify!($name)));)+
+
+            /// The codes that Lazaret itself gives.
+            pub const KNOWN: &'static [Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+reasons! {
+    /// The handler, or what it called, did not answer in time.
+    TIMEOUT,
+    /// Something asked us to slow down.
+    RATE_LIMITED,
+    /// A service, database or broker that the handler needs is away.
+    DEPENDENCY_UNAVAILABLE,
+    /// A connection broke.
+    CONNECTION_LOST,
+    /// A database did not answer in time.
+    DATABASE_TIMEOUT,
+    /// Somebody else changed the same thing first.
+    CONFLICT,
+    /// The handler itself cannot be reached.
+    HANDLER_UNREACHABLE,
+    /// The handler failed and said nothing more precise.
+    HANDLER_ERROR,
+    /// The handler panicked: a bug.
+    PANICKED,
+    /// The process died while the message was handled.
+    CRASHED,
+    /// The payload cannot be read.
+    INVALID_SCHEMA,
+    /// The payload is larger than allowed.
+    TOO_LARGE,
+    /// This version of the event is not understood yet.
+    UNSUPPORTED_EVENT_VERSION,
+    /// No handler knows this type of event.
+    UNKNOWN_EVENT_TYPE,
+    /// The handler does not do this.
+    UNSUPPORTED,
+    /// A right is missing.
+    AUTHORIZATION_DENIED,
+    /// The event contradicts the rules of the domain.
+    DOMAIN_INVALID,
+    /// It was handled before.
+    DUPLICATE,
+    /// The same failure came back too often.
+    POISON,
+    /// A filter failed.
+    FILTER_FAILED,
+    /// The sequencing policy failed.
+    SEQUENCING_FAILED,
+    /// The classifier failed.
+    CLASSIFIER_FAILED,
+    /// A handler sent it to the dead letters by hand.
+    MANUAL,
+}
+
+/// A text that cannot be a reason code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a reason code: use 1 to 64 upper-case letters, digits and underscores")]
+pub struct InvalidReason(pub String);
+
+impl Reason {
+    /// A reason code of the user's own.
+    pub fn new(code: impl Into<String>) -> Result<Self, InvalidReason> {
+        let code = code.into();
+        let fits = (1..=64).contains(&code.len())
+            && code.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+        if !fits {
+            return Err(InvalidReason(code));
+        }
+        Ok(Self(Cow::Owned(code)))
+    }
+
+    /// A reason code from words that were not meant as one: `card declined` becomes `CARD_DECLINED`.
+    pub fn from_words(words: &str) -> Self {
+        let code: String = words
+            .chars()
+            .take(64)
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+            .collect();
+        Self::new(code).unwrap_or(Self::HANDLER_ERROR)
+    }
+
+    /// The code.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How far an attempt had come when it failed. The later, the more may already have happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Making sense of the bytes.
+    Decode,
+    /// Deciding whether the message is wanted.
+    Filter,
+    /// Checking the content.
+    Validate,
+    /// The handler's own work.
+    #[default]
+    Handle,
+    /// A call to somebody else; it may have had its effect.
+    ExternalCall,
+    /// Confirming that it was handled.
+    Ack,
+}
+
+impl Phase {
+    /// Every phase, in order.
+    pub const ALL: [Self; 6] =
+        [Self::Decode, Self::Filter, Self::Validate, Self::Handle, Self::ExternalCall, Self::Ack];
+
+    /// The name used in configuration and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::Filter => "filter",
+            Self::Validate => "validate",
+            Self::Handle => "handle",
+            Self::ExternalCall => "external-call",
+            Self::Ack => "ack",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One link of a cause chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CauseLink {
+    /// The type of the error, where it is known. Rust cannot tell the type of an inner error, so it is often not.
+    #[serde(rename = "type")]
+    pub error_type: Option<String>,
+    /// What it said.
+    pub message: String,
+}
+
+/// Why an attempt failed. This is what a letter keeps as its cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Failure {
+    /// The machine-readable reason.
+    pub reason: Reason,
+    /// How far the attempt had come.
+    pub phase: Phase,
+    /// The type of the error.
+    pub error_type: String,
+    /// What the error said, cut to [`MESSAGE_LIMIT`].
+    pub message: String,
+    /// The errors underneath, outermost first, cut to [`CHAIN_LIMIT`].
+    pub chain: Vec<CauseLink>,
+    /// Where it happened, if that was captured.
+    pub backtrace: Option<String>,
+    /// When the other side asked to be called again.
+    pub retry_after: Option<Duration>,
+    /// The status code of a handler over HTTP, or the exit code of a command.
+    pub status: Option<u16>,
+    /// Whether it was a panic.
+    pub panicked: bool,
+    /// Failures with one fingerprint are taken for one problem.
+    pub fingerprint: Fingerprint,
+}
+
+impl Failure {
+    /// A failure from its three essential facts.
+    ///
+    /// ```
+    /// use lazaret_core::{Failure, Phase, Reason};
+    /// let failure = Failure::new(Reason::TIMEOUT, "HttpError", "no answer after 10s").in_phase(Phase::ExternalCall);
+    /// assert_eq!(failure.phase, Phase::ExternalCall);
+    /// ```
+    pub fn new(reason: Reason, error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut failure = Self {
+            reason,
+            phase: Phase::Handle,
+            error_type: error_type.into(),
+            message: cut(message.into(), MESSAGE_LIMIT),
+            chain: Vec::new(),
+            backtrace: None,
+            retry_after: None,
+            status: None,
+            panicked: false,
+            fingerprint: Fingerprint::NONE,
+        };
+        failure.fingerprint = Fingerprint::of(&failure);
+        failure
+    }
+
+    /// The same failure in another phase.
+    #[must_use]
+    pub fn in_phase(mut self, phase: Phase) -> Self {
+        self.phase = phase;
+        self
+    }
+
+    /// The same failure with the message cut to this many bytes, at a character boundary. The fingerprint stays
+    /// that of the whole message.
+    #[must_use]
+    pub fn truncated(mut self, limit: usize) -> Self {
+        self.message = cut(self.message, limit);
+        self
+    }
+
+    /// The same failure with this backtrace, and the fingerprint that follows from it.
+    #[must_use]
+    pub fn with_backtrace(mut self, backtrace: impl Into<String>) -> Self {
+        self.backtrace = Some(cut(backtrace.into(), BACKTRACE_LIMIT));
+        self.fingerprint = Fingerprint::of(&self);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in phase {}: {}: {}", self.reason, self.phase, self.error_type, self.message)
+    }
+}
+
+/// Cuts text to at most `limit` bytes without splitting a character.
+fn cut(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+    }
+    text
+}
+
+/// What a handler gives back when it fails: the error, and what the handler knows about it.
+///
+/// Any error converts into it with `?`. It does not implement [`std::error::Error`] itself, for the same reason
+/// that `anyhow::Error` does not.
+///
+/// ```
+/// use lazaret_core::{HandlerError, Reason, Verdict};
+/// use std::time::Duration;
+///
+/// fn charge(card: &str) -> Result<(), HandlerError> {
+///     let _: u64 = card.parse()?; // any error type
+///     if card.len() < 12 {
+///         return Err(HandlerError::msg("no such card").reason(Reason::DOMAIN_INVALID));
+///     }
+///     Err(HandlerError::msg("busy").verdict(Verdict::Retry).retry_after(Duration::from_secs(30)))
+/// }
+/// assert_eq!(charge("x").unwrap_err().failure().error_type, "core::num::error::ParseIntError");
+/// ```
+pub struct HandlerError {
+    error: Option<Box<dyn StdError + Send + Sync + 'static>>,
+    facts: Box<Facts>,
+}
+
+struct Facts {
+    error_type: Cow<'static, str>,
+    message: String,
+    reason: Option<Reason>,
+    phase: Option<Phase>,
+    verdict: Option<Verdict>,
+    retry_after: Option<Duration>,
+    status: Option<u16>,
+    backtrace: Option<String>,
+    panicked: bool,
+}
+
+impl HandlerError {
+    /// An error that is only a message.
+    pub fn msg(message: impl Into<String>) -> Self {
+        Self::from_parts(None, Cow::Borrowed("message"), message.into())
+    }
+
+    /// An error from another system, by its type name and message.
+    pub fn foreign(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::from_parts(None, Cow::Owned(error_type.into()), message.into())
+    }
+
+    /// An error whose type is not known any more: a boxed one, or one of an error-collecting library.
+    ///
+    /// ```
+    /// use lazaret_core::HandlerError;
+    /// let boxed: Box<dyn std::error::Error + Send + Sync> = "disk on fire".into();
+    /// assert_eq!(HandlerError::from_boxed(boxed).failure().message, "disk on fire");
+    /// ```
+    pub fn from_boxed(error: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
+        let error = error.into();
+        let message = error.to_string();
+        Self::from_parts(Some(error), Cow::Borrowed("dyn Error"), message)
+    }
+
+    /// What is left of a panic: its text and, if it is known, where it happened.
+    pub fn panic(message: impl Into<String>, location: Option<String>) -> Self {
+        let mut error = Self::from_parts(None, Cow::Borrowed("panic"), message.into());
+        error.facts.panicked = true;
+        error.facts.backtrace = location;
+        error
+    }
+
+    fn from_parts(
+        error: Option<Box<dyn StdError + Send + Sync + 'static>>,
+        error_type: Cow<'static, str>,
+        message: String,
+    ) -> Self {
+        let facts = Facts {
+            error_type,
+            message,
+            reason: None,
+            phase: None,
+            verdict: None,
+            retry_after: None,
+            status: None,
+            backtrace: None,
+            panicked: false,
+        };
+        Self { error, facts: Box::new(facts) }
+    }
+
+    /// Says why, in one word.
+    #[must_use]
+    pub fn reason(mut self, reason: Reason) -> Self {
+        self.facts.reason = Some(reason);
+        self
+    }
+
+    /// Says how far it had come.
+    #[must_use]
+    pub fn phase(mut self, phase: Phase) -> Self {
+        self.facts.phase = Some(phase);
+        self
+    }
+
+    /// Decides what becomes of the message, in place of the classifier.
+    #[must_use]
+    pub fn verdict(mut self, verdict: Verdict) -> Self {
+        self.facts.verdict = Some(verdict);
+        self
+    }
+
+    /// Passes on when the other side wants to be called again.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.facts.retry_after = Some(delay);
+        self
+    }
+
+    /// Passes on a status or exit code.
+    #[must_use]
+    pub fn status(mut self, status: u16) -> Self {
+        self.facts.status = Some(status);
+        self
+    }
+
+    /// Attaches a backtrace, rendered.
+    #[must_use]
+    pub fn backtrace(mut self, backtrace: impl Into<String>) -> Self {
+        self.facts.backtrace = Some(backtrace.into());
+        self
+    }
+
+    /// The verdict that the handler asked for, if it did.
+    pub fn asked_verdict(&self) -> Option<Verdict> {
+        self.facts.verdict
+    }
+
+    /// The error itself, for rules that look at its type.
+    pub fn error(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.as_deref().map(|error| error as &(dyn StdError + 'static))
+    }
+
+    /// The failure as a value. The phase falls back to `handle`, the reason to `HANDLER_ERROR` or `PANICKED`.
+    pub fn failure(&self) -> Failure {
+        self.failure_in(Phase::Handle)
+    }
+
+    /// As [`failure`](Self::failure), with the phase that the attempt had reached when the error does not name one.
+    pub fn failure_in(&self, reached: Phase) -> Failure {
+        let facts = &self.facts;
+        let fallback = if facts.panicked { Reason::PANICKED } else { Reason::HANDLER_ERROR };
+        let mut failure = Failure::new(
+            facts.reason.clone().unwrap_or(fallback),
+            facts.error_type.clone().into_owned(),
+            facts.message.clone(),
+        );
+        failure.phase = facts.phase.unwrap_or(reached);
+        failure.retry_after = facts.retry_after;
+        failure.status = facts.status;
+        failure.panicked = facts.panicked;
+        failure.backtrace = facts.backtrace.clone().map(|text| cut(text, BACKTRACE_LIMIT));
+        let mut next = self.error().and_then(StdError::source);
+        while let Some(error) = next
+            && failure.chain.len() < CHAIN_LIMIT
+        {
+            failure
+                .chain
+                .push(CauseLink { error_type: None, message: cut(error.to_string(), MESSAGE_LIMIT) });
+            next = error.source();
+        }
+        failure.fingerprint = Fingerprint::of(&failure);
+        failure
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let message = error.to_string();
+        Self::from_parts(Some(Box::new(error)), Cow::Borrowed(std::any::type_name::<E>()), message)
+    }
+}
+
+impl fmt::Debug for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.facts.error_type, self.facts.message)
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.facts.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] std::fmt::Error);
+
+    #[test]
+    fn an_error_brings_its_type_message_and_chain() {
+        let failure = HandlerError::from(Outer(std::fmt::Error)).failure();
+        assert!(failure.error_type.ends_with("::Outer"), "{}", failure.error_type);
+        assert_eq!(failure.message, "outer");
+        assert_eq!(failure.chain.len(), 1);
+        assert_eq!(failure.reason, Reason::HANDLER_ERROR);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        let failure = Failure::new(Reason::TIMEOUT, "E", "é".repeat(MESSAGE_LIMIT));
+        assert_eq!(failure.message.len(), MESSAGE_LIMIT);
+        assert_eq!(failure.clone().truncated(3).message, "é");
+        assert_eq!(failure.truncated(0).message, "");
+    }
+
+    #[test]
+    fn a_panic_is_marked_as_one() {
+        let failure = HandlerError::panic("index out of bounds", None).failure();
+        assert!(failure.panicked);
+        assert_eq!(failure.reason, Reason::PANICKED);
+    }
+
+    #[test]
+    fn reason_codes_are_bounded_words() {
+        assert!(Reason::new("").is_err());
+        assert!(Reason::new("A".repeat(65)).is_err());
+        assert_eq!(Reason::from_words("card declined").as_str(), "CARD_DECLINED");
+        assert_eq!(Reason::from_words(""), Reason::HANDLER_ERROR);
+        for reason in Reason::KNOWN {
+            assert!(Reason::new(reason.as_str()).is_ok());
+        }
+    }
+
+    #[test]
+    fn the_phase_reached_is_used_unless_the_error_names_one() {
+        let reached = HandlerError::msg("x").failure_in(Phase::ExternalCall);
+        let named = HandlerError::msg("x").phase(Phase::Validate).failure_in(Phase::ExternalCall);
+        assert_eq!((reached.phase, named.phase), (Phase::ExternalCall, Phase::Validate));
+    }
+}

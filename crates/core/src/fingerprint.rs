@@ -1,0 +1,181 @@
+//! Which failures are one problem.
+
+mod frames;
+mod normalise;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
+
+use crate::failure::Failure;
+pub use normalise::normalise;
+
+/// A short name for a problem: failures with one fingerprint are grouped and counted together.
+///
+/// It is made of the type of the error, its message without what varies (see [`normalise`]), the innermost message
+/// of its cause chain, and the top frames of its backtrace. The reason and the phase are left out, because rules
+/// may change them. Fingerprints are stored, so one version never changes its result.
+///
+/// ```
+/// use lazaret_core::{Failure, Fingerprint, Reason};
+/// let one = Failure::new(Reason::TIMEOUT, "DbError", "order 17 not found");
+/// let two = Failure::new(Reason::CONFLICT, "DbError", "order 18 not found");
+/// assert_eq!(one.fingerprint, two.fingerprint);
+/// let text = one.fingerprint.to_string();
+/// assert!(text.starts_with("g1_"));
+/// assert_eq!(text.parse::<Fingerprint>().unwrap(), one.fingerprint);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint {
+    version: u8,
+    hash: u64,
+}
+
+impl Fingerprint {
+    /// The way of computing that [`of`](Self::of) uses. It changes whenever the result would.
+    pub const VERSION: u8 = 1;
+
+    /// No fingerprint: that of no failure.
+    pub const NONE: Self = Self { version: 0, hash: 0 };
+
+    /// The fingerprint of a failure.
+    pub fn of(failure: &Failure) -> Self {
+        let mut hasher = Sha256::new();
+        // Tag and length keep the parts apart: no two different lists of parts give the same bytes.
+        let mut part = |tag: u8, text: &str| {
+            hasher.update([tag]);
+            hasher.update((text.len() as u64).to_le_bytes());
+            hasher.update(text);
+        };
+        part(b't', &failure.error_type);
+        part(b'm', &normalise(&failure.message));
+        if let Some(innermost) = failure.chain.last() {
+            part(b'c', &normalise(&innermost.message));
+        }
+        if let Some(backtrace) = &failure.backtrace {
+            for frame in frames::top(backtrace) {
+                part(b'f', &frame);
+            }
+        }
+        let digest = hasher.finalize();
+        let hash = digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte));
+        Self { version: Self::VERSION, hash }
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}_{:016x}", self.version, self.hash)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is not a fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a fingerprint, expected g, a version, an underscore and 16 hexadecimal digits")]
+pub struct InvalidFingerprint(pub String);
+
+impl FromStr for Fingerprint {
+    type Err = InvalidFingerprint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
+        let parsed = text.strip_prefix('g').and_then(|rest| {
+            let (version, hash) = rest.split_once('_')?;
+            Some(Self { version: version.parse().ok()?, hash: u64::from_str_radix(hash, 16).ok()? })
+        });
+        // Only the one spelling: texts are compared, in queries and in stores.
+        parsed.filter(|parsed| parsed.to_string() == text).ok_or_else(|| InvalidFingerprint(text.to_owned()))
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{CauseLink, Phase, Reason};
+
+    fn failure(message: &str) -> Failure {
+        Failure::new(Reason::TIMEOUT, "DbError", message)
+    }
+
+    #[test]
+    fn what_varies_does_not_matter_and_what_differs_does() {
+        let base = failure("order 17 not found");
+        assert_eq!(base.fingerprint, failure("order 18 not found").fingerprint);
+        let relabelled = Failure::new(Reason::CONFLICT, "DbError", "order 1 not found").in_phase(Phase::Ack);
+        assert_eq!(base.fingerprint, Fingerprint::of(&relabelled));
+        assert_ne!(base.fingerprint, failure("order 17 not paid").fingerprint);
+        assert_ne!(base.fingerprint, Failure::new(Reason::TIMEOUT, "E", "order 17 not found").fingerprint);
+        let traced = base.clone().with_backtrace("   0: shop::charge\n             at ./src/main.rs:5:5\n");
+        assert_ne!(base.fingerprint, traced.fingerprint);
+        let moved = base.with_backtrace("   0: shop::charge\n             at ./src/main.rs:99:1\n");
+        assert_eq!(traced.fingerprint, moved.fingerprint);
+    }
+
+    #[test]
+    fn the_root_cause_tells_failures_apart() {
+        let caused = |texts: &[&str]| {
+            let mut caused = failure("request failed");
+            caused.chain =
+                texts.iter().map(|&t| CauseLink { error_type: None, message: t.to_owned() }).collect();
+            Fingerprint::of(&caused)
+        };
+        assert_eq!(caused(&["x", "port 80 closed"]), caused(&["y", "port 81 closed"]));
+        assert_ne!(caused(&["port 80 closed"]), caused(&["no route"]));
+        assert_ne!(caused(&[]), caused(&[""]));
+    }
+
+    #[test]
+    fn a_stored_fingerprint_is_found_again_for_ever() {
+        // Written to stores: if this fails, raise VERSION instead of changing the text.
+        assert_eq!(failure("order 17 not found").fingerprint.to_string(), "g1_5ace91e5e6da629a");
+        let mut whole = failure("charge of 'acme' failed")
+            .with_backtrace("   0: core::panicking::panic\n   1: shop::pay\n");
+        whole.chain.push(CauseLink { error_type: None, message: "timeout after 1.5s".into() });
+        assert_eq!(Fingerprint::of(&whole).to_string(), "g1_1426d9db7d86ee94");
+    }
+
+    #[test]
+    fn a_fingerprint_is_written_and_read_as_text() {
+        let fingerprint = failure("x").fingerprint;
+        let json = serde_json::to_string(&fingerprint).unwrap();
+        assert_eq!(json, format!("\"{fingerprint}\""));
+        assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), fingerprint);
+        assert_eq!(serde_json::from_slice::<Fingerprint>(json.as_bytes()).unwrap(), fingerprint);
+        assert_eq!(Fingerprint::NONE.to_string().parse(), Ok(Fingerprint::NONE));
+        assert_eq!("g2_00000000000000ff".parse::<Fingerprint>().unwrap().to_string(), "g2_00000000000000ff");
+        for wrong in [
+            "",
+            "g",
+            "g1",
+            "g1_",
+            "g1_ff",
+            "1_00000000000000ff",
+            "g01_00000000000000ff",
+            "g1_00000000000000FF",
+            "g1_+0000000000000ff",
+            "g256_00000000000000ff",
+            "g1_000000000000000ff",
+        ] {
+            assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
+        }
+    }
+}

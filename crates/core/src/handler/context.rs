@@ -1,0 +1,314 @@
+//! What a handler can ask and say about the attempt it is in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::delivery::Delivery;
+use crate::failure::{Phase, Reason};
+use crate::letter::Letter;
+use crate::message::{Message, MessageId};
+use crate::store::{ErrorKind, StoreError};
+
+/// How many entries of metadata one message may have.
+pub const METADATA_ENTRIES: usize = 64;
+/// How many bytes the metadata of one message may have, keys and values together.
+pub const METADATA_BYTES: usize = 16 * 1024;
+
+/// There is no room for this entry. The metadata is as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no room for more metadata: at most {METADATA_ENTRIES} entries and {METADATA_BYTES} bytes")]
+pub struct MetadataFull;
+
+/// Metadata within its limits.
+#[derive(Default)]
+pub(super) struct Metadata {
+    entries: BTreeMap<String, String>,
+    bytes: usize,
+}
+
+impl Metadata {
+    pub(super) fn entries(&self) -> &BTreeMap<String, String> {
+        &self.entries
+    }
+
+    pub(super) fn put(&mut self, key: String, value: String) -> Result<(), MetadataFull> {
+        let (replaced_entries, replaced_bytes) =
+            self.entries.get(&key).map_or((0, 0), |old| (1, key.len() + old.len()));
+        let entries = self.entries.len() - replaced_entries + 1;
+        let bytes = self.bytes - replaced_bytes + key.len() + value.len();
+        if entries > METADATA_ENTRIES || bytes > METADATA_BYTES {
+            return Err(MetadataFull);
+        }
+        self.bytes = bytes;
+        self.entries.insert(key, value);
+        Ok(())
+    }
+}
+
+/// What a handler can ask and say about the attempt it is in. An extractor: take it as a parameter.
+///
+/// ```
+/// use lazaret_core::handler::{Context, Delivery, handler};
+/// use lazaret_core::{HandlerError, Message, Phase, Position};
+///
+/// async fn charge(context: Context) -> Result<(), HandlerError> {
+///     context.put_metadata("gateway", "eu-1")?; // kept with the letter, if there will be one
+///     context.mark_phase(Phase::ExternalCall); // a failure from here on may have had its effect
+///     Ok(())
+/// }
+///
+/// let delivery = Delivery::new(Message::new("evt-1", "payments", Position::new(0, 0)));
+/// let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// runtime.block_on(handler(charge).handle(delivery.clone())).unwrap();
+/// assert_eq!(delivery.metadata()["gateway"], "eu-1");
+/// assert_eq!(delivery.phase(), Phase::ExternalCall);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Context(Delivery);
+
+impl Context {
+    pub(super) fn new(delivery: Delivery) -> Self {
+        Self(delivery)
+    }
+
+    /// Which attempt this is, from 1, counted across restarts.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt()
+    }
+
+    /// The identity of the message: the same on every attempt, fit for an idempotency key.
+    pub fn event_id(&self) -> &MessageId {
+        &self.message().id
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Message {
+        self.0.message()
+    }
+
+    /// Notes something about the message, in place of what was noted under this key. All attempts share the notes,
+    /// and a letter keeps them.
+    pub fn put_metadata(&self, key: impl Into<String>, value: impl Into<String>) -> Result<(), MetadataFull> {
+        self.0.put_metadata(key.into(), value.into())
+    }
+
+    /// What was noted so far.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        self.0.metadata()
+    }
+
+    /// Says how far the attempt has come. A failure is reported in the phase marked last.
+    pub fn mark_phase(&self, phase: Phase) {
+        self.0.mark_phase(phase);
+    }
+
+    /// Waits until the attempt should end: its time is up, or the consumer stops.
+    ///
+    /// ```
+    /// use lazaret_core::handler::{Context, Delivery, FromDelivery};
+    /// use lazaret_core::{Message, Position};
+    /// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 0)));
+    /// let context = Context::from_delivery(&delivery).unwrap();
+    /// delivery.cancel();
+    /// let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// runtime.block_on(context.cancelled());
+    /// ```
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        self.0.cancellation().cancelled_owned()
+    }
+
+    /// Whether the attempt should end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// The letter that is tried again; `None` on live handling.
+    pub fn letter(&self) -> Option<Arc<Letter>> {
+        self.0.letter()
+    }
+
+    /// The name of the replay operation that this attempt belongs to.
+    pub fn replay(&self) -> Option<String> {
+        self.0.replay()
+    }
+
+    /// Sends the message to the dead letters, with reason `MANUAL`. For failures that no retry will mend.
+    ///
+    /// When this returns `Ok`, the letter is durable and the message is settled, whatever the handler does and returns
+    /// afterwards. Sending it once more changes nothing. When it returns an error, the message is not settled: pass
+    /// the error on with `?` and the attempt fails.
+    ///
+    /// ```
+    /// use lazaret_core::handler::{Context, Delivery, handler};
+    /// use lazaret_core::{HandlerError, Message, Position};
+    ///
+    /// async fn refund(context: Context) -> Result<(), HandlerError> {
+    ///     context.send_to_dlq("the order was never paid").await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// let delivery = Delivery::new(Message::new("evt-1", "refunds", Position::new(0, 0)));
+    /// let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    /// let error = runtime.block_on(handler(refund).handle(delivery)).unwrap_err();
+    /// assert_eq!(error.to_string(), "store unavailable during send_to_dlq: no store is configured");
+    /// ```
+    pub async fn send_to_dlq(&self, reason: impl Into<String>) -> Result<(), StoreError> {
+        self.send_to_dlq_with(Reason::MANUAL, reason).await
+    }
+
+    /// As [`send_to_dlq`](Self::send_to_dlq), with a reason code of the handler's choice.
+    pub async fn send_to_dlq_with(&self, reason: Reason, why: impl Into<String>) -> Result<(), StoreError> {
+        if self.0.sent_to_dlq() {
+            return Ok(());
+        }
+        let Some(desk) = self.0.desk() else {
+            return Err(StoreError::not_done(
+                ErrorKind::Unavailable,
+                "send_to_dlq",
+                "no store is configured",
+            ));
+        };
+        desk.send_to_dlq(&self.0, reason, why.into()).await?;
+        self.0.mark_sent();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::delivery::Desk;
+    use super::*;
+    use crate::message::Position;
+    use crate::store::Certainty;
+    use async_trait::async_trait;
+    use std::sync::Mutex;
+
+    /// A desk that notes what it is given, or fails.
+    #[derive(Default)]
+    struct Notes {
+        broken: bool,
+        taken: Mutex<Vec<(String, Reason, String)>>,
+    }
+
+    #[async_trait]
+    impl Desk for Notes {
+        async fn send_to_dlq(
+            &self,
+            delivery: &Delivery,
+            reason: Reason,
+            why: String,
+        ) -> Result<(), StoreError> {
+            assert!(!delivery.sent_to_dlq(), "the flag may be set only after the letter is durable");
+            if self.broken {
+                return Err(StoreError::maybe(ErrorKind::Unavailable, "hand_off", "connection reset"));
+            }
+            let id = delivery.message().id.to_string();
+            self.taken.lock().unwrap().push((id, reason, why));
+            Ok(())
+        }
+    }
+
+    fn delivery() -> Delivery {
+        Delivery::new(Message::new("m", "s", Position::new(0, 0)))
+    }
+
+    #[tokio::test]
+    async fn a_message_sent_to_the_dead_letters_is_marked_once_it_is_durable() {
+        let desk = Arc::new(Notes::default());
+        let delivery = delivery().with_desk(desk.clone());
+        let context = Context::new(delivery.clone());
+        assert!(!delivery.sent_to_dlq());
+        context.send_to_dlq("bad data").await.unwrap();
+        assert!(delivery.sent_to_dlq());
+        assert_eq!(*desk.taken.lock().unwrap(), [("m".into(), Reason::MANUAL, "bad data".into())]);
+    }
+
+    #[tokio::test]
+    async fn a_handler_may_choose_the_reason() {
+        let desk = Arc::new(Notes::default());
+        let context = Context::new(delivery().with_desk(desk.clone()));
+        context.send_to_dlq_with(Reason::DOMAIN_INVALID, "negative amount").await.unwrap();
+        assert_eq!(desk.taken.lock().unwrap()[0].1, Reason::DOMAIN_INVALID);
+    }
+
+    #[tokio::test]
+    async fn sending_a_message_twice_makes_one_letter() {
+        // I8
+        let desk = Arc::new(Notes::default());
+        let context = Context::new(delivery().with_desk(desk.clone()));
+        context.send_to_dlq("first").await.unwrap();
+        context.send_to_dlq("second").await.unwrap();
+        assert_eq!(desk.taken.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_store_error_reaches_the_handler_and_nothing_is_marked() {
+        let delivery = delivery().with_desk(Arc::new(Notes { broken: true, ..Notes::default() }));
+        let error = Context::new(delivery.clone()).send_to_dlq("x").await.unwrap_err();
+        assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::MaybeDone));
+        assert!(!delivery.sent_to_dlq());
+    }
+
+    #[tokio::test]
+    async fn without_a_desk_the_handler_is_told_that_there_is_no_store() {
+        let delivery = delivery();
+        let error = Context::new(delivery.clone()).send_to_dlq("x").await.unwrap_err();
+        assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
+        assert_eq!(error.context(), "no store is configured");
+        assert!(!delivery.sent_to_dlq());
+    }
+
+    #[tokio::test]
+    async fn the_first_desk_stays() {
+        let first = Arc::new(Notes::default());
+        let delivery = delivery().with_desk(first.clone());
+        delivery.set_desk(Arc::new(Notes::default()));
+        Context::new(delivery).send_to_dlq("x").await.unwrap();
+        assert_eq!(first.taken.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn metadata_has_room_for_so_many_entries_and_no_more() {
+        let context = Context::new(delivery());
+        for i in 0..METADATA_ENTRIES {
+            context.put_metadata(i.to_string(), "v").unwrap();
+        }
+        assert_eq!(context.put_metadata("one more", "v"), Err(MetadataFull));
+        context.put_metadata("0", "replaced").unwrap();
+        assert_eq!(context.metadata().len(), METADATA_ENTRIES);
+        assert_eq!(context.metadata()["0"], "replaced");
+    }
+
+    #[test]
+    fn metadata_has_room_for_so_many_bytes_and_no_more() {
+        let context = Context::new(delivery());
+        context.put_metadata("k", "v".repeat(METADATA_BYTES - 1)).unwrap();
+        assert_eq!(context.put_metadata("k", "v".repeat(METADATA_BYTES)), Err(MetadataFull));
+        assert_eq!(context.put_metadata("l", ""), Err(MetadataFull));
+        assert_eq!(context.metadata()["k"].len(), METADATA_BYTES - 1);
+        context.put_metadata("k", "").unwrap();
+        context.put_metadata("l", "v".repeat(METADATA_BYTES - 2)).unwrap();
+    }
+
+    #[test]
+    fn a_context_tells_about_its_attempt() {
+        let delivery = delivery();
+        delivery.begin_attempt(3);
+        let context = Context::new(delivery.clone());
+        assert_eq!((context.attempt(), context.event_id().as_str()), (3, "m"));
+        assert!(context.letter().is_none() && context.replay().is_none());
+        context.mark_phase(Phase::ExternalCall);
+        assert_eq!(delivery.phase(), Phase::ExternalCall);
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_waits_for_its_cancellation_is_woken() {
+        let delivery = delivery();
+        let context = Context::new(delivery.clone());
+        assert!(!context.is_cancelled());
+        let waiting = context.cancelled();
+        delivery.cancel();
+        waiting.await;
+        assert!(context.is_cancelled());
+    }
+}

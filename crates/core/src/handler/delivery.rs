@@ -1,0 +1,349 @@
+//! One message on its way through its attempts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{Metadata, MetadataFull};
+use crate::failure::{Phase, Reason};
+use crate::letter::Letter;
+use crate::message::Message;
+use crate::store::StoreError;
+
+/// Where a handler hands in a message that it gives up on. The engine implements it.
+#[async_trait]
+pub trait Desk: Send + Sync {
+    /// Puts the message of this delivery among the dead letters. Returns when the letter is durable.
+    ///
+    /// Handing in one message twice makes one letter (I8).
+    async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError>;
+}
+
+/// One message on its way through its attempts in one component.
+///
+/// A clone is the same delivery. Making one allocates once; what few handlers use, such as metadata, is made when it
+/// is first asked for. The engine calls [`begin_attempt`](Self::begin_attempt) before each attempt; attempts of one
+/// delivery follow one another.
+///
+/// ```
+/// use lazaret_core::handler::Delivery;
+/// use lazaret_core::{Message, Phase, Position};
+/// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 0)));
+/// assert_eq!((delivery.attempt(), delivery.phase()), (1, Phase::Handle));
+/// delivery.mark_phase(Phase::ExternalCall);
+/// delivery.begin_attempt(2);
+/// assert_eq!((delivery.attempt(), delivery.phase()), (2, Phase::Handle));
+/// ```
+#[derive(Clone)]
+pub struct Delivery(Arc<Inner>);
+
+struct Inner {
+    message: Message,
+    attempt: AtomicU32,
+    phase: AtomicU8,
+    sent: AtomicBool,
+    cancelled: AtomicBool,
+    /// Not in the cold part: the engine gives every live delivery a desk, and that must not allocate.
+    desk: OnceLock<Arc<dyn Desk>>,
+    cold: OnceLock<Box<Cold>>,
+}
+
+/// What most deliveries never need.
+#[derive(Default)]
+struct Cold {
+    letter: Option<Arc<Letter>>,
+    replay: Option<String>,
+    metadata: Mutex<Metadata>,
+    token: Mutex<Option<CancellationToken>>,
+}
+
+impl Delivery {
+    /// The first attempt at a live message.
+    pub fn new(message: Message) -> Self {
+        Self::from_parts(message, 1, OnceLock::new())
+    }
+
+    /// A further attempt at a message that is held as a letter, as part of this replay operation, if it is one.
+    ///
+    /// ```
+    /// use lazaret_core::handler::Delivery;
+    /// use lazaret_core::{Letter, Message, Position, QueueName, Timestamp};
+    /// use std::sync::Arc;
+    /// let message = Message::new("evt-1", "orders", Position::new(0, 0));
+    /// let letter = Letter::new(QueueName::of("a", "a"), "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+    /// let delivery = Delivery::for_letter(Arc::new(letter), Some("op-7".to_owned()));
+    /// assert!(delivery.letter().is_some());
+    /// assert_eq!(delivery.replay().as_deref(), Some("op-7"));
+    /// ```
+    pub fn for_letter(letter: Arc<Letter>, replay: Option<String>) -> Self {
+        let message = Message::clone(&letter.message);
+        let attempt = letter.attempts.saturating_add(1);
+        let cold = Cold { letter: Some(letter), replay, ..Cold::default() };
+        Self::from_parts(message, attempt, OnceLock::from(Box::new(cold)))
+    }
+
+    fn from_parts(message: Message, attempt: u32, cold: OnceLock<Box<Cold>>) -> Self {
+        Self(Arc::new(Inner {
+            message,
+            attempt: AtomicU32::new(attempt),
+            phase: AtomicU8::new(Phase::Handle as u8),
+            sent: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            desk: OnceLock::new(),
+            cold,
+        }))
+    }
+
+    /// The same delivery with a desk.
+    #[must_use]
+    pub fn with_desk(self, desk: Arc<dyn Desk>) -> Self {
+        self.set_desk(desk);
+        self
+    }
+
+    /// Gives the delivery a desk. A delivery that has one keeps it.
+    pub fn set_desk(&self, desk: Arc<dyn Desk>) {
+        // The answer says only whether there was one before.
+        let _ = self.0.desk.set(desk);
+    }
+
+    pub(super) fn desk(&self) -> Option<&Arc<dyn Desk>> {
+        self.0.desk.get()
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Message {
+        &self.0.message
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt.load(Ordering::Relaxed)
+    }
+
+    /// Says which attempt this is.
+    pub fn set_attempt(&self, attempt: u32) {
+        self.0.attempt.store(attempt, Ordering::Relaxed);
+    }
+
+    /// How far the attempt has come.
+    pub fn phase(&self) -> Phase {
+        let index = usize::from(self.0.phase.load(Ordering::Relaxed));
+        Phase::ALL.get(index).copied().unwrap_or_default()
+    }
+
+    /// Says how far the attempt has come.
+    pub fn mark_phase(&self, phase: Phase) {
+        self.0.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Starts an attempt: sets its number, goes back to phase `handle`, and forgets a cancellation of the attempt
+    /// before it. Metadata stays.
+    pub fn begin_attempt(&self, attempt: u32) {
+        self.set_attempt(attempt);
+        self.mark_phase(Phase::Handle);
+        if self.0.cancelled.load(Ordering::Relaxed) {
+            self.0.cancelled.store(false, Ordering::SeqCst);
+        }
+        if let Some(cold) = self.0.cold.get() {
+            // Whatever still runs of the attempt before keeps its cancelled token; this attempt gets a new one.
+            lock(&cold.token).take_if(|token| token.is_cancelled());
+        }
+    }
+
+    /// The letter that is tried again; `None` on live handling.
+    pub fn letter(&self) -> Option<Arc<Letter>> {
+        self.0.cold.get().and_then(|cold| cold.letter.clone())
+    }
+
+    /// The name of the replay operation that this attempt belongs to.
+    pub fn replay(&self) -> Option<String> {
+        self.0.cold.get().and_then(|cold| cold.replay.clone())
+    }
+
+    /// What the handler has noted about the message, over all attempts so far.
+    pub fn metadata(&self) -> BTreeMap<String, String> {
+        self.0.cold.get().map_or_else(BTreeMap::new, |cold| lock(&cold.metadata).entries().clone())
+    }
+
+    pub(super) fn put_metadata(&self, key: String, value: String) -> Result<(), MetadataFull> {
+        lock(&self.cold().metadata).put(key, value)
+    }
+
+    /// Whether the handler has sent the message to the dead letters. It is settled then, whatever the handler returns.
+    pub fn sent_to_dlq(&self) -> bool {
+        self.0.sent.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_sent(&self) {
+        self.0.sent.store(true, Ordering::Release);
+    }
+
+    /// The token that is cancelled when the attempt should end. It is of the attempt in which it was asked for.
+    ///
+    /// ```
+    /// use lazaret_core::handler::Delivery;
+    /// use lazaret_core::{Message, Position};
+    /// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 0)));
+    /// let token = delivery.cancellation();
+    /// delivery.cancel();
+    /// assert!(token.is_cancelled());
+    /// ```
+    pub fn cancellation(&self) -> CancellationToken {
+        let cold = self.cold();
+        // Pairs with the fence in `cancel`: either we see its flag, or it sees the cold part and finds our token.
+        fence(Ordering::SeqCst);
+        let mut slot = lock(&cold.token);
+        let token = slot.get_or_insert_with(CancellationToken::new);
+        if self.0.cancelled.load(Ordering::SeqCst) {
+            token.cancel();
+        }
+        token.clone()
+    }
+
+    /// Asks the attempt to end. Costs next to nothing when nobody listens.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if let Some(cold) = self.0.cold.get()
+            && let Some(token) = &*lock(&cold.token)
+        {
+            token.cancel();
+        }
+    }
+
+    /// Whether the attempt was asked to end.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::SeqCst)
+            || self
+                .0
+                .cold
+                .get()
+                .is_some_and(|cold| lock(&cold.token).as_ref().is_some_and(|t| t.is_cancelled()))
+    }
+
+    fn cold(&self) -> &Cold {
+        self.0.cold.get_or_init(Box::default)
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No payload: a delivery is often logged.
+        f.debug_struct("Delivery")
+            .field("id", &self.message().id)
+            .field("stream", &self.message().stream)
+            .field("position", &self.message().position)
+            .field("attempt", &self.attempt())
+            .field("phase", &self.phase())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A panic elsewhere leaves nothing half done under these locks, so a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Position, QueueName};
+    use jiff::Timestamp;
+
+    fn delivery() -> Delivery {
+        Delivery::new(Message::new("m", "s", Position::new(0, 0)).with_payload("secret"))
+    }
+
+    #[test]
+    fn every_phase_reads_back_as_it_was_marked() {
+        let delivery = delivery();
+        for phase in Phase::ALL {
+            delivery.mark_phase(phase);
+            assert_eq!(delivery.phase(), phase);
+        }
+    }
+
+    #[test]
+    fn a_clone_is_the_same_delivery() {
+        let delivery = delivery();
+        delivery.clone().begin_attempt(7);
+        delivery.clone().put_metadata("k".into(), "v".into()).unwrap();
+        assert_eq!(delivery.attempt(), 7);
+        assert_eq!(delivery.metadata()["k"], "v");
+    }
+
+    #[test]
+    fn nothing_cold_is_made_until_it_is_asked_for() {
+        let delivery = delivery();
+        delivery.begin_attempt(2);
+        delivery.cancel();
+        assert!(delivery.letter().is_none() && delivery.replay().is_none() && delivery.metadata().is_empty());
+        assert!(delivery.is_cancelled() && !delivery.sent_to_dlq());
+        assert!(delivery.0.cold.get().is_none());
+    }
+
+    #[test]
+    fn a_token_asked_for_after_the_cancellation_is_cancelled() {
+        let delivery = delivery();
+        delivery.cancel();
+        assert!(delivery.cancellation().is_cancelled());
+    }
+
+    #[test]
+    fn a_new_attempt_is_not_cancelled_by_the_one_before() {
+        let delivery = delivery();
+        let first = delivery.cancellation();
+        delivery.cancel();
+        delivery.begin_attempt(2);
+        let second = delivery.cancellation();
+        assert!(first.is_cancelled());
+        assert!(!second.is_cancelled() && !delivery.is_cancelled());
+        delivery.cancel();
+        assert!(second.is_cancelled());
+    }
+
+    #[test]
+    fn a_live_token_is_kept_by_a_new_attempt() {
+        let delivery = delivery();
+        let token = delivery.cancellation();
+        delivery.begin_attempt(2);
+        delivery.cancel();
+        assert!(token.is_cancelled());
+    }
+
+    #[test]
+    fn no_cancellation_is_lost_between_two_threads() {
+        for _ in 0..200 {
+            let delivery = delivery();
+            let token = std::thread::scope(|scope| {
+                let asking = scope.spawn(|| delivery.cancellation());
+                delivery.cancel();
+                asking.join().unwrap()
+            });
+            assert!(token.is_cancelled());
+        }
+    }
+
+    #[test]
+    fn a_delivery_of_a_letter_brings_its_message_unchanged_and_counts_on() {
+        // I5
+        let message = Message::new("m", "s", Position::new(0, 3)).with_key("").with_header("a", "1");
+        let mut letter =
+            Letter::new(QueueName::of("c", "c"), "k".into(), message.clone().into(), Timestamp::UNIX_EPOCH);
+        letter.attempts = 4;
+        let delivery = Delivery::for_letter(Arc::new(letter), None);
+        assert_eq!(*delivery.message(), message);
+        assert_eq!(delivery.attempt(), 5);
+        assert!(delivery.replay().is_none());
+    }
+
+    #[test]
+    fn the_debug_form_does_not_show_the_payload() {
+        assert!(!format!("{:?}", delivery()).contains("secret"));
+    }
+}

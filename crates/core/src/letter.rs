@@ -1,0 +1,390 @@
+//! A message held in a store: its state, cause, history and diagnostics.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::failure::Failure;
+use crate::message::{Message, MessageId, QueueName};
+use crate::sequence::SequenceId;
+
+/// How many entries of its attempt history a letter keeps; the oldest of the middle give way (I7).
+pub const HISTORY_LIMIT: usize = 32;
+
+/// The identity of a letter: a function of queue and message id, so that one message can never have two letters
+/// in one queue (I8).
+///
+/// ```
+/// use lazaret_core::{LetterId, MessageId, QueueName};
+/// let queue = QueueName::of("orders", "orders");
+/// let id = LetterId::of(&queue, &MessageId::from("evt-1"));
+/// assert_eq!(id, LetterId::of(&queue, &MessageId::from("evt-1")));
+/// assert_eq!(id.to_string().parse::<LetterId>().unwrap(), id);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LetterId(Uuid);
+
+impl LetterId {
+    /// The id of the letter that this message has, or would have, in this queue.
+    pub fn of(queue: &QueueName, message: &MessageId) -> Self {
+        let mut hasher = Sha256::new();
+        // The length in front keeps ("ab", "c") and ("a", "bc") apart.
+        hasher.update((queue.as_str().len() as u64).to_be_bytes());
+        hasher.update(queue.as_str());
+        hasher.update(message.as_str());
+        let digest = hasher.finalize();
+        let mut bytes = [0_u8; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The id as a UUID.
+    pub const fn as_uuid(&self) -> Uuid {
+        self.0
+    }
+}
+
+impl fmt::Display for LetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for LetterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for LetterId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, uuid::Error> {
+        Uuid::from_str(text).map(Self)
+    }
+}
+
+/// Where a letter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LetterState {
+    /// Will be tried again at its due time.
+    Retrying,
+    /// Will not be tried again by itself.
+    Dead,
+    /// Kept until a person or a deployment changes something.
+    Parked,
+    /// Kept apart: suspicious.
+    Quarantined,
+    /// Blocked behind the head of its sequence, with no cause of its own.
+    Waiting,
+    /// Closed: handled in the end.
+    Resolved,
+    /// Closed: taken out by a person or a policy.
+    Evicted,
+    /// Closed: left out on purpose.
+    Skipped,
+    /// Closed: its time ran out.
+    Expired,
+}
+
+impl LetterState {
+    /// Every state, open ones first.
+    pub const ALL: [Self; 9] = [
+        Self::Retrying,
+        Self::Dead,
+        Self::Parked,
+        Self::Quarantined,
+        Self::Waiting,
+        Self::Resolved,
+        Self::Evicted,
+        Self::Skipped,
+        Self::Expired,
+    ];
+
+    /// Whether the letter still holds back its sequence.
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Retrying | Self::Dead | Self::Parked | Self::Quarantined | Self::Waiting)
+    }
+
+    /// Whether the scheduler may run it by itself when it is the head.
+    pub const fn is_automatic(self) -> bool {
+        matches!(self, Self::Retrying | Self::Waiting)
+    }
+
+    /// The name used in queries, output and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retrying => "retrying",
+            Self::Dead => "dead",
+            Self::Parked => "parked",
+            Self::Quarantined => "quarantined",
+            Self::Waiting => "waiting",
+            Self::Resolved => "resolved",
+            Self::Evicted => "evicted",
+            Self::Skipped => "skipped",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl fmt::Display for LetterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who ran an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AttemptKind {
+    /// The live stream.
+    Live,
+    /// The retry scheduler.
+    Retry,
+    /// A replay that somebody asked for.
+    Replay,
+}
+
+/// One attempt, as the letter's history remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct AttemptRecord {
+    /// Which attempt it was, from 1.
+    pub attempt: u32,
+    /// Who ran it.
+    pub kind: AttemptKind,
+    /// When it ended.
+    pub at: Timestamp,
+    /// How long it ran.
+    pub took: Duration,
+    /// How it failed; `None` when it succeeded.
+    pub failure: Option<Failure>,
+}
+
+/// A change that somebody made to the message of a letter. The original stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Edit {
+    /// Who changed it.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub why: String,
+    /// The payload before the change.
+    pub original: Option<Bytes>,
+}
+
+/// Text by name: what the enqueue policy and the handler want to remember.
+pub type Diagnostics = BTreeMap<String, String>;
+
+/// A message held in a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Its identity.
+    pub id: LetterId,
+    /// Whose letter it is.
+    pub queue: QueueName,
+    /// The sequence that it belongs to.
+    pub sequence: SequenceId,
+    /// Its place in the sequence. Later letters have larger ones; gaps mean nothing.
+    pub index: u64,
+    /// Where it stands.
+    pub state: LetterState,
+    /// The message, whole.
+    pub message: Arc<Message>,
+    /// Why it is here; `None` when it only waits.
+    pub cause: Option<Failure>,
+    /// Automatic attempts so far.
+    pub attempts: u32,
+    /// Attempts that ended with the death of the process.
+    pub crash_attempts: u32,
+    /// Attempts that somebody asked for.
+    pub replay_attempts: u32,
+    /// Whether the same failure came back too often.
+    pub poison: bool,
+    /// When it first failed.
+    pub first_failed_at: Option<Timestamp>,
+    /// When it last failed.
+    pub last_failed_at: Option<Timestamp>,
+    /// When it was taken into the store.
+    pub enqueued_at: Timestamp,
+    /// When anything about it last changed.
+    pub last_touched_at: Timestamp,
+    /// When it may be tried again.
+    pub due_at: Option<Timestamp>,
+    /// When it leaves by itself; `None` means never.
+    pub expires_at: Option<Timestamp>,
+    /// What the enqueue policy and the handler want to remember.
+    pub diagnostics: Diagnostics,
+    /// What was known when it failed: resume token, tracking data.
+    pub context: Diagnostics,
+    /// The team that owns it.
+    pub owner: Option<Arc<str>>,
+    /// Its attempts, oldest first, at most [`HISTORY_LIMIT`].
+    pub history: Vec<AttemptRecord>,
+    /// What people changed in it, oldest first.
+    pub edits: Vec<Edit>,
+}
+
+impl Letter {
+    /// A letter for a message that has just been taken into a queue. It has no cause yet and waits.
+    ///
+    /// ```
+    /// use lazaret_core::{Letter, LetterState, Message, Position, QueueName, SequenceId, Timestamp};
+    /// let message = Message::new("evt-1", "orders", Position::new(0, 0));
+    /// let letter = Letter::new(QueueName::of("a", "a"), "order-7".into(), message.into(), Timestamp::UNIX_EPOCH);
+    /// assert_eq!(letter.state, LetterState::Waiting);
+    /// assert!(letter.cause.is_none());
+    /// ```
+    pub fn new(queue: QueueName, sequence: SequenceId, message: Arc<Message>, now: Timestamp) -> Self {
+        Self {
+            id: LetterId::of(&queue, &message.id),
+            queue,
+            sequence,
+            index: 0,
+            state: LetterState::Waiting,
+            message,
+            cause: None,
+            attempts: 0,
+            crash_attempts: 0,
+            replay_attempts: 0,
+            poison: false,
+            first_failed_at: None,
+            last_failed_at: None,
+            enqueued_at: now,
+            last_touched_at: now,
+            due_at: None,
+            expires_at: None,
+            diagnostics: Diagnostics::new(),
+            context: Diagnostics::new(),
+            owner: None,
+            history: Vec::new(),
+            edits: Vec::new(),
+        }
+    }
+
+    /// The same letter, touched now.
+    #[must_use]
+    pub fn touched(mut self, now: Timestamp) -> Self {
+        self.last_touched_at = now;
+        self
+    }
+
+    /// The same letter with this cause; `None` keeps the one it has. Touches it.
+    #[must_use]
+    pub fn with_cause(mut self, cause: Option<Failure>, now: Timestamp) -> Self {
+        if let Some(cause) = cause {
+            self.cause = Some(cause);
+        }
+        self.touched(now)
+    }
+
+    /// The same letter with exactly these diagnostics. Touches it.
+    #[must_use]
+    pub fn with_diagnostics(mut self, diagnostics: Diagnostics, now: Timestamp) -> Self {
+        self.diagnostics = diagnostics;
+        self.touched(now)
+    }
+
+    /// Remembers an attempt. When the history is full, the second entry gives way: the first failure is worth more
+    /// than those that followed it.
+    pub fn record(&mut self, attempt: AttemptRecord) {
+        if self.history.len() >= HISTORY_LIMIT {
+            self.history.remove(1);
+        }
+        self.history.push(attempt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Reason;
+    use crate::message::Position;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn letter() -> Letter {
+        let message = Message::new("m", "s", Position::new(0, 0));
+        Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), at(5))
+    }
+
+    fn cause(text: &str) -> Failure {
+        Failure::new(Reason::TIMEOUT, "E", text)
+    }
+
+    #[test]
+    fn v1_a_new_letter_has_no_cause_and_one_time() {
+        let l = letter();
+        assert_eq!((l.enqueued_at, l.last_touched_at), (at(5), at(5)));
+        assert!(l.cause.is_none() && l.diagnostics.is_empty());
+    }
+
+    #[test]
+    fn v4_touching_moves_only_the_time_of_touch() {
+        let touched = letter().touched(at(9));
+        assert_eq!(touched, Letter { last_touched_at: at(9), ..letter() });
+    }
+
+    #[test]
+    fn v5_to_v8_a_cause_replaces_and_none_keeps() {
+        let none = letter();
+        let first = none.clone().with_cause(Some(cause("x")), at(5));
+        assert_eq!(first.cause, Some(cause("x")));
+        let second = first.clone().with_cause(Some(cause("y")), at(5));
+        assert_eq!(second.cause, Some(cause("y")));
+        assert_eq!(none.with_cause(None, at(5)).cause, None);
+        assert_eq!(first.with_cause(None, at(5)).cause, Some(cause("x")));
+    }
+
+    #[test]
+    fn v9_v10_diagnostics_are_replaced_or_extended() {
+        let old: Diagnostics = [("old".to_owned(), "1".to_owned())].into();
+        let l = letter().with_diagnostics(old.clone(), at(5));
+        let new: Diagnostics = [("new".to_owned(), "2".to_owned())].into();
+        assert_eq!(l.clone().with_diagnostics(new.clone(), at(6)).diagnostics, new);
+        let mut both = l.diagnostics.clone();
+        both.extend(new);
+        assert_eq!(l.with_diagnostics(both, at(6)).diagnostics.len(), 2);
+    }
+
+    #[test]
+    fn the_history_keeps_the_first_failure_and_the_latest() {
+        // I7
+        let mut l = letter();
+        for attempt in 1..=100 {
+            let failure = Some(cause(&attempt.to_string()));
+            l.record(AttemptRecord {
+                attempt,
+                kind: AttemptKind::Retry,
+                at: at(i64::from(attempt)),
+                took: Duration::ZERO,
+                failure,
+            });
+        }
+        assert_eq!(l.history.len(), HISTORY_LIMIT);
+        assert_eq!((l.history[0].attempt, l.history[HISTORY_LIMIT - 1].attempt), (1, 100));
+    }
+
+    #[test]
+    fn letter_ids_depend_on_queue_and_message() {
+        // I8
+        let id =
+            |queue: &str, message: &str| LetterId::of(&QueueName::from(queue), &MessageId::from(message));
+        assert_eq!(id("ab", "c"), id("ab", "c"));
+        assert_ne!(id("ab", "c"), id("a", "bc"));
+    }
+}

@@ -1,0 +1,29 @@
+//! Lazaret's vocabulary, its pure policies, and the traits that backends implement.
+//!
+//! This crate knows no driver, no runtime and no clock but the one it is given. Everything that decides is a function
+//! of values: see [`policy`]. Everything that does I/O is a trait: see [`store`] and [`source`].
+
+pub mod clock;
+pub mod failure;
+pub mod fingerprint;
+pub mod handler;
+pub mod letter;
+pub mod message;
+pub mod policy;
+pub mod sequence;
+pub mod source;
+pub mod store;
+mod verdict;
+
+pub use clock::{Clock, SystemClock};
+pub use failure::{Failure, HandlerError, Phase, Reason};
+pub use fingerprint::Fingerprint;
+pub use jiff::Timestamp;
+pub use letter::{Letter, LetterId, LetterState};
+pub use message::{
+    ConsumerName, Headers, Message, MessageId, Operation, Partition, Position, QueueName, Schema, StreamName,
+};
+pub use sequence::{SequenceId, Sequencing};
+pub use source::Source;
+pub use store::{LetterStore, Store};
+pub use verdict::{UnknownVerdict, Verdict};

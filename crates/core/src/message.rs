@@ -1,0 +1,390 @@
+//! One event as it arrived, and the names by which it is known.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Makes a cheap, immutable name type: an `Arc<str>` with a meaning.
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Makes the name from any text.
+            pub fn new(text: impl Into<Arc<str>>) -> Self {
+                Self(text.into())
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+    };
+}
+
+name_type! {
+    /// The identity of a message. It never changes: not on retry, not on replay (I5).
+    ///
+    /// ```
+    /// let id = lazaret_core::MessageId::from("evt-123");
+    /// assert_eq!(id.as_str(), "evt-123");
+    /// ```
+    MessageId
+}
+name_type! {
+    /// The logical name of what is consumed: a topic, a collection, an inbox.
+    StreamName
+}
+name_type! {
+    /// The name of a consumer: a source, its handlers and its policy.
+    ConsumerName
+}
+name_type! {
+    /// The letters of one component, written `consumer/component`.
+    QueueName
+}
+
+impl QueueName {
+    /// The queue of one component of a consumer.
+    ///
+    /// ```
+    /// use lazaret_core::QueueName;
+    /// assert_eq!(QueueName::of("orders", "projection").as_str(), "orders/projection");
+    /// ```
+    pub fn of(consumer: &str, component: &str) -> Self {
+        Self::new(format!("{consumer}/{component}"))
+    }
+
+    /// The consumer part: everything before the last slash.
+    pub fn consumer(&self) -> &str {
+        self.as_str().rsplit_once('/').map_or(self.as_str(), |(consumer, _)| consumer)
+    }
+
+    /// The component part: everything after the last slash.
+    pub fn component(&self) -> &str {
+        self.as_str().rsplit_once('/').map_or(self.as_str(), |(_, component)| component)
+    }
+}
+
+/// One partition of a stream. A source without partitions has one, number 0.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Partition {
+    /// The stream it belongs to.
+    pub stream: StreamName,
+    /// Its number.
+    pub index: u32,
+}
+
+impl Partition {
+    /// A partition by stream and number.
+    pub fn new(stream: impl Into<StreamName>, index: u32) -> Self {
+        Self { stream: stream.into(), index }
+    }
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.stream, self.index)
+    }
+}
+
+/// Where a message stands in its partition.
+///
+/// Offsets never decrease inside a partition and mean the same after a restart. Two messages may share one
+/// (the operations of one MongoDB transaction do), so an offset is a place, not an identity.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The partition's number in the message's stream.
+    pub partition: u32,
+    /// The place in the partition.
+    pub offset: u64,
+    /// What the source needs besides the offset to come back here, such as a resume token.
+    pub token: Option<Bytes>,
+}
+
+impl Position {
+    /// A position without a token.
+    pub fn new(partition: u32, offset: u64) -> Self {
+        Self { partition, offset, token: None }
+    }
+}
+
+impl fmt::Debug for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.partition, self.offset)
+    }
+}
+
+/// The headers of a message: names may repeat, order is kept, values are bytes.
+///
+/// ```
+/// use lazaret_core::Headers;
+/// let mut headers = Headers::new();
+/// headers.push("tenant", "acme");
+/// headers.push("tenant", "globex");
+/// assert_eq!(headers.get("tenant").unwrap().as_ref(), b"acme");
+/// assert_eq!(headers.get_all("tenant").count(), 2);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Headers(Vec<(Arc<str>, Bytes)>);
+
+impl Headers {
+    /// No headers.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a header behind those that are there.
+    pub fn push(&mut self, name: impl Into<Arc<str>>, value: impl Into<Bytes>) {
+        self.0.push((name.into(), value.into()));
+    }
+
+    /// The first value under this name.
+    pub fn get(&self, name: &str) -> Option<&Bytes> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// The first value under this name, if it is UTF-8.
+    pub fn get_str(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// All values under this name, in order.
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Bytes> {
+        self.iter().filter(move |(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// All headers in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        self.0.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes of all names and values together.
+    pub fn byte_size(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
+impl<N: Into<Arc<str>>, V: Into<Bytes>> FromIterator<(N, V)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// What a change event did, for sources that tell (MongoDB change streams).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// A document was inserted.
+    Insert,
+    /// Fields of a document were changed.
+    Update,
+    /// A document was replaced whole.
+    Replace,
+    /// A document was deleted.
+    Delete,
+    /// The collection was dropped.
+    Drop,
+    /// The database was dropped.
+    DropDatabase,
+    /// The collection was renamed.
+    Rename,
+    /// The stream cannot go on.
+    Invalidate,
+    /// Something this version does not know.
+    Other,
+}
+
+/// Which schema the payload was written with, as far as the source can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schema {
+    /// The registry's id of the schema.
+    pub id: Option<Arc<str>>,
+    /// The version of the event type.
+    pub version: Option<Arc<str>>,
+}
+
+/// One event as it arrived. Nothing in it changes on its way through retries, letters and replays (I5).
+///
+/// ```
+/// use lazaret_core::{Message, Position};
+/// let message = Message::new("evt-1", "orders", Position::new(0, 41)).with_key("order-7").with_payload("{}");
+/// assert_eq!(message.key.as_deref(), Some(&b"order-7"[..]));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Its identity.
+    pub id: MessageId,
+    /// The stream it came on.
+    pub stream: StreamName,
+    /// Where it stood in the stream.
+    pub position: Position,
+    /// Its key. No key and an empty key are two different things.
+    pub key: Option<Bytes>,
+    /// The type of the event, if the source tells.
+    pub event_type: Option<Arc<str>>,
+    /// What kind of change it describes, if it does.
+    pub operation: Option<Operation>,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its bytes. `None` is a tombstone, which is not an empty payload.
+    pub payload: Option<Bytes>,
+    /// The media type of the payload, if the source tells.
+    pub content_type: Option<Arc<str>>,
+    /// The schema of the payload, if the source tells.
+    pub schema: Option<Box<Schema>>,
+    /// When it happened, or when the source took it.
+    pub timestamp: Option<Timestamp>,
+    /// The correlation id that ties it to other messages.
+    pub correlation: Option<Arc<str>>,
+    /// Set by a source that could not make sense of the raw bytes: why. Such a message fails in phase `decode`
+    /// before any handler sees it, and `payload` holds the raw bytes.
+    pub undecodable: Option<Arc<str>>,
+}
+
+impl Message {
+    /// A message with an id and a place, and nothing else yet.
+    pub fn new(id: impl Into<MessageId>, stream: impl Into<StreamName>, position: Position) -> Self {
+        Self {
+            id: id.into(),
+            stream: stream.into(),
+            position,
+            key: None,
+            event_type: None,
+            operation: None,
+            headers: Headers::new(),
+            payload: None,
+            content_type: None,
+            schema: None,
+            timestamp: None,
+            correlation: None,
+            undecodable: None,
+        }
+    }
+
+    /// The same message with this key.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The same message with this payload.
+    #[must_use]
+    pub fn with_payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    /// The same message with this event type.
+    #[must_use]
+    pub fn with_type(mut self, event_type: impl Into<Arc<str>>) -> Self {
+        self.event_type = Some(event_type.into());
+        self
+    }
+
+    /// The same message with one more header.
+    #[must_use]
+    pub fn with_header(mut self, name: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
+        self.headers.push(name, value);
+        self
+    }
+
+    /// The partition it came from.
+    pub fn partition(&self) -> Partition {
+        Partition { stream: self.stream.clone(), index: self.position.partition }
+    }
+
+    /// How many bytes the payload has; a tombstone has none.
+    pub fn payload_len(&self) -> usize {
+        self.payload.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_key_is_not_an_empty_key() {
+        // I5
+        let null = Message::new("1", "s", Position::new(0, 0));
+        let empty = null.clone().with_key("");
+        assert_ne!(null, empty);
+        assert_eq!(empty.key.as_deref(), Some(&b""[..]));
+    }
+
+    #[test]
+    fn a_tombstone_is_not_an_empty_payload() {
+        let tombstone = Message::new("1", "s", Position::new(0, 0));
+        assert_ne!(tombstone, tombstone.clone().with_payload(""));
+    }
+
+    #[test]
+    fn a_queue_name_gives_back_its_parts() {
+        let queue = QueueName::of("team/orders", "projection");
+        assert_eq!((queue.consumer(), queue.component()), ("team/orders", "projection"));
+    }
+
+    #[test]
+    fn repeated_headers_keep_their_order() {
+        let headers: Headers = [("a", "1"), ("b", "2"), ("a", "3")].into_iter().collect();
+        let all: Vec<_> = headers.get_all("a").map(|v| v.as_ref()).collect();
+        assert_eq!(all, [b"1", b"3"]);
+        assert_eq!(headers.byte_size(), 6);
+    }
+}

@@ -1,0 +1,373 @@
+//! Stops a consumer whose dependency is away, before it burns the attempts of every message.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::PolicyError;
+
+/// How many failures a breaker remembers at most (I7).
+const FAILURES_LIMIT: u32 = 65_536;
+/// How long to wait before asking again while all probes are out.
+const PROBE_WAIT: Duration = Duration::from_millis(100);
+
+/// When a breaker opens, and how it closes again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BreakerPolicy {
+    /// This many failures inside the window open it.
+    pub failures: u32,
+    /// How far back failures count.
+    pub window: Duration,
+    /// How long it stays open before it lets probes through.
+    pub open_for: Duration,
+    /// How many probes may be out at once, and how many must succeed to close it.
+    pub probes: u32,
+}
+
+impl Default for BreakerPolicy {
+    fn default() -> Self {
+        Self { failures: 20, window: Duration::from_secs(10), open_for: Duration::from_secs(30), probes: 3 }
+    }
+}
+
+impl BreakerPolicy {
+    /// Refuses counts and times of zero, and more failures than a breaker remembers.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let invalid = |field, why| Err(PolicyError::Invalid { field, why });
+        match self {
+            Self { failures: 0, .. } => invalid("failures", "must be at least 1"),
+            Self { failures, .. } if *failures > FAILURES_LIMIT => {
+                invalid("failures", "must be at most 65536")
+            }
+            Self { window: Duration::ZERO, .. } => invalid("window", "must be longer than zero"),
+            Self { open_for: Duration::ZERO, .. } => invalid("open-for", "must be longer than zero"),
+            Self { probes: 0, .. } => invalid("probes", "must be at least 1"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a breaker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Everything passes.
+    Closed,
+    /// Nothing passes.
+    Open {
+        /// When probes may pass.
+        until: Timestamp,
+    },
+    /// Probes pass.
+    HalfOpen,
+}
+
+impl BreakerState {
+    /// The name used in output and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open { .. } => "open",
+            Self::HalfOpen => "half-open",
+        }
+    }
+}
+
+/// The answer to "may this attempt start?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// It may.
+    Yes,
+    /// It may, as a probe. Its result must be told with [`Breaker::on_success`] or [`Breaker::on_failure`], or
+    /// [`Breaker::probe_cancelled`] if there is none.
+    Probe,
+    /// It may not. No attempt is counted; ask again at this time.
+    No {
+        /// When to ask again. It is after the time of asking.
+        until: Timestamp,
+    },
+}
+
+/// A circuit breaker: closed, open, half-open.
+///
+/// Results that come in while it is open belong to attempts that began before, and change nothing.
+///
+/// ```
+/// use lazaret_core::policy::{Admit, Breaker, BreakerPolicy};
+/// use lazaret_core::Timestamp;
+/// let mut breaker = Breaker::new(BreakerPolicy { failures: 2, ..BreakerPolicy::default() });
+/// let now = Timestamp::UNIX_EPOCH;
+/// assert_eq!(breaker.admit(now), Admit::Yes);
+/// assert!(!breaker.on_failure(now));
+/// assert!(breaker.on_failure(now), "the second failure opens it");
+/// assert!(matches!(breaker.admit(now), Admit::No { .. }));
+/// ```
+#[derive(Debug)]
+pub struct Breaker {
+    policy: BreakerPolicy,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The times of the failures inside the window, oldest first.
+    Closed {
+        failures: VecDeque<Timestamp>,
+    },
+    Open {
+        until: Timestamp,
+    },
+    HalfOpen {
+        outstanding: u32,
+        succeeded: u32,
+    },
+}
+
+impl Breaker {
+    /// A closed breaker. Counts outside what [`BreakerPolicy::validate`] allows are moved inside.
+    pub fn new(policy: BreakerPolicy) -> Self {
+        let policy = BreakerPolicy {
+            failures: policy.failures.clamp(1, FAILURES_LIMIT),
+            probes: policy.probes.max(1),
+            ..policy
+        };
+        Self { policy, phase: Phase::Closed { failures: VecDeque::new() } }
+    }
+
+    /// Takes note of a failed attempt. True if that opened the breaker.
+    pub fn on_failure(&mut self, now: Timestamp) -> bool {
+        let opens = match &mut self.phase {
+            Phase::Closed { failures } => {
+                remember(failures, now, self.policy.window);
+                failures.len() >= self.policy.failures as usize
+            }
+            Phase::Open { .. } => false,
+            // Without a probe outside, the result is of an attempt that began before the breaker opened.
+            Phase::HalfOpen { outstanding, .. } => *outstanding > 0,
+        };
+        if opens {
+            self.phase = Phase::Open { until: later(now, self.policy.open_for) };
+        }
+        opens
+    }
+
+    /// Takes note of an attempt that did not fail. True if that closed the breaker.
+    pub fn on_success(&mut self, _now: Timestamp) -> bool {
+        let Phase::HalfOpen { outstanding, succeeded } = &mut self.phase else {
+            return false;
+        };
+        if *outstanding == 0 {
+            return false;
+        }
+        *outstanding -= 1;
+        *succeeded += 1;
+        let closes = *succeeded >= self.policy.probes;
+        if closes {
+            self.phase = Phase::Closed { failures: VecDeque::new() };
+        }
+        closes
+    }
+
+    /// Takes back a probe that ended without a result.
+    pub fn probe_cancelled(&mut self) {
+        if let Phase::HalfOpen { outstanding, .. } = &mut self.phase {
+            *outstanding = outstanding.saturating_sub(1);
+        }
+    }
+
+    /// Asks whether an attempt may start.
+    pub fn admit(&mut self, now: Timestamp) -> Admit {
+        if let BreakerState::Open { until } = self.state(now) {
+            // Kept, because the clock may have gone backwards and `until` is nearer now than it was.
+            self.phase = Phase::Open { until };
+            return Admit::No { until };
+        }
+        if matches!(self.phase, Phase::Open { .. }) {
+            self.phase = Phase::HalfOpen { outstanding: 0, succeeded: 0 };
+        }
+        match &mut self.phase {
+            Phase::HalfOpen { outstanding, .. } if *outstanding < self.policy.probes => {
+                *outstanding += 1;
+                Admit::Probe
+            }
+            Phase::HalfOpen { .. } => Admit::No { until: later(now, PROBE_WAIT) },
+            Phase::Closed { .. } | Phase::Open { .. } => Admit::Yes,
+        }
+    }
+
+    /// Where it stands now.
+    pub fn state(&self, now: Timestamp) -> BreakerState {
+        match self.phase {
+            Phase::Closed { .. } => BreakerState::Closed,
+            Phase::HalfOpen { .. } => BreakerState::HalfOpen,
+            Phase::Open { until } if until <= now => BreakerState::HalfOpen,
+            Phase::Open { until } => {
+                BreakerState::Open { until: until.min(later(now, self.policy.open_for)) }
+            }
+        }
+    }
+
+    /// Whether everything passes.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed { .. })
+    }
+}
+
+/// Adds a failure and drops those that are older than the window. Threads may bring their times out of order by a
+/// little; more than a window is a clock that went backwards, and the old times mean nothing any more.
+fn remember(failures: &mut VecDeque<Timestamp>, now: Timestamp, window: Duration) {
+    let last = failures.back().copied().unwrap_or(now);
+    if last > later(now, window) {
+        failures.clear();
+        failures.push_back(now);
+        return;
+    }
+    let now = now.max(last);
+    while failures.front().is_some_and(|first| later(*first, window) < now) {
+        failures.pop_front();
+    }
+    failures.push_back(now);
+}
+
+/// The time that is this much later, or the end of time.
+fn later(time: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millisecond: i64) -> Timestamp {
+        Timestamp::from_millisecond(millisecond).unwrap()
+    }
+
+    fn breaker() -> Breaker {
+        Breaker::new(BreakerPolicy { failures: 3, probes: 2, ..BreakerPolicy::default() })
+    }
+
+    /// A breaker that opened at 0 and stays so until 30 s.
+    fn open() -> Breaker {
+        let mut breaker = breaker();
+        let opened: Vec<_> = (0..3).map(|_| breaker.on_failure(at(0))).collect();
+        assert_eq!(opened, [false, false, true]);
+        breaker
+    }
+
+    #[test]
+    fn impossible_policies_are_refused() {
+        let good = BreakerPolicy::default();
+        assert!(good.validate().is_ok());
+        let table = [
+            (BreakerPolicy { failures: 0, ..good.clone() }, "failures must be at least 1"),
+            (BreakerPolicy { failures: 65_537, ..good.clone() }, "failures must be at most 65536"),
+            (BreakerPolicy { window: Duration::ZERO, ..good.clone() }, "window must be longer than zero"),
+            (BreakerPolicy { open_for: Duration::ZERO, ..good.clone() }, "open-for must be longer than zero"),
+            (BreakerPolicy { probes: 0, ..good }, "probes must be at least 1"),
+        ];
+        for (policy, expected) in table {
+            assert_eq!(policy.validate().unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn failures_spread_over_more_than_the_window_do_not_open_it() {
+        let mut breaker = breaker();
+        for second in 0..100 {
+            assert!(!breaker.on_failure(at(second * 5_001)), "{second}");
+        }
+        assert!(breaker.is_closed());
+        assert_eq!(breaker.admit(at(0)), Admit::Yes);
+    }
+
+    #[test]
+    fn an_open_breaker_admits_nothing_until_its_time() {
+        let mut breaker = open();
+        assert!(!breaker.is_closed());
+        assert_eq!(breaker.admit(at(1)), Admit::No { until: at(30_000) });
+        assert_eq!(breaker.state(at(29_999)), BreakerState::Open { until: at(30_000) });
+        assert_eq!(breaker.state(at(30_000)), BreakerState::HalfOpen);
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+    }
+
+    #[test]
+    fn late_results_change_nothing_while_it_is_open() {
+        let mut breaker = open();
+        for _ in 0..10 {
+            assert!(!breaker.on_success(at(10)));
+            assert!(!breaker.on_failure(at(20_000)));
+        }
+        assert_eq!(breaker.state(at(20_000)), BreakerState::Open { until: at(30_000) });
+    }
+
+    #[test]
+    fn enough_good_probes_close_it() {
+        let mut breaker = open();
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert_eq!(breaker.admit(at(30_000)), Admit::No { until: at(30_100) });
+        assert!(!breaker.on_success(at(30_001)));
+        assert!(breaker.on_success(at(30_002)));
+        assert!(breaker.is_closed());
+        assert!(!breaker.on_failure(at(30_003)), "it begins anew");
+    }
+
+    #[test]
+    fn one_bad_probe_opens_it_again() {
+        let mut breaker = open();
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert!(!breaker.on_success(at(31_000)));
+        assert!(breaker.on_failure(at(32_000)));
+        assert_eq!(breaker.admit(at(32_000)), Admit::No { until: at(62_000) });
+    }
+
+    #[test]
+    fn a_cancelled_probe_makes_room_for_another() {
+        let mut breaker = open();
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        breaker.probe_cancelled();
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        assert_eq!(breaker.admit(at(30_000)), Admit::No { until: at(30_100) });
+    }
+
+    #[test]
+    fn results_without_a_probe_outside_are_late_ones() {
+        let mut breaker = open();
+        assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
+        breaker.probe_cancelled();
+        assert!(!breaker.on_failure(at(30_001)));
+        assert!(!breaker.on_success(at(30_001)));
+        assert_eq!(breaker.state(at(30_001)), BreakerState::HalfOpen);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_keeps_nobody_out_for_longer() {
+        let mut open = open();
+        assert_eq!(open.admit(at(-1_000_000)), Admit::No { until: at(-970_000) });
+        assert_eq!(open.admit(at(-970_000)), Admit::Probe);
+
+        let mut closed = breaker();
+        closed.on_failure(at(1_000_000));
+        closed.on_failure(at(1_000_000));
+        assert!(!closed.on_failure(at(0)), "failures of the future do not count");
+        assert!(!closed.on_failure(at(1)));
+        assert!(closed.on_failure(at(2)));
+    }
+
+    #[test]
+    fn it_remembers_no_more_than_it_needs_and_survives_the_end_of_time() {
+        // I7
+        let mut breaker = Breaker::new(BreakerPolicy {
+            failures: 0,
+            window: Duration::MAX,
+            open_for: Duration::MAX,
+            probes: 0,
+        });
+        assert!(breaker.on_failure(Timestamp::MAX));
+        assert_eq!(breaker.admit(Timestamp::MIN), Admit::No { until: Timestamp::MAX });
+        assert_eq!(breaker.admit(Timestamp::MAX), Admit::Probe);
+    }
+}

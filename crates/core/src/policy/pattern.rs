@@ -1,0 +1,232 @@
+//! The small languages of classification rules: a glob for names, a comparison for counts.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::PolicyError;
+
+/// A pattern for a whole name, in which `*` stands for any text. Upper and lower case are two things.
+///
+/// Matching takes time linear in the text, whatever the pattern.
+///
+/// ```
+/// use lazaret_core::policy::Glob;
+/// let glob: Glob = "Case*ed".parse().unwrap();
+/// assert!(glob.matches("CaseClosed"));
+/// assert!(!glob.matches("CaseClosedAgain"));
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Glob(Arc<str>);
+
+impl Glob {
+    /// Whether the whole text fits the pattern.
+    pub fn matches(&self, text: &str) -> bool {
+        let Some((prefix, rest)) = self.0.split_once('*') else {
+            return *self.0 == *text;
+        };
+        let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let Some(text) = text.strip_prefix(prefix).and_then(|text| text.strip_suffix(suffix)) else {
+            return false;
+        };
+        // The leftmost place of each piece leaves the most room for those that follow.
+        let mut left = text;
+        middle.split('*').all(|piece| match left.find(piece) {
+            Some(found) => {
+                left = &left[found + piece.len()..];
+                true
+            }
+            None => false,
+        })
+    }
+
+    /// The pattern as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Glob {
+    type Err = PolicyError;
+
+    fn from_str(pattern: &str) -> Result<Self, PolicyError> {
+        if pattern.is_empty() {
+            return Err(PolicyError::Invalid {
+                field: "pattern",
+                why: "must not be empty: use * for any name",
+            });
+        }
+        Ok(Self(pattern.into()))
+    }
+}
+
+impl fmt::Display for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Glob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// A condition on a count, such as the number of the attempt: `>=3`, `>3`, `<2`, `<=2`, `=1` or `3`.
+///
+/// ```
+/// use lazaret_core::policy::Comparison;
+/// let late: Comparison = ">=3".parse().unwrap();
+/// assert!(late.holds(3) && !late.holds(2));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Comparison {
+    operator: Operator,
+    bound: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Operator {
+    AtLeast,
+    Above,
+    AtMost,
+    Below,
+    Equal,
+}
+
+impl Operator {
+    /// Those with two characters stand before those with one, for the parser.
+    const ALL: [Self; 5] = [Self::AtLeast, Self::AtMost, Self::Above, Self::Below, Self::Equal];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtLeast => ">=",
+            Self::Above => ">",
+            Self::AtMost => "<=",
+            Self::Below => "<",
+            Self::Equal => "=",
+        }
+    }
+}
+
+impl Comparison {
+    /// Whether this count meets the condition.
+    pub const fn holds(self, count: u32) -> bool {
+        match self.operator {
+            Operator::AtLeast => count >= self.bound,
+            Operator::Above => count > self.bound,
+            Operator::AtMost => count <= self.bound,
+            Operator::Below => count < self.bound,
+            Operator::Equal => count == self.bound,
+        }
+    }
+}
+
+impl FromStr for Comparison {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let text = text.trim();
+        let (operator, bound) = Operator::ALL
+            .into_iter()
+            .find_map(|operator| Some((operator, text.strip_prefix(operator.as_str())?.trim_start())))
+            .unwrap_or((Operator::Equal, text));
+        // `u32::from_str` would take a plus sign.
+        let digits = bound.bytes().all(|b| b.is_ascii_digit());
+        match bound.parse() {
+            Ok(bound) if digits => Ok(Self { operator, bound }),
+            _ => Err(PolicyError::Invalid {
+                field: "comparison",
+                why: "must look like >=3, >3, <2, <=2, =1 or 3",
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.operator.as_str(), self.bound)
+    }
+}
+
+impl fmt::Debug for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_glob_fits_the_whole_name() {
+        let table = [
+            ("Case", "Case", true),
+            ("Case", "CaseClosed", false),
+            ("Case*", "Case", true),
+            ("Case*", "case", false),
+            ("*Closed", "CaseClosed", true),
+            ("*Closed", "CaseClosedAgain", false),
+            ("C*e*d", "CaseClosed", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("ab*ba", "aba", false),
+            ("*a*b*", "xbxa", false),
+            ("*a*b*", "xaxb", true),
+            ("**", "", true),
+            ("*é*", "café au lait", true),
+        ];
+        for (pattern, text, expected) in table {
+            assert_eq!(pattern.parse::<Glob>().unwrap().matches(text), expected, "{pattern} {text}");
+        }
+        assert!("".parse::<Glob>().is_err());
+    }
+
+    #[test]
+    fn a_hostile_glob_stays_fast() {
+        let glob: Glob = "*a".repeat(2_000).parse().unwrap();
+        assert!(!glob.matches(&"a".repeat(1_999)));
+        assert!(glob.matches(&"a".repeat(100_000)));
+    }
+
+    #[test]
+    fn a_comparison_holds_on_the_right_side_of_its_bound() {
+        let table = [
+            (">=3", [false, true, true]),
+            (">3", [false, false, true]),
+            ("<3", [true, false, false]),
+            ("<=3", [true, true, false]),
+            ("=3", [false, true, false]),
+            ("3", [false, true, false]),
+            (" >= 3 ", [false, true, true]),
+        ];
+        for (text, expected) in table {
+            let comparison: Comparison = text.parse().unwrap();
+            assert_eq!([2, 3, 4].map(|n| comparison.holds(n)), expected, "{text}");
+            assert_eq!(comparison.to_string().parse(), Ok(comparison));
+        }
+        for wrong in ["", ">", "=>3", "==3", "+3", "-1", "3.0", "many", "4294967296", ">= 3 4"] {
+            assert!(wrong.parse::<Comparison>().is_err(), "{wrong}");
+        }
+    }
+
+    /// The definition of a glob, in exponential time.
+    fn slow(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|n| slow(rest, &text[n..])),
+            Some((c, rest)) => text.split_first().is_some_and(|(t, left)| t == c && slow(rest, left)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_glob_matches_what_its_definition_says(pattern in "[ab*]{1,7}", text in "[ab]{0,8}") {
+            let fast = pattern.parse::<Glob>().unwrap().matches(&text);
+            prop_assert_eq!(fast, slow(pattern.as_bytes(), text.as_bytes()));
+        }
+    }
+}

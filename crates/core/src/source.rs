@@ -1,0 +1,125 @@
+//! Where messages come from, and where positions are committed.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use async_trait::async_trait;
+
+use crate::message::{Message, Partition, Position};
+
+/// A partition that this consumer may read from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The partition.
+    pub partition: Partition,
+    /// Offsets beyond the committed position that were settled before, as the last commit said. Their messages are
+    /// not handled again.
+    pub settled: Vec<RangeInclusive<u64>>,
+}
+
+/// How far a partition is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The partition.
+    pub partition: Partition,
+    /// The last message of the contiguous settled prefix. Everything up to and including it is settled (I1).
+    pub position: Position,
+    /// Offsets beyond it that are settled too, in order, bounded. A source that cannot keep them drops them; that
+    /// costs repetitions, nothing else.
+    pub settled_beyond: Vec<RangeInclusive<u64>>,
+}
+
+/// What a source has to say next.
+#[derive(Clone, Debug)]
+pub enum SourceEvent {
+    /// Messages, of one or several partitions, each partition's in order.
+    Messages(Vec<Message>),
+    /// Partitions were given to this consumer. Messages of them follow.
+    Assigned(Vec<Assignment>),
+    /// Partitions will be taken away. The engine settles what it can, commits, and calls [`Source::revoked`].
+    Revoking(Vec<Partition>),
+    /// Partitions are gone already. Nothing may be committed for them.
+    Lost(Vec<Partition>),
+    /// A finite source was read to its end. Nothing follows but rebalances.
+    End,
+}
+
+/// Why a source failed.
+#[derive(Debug)]
+pub struct SourceError {
+    temporary: bool,
+    context: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl SourceError {
+    /// Trouble that may pass: the engine waits and calls again.
+    pub fn temporary(context: impl Into<String>) -> Self {
+        Self { temporary: true, context: context.into(), source: None }
+    }
+
+    /// Trouble that will not pass by itself: the consumer stops and says why.
+    pub fn permanent(context: impl Into<String>) -> Self {
+        Self { temporary: false, context: context.into(), source: None }
+    }
+
+    /// The same error with the driver's error underneath.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Whether calling again may help.
+    pub const fn is_temporary(&self) -> bool {
+        self.temporary
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "source failed: {}", self.context)
+    }
+}
+
+impl StdError for SourceError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// Where messages come from.
+///
+/// The engine owns the source and calls it from one task:
+/// - [`next`](Self::next) is cancelled and called again at any time; nothing may be lost by that.
+/// - The engine goes on calling `next` while everything is paused, so a group member stays alive.
+/// - Messages of a partition come in order, from behind the last committed position, after `Assigned` and before
+///   `Revoking` or `Lost` of that partition. A source without groups assigns all it has first.
+/// - What is not committed is delivered again after the next assignment.
+#[async_trait]
+pub trait Source: Send + 'static {
+    /// Waits for what comes next. Cancellation safe.
+    async fn next(&mut self) -> Result<SourceEvent, SourceError>;
+
+    /// Makes positions durable. A commit for a partition that is no longer assigned is ignored.
+    async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError>;
+
+    /// Stops delivering messages of these partitions until they are resumed. Idempotent; forgotten when a partition
+    /// is assigned anew.
+    fn pause(&mut self, partitions: &[Partition]);
+
+    /// Delivers messages of these partitions again, going on where it stopped.
+    fn resume(&mut self, partitions: &[Partition]);
+
+    /// Says that the engine is done with partitions that were [`Revoking`](SourceEvent::Revoking).
+    async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError>;
+
+    /// Leaves: the last call. Positions are committed before it.
+    async fn close(&mut self) -> Result<(), SourceError>;
+
+    /// How many messages are known to lie beyond what was delivered, if that is known.
+    fn lag(&self) -> Option<u64> {
+        None
+    }
+}

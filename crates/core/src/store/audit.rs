@@ -1,0 +1,62 @@
+//! Who did what, when and why.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::error::Result;
+
+/// Who acts, by what means, and why.
+///
+/// ```
+/// use lazaret_core::store::Actor;
+/// let actor = Actor::new("ada", "cli", "payment service is back");
+/// assert_eq!(actor.who, "ada");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// The person, or the part of Lazaret that acts by itself.
+    pub who: String,
+    /// The way it came: `cli`, `api`, `console`, `engine`, `library`.
+    pub via: String,
+    /// The reason given.
+    pub why: String,
+}
+
+impl Actor {
+    /// Somebody who acts.
+    pub fn new(who: impl Into<String>, via: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { who: who.into(), via: via.into(), why: why.into() }
+    }
+
+    /// Lazaret itself.
+    pub fn engine(why: impl Into<String>) -> Self {
+        Self::new("lazaret", "engine", why)
+    }
+}
+
+/// One line of the audit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// Its number; grows by one.
+    pub number: u64,
+    /// When it happened.
+    pub at: Timestamp,
+    /// Who did it, how and why.
+    pub by: Actor,
+    /// What was done: `evict`, `skip`, `pause`, …
+    pub action: String,
+    /// To what: a letter id, a queue, a pause scope.
+    pub subject: String,
+    /// How it stood before, if that says something.
+    pub before: Option<String>,
+    /// How it stands now.
+    pub after: Option<String>,
+}
+
+/// The append-only record of acts. Entries are written by the store itself, in the same step as the act.
+#[async_trait]
+pub trait Audit: Send + Sync + 'static {
+    /// The entries after this number, oldest first, at most `limit`.
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>>;
+}

@@ -1,0 +1,70 @@
+//! Positions for sources that have no broker to keep them.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::error::Result;
+use crate::letter::Diagnostics;
+
+/// A place that can be resumed from, and the time it speaks of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// What the source needs to come back here.
+    pub token: Bytes,
+    /// When what stands here happened.
+    pub at: Timestamp,
+}
+
+/// What is known about how far a named stream was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The last message that is settled, with everything before it.
+    pub processed: Option<Anchor>,
+    /// A later place that the source certifies to be safe because nothing of ours lies between (idle heartbeat).
+    pub seen: Option<Anchor>,
+    /// When a place to resume from was last confirmed.
+    pub heartbeat: Option<Timestamp>,
+    /// Who wrote it.
+    pub instance: Option<String>,
+    /// Whatever the source wants to remember besides.
+    pub metadata: Diagnostics,
+}
+
+/// How to begin anew after the history behind a checkpoint was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// The new place to start from; `None` clears the anchors and the heartbeat.
+    pub fresh: Option<Anchor>,
+    /// The processed token that was found dead. A processed anchor with another token is newer and stays.
+    pub dead: Option<Bytes>,
+}
+
+/// One checkpoint per name. The name is the consumer's choice; two consumers of one stream use two names.
+///
+/// Each write touches only what its name says, so that the writer of one anchor never undoes the other's work.
+#[async_trait]
+pub trait Checkpoints: Send + Sync + 'static {
+    /// The checkpoint, if there is one.
+    async fn load(&self, name: &str) -> Result<Option<Checkpoint>>;
+
+    /// Writes the whole checkpoint in place of what was there.
+    async fn save(&self, name: &str, checkpoint: Checkpoint) -> Result<()>;
+
+    /// Writes the processed anchor, and the heartbeat if one is given.
+    async fn save_processed(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()>;
+
+    /// Writes the seen anchor, and the heartbeat if one is given.
+    async fn save_seen(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()>;
+
+    /// Writes the heartbeat.
+    async fn save_heartbeat(&self, name: &str, at: Timestamp) -> Result<()>;
+
+    /// Begins anew, atomically: seen and heartbeat become the fresh place, and the processed anchor goes unless it
+    /// was replaced since `dead` was read. Instance and metadata stay.
+    async fn reset(&self, name: &str, reset: Reset) -> Result<()>;
+
+    /// Removes the checkpoint. One that is not there is no error.
+    async fn delete(&self, name: &str) -> Result<()>;
+}

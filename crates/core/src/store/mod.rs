@@ -1,0 +1,38 @@
+//! The durable side: what every store promises.
+//!
+//! A store holds letters in sequences. One row per open sequence makes the hot questions cheap: is it open, append
+//! behind it, which is due, advance it. The engine asks; the store keeps order and exclusion:
+//!
+//! - **Every call is atomic per sequence.** A call that touches several sequences may be cut between two of them by
+//!   a failure, never inside one. A store without multi-document transactions can keep this promise.
+//! - **Appending and closing exclude each other.** Either the append finds the sequence open and the letter is behind
+//!   the others, or it answers [`Placed::NotOpen`]. No letter is stranded, none overtakes.
+//! - **Errors say what is known** ([`Certainty`]). Every call that the engine repeats is idempotent: a second
+//!   hand-off of one message finds the first letter, a second settlement of one letter is fenced or not found.
+//! - **Late owners are fenced.** Leases carry a number that grows with every claim; a write with an old one changes
+//!   nothing. So do partition grants.
+//! - **The store's clock decides** about leases and due times.
+//!
+//! The conformance suite of `lazaret-testkit` is the executable form of this text.
+
+mod audit;
+mod checkpoints;
+mod error;
+mod inbox;
+mod letters;
+mod locks;
+
+pub use audit::{Actor, Audit, AuditEntry};
+pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
+pub use error::{Certainty, ErrorKind, Result, StoreError};
+pub use inbox::{Inbox, InboxClaim};
+pub use letters::{
+    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
+    Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
+};
+pub use locks::{LockState, Locks};
+
+/// Everything that an engine needs from a store. Implemented for whatever implements the parts.
+pub trait Store: LetterStore + Audit {}
+
+impl<S: LetterStore + Audit + ?Sized> Store for S {}

@@ -1,0 +1,90 @@
+//! What the classifier says should become of a failed message.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The answer to "this attempt failed: now what?".
+///
+/// ```
+/// use lazaret_core::Verdict;
+/// assert_eq!("dead-letter".parse::<Verdict>().unwrap(), Verdict::DeadLetter);
+/// assert_eq!(Verdict::Retry.to_string(), "retry");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Try again, on the retry schedule, while its limits last.
+    Retry,
+    /// Trying again will not help: keep it as a dead letter.
+    DeadLetter,
+    /// Keep it until a person or a deployment changes something.
+    Park,
+    /// Keep it apart: its content is suspicious.
+    Quarantine,
+    /// Leave it out, with a durable trace that says so.
+    Skip,
+    /// It was handled before: acknowledge it.
+    Duplicate,
+    /// Something is wrong with the consumer, not with the message: stop and keep the position.
+    Stop,
+}
+
+impl Verdict {
+    /// Every verdict, in the order of the contract.
+    pub const ALL: [Self; 7] = [
+        Self::Retry,
+        Self::DeadLetter,
+        Self::Park,
+        Self::Quarantine,
+        Self::Skip,
+        Self::Duplicate,
+        Self::Stop,
+    ];
+
+    /// The name used in configuration, protocols and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::DeadLetter => "dead-letter",
+            Self::Park => "park",
+            Self::Quarantine => "quarantine",
+            Self::Skip => "skip",
+            Self::Duplicate => "duplicate",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that names no verdict.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown verdict {0:?}, expected one of retry, dead-letter, park, quarantine, skip, duplicate, stop")]
+pub struct UnknownVerdict(pub String);
+
+impl FromStr for Verdict {
+    type Err = UnknownVerdict;
+
+    fn from_str(word: &str) -> Result<Self, UnknownVerdict> {
+        Self::ALL.into_iter().find(|v| v.as_str() == word).ok_or_else(|| UnknownVerdict(word.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verdict_reads_back_from_its_name() {
+        for verdict in Verdict::ALL {
+            assert_eq!(verdict.as_str().parse(), Ok(verdict));
+        }
+        assert!("retry-later".parse::<Verdict>().is_err());
+    }
+}

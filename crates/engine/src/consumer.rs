@@ -1,0 +1,206 @@
+//! A consumer: built from a source, a store and handlers, then run.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use lazaret_core::handler::{BoxHandler, Handler, handler};
+use lazaret_core::store::{Limits, Store};
+use lazaret_core::{Clock, ConsumerName, QueueName, Source, SystemClock};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{BuildError, Error};
+use crate::events::{Observer, Observers, Stats};
+use crate::feed::Shards;
+use crate::hand_offs::{self, HandOffs, Inbound};
+use crate::handle::Handle;
+use crate::intake::Intake;
+use crate::lanes::OpenSequences;
+use crate::lookout;
+use crate::mailbox::Mailbox;
+use crate::options::Options;
+use crate::scheduler;
+use crate::shard::Shard;
+use crate::shared::{Component, Parts, Shared};
+
+/// A named subscription: a source, handlers and a policy. It owns its letters.
+///
+/// Dropping the future of [`run`](Self::run) is like a crash: nothing is lost, and what was in flight is repeated.
+pub struct Consumer {
+    source: Box<dyn Source>,
+    handle: Handle,
+    inbound: Inbound,
+}
+
+/// Builds a [`Consumer`].
+pub struct Builder {
+    name: String,
+    source: Option<Box<dyn Source>>,
+    store: Option<Arc<dyn Store>>,
+    clock: Arc<dyn Clock>,
+    components: Vec<(String, BoxHandler)>,
+    observers: Vec<Arc<dyn Observer>>,
+    options: Options,
+}
+
+impl Consumer {
+    /// Begins a consumer of this name. The name is part of its queues and must stay the same.
+    pub fn builder(name: impl Into<String>) -> Builder {
+        Builder {
+            name: name.into(),
+            source: None,
+            store: None,
+            clock: Arc::new(SystemClock),
+            components: Vec::new(),
+            observers: Vec::new(),
+            options: Options::default(),
+        }
+    }
+
+    /// The way to talk to the consumer while it runs.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Runs until `drain` is cancelled, the source is read to its end (with
+    /// [`until_idle`](Options::until_idle)), or something is wrong that waiting cannot mend.
+    ///
+    /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
+    pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
+        let Self { source, handle, inbound } = self;
+        let Handle { shared, components, shards } = handle;
+        let limits = shared.options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
+        let notices = Arc::new(Mailbox::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(hand_offs::write(inbound, shared.store.clone(), limits));
+        for mailbox in shards.iter() {
+            let per_shard = shared.options.blocked_limit.div_ceil(shards.len());
+            let open = Arc::new(OpenSequences::new(components.len(), per_shard));
+            tasks.spawn(Shard::new(components.clone(), open, mailbox.clone(), notices.clone()).run());
+        }
+        // Retries may take half of the attempts that run at once, so that live messages always find room (I3).
+        let places = Arc::new(Semaphore::new((shared.options.concurrency / 2).max(1)));
+        if let Err(error) = lookout::reload_pauses(&shared).await {
+            tracing::warn!(%error, "pauses could not be read yet");
+        }
+        for component in &components {
+            tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
+        }
+        tasks.spawn(lookout::look_out(shared.clone(), components.clone(), shards.clone()));
+        let intake = Intake::new(source, components, shards, notices).run();
+        tokio::pin!(intake);
+        loop {
+            tokio::select! {
+                biased;
+                () = drain.cancelled(), if !shared.drain.is_cancelled() => shared.drain.cancel(),
+                Some(Err(panicked)) = tasks.join_next() => return Err(Error::Panicked(panicked.to_string())),
+                () = &mut intake => break,
+            }
+        }
+        drop(tasks);
+        match shared.take_stopped() {
+            Some(error) => Err(error),
+            None => Ok(shared.counters.read()),
+        }
+    }
+}
+
+impl Builder {
+    /// Where messages come from.
+    #[must_use]
+    pub fn source(mut self, source: impl Source) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Where letters are kept.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The only handler: its component has the consumer's name.
+    #[must_use]
+    pub fn handler<A: 'static>(mut self, h: impl Handler<A>) -> Self {
+        self.components.push((self.name.clone(), handler(h)));
+        self
+    }
+
+    /// One of several handlers, each with a queue of its own. The name is part of the queue and must stay the same.
+    #[must_use]
+    pub fn component<A: 'static>(mut self, name: impl Into<String>, h: impl Handler<A>) -> Self {
+        self.components.push((name.into(), handler(h)));
+        self
+    }
+
+    /// How the consumer behaves.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Somebody who is told what happens. There may be several.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// What time it is. The machine's clock unless a test says otherwise.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Checks everything and builds the consumer.
+    pub fn build(self) -> Result<Consumer, BuildError> {
+        let Self { name, source, store, clock, components, observers, options } = self;
+        options.validate()?;
+        if components.is_empty() {
+            return Err(BuildError::NoHandler);
+        }
+        let mut names = HashSet::new();
+        for text in std::iter::once(&name).chain(components.iter().map(|(name, _)| name)) {
+            let bad = text.contains('/') || text.chars().any(char::is_control);
+            if text.is_empty() || text.len() > 200 || bad {
+                return Err(BuildError::BadName(text.clone()));
+            }
+        }
+        for (component, _) in &components {
+            if !names.insert(component.clone()) {
+                return Err(BuildError::DuplicateComponent(component.clone()));
+            }
+        }
+        let source = source.ok_or(BuildError::NoSource)?;
+        let store = store.ok_or(BuildError::NoStore)?;
+        let (hand_offs, inbound) = HandOffs::new();
+        let parts = Parts {
+            name: ConsumerName::from(name.as_str()),
+            options,
+            store,
+            clock,
+            hand_offs,
+            observers: Observers::new(observers),
+        };
+        let shared = Arc::new(Shared::new(parts));
+        let components = components.into_iter().enumerate().map(|(index, (component, handler))| {
+            Arc::new(Component {
+                index,
+                queue: QueueName::of(&name, &component),
+                handler,
+                shared: shared.clone(),
+                due: Notify::new(),
+                revision: AtomicU64::new(0),
+            })
+        });
+        let components: Vec<_> = components.collect();
+        let shards: Shards =
+            (0..shared.options.shard_count()).map(|_| Arc::new(Mailbox::default())).collect();
+        Ok(Consumer { source, handle: Handle { shared, components, shards }, inbound })
+    }
+}

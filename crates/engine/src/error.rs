@@ -1,0 +1,64 @@
+//! Why a consumer could not be built, or ended.
+
+use lazaret_core::policy::PolicyError;
+use lazaret_core::source::SourceError;
+use lazaret_core::store::StoreError;
+
+/// Why a consumer cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A number is too small.
+    #[error("{field} must be at least {least}")]
+    TooSmall {
+        /// Which one.
+        field: &'static str,
+        /// The smallest that makes sense.
+        least: u128,
+    },
+    /// A policy contradicts itself.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Retry topics need a broker.
+    #[error("strategy topics needs a source that can hold retry topics; use ordered, unordered or in-place")]
+    TopicsWithoutBroker,
+    /// There is nothing to call.
+    #[error("a consumer needs at least one handler")]
+    NoHandler,
+    /// Two components want one queue.
+    #[error("two components are named {0:?}; each needs a queue of its own")]
+    DuplicateComponent(String),
+    /// A name cannot be part of a queue name.
+    #[error("{0:?} cannot be a name: use 1 to 200 characters, none of them a slash or a control character")]
+    BadName(String),
+    /// There is nothing to read from.
+    #[error("a consumer needs a source")]
+    NoSource,
+    /// There is nothing to keep letters in.
+    #[error("a consumer needs a store")]
+    NoStore,
+}
+
+/// Why a running consumer ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The source failed for good.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The store failed in a way that waiting does not mend.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A failure was classified as `stop`, or there was nowhere to put a message that failed for good. The position
+    /// stays before the message.
+    #[error("stopped at message {message}: {why}")]
+    Stopped {
+        /// The message.
+        message: String,
+        /// Why.
+        why: String,
+    },
+    /// A part of the engine panicked: a bug in Lazaret.
+    #[error("a part of the engine panicked: {0}")]
+    Panicked(String),
+}

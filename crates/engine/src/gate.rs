@@ -1,0 +1,311 @@
+//! Whether an attempt may start: pauses, the breaker, and trouble with the store.
+//!
+//! One owner for all reasons to hold still. Healthy traffic reads one flag; only when that is up does anybody look
+//! closer.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lazaret_core::policy::{Admit, Breaker, BreakerPolicy, BreakerState};
+use lazaret_core::store::{Pause, PauseScope};
+use lazaret_core::{Message, Partition, SequenceId, Timestamp};
+use tokio::sync::watch;
+
+/// All reasons to hold still.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Up when anything demands a closer look before an attempt.
+    shut: AtomicBool,
+    /// How many lanes wait for the store.
+    store_trouble: AtomicUsize,
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    pauses: Vec<Pause>,
+    /// Pauses that hold already and that the store does not know yet.
+    unstored: Vec<Pause>,
+    breaker: Option<Breaker>,
+}
+
+/// Whether a message may be tried now.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// Yes.
+    Go(Pass),
+    /// Its sequence is paused: it belongs into the store.
+    Sidetrack,
+    /// No; `Some` says when to ask again at the latest.
+    Wait(Option<Timestamp>),
+}
+
+/// The right to one attempt. Tell it how the attempt ended; dropping it means that it was cancelled.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    probe_of: Option<Arc<Gate>>,
+}
+
+impl Gate {
+    pub(crate) fn new(breaker: Option<BreakerPolicy>) -> Self {
+        Self {
+            shut: AtomicBool::new(false),
+            store_trouble: AtomicUsize::new(0),
+            state: Mutex::new(State {
+                pauses: Vec::new(),
+                unstored: Vec::new(),
+                breaker: breaker.map(Breaker::new),
+            }),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Whether attempts may start without a closer look.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.shut.load(Ordering::Acquire)
+    }
+
+    /// Resolves when anything changed. Take it before looking.
+    pub(crate) fn watch(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Whether this message may be tried now.
+    pub(crate) fn enter(self: &Arc<Self>, message: &Message, sequence: &SequenceId, now: Timestamp) -> Entry {
+        if self.is_open() {
+            return Entry::Go(Pass { probe_of: None });
+        }
+        let mut state = self.lock();
+        for pause in &state.pauses {
+            match &pause.scope {
+                PauseScope::Consumer => return Entry::Wait(None),
+                PauseScope::Stream(stream) if *stream == message.stream => return Entry::Wait(None),
+                PauseScope::Partition(p)
+                    if p.index == message.position.partition && p.stream == message.stream =>
+                {
+                    return Entry::Wait(None);
+                }
+                PauseScope::Sequence(paused) if paused == sequence => return Entry::Sidetrack,
+                _ => {}
+            }
+        }
+        match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
+            Admit::Yes => Entry::Go(Pass { probe_of: None }),
+            Admit::Probe => Entry::Go(Pass { probe_of: Some(self.clone()) }),
+            Admit::No { until } => Entry::Wait(Some(until)),
+        }
+    }
+
+    /// Whether letters may be tried at all now; `Err` says when to ask again at the latest.
+    ///
+    /// Pauses of streams and partitions hold back live messages only; sequences are held back by the store.
+    pub(crate) fn allows_stored(&self, replay: bool, now: Timestamp) -> Result<(), Option<Timestamp>> {
+        let state = self.lock();
+        if state.holds_stored(replay) {
+            return Err(None);
+        }
+        match state.breaker.as_ref().map_or(BreakerState::Closed, |breaker| breaker.state(now)) {
+            BreakerState::Open { until } => Err(Some(until)),
+            BreakerState::Closed | BreakerState::HalfOpen => Ok(()),
+        }
+    }
+
+    /// The right to try a letter now, if there is one.
+    pub(crate) fn enter_stored(self: &Arc<Self>, replay: bool, now: Timestamp) -> Option<Pass> {
+        if self.is_open() && !replay {
+            return Some(Pass::free());
+        }
+        let mut state = self.lock();
+        if state.holds_stored(replay) {
+            return None;
+        }
+        match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
+            Admit::Yes => Some(Pass::free()),
+            Admit::Probe => Some(Pass { probe_of: Some(self.clone()) }),
+            Admit::No { .. } => None,
+        }
+    }
+
+    /// Whether the source may deliver messages of this partition.
+    pub(crate) fn admits_partition(&self, partition: &Partition) -> bool {
+        self.is_open()
+            || !self.lock().pauses.iter().any(|pause| match &pause.scope {
+                PauseScope::Consumer => true,
+                PauseScope::Stream(stream) => *stream == partition.stream,
+                PauseScope::Partition(paused) => paused == partition,
+                PauseScope::Sequence(_) | PauseScope::Replay => false,
+            })
+    }
+
+    /// What is paused now.
+    pub(crate) fn pauses(&self) -> Vec<Pause> {
+        self.lock().pauses.clone()
+    }
+
+    /// How the breaker stands; `None` when there is none.
+    pub(crate) fn breaker(&self, now: Timestamp) -> Option<BreakerState> {
+        self.lock().breaker.as_ref().map(|breaker| breaker.state(now))
+    }
+
+    /// Replaces the pauses by what the store says; those it does not know yet stay. Returns what is new and what is
+    /// gone.
+    pub(crate) fn set_pauses(&self, mut pauses: Vec<Pause>) -> (Vec<Pause>, Vec<Pause>) {
+        let mut state = self.lock();
+        let missing_in = |others: &[Pause], pause: &Pause| !others.iter().any(|o| o.scope == pause.scope);
+        for pause in &state.unstored {
+            if missing_in(&pauses, pause) {
+                pauses.push(pause.clone());
+            }
+        }
+        let new: Vec<Pause> = pauses.iter().filter(|p| missing_in(&state.pauses, p)).cloned().collect();
+        let gone: Vec<Pause> = state.pauses.iter().filter(|p| missing_in(&pauses, p)).cloned().collect();
+        state.pauses = pauses;
+        if !new.is_empty() || !gone.is_empty() {
+            self.publish(&state);
+        }
+        (new, gone)
+    }
+
+    /// Pauses at once, before the store knows.
+    pub(crate) fn pause_now(&self, pause: Pause) {
+        let mut state = self.lock();
+        state.pauses.retain(|known| known.scope != pause.scope);
+        state.pauses.push(pause.clone());
+        state.unstored.push(pause);
+        self.publish(&state);
+    }
+
+    /// The pauses that the store does not know yet.
+    pub(crate) fn unstored(&self) -> Vec<Pause> {
+        self.lock().unstored.clone()
+    }
+
+    /// The store knows this pause now, or it was lifted.
+    pub(crate) fn stored(&self, scope: &PauseScope) {
+        self.lock().unstored.retain(|pause| pause.scope != *scope);
+    }
+
+    /// Tells the breaker of a failure that speaks of a sick dependency. Answers until when it opened, if it did.
+    pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
+        let probe = pass.used();
+        let mut state = self.lock();
+        let breaker = state.breaker.as_mut()?;
+        if !probe && breaker.state(now) == BreakerState::HalfOpen {
+            // An attempt from before the breaker opened says nothing about now.
+            return None;
+        }
+        let opened = breaker.on_failure(now);
+        self.publish(&state);
+        match state.breaker.as_ref().map(|breaker| breaker.state(now)) {
+            Some(BreakerState::Open { until }) if opened => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Tells the breaker of an attempt that shows the dependencies well. Answers whether it closed.
+    pub(crate) fn succeeded(&self, pass: Pass, now: Timestamp) -> bool {
+        let probe = pass.used();
+        if self.is_open() {
+            return false;
+        }
+        let mut state = self.lock();
+        let closed = probe && state.breaker.as_mut().is_some_and(|breaker| breaker.on_success(now));
+        self.publish(&state);
+        closed
+    }
+
+    /// Says that somebody waits for the store, until the guard is dropped.
+    pub(crate) fn trouble(self: &Arc<Self>) -> Trouble {
+        if self.store_trouble.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.changed.send_replace(());
+        }
+        Trouble(self.clone())
+    }
+
+    /// Whether anybody waits for the store.
+    pub(crate) fn has_store_trouble(&self) -> bool {
+        self.store_trouble.load(Ordering::Acquire) > 0
+    }
+
+    /// Makes whoever watches look again.
+    pub(crate) fn poke(&self) {
+        self.changed.send_replace(());
+    }
+
+    fn publish(&self, state: &State) {
+        let calm = state.pauses.iter().all(|pause| pause.scope == PauseScope::Replay)
+            && state.breaker.as_ref().is_none_or(Breaker::is_closed);
+        let was = self.shut.swap(!calm, Ordering::AcqRel);
+        if was || !calm {
+            self.changed.send_replace(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is only assigned whole values: a panic elsewhere cannot leave it half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn holds_stored(&self, replay: bool) -> bool {
+        self.pauses.iter().any(|pause| match pause.scope {
+            PauseScope::Consumer => true,
+            PauseScope::Replay => replay,
+            _ => false,
+        })
+    }
+}
+
+impl Pass {
+    /// The pass of an attempt that started while the gate stood open.
+    pub(crate) const fn free() -> Self {
+        Self { probe_of: None }
+    }
+
+    /// The attempt has ended; answers whether it was a probe of the breaker.
+    fn used(mut self) -> bool {
+        self.probe_of.take().is_some()
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if let Some(gate) = self.probe_of.take() {
+            let mut state = gate.lock();
+            if let Some(breaker) = state.breaker.as_mut() {
+                breaker.probe_cancelled();
+            }
+            gate.publish(&state);
+        }
+    }
+}
+
+/// Somebody waits for the store as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Trouble(Arc<Gate>);
+
+impl Drop for Trouble {
+    fn drop(&mut self) {
+        if self.0.store_trouble.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.changed.send_replace(());
+        }
+    }
+}
+
+/// Waits until a change or, if one is given, until this time. Never returns before one of them.
+pub(crate) async fn change_or(changed: &mut watch::Receiver<()>, until: Option<Duration>) {
+    let timer = async {
+        match until {
+            Some(delay) => tokio::time::sleep(delay).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        gone = changed.changed() => if gone.is_err() { std::future::pending::<()>().await },
+        () = timer => {}
+    }
+}

@@ -1,0 +1,158 @@
+//! Writes letters and notes to the store, many in one call.
+//!
+//! One writer per consumer. While a call is under way, the next batch gathers: the slower the store, the larger the
+//! batches. Every caller learns when its own writing is durable.
+
+use std::sync::Arc;
+
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    AttemptNote, Certainty, ErrorKind, HandOff, Limits, Placed, Result, Store, StoreError,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// How many requests may wait for the writer.
+const WAITING_LIMIT: usize = 1024;
+/// How many requests go into one call at most.
+const BATCH_LIMIT: usize = 512;
+
+/// The way to the writer.
+#[derive(Clone, Debug)]
+pub(crate) struct HandOffs {
+    requests: mpsc::Sender<Request>,
+}
+
+#[derive(Debug)]
+enum Request {
+    HandOff { queue: QueueName, items: Vec<HandOff>, reply: oneshot::Sender<Vec<Result<Placed>>> },
+    Note { queue: QueueName, note: Box<AttemptNote>, reply: oneshot::Sender<Result<()>> },
+}
+
+impl HandOffs {
+    /// The way to a writer, and the writer's end of it.
+    pub(crate) fn new() -> (Self, Inbound) {
+        let (requests, inbound) = mpsc::channel(WAITING_LIMIT);
+        (Self { requests }, Inbound(inbound))
+    }
+
+    /// Hands off letters; the answers stand in the order of the letters.
+    pub(crate) async fn hand_off(&self, queue: &QueueName, items: Vec<HandOff>) -> Vec<Result<Placed>> {
+        let count = items.len();
+        let (reply, answer) = oneshot::channel();
+        let request = Request::HandOff { queue: queue.clone(), items, reply };
+        if self.requests.send(request).await.is_err() {
+            return (0..count).map(|_| Err(ended("hand_off"))).collect();
+        }
+        match answer.await {
+            Ok(answers) => answers,
+            Err(_) => (0..count).map(|_| Err(lost("hand_off"))).collect(),
+        }
+    }
+
+    /// Hands off one letter.
+    pub(crate) async fn hand_off_one(&self, queue: &QueueName, item: HandOff) -> Result<Placed> {
+        self.hand_off(queue, vec![item]).await.pop().unwrap_or_else(|| Err(lost("hand_off")))
+    }
+
+    /// Notes how often a message was tried.
+    pub(crate) async fn note(&self, queue: &QueueName, note: AttemptNote) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Note { queue: queue.clone(), note: Box::new(note), reply };
+        self.requests.send(request).await.map_err(|_| ended("note_attempts"))?;
+        answer.await.unwrap_or_else(|_| Err(lost("note_attempts")))
+    }
+}
+
+fn ended(operation: &'static str) -> StoreError {
+    StoreError::not_done(ErrorKind::Unavailable, operation, "the consumer has ended")
+}
+
+fn lost(operation: &'static str) -> StoreError {
+    StoreError::maybe(ErrorKind::Unavailable, operation, "the consumer ended meanwhile")
+}
+
+/// Where the writer reads its requests.
+#[derive(Debug)]
+pub(crate) struct Inbound(mpsc::Receiver<Request>);
+
+/// Writes until nobody can ask any more.
+pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: Limits) {
+    let mut batch = Vec::with_capacity(BATCH_LIMIT);
+    while inbound.0.recv_many(&mut batch, BATCH_LIMIT).await > 0 {
+        let mut queues: Vec<(QueueName, Batch)> = Vec::new();
+        for request in batch.drain(..) {
+            let queue = match &request {
+                Request::HandOff { queue, .. } | Request::Note { queue, .. } => queue.clone(),
+            };
+            let at = queues.iter().position(|(known, _)| *known == queue).unwrap_or_else(|| {
+                queues.push((queue, Batch::default()));
+                queues.len() - 1
+            });
+            queues[at].1.add(request);
+        }
+        for (queue, batch) in queues {
+            batch.write(&*store, &queue, &limits).await;
+        }
+    }
+}
+
+/// The requests of one queue in one round.
+#[derive(Default)]
+struct Batch {
+    items: Vec<HandOff>,
+    hand_offs: Vec<(usize, oneshot::Sender<Vec<Result<Placed>>>)>,
+    notes: Vec<AttemptNote>,
+    noted: Vec<oneshot::Sender<Result<()>>>,
+}
+
+impl Batch {
+    fn add(&mut self, request: Request) {
+        match request {
+            Request::HandOff { items, reply, .. } => {
+                self.hand_offs.push((items.len(), reply));
+                self.items.extend(items);
+            }
+            Request::Note { note, reply, .. } => {
+                self.notes.push(*note);
+                self.noted.push(reply);
+            }
+        }
+    }
+
+    /// Makes the calls and answers. Whoever asked and went away (a dropped receiver) does not matter here.
+    async fn write(self, store: &dyn Store, queue: &QueueName, limits: &Limits) {
+        if !self.notes.is_empty() {
+            let result = store.note_attempts(queue, self.notes).await;
+            for reply in self.noted {
+                let _ = reply.send(result.as_ref().copied().map_err(again));
+            }
+        }
+        if self.items.is_empty() {
+            return;
+        }
+        let count = self.items.len();
+        let mut answers = match store.hand_off(queue, limits, self.items).await {
+            Ok(answers) if answers.len() == count => answers.into_iter(),
+            Ok(_) => {
+                let error = StoreError::maybe(ErrorKind::Corrupt, "hand_off", "the store left answers out");
+                all(count, &error).into_iter()
+            }
+            Err(error) => all(count, &error).into_iter(),
+        };
+        for (count, reply) in self.hand_offs {
+            let _ = reply.send(answers.by_ref().take(count).collect());
+        }
+    }
+}
+
+fn all<T>(count: usize, error: &StoreError) -> Vec<Result<T>> {
+    (0..count).map(|_| Err(again(error))).collect()
+}
+
+/// The same error for one more caller.
+pub(crate) fn again(error: &StoreError) -> StoreError {
+    match error.certainty() {
+        Certainty::NotDone => StoreError::not_done(error.kind(), error.operation(), error.context()),
+        Certainty::MaybeDone => StoreError::maybe(error.kind(), error.operation(), error.context()),
+    }
+}

@@ -1,0 +1,193 @@
+//! The way to talk to a consumer while it runs, and to replay its letters.
+
+use std::sync::Arc;
+
+use lazaret_core::policy::BreakerState;
+use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
+use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
+use tokio::time::Instant;
+
+use crate::attempt::guarded;
+use crate::events::Stats;
+use crate::feed::{self, Shards};
+use crate::lookout;
+use crate::shared::{Component, Shared};
+use crate::stored::{Purpose, Run, RunEnd};
+
+/// How many heads are looked at in one step of a replay.
+const PAGE: usize = 100;
+
+/// Talks to a consumer. Cheap to clone; works before, during and after the run.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) components: Vec<Arc<Component>>,
+    pub(crate) shards: Shards,
+}
+
+/// What a replay of all sequences did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Sequences that were handled to their end.
+    pub closed: u64,
+    /// Sequences in which a letter failed again; those behind it wait.
+    pub held: u64,
+    /// Sequences that somebody else was working on, or whose replay was broken off.
+    pub skipped: u64,
+}
+
+impl Handle {
+    /// The consumer's name.
+    pub fn name(&self) -> &ConsumerName {
+        &self.shared.name
+    }
+
+    /// The queues of the consumer, one per component.
+    pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
+        self.components.iter().map(|component| &component.queue)
+    }
+
+    /// What the consumer has done so far.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read()
+    }
+
+    /// How the breaker stands; `None` when the consumer has none.
+    pub fn breaker(&self) -> Option<BreakerState> {
+        self.shared.gate.breaker(self.shared.now())
+    }
+
+    /// What is paused, as far as this instance knows.
+    pub fn pauses(&self) -> Vec<Pause> {
+        self.shared.gate.pauses()
+    }
+
+    /// Pauses the consumer or a part of it, durably. Holds from when this returns.
+    pub async fn pause(&self, scope: PauseScope, by: &Actor) -> Result<()> {
+        self.shared.store.pause(&self.shared.name, scope, by).await?;
+        lookout::reload_pauses(&self.shared).await
+    }
+
+    /// Ends a pause. `false` when there was none.
+    pub async fn resume(&self, scope: &PauseScope, by: &Actor) -> Result<bool> {
+        self.shared.gate.stored(scope);
+        let ended = self.shared.store.resume(&self.shared.name, scope, by).await?;
+        lookout::reload_pauses(&self.shared).await?;
+        self.components.iter().for_each(|component| component.due.notify_one());
+        Ok(ended)
+    }
+
+    /// Asks the consumer to end: settle what it can, commit, release. Its `run` returns when that is done.
+    pub fn drain(&self) {
+        self.shared.drain.cancel();
+    }
+
+    /// The dead-letter side of one component; `None` when there is no component of that name.
+    pub fn replayer(&self, component: &str) -> Option<Replayer> {
+        let component = self.components.iter().find(|c| c.queue.component() == component)?.clone();
+        Some(Replayer { component, shards: self.shards.clone() })
+    }
+}
+
+/// Changes and replays the letters of one component.
+#[derive(Clone)]
+pub struct Replayer {
+    component: Arc<Component>,
+    shards: Shards,
+}
+
+impl Replayer {
+    /// The queue that it works on.
+    pub fn queue(&self) -> &QueueName {
+        &self.component.queue
+    }
+
+    /// Changes a letter by hand. The letter is looked at anew if it can go on by itself now.
+    pub async fn act(&self, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
+        let letter = self.component.shared.store.act(&self.component.queue, letter, act, by).await?;
+        if act == Act::Restore {
+            feed::refresh(&self.component, &self.shards).await?;
+        }
+        self.component.due.notify_one();
+        Ok(letter)
+    }
+
+    /// Runs the sequence that was touched longest ago, in order, until a letter fails. `true` when the whole sequence
+    /// was handled; `false` when a letter failed again or there was nothing to run.
+    pub async fn process_any(&self) -> Result<bool> {
+        self.process(|_| true).await
+    }
+
+    /// As [`process_any`](Self::process_any), for the first sequence whose head the filter accepts. Only heads are
+    /// shown to the filter; a filter that panics has not accepted.
+    pub async fn process(&self, filter: impl Fn(&Letter) -> bool) -> Result<bool> {
+        let mut after = None;
+        loop {
+            let store = &self.component.shared.store;
+            let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
+            for head in &page.heads {
+                if !guarded(|| filter(head)).unwrap_or(false) {
+                    continue;
+                }
+                if let Some(end) = self.run(&head.sequence, "process").await? {
+                    return Ok(end == RunEnd::Closed);
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Runs one sequence, in the name of an operation. `None` when it is not open or somebody works on it.
+    pub async fn process_sequence(&self, sequence: &SequenceId, operation: &str) -> Result<Option<bool>> {
+        Ok(self.run(sequence, operation).await?.map(|end| end == RunEnd::Closed))
+    }
+
+    /// Runs every sequence that is open now, each once; one that fails does not keep the others from their turn.
+    pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
+        let started = self.component.shared.now();
+        let mut report = ReplayReport::default();
+        let mut after = None;
+        loop {
+            let store = &self.component.shared.store;
+            let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
+            for head in &page.heads {
+                if head.last_touched_at > started {
+                    // Heads come by their time of touch: from here on they were touched by this replay.
+                    return Ok(report);
+                }
+                match self.run(&head.sequence, operation).await? {
+                    Some(RunEnd::Closed) => report.closed += 1,
+                    Some(RunEnd::Held) => report.held += 1,
+                    Some(RunEnd::Stopped) | None => report.skipped += 1,
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(report),
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        sequence: &SequenceId,
+        operation: &str,
+    ) -> std::result::Result<Option<RunEnd>, StoreError> {
+        let shared = &self.component.shared;
+        if shared.gate.allows_stored(true, shared.now()).is_err() {
+            return Ok(None);
+        }
+        let claimed_at = Instant::now();
+        let lease = shared.options.lease;
+        let owner = format!("{}/{operation}", shared.instance);
+        let Some(claim) = shared.store.claim(&self.component.queue, sequence, &owner, lease).await? else {
+            return Ok(None);
+        };
+        let purpose = Purpose::Replay(operation.to_owned());
+        let run = Run { component: self.component.clone(), claim, claimed_at, purpose, open: None };
+        Ok(Some(run.run().await))
+    }
+}

@@ -1,0 +1,612 @@
+//! Reads the source, hands messages to the shards, and commits what is settled.
+//!
+//! The intake owns the source and the watermarks. It never waits for handlers or the store: it goes on polling while
+//! everything is held back, so a member of a group stays alive.
+
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lazaret_core::handler::Delivery;
+use lazaret_core::source::{Assignment, Commit, SourceError, SourceEvent};
+use lazaret_core::store::{AttemptNote, Grant};
+use lazaret_core::{Message, Partition, Sequencing, Source};
+use tokio::time::Instant;
+
+use crate::attempt::guarded;
+use crate::error::Error;
+use crate::events::{Counters, Event};
+use crate::feed::{self, Shards};
+use crate::journey::Fate;
+use crate::mailbox::Mailbox;
+use crate::patience::patiently;
+use crate::shard::{Notice, Parcel, Ticket, ToShard};
+use crate::shared::{Component, Shared};
+use crate::tenure::Tenure;
+use crate::tracker::Tracker;
+
+/// How long to wait for cancelled work to be gone after a drain's deadline.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long to wait after the source had trouble.
+const SOURCE_PAUSE: Duration = Duration::from_millis(200);
+
+/// A partition from its coming to its going.
+struct Slot {
+    partition: Partition,
+    generation: u32,
+    stage: Stage,
+    tracker: Tracker,
+    /// Offsets that were settled before this assignment.
+    settled: Vec<RangeInclusive<u64>>,
+    /// The source was told to hold this partition.
+    held: bool,
+}
+
+enum Stage {
+    /// Nobody's.
+    Free,
+    /// The store is being asked; messages that are here already wait.
+    Preparing(Vec<Message>),
+    /// Messages flow.
+    Live(Arc<Tenure>),
+    /// On its way out; `revoked` says that the source waits for it.
+    Leaving { tenure: Option<Arc<Tenure>>, deadline: Instant, revoked: bool },
+}
+
+/// What the store knows of newly assigned partitions: for each, one entry per component.
+type Known = Vec<(usize, u32, Vec<(Grant, Vec<AttemptNote>)>)>;
+
+/// The reader of one consumer's source.
+pub(crate) struct Intake {
+    source: Box<dyn Source>,
+    shared: Arc<Shared>,
+    components: Vec<Arc<Component>>,
+    shards: Shards,
+    notices: Arc<Mailbox<Notice>>,
+    slots: Vec<Slot>,
+    /// Slots by partition number; names are compared.
+    by_number: Vec<Vec<usize>>,
+    routed: Vec<Vec<ToShard>>,
+    in_flight: usize,
+    full: bool,
+    preparing: FuturesUnordered<Pin<Box<dyn Future<Output = Option<Known>> + Send>>>,
+    next_commit: Option<Instant>,
+    /// The source was read to its end.
+    ended: bool,
+    draining: bool,
+    source_rest: Option<Instant>,
+    idle_check: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    next_idle_check: Instant,
+}
+
+impl Intake {
+    pub(crate) fn new(
+        source: Box<dyn Source>,
+        components: Vec<Arc<Component>>,
+        shards: Shards,
+        notices: Arc<Mailbox<Notice>>,
+    ) -> Self {
+        Self {
+            source,
+            shared: components[0].shared.clone(),
+            routed: shards.iter().map(|_| Vec::new()).collect(),
+            components,
+            shards,
+            notices,
+            slots: Vec::new(),
+            by_number: Vec::new(),
+            in_flight: 0,
+            full: false,
+            preparing: FuturesUnordered::new(),
+            next_commit: None,
+            ended: false,
+            draining: false,
+            source_rest: None,
+            idle_check: None,
+            next_idle_check: Instant::now(),
+        }
+    }
+
+    /// Reads until the consumer is drained.
+    pub(crate) async fn run(mut self) {
+        let drain = self.shared.drain.clone();
+        let notices = self.notices.clone();
+        let shared = self.shared.clone();
+        let mut changed = shared.gate.watch();
+        let mut batch = Vec::new();
+        loop {
+            if notices.take(&mut batch) {
+                self.note(&mut batch);
+            }
+            self.leave_empty_slots().await;
+            if self.draining && self.is_drained() {
+                break;
+            }
+            self.start_idle_check();
+            let deadline = self.deadline();
+            tokio::select! {
+                biased;
+                () = drain.cancelled(), if !self.draining => self.begin_drain(),
+                () = at(self.next_commit) => self.commit().await,
+                () = at(deadline) => self.deadline_passed(),
+                Some(known) = self.preparing.next(), if !self.preparing.is_empty() => self.prepared(known),
+                _ = changed.changed() => self.update_holds(),
+                idle = check(&mut self.idle_check) => self.idle_checked(idle),
+                event = self.source.next(), if !self.draining && self.source_rest.is_none() => self.on(event),
+                () = at(self.source_rest) => self.source_rest = None,
+                () = notices.arrived() => {}
+                () = shared.calmer.notified() => {}
+                () = tokio::time::sleep_until(self.next_idle_check), if self.waits_for_idle() => {}
+            }
+        }
+        self.commit().await;
+        if let Err(error) = self.source.close().await {
+            tracing::warn!(%error, "the source did not close cleanly");
+        }
+    }
+
+    fn on(&mut self, event: Result<SourceEvent, SourceError>) {
+        match event {
+            Ok(SourceEvent::Messages(messages)) => self.take_in(messages),
+            Ok(SourceEvent::Assigned(assignments)) => self.assigned(assignments),
+            Ok(SourceEvent::Revoking(partitions)) => self.revoking(&partitions),
+            Ok(SourceEvent::Lost(partitions)) => self.lost(&partitions),
+            Ok(SourceEvent::End) => self.ended = true,
+            Err(error) if error.is_temporary() => {
+                tracing::warn!(%error, "the source has trouble");
+                self.source_rest = Some(Instant::now() + SOURCE_PAUSE);
+            }
+            Err(error) => self.shared.stop(Error::Source(error)),
+        }
+    }
+
+    // Messages on their way in.
+
+    fn take_in(&mut self, messages: Vec<Message>) {
+        self.ended = false;
+        Counters::add(&self.shared.counters.read, messages.len() as u64);
+        let mut last = usize::MAX;
+        for message in messages {
+            let Some(slot) = self.slot_of(&message, last) else {
+                tracing::warn!(partition = %message.partition(), "a message of a partition that is not assigned");
+                continue;
+            };
+            last = slot;
+            match &mut self.slots[slot].stage {
+                Stage::Preparing(waiting) => waiting.push(message),
+                Stage::Live(_) => self.route(slot, message),
+                // It will be delivered again to whoever comes next.
+                Stage::Free | Stage::Leaving { .. } => {}
+            }
+        }
+        self.hand_over();
+    }
+
+    fn slot_of(&self, message: &Message, last: usize) -> Option<usize> {
+        let fits = |slot: usize| {
+            let partition = &self.slots[slot].partition;
+            partition.index == message.position.partition && partition.stream == message.stream
+        };
+        if last < self.slots.len() && fits(last) {
+            return Some(last);
+        }
+        self.by_number.get(message.position.partition as usize)?.iter().copied().find(|slot| fits(*slot))
+    }
+
+    /// Tracks a message and sends it to the shard of its sequence, once for every component.
+    fn route(&mut self, slot: usize, message: Message) {
+        let entry = &mut self.slots[slot];
+        let offset = message.position.offset;
+        if entry.settled.iter().any(|range| range.contains(&offset)) {
+            entry.tracker.push(&message.position, 0);
+            self.next_commit.get_or_insert_with(|| Instant::now() + self.shared.options.commit_interval);
+            return;
+        }
+        let count = self.components.len();
+        let number = entry.tracker.push(&message.position, count as u32);
+        let ticket = Ticket { slot: slot as u32, generation: entry.generation, number };
+        self.in_flight += count;
+        let sequencing = &self.shared.options.sequencing;
+        let hasher = &self.shared.hasher;
+        let placed = match sequencing {
+            Sequencing::Custom(_) => guarded(|| hasher.hash(&sequencing.text(&message))),
+            _ => Ok(hasher.hash(&sequencing.text(&message))),
+        };
+        let misfit = placed.is_err();
+        // I10: a policy that panics costs this message its place among its own, nothing else.
+        let hash = placed.unwrap_or_else(|_| hasher.hash(&Sequencing::Key.text(&message)));
+        let routed = &mut self.routed[hash.shard(self.shards.len())];
+        for component in 1..count as u32 {
+            let delivery = Delivery::new(message.clone());
+            routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component, misfit }));
+        }
+        let delivery = Delivery::new(message);
+        routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component: 0, misfit }));
+    }
+
+    fn hand_over(&mut self) {
+        for (shard, routed) in self.shards.iter().zip(&mut self.routed) {
+            shard.append(routed);
+        }
+        self.update_window();
+    }
+
+    // Messages on their way out.
+
+    fn note(&mut self, notices: &mut Vec<Notice>) {
+        for Notice { ticket, fate } in notices.drain(..) {
+            let slot = &mut self.slots[ticket.slot as usize];
+            if slot.generation != ticket.generation {
+                continue;
+            }
+            self.in_flight -= 1;
+            match fate {
+                Fate::Settled => slot.tracker.settle(ticket.number),
+                Fate::Left => slot.tracker.give_up(),
+            }
+        }
+        self.next_commit.get_or_insert_with(|| Instant::now() + self.shared.options.commit_interval);
+        self.update_window();
+    }
+
+    /// Makes the watermarks durable (I1).
+    async fn commit(&mut self) {
+        self.next_commit = None;
+        let moved: Vec<usize> = (0..self.slots.len()).filter(|slot| self.is_owned(*slot)).collect();
+        self.commit_slots(&moved).await;
+    }
+
+    fn is_owned(&self, slot: usize) -> bool {
+        matches!(self.slots[slot].stage, Stage::Live(_) | Stage::Leaving { .. })
+    }
+
+    async fn commit_slots(&mut self, slots: &[usize]) {
+        let mut commits = Vec::new();
+        let mut moved = Vec::new();
+        for index in slots {
+            let slot = &mut self.slots[*index];
+            if let Some(position) = slot.tracker.take_moved() {
+                let settled_beyond = slot.tracker.settled_beyond();
+                moved.push((*index, position.offset));
+                commits.push(Commit { partition: slot.partition.clone(), position, settled_beyond });
+            }
+        }
+        if commits.is_empty() {
+            return;
+        }
+        match self.source.commit(commits).await {
+            Ok(()) => {
+                Counters::add(&self.shared.counters.commits, 1);
+                self.forget_notes(&moved);
+            }
+            Err(error) => {
+                self.shared.tell(&Event::CommitFailed { error: &error.to_string() });
+                moved.iter().for_each(|(slot, _)| self.slots[*slot].tracker.not_committed());
+                self.next_commit = Some(Instant::now() + self.shared.options.commit_interval);
+            }
+        }
+    }
+
+    /// Notes on messages that will not come again are of no more use. Losing the race against a crash costs nothing.
+    fn forget_notes(&self, committed: &[(usize, u64)]) {
+        for (slot, offset) in committed {
+            let slot = &self.slots[*slot];
+            let (Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. }) = &slot.stage else {
+                continue;
+            };
+            for component in &self.components {
+                if !tenure.may_forget(component.index, *offset) {
+                    continue;
+                }
+                let (component, partition, offset) = (component.clone(), slot.partition.clone(), *offset);
+                self.preparing.push(Box::pin(async move {
+                    let store = &component.shared.store;
+                    if let Err(error) = store.forget_attempts(&component.queue, &partition, offset).await {
+                        tracing::debug!(%error, "old notes could not be removed");
+                    }
+                    None
+                }));
+            }
+        }
+    }
+
+    // Holding the source back.
+
+    fn update_window(&mut self) {
+        let window = self.shared.options.window * self.components.len();
+        let full = if self.full { self.in_flight > window / 4 * 3 } else { self.in_flight >= window };
+        if full != self.full {
+            self.full = full;
+            self.update_holds();
+        }
+    }
+
+    /// Tells the source which partitions to hold and which to deliver.
+    fn update_holds(&mut self) {
+        let gate = &self.shared.gate;
+        let all = self.full
+            || self.draining
+            || gate.has_store_trouble()
+            || self.shared.backlog_full.load(Ordering::Acquire);
+        let (mut hold, mut deliver) = (Vec::new(), Vec::new());
+        for slot in &mut self.slots {
+            let held = match slot.stage {
+                Stage::Live(_) => all || !gate.admits_partition(&slot.partition),
+                Stage::Preparing(_) | Stage::Leaving { .. } => true,
+                Stage::Free => continue,
+            };
+            if held != slot.held {
+                slot.held = held;
+                if held { &mut hold } else { &mut deliver }.push(slot.partition.clone());
+            }
+        }
+        if !hold.is_empty() {
+            self.source.pause(&hold);
+        }
+        if !deliver.is_empty() {
+            self.source.resume(&deliver);
+        }
+    }
+
+    // Partitions that come.
+
+    fn assigned(&mut self, assignments: Vec<Assignment>) {
+        let mut coming = Vec::new();
+        for Assignment { partition, settled } in assignments {
+            let index = self.free_slot(&partition);
+            let slot = &mut self.slots[index];
+            slot.generation += 1;
+            slot.stage = Stage::Preparing(Vec::new());
+            slot.tracker = Tracker::new(partition.index);
+            slot.settled = settled;
+            slot.held = false;
+            self.shared.tell(&Event::Assigned { partition: &partition });
+            coming.push((index, slot.generation, partition));
+        }
+        self.update_holds();
+        self.preparing.push(Box::pin(prepare(self.components.clone(), self.shards.clone(), coming)));
+    }
+
+    /// The slot of this partition, a new one if it has none.
+    fn free_slot(&mut self, partition: &Partition) -> usize {
+        let number = partition.index as usize;
+        if self.by_number.len() <= number {
+            self.by_number.resize_with(number + 1, Vec::new);
+        }
+        let known =
+            self.by_number[number].iter().copied().find(|slot| self.slots[*slot].partition == *partition);
+        if let Some(known) = known {
+            self.free(known);
+            return known;
+        }
+        self.slots.push(Slot {
+            partition: partition.clone(),
+            generation: 0,
+            stage: Stage::Free,
+            tracker: Tracker::new(partition.index),
+            settled: Vec::new(),
+            held: false,
+        });
+        self.by_number[number].push(self.slots.len() - 1);
+        self.slots.len() - 1
+    }
+
+    fn prepared(&mut self, known: Option<Known>) {
+        for (index, generation, stakes) in known.into_iter().flatten() {
+            let slot = &mut self.slots[index];
+            if slot.generation != generation {
+                continue;
+            }
+            let Stage::Preparing(waiting) = &mut slot.stage else { continue };
+            let waiting = std::mem::take(waiting);
+            let tenure = Arc::new(Tenure::new(index as u32, generation, slot.partition.clone(), stakes));
+            for shard in self.shards.iter() {
+                shard.push(ToShard::Tenure(tenure.clone()));
+            }
+            slot.stage = Stage::Live(tenure);
+            for message in waiting {
+                self.route(index, message);
+            }
+        }
+        self.hand_over();
+        self.update_holds();
+    }
+
+    // Partitions that go.
+
+    fn revoking(&mut self, partitions: &[Partition]) {
+        for index in self.slots_of(partitions) {
+            self.leave(index, true);
+        }
+        self.update_holds();
+    }
+
+    fn slots_of(&self, partitions: &[Partition]) -> Vec<usize> {
+        (0..self.slots.len()).filter(|slot| partitions.contains(&self.slots[*slot].partition)).collect()
+    }
+
+    /// Starts nothing new of this partition and lets what runs come to its end.
+    fn leave(&mut self, index: usize, revoked: bool) {
+        let deadline = Instant::now() + self.shared.options.drain_deadline;
+        let slot = &mut self.slots[index];
+        let tenure = match std::mem::replace(&mut slot.stage, Stage::Free) {
+            Stage::Free => return,
+            Stage::Preparing(_) => None,
+            Stage::Live(tenure) => Some(tenure),
+            Stage::Leaving { tenure, deadline, revoked: before } => {
+                slot.stage = Stage::Leaving { tenure, deadline, revoked: revoked || before };
+                return;
+            }
+        };
+        if let Some(tenure) = &tenure {
+            tenure.leaving.cancel();
+            let (slot, generation) = (tenure.slot, tenure.generation);
+            for shard in self.shards.iter() {
+                shard.push(ToShard::Leave { slot, generation });
+            }
+        }
+        slot.stage = Stage::Leaving { tenure, deadline, revoked };
+    }
+
+    /// Lets go of the partitions whose last message has come to its end.
+    async fn leave_empty_slots(&mut self) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            if let Stage::Leaving { deadline, revoked, .. } = slot.stage
+                && (slot.tracker.outstanding() == 0 || Instant::now() >= deadline + GRACE)
+            {
+                self.commit_slots(&[index]).await;
+                let partition = self.slots[index].partition.clone();
+                self.free(index);
+                self.shared.tell(&Event::Revoked { partition: &partition, lost: false });
+                if revoked && let Err(error) = self.source.revoked(&[partition]).await {
+                    tracing::warn!(%error, "the source did not take back a partition");
+                }
+            }
+        }
+    }
+
+    /// The earliest time at which a partition that goes must be looked at again.
+    fn deadline(&self) -> Option<Instant> {
+        let deadlines = self.slots.iter().filter_map(|slot| match &slot.stage {
+            Stage::Leaving { tenure: Some(tenure), deadline, .. } if tenure.gone.is_cancelled() => {
+                Some(*deadline + GRACE)
+            }
+            Stage::Leaving { deadline, .. } => Some(*deadline),
+            _ => None,
+        });
+        deadlines.min()
+    }
+
+    fn deadline_passed(&mut self) {
+        for slot in &mut self.slots {
+            if let Stage::Leaving { tenure, deadline, .. } = &slot.stage
+                && Instant::now() >= *deadline
+            {
+                match tenure {
+                    Some(tenure) => tenure.gone.cancel(),
+                    None => slot.tracker = Tracker::new(slot.partition.index),
+                }
+            }
+        }
+    }
+
+    /// Forgets partitions that somebody else owns already. Nothing of them is committed.
+    fn lost(&mut self, partitions: &[Partition]) {
+        for index in self.slots_of(partitions) {
+            self.leave(index, false);
+            self.free(index);
+            let partition = &self.slots[index].partition;
+            self.shared.tell(&Event::Revoked { partition, lost: true });
+        }
+    }
+
+    /// Drops what is left of a partition's time here. Notices that still come speak of the past.
+    fn free(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        match std::mem::replace(&mut slot.stage, Stage::Free) {
+            Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. } => {
+                tenure.leaving.cancel();
+                tenure.gone.cancel();
+            }
+            Stage::Free | Stage::Preparing(_) | Stage::Leaving { tenure: None, .. } => {}
+        }
+        self.in_flight -= slot.tracker.outstanding();
+        slot.generation += 1;
+        slot.tracker = Tracker::new(slot.partition.index);
+        slot.held = false;
+        self.update_window();
+    }
+
+    // The end.
+
+    fn begin_drain(&mut self) {
+        self.draining = true;
+        for index in 0..self.slots.len() {
+            self.leave(index, false);
+        }
+        self.update_holds();
+    }
+
+    fn is_drained(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot.stage, Stage::Free))
+            && self.shared.runs.load(Ordering::Acquire) == 0
+    }
+
+    fn waits_for_idle(&self) -> bool {
+        self.shared.options.until_idle
+            && self.ended
+            && !self.draining
+            && self.in_flight == 0
+            && self.idle_check.is_none()
+            && self.shared.runs.load(Ordering::Acquire) == 0
+    }
+
+    /// Asks the store whether anything will still become due.
+    fn start_idle_check(&mut self) {
+        if !self.waits_for_idle() || Instant::now() < self.next_idle_check {
+            return;
+        }
+        let components = self.components.clone();
+        self.idle_check = Some(Box::pin(async move {
+            for component in components {
+                match component.shared.store.next_due(&component.queue).await {
+                    Ok(None) => {}
+                    Ok(Some(_)) | Err(_) => return false,
+                }
+            }
+            true
+        }));
+    }
+
+    fn idle_checked(&mut self, idle: bool) {
+        self.idle_check = None;
+        self.next_idle_check = Instant::now() + self.shared.options.refresh.min(Duration::from_millis(50));
+        if idle && self.waits_for_idle() {
+            self.shared.drain.cancel();
+        }
+    }
+}
+
+/// Asks the store what it knows of partitions that came, and brings the shards up to date, before the first message
+/// of them is dispatched. The grants come first: from then on no earlier owner can open a sequence behind our back.
+async fn prepare(
+    components: Vec<Arc<Component>>,
+    shards: Shards,
+    coming: Vec<(usize, u32, Partition)>,
+) -> Option<Known> {
+    let partitions: Vec<Partition> = coming.iter().map(|(_, _, partition)| partition.clone()).collect();
+    let mut known: Known =
+        coming.iter().map(|(slot, generation, _)| (*slot, *generation, Vec::new())).collect();
+    for component in &components {
+        let store = &component.shared.store;
+        let queue = &component.queue;
+        let grants = patiently(component, || store.assign(queue, &partitions)).await.ok()?;
+        let notes = patiently(component, || store.attempt_notes(queue, &partitions)).await.ok()?;
+        patiently(component, || feed::refresh(component, &shards)).await.ok()?;
+        for ((entry, partition), grant) in known.iter_mut().zip(&partitions).zip(grants) {
+            let notes = notes.iter().filter(|note| note.partition == *partition).cloned().collect();
+            entry.2.push((grant, notes));
+        }
+    }
+    Some(known)
+}
+
+/// Waits until this time; for ever when there is none.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn check(idle: &mut Option<Pin<Box<dyn Future<Output = bool> + Send>>>) -> bool {
+    match idle {
+        Some(check) => check.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,220 @@
+//! From a failed attempt to the next step: classify, decide, and write the letter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::handler::Delivery;
+use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics, HISTORY_LIMIT};
+use lazaret_core::policy::{Classification, Decision, Stage, Subject, run_length};
+use lazaret_core::store::AttemptNote;
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp, Verdict};
+
+use crate::attempt::guarded;
+use crate::decide::{End, Facts, Step, decide};
+use crate::events::{Counters, Event};
+use crate::shared::{Component, later};
+
+/// What is known about the failures of one message.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// Automatic attempts so far.
+    pub(crate) attempts: u32,
+    pub(crate) first_failed_at: Timestamp,
+    pub(crate) last_failed_at: Timestamp,
+    pub(crate) failure: Failure,
+    /// How often in a row it failed in the same way.
+    pub(crate) same_failure: u32,
+    pub(crate) history: Vec<AttemptRecord>,
+}
+
+impl Record {
+    /// What was noted before a restart.
+    pub(crate) fn from_note(note: AttemptNote) -> Self {
+        Self {
+            attempts: note.attempts,
+            first_failed_at: note.first_failed_at,
+            last_failed_at: note.first_failed_at,
+            failure: note.failure,
+            same_failure: note.same_failure,
+            history: Vec::new(),
+        }
+    }
+
+    /// What a letter says about itself; `None` when it never failed.
+    pub(crate) fn from_letter(letter: &Letter) -> Option<Self> {
+        let failure = letter.cause.clone()?;
+        let fingerprint = failure.fingerprint;
+        let same = letter.history.iter().rev();
+        let same =
+            same.take_while(|a| a.failure.as_ref().is_some_and(|f| f.fingerprint == fingerprint)).count();
+        Some(Self {
+            attempts: letter.attempts,
+            first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
+            last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
+            failure,
+            same_failure: u32::try_from(same.max(1)).unwrap_or(u32::MAX),
+            history: Vec::new(),
+        })
+    }
+
+    /// The next automatic attempt failed.
+    pub(crate) fn failed(earlier: Option<Self>, attempt: AttemptRecord, failure: Failure) -> Self {
+        let previous = earlier.as_ref().map(|r| (r.failure.fingerprint, r.same_failure));
+        let same_failure = run_length(previous, failure.fingerprint);
+        let first_failed_at = earlier.as_ref().map_or(attempt.at, |r| r.first_failed_at);
+        let mut history = earlier.map(|r| r.history).unwrap_or_default();
+        if history.len() == HISTORY_LIMIT {
+            history.remove(1);
+        }
+        let (attempts, last_failed_at) = (attempt.attempt, attempt.at);
+        history.push(attempt);
+        Self { attempts, first_failed_at, last_failed_at, failure, same_failure, history }
+    }
+}
+
+/// A failure with its classification.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    pub(crate) failure: Failure,
+    pub(crate) verdict: Verdict,
+}
+
+/// Classifies the error of an attempt and tells observers.
+pub(crate) fn classify(
+    component: &Component,
+    delivery: &Delivery,
+    error: &HandlerError,
+    attempt: u32,
+) -> Judged {
+    let shared = &component.shared;
+    let mut failure = error.failure_in(delivery.phase());
+    if !shared.options.dead_letter.as_ref().is_some_and(|options| options.include_backtrace) {
+        failure.backtrace = None;
+    }
+    let subject = Subject {
+        failure: &failure,
+        error: error.error(),
+        message: delivery.message(),
+        attempt,
+        asked: error.asked_verdict(),
+    };
+    // I10: a classifier that panics is this message's failure.
+    let Classification { verdict, reason, .. } = guarded(|| shared.options.classifier.classify(&subject))
+        .unwrap_or_else(|_| Classification {
+            verdict: Verdict::DeadLetter,
+            reason: Reason::CLASSIFIER_FAILED,
+            by: "the classifier panicked".into(),
+        });
+    failure.reason = reason;
+    Counters::add(&shared.counters.failed, 1);
+    shared.tell(&Event::Failed {
+        queue: &component.queue,
+        message: delivery.message(),
+        attempt,
+        failure: &failure,
+        verdict,
+    });
+    Judged { failure, verdict }
+}
+
+/// Whether the failure speaks of a sick dependency rather than of the message.
+pub(crate) fn counts_for_breaker(verdict: Verdict) -> bool {
+    verdict == Verdict::Retry
+}
+
+/// Decides where the message goes, and tells observers when its retries ended.
+pub(crate) fn next_step(
+    component: &Component,
+    delivery: &Delivery,
+    verdict: Verdict,
+    record: &Record,
+    stored: bool,
+) -> Step {
+    let shared = &component.shared;
+    let facts = Facts {
+        verdict,
+        attempts: record.attempts,
+        same_failure: record.same_failure,
+        first_failed_at: record.first_failed_at,
+        now: shared.now(),
+        hint: record.failure.retry_after,
+        seed: shared.jitter_seed(delivery.message()),
+    };
+    let step = decide(&shared.options.retry, &shared.options.poison, &facts, stored);
+    let (queue, message) = (&component.queue, delivery.message());
+    match step {
+        Step::End { why: End::Exhausted(limit), .. } => {
+            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit) });
+        }
+        Step::End { why: End::Poison, .. } => {
+            shared.tell(&Event::Poison { queue, message });
+            shared.tell(&Event::RetryExhausted { queue, message, limit: None });
+        }
+        Step::Wait { due } => {
+            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: true });
+        }
+        Step::Later { due } => {
+            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: false });
+        }
+        _ => {}
+    }
+    step
+}
+
+/// The attempt that has just ended, for the history.
+pub(crate) fn attempt_record(
+    component: &Component,
+    kind: AttemptKind,
+    attempt: u32,
+    took: Duration,
+    failure: Option<&Failure>,
+) -> AttemptRecord {
+    AttemptRecord { attempt, kind, at: component.shared.now(), took, failure: failure.cloned() }
+}
+
+/// A new letter for a live message.
+pub(crate) fn write_letter(
+    component: &Component,
+    delivery: &Delivery,
+    sequence: &SequenceId,
+    state: LetterState,
+    due_at: Option<Timestamp>,
+    record: Option<&Record>,
+) -> Letter {
+    let shared = &component.shared;
+    let now = shared.now();
+    let message = delivery.message();
+    let placed = component.letter_sequence(message, sequence);
+    let mut letter = Letter::new(component.queue.clone(), placed, Arc::new(message.clone()), now);
+    letter.state = state;
+    letter.due_at = due_at;
+    letter.diagnostics = delivery.metadata();
+    if let Some(options) = &shared.options.dead_letter {
+        letter.owner.clone_from(&options.owner);
+        letter.expires_at = options.ttl.map(|ttl| later(now, ttl));
+    }
+    if let Some(record) = record {
+        letter.cause = Some(record.failure.clone());
+        letter.attempts = record.attempts;
+        letter.first_failed_at = Some(record.first_failed_at);
+        letter.last_failed_at = Some(record.last_failed_at);
+        letter.history.clone_from(&record.history);
+        letter.poison = shared.options.poison.is_poison(record.same_failure);
+    }
+    letter
+}
+
+/// What the user's enqueue policy makes of a letter. A policy that panics is taken to say "enqueue" (I10).
+pub(crate) fn ask_policy(
+    component: &Component,
+    letter: &Letter,
+    failure: &Failure,
+    stage: Stage,
+) -> Decision {
+    let policy = &component.shared.options.enqueue;
+    guarded(|| policy.decide(letter, failure, stage)).unwrap_or_else(|_| {
+        let mut diagnostics: Diagnostics = letter.diagnostics.clone();
+        diagnostics.insert("enqueue-policy".to_owned(), "panicked".to_owned());
+        Decision::Enqueue { cause: None, diagnostics: Some(diagnostics) }
+    })
+}

@@ -1,0 +1,111 @@
+//! What the journeys and runs of one shard know together: which sequences are open, which are being run.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lazaret_core::Partition;
+
+use crate::blocked::BlockedSet;
+use crate::hash::SequenceHash;
+use crate::tenure::Tenure;
+
+/// The open sequences of each component, as far as one shard is concerned.
+#[derive(Debug)]
+pub(crate) struct OpenSequences {
+    /// How many inserts each component has seen: 0 means that its set was never touched, and no lock is needed.
+    touched: Vec<AtomicUsize>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    blocked: Vec<BlockedSet>,
+    /// Stored sequences that are run here now; the flag says that the sequence was opened anew meanwhile.
+    running: HashMap<(usize, SequenceHash), bool>,
+    /// The highest revision of each queue that was applied from the store's list.
+    revisions: Vec<u64>,
+    tenures: HashMap<Partition, Arc<Tenure>>,
+}
+
+impl OpenSequences {
+    pub(crate) fn new(components: usize, limit: usize) -> Self {
+        Self {
+            touched: (0..components).map(|_| AtomicUsize::new(0)).collect(),
+            state: Mutex::new(State {
+                blocked: (0..components).map(|_| BlockedSet::new(limit)).collect(),
+                running: HashMap::new(),
+                revisions: vec![0; components],
+                tenures: HashMap::new(),
+            }),
+        }
+    }
+
+    /// Whether the sequence may be open. `false` is certain.
+    pub(crate) fn maybe(&self, component: usize, sequence: SequenceHash) -> bool {
+        self.touched[component].load(Ordering::Acquire) > 0 && self.lock().blocked[component].maybe(sequence)
+    }
+
+    /// This shard put a letter into the sequence.
+    pub(crate) fn opened(&self, component: usize, sequence: SequenceHash) {
+        self.touched[component].fetch_add(1, Ordering::AcqRel);
+        let mut state = self.lock();
+        state.blocked[component].insert(sequence);
+        // The end of a run may be on its way to us while the sequence is open again: it must not close this one.
+        if let Some(reopened) = state.running.get_mut(&(component, sequence)) {
+            *reopened = true;
+        }
+    }
+
+    /// The store lists these sequences as open, up to this revision.
+    pub(crate) fn listed(&self, component: usize, sequences: &[SequenceHash], revision: u64) {
+        if !sequences.is_empty() {
+            self.touched[component].fetch_add(1, Ordering::AcqRel);
+        }
+        let mut state = self.lock();
+        for sequence in sequences {
+            state.blocked[component].insert(*sequence);
+            if let Some(reopened) = state.running.get_mut(&(component, *sequence)) {
+                *reopened = true;
+            }
+        }
+        state.revisions[component] = state.revisions[component].max(revision);
+    }
+
+    /// The store said at this revision that the sequence is not open.
+    pub(crate) fn not_open(&self, component: usize, sequence: SequenceHash, revision: u64) {
+        let mut state = self.lock();
+        // A list that is newer than the answer may have opened it again.
+        if state.revisions[component] <= revision {
+            state.blocked[component].remove(sequence);
+        }
+    }
+
+    /// A run of the stored sequence begins here.
+    pub(crate) fn run_begins(&self, component: usize, sequence: SequenceHash) {
+        self.opened(component, sequence);
+        self.lock().running.insert((component, sequence), false);
+    }
+
+    /// A run ended; `closed` says that it emptied the sequence.
+    pub(crate) fn run_ended(&self, component: usize, sequence: SequenceHash, closed: bool) {
+        let mut state = self.lock();
+        let reopened = state.running.remove(&(component, sequence)).unwrap_or(false);
+        if closed && !reopened {
+            state.blocked[component].remove(sequence);
+        }
+    }
+
+    pub(crate) fn set_tenure(&self, tenure: &Arc<Tenure>) {
+        self.lock().tenures.insert(tenure.partition.clone(), tenure.clone());
+    }
+
+    pub(crate) fn tenure(&self, partition: &Partition) -> Option<Arc<Tenure>> {
+        self.lock().tenures.get(partition).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here runs user code; each change is one step.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,52 @@
+//! Lazaret's engine: what happens to a message between its source and its settlement.
+//!
+//! ```text
+//! source ─► intake ─► shard (lanes) ─► attempt ─► settled ─► intake commits
+//!             ▲                          │ failed
+//!             │ hold                     ▼
+//!            gate ◄──────────────── journey ─► hand-offs ─► store
+//!                                                             │ due
+//!                          shard ◄─ scheduler ◄───────────────┘
+//! ```
+//!
+//! - [`intake`](self) owns the source and the watermarks; shards own the lanes; nobody shares them.
+//! - A message that succeeds at once never leaves its shard. One that needs time or care goes on a journey, which is
+//!   written top to bottom in `journey.rs`. Letters go the way of `stored.rs`.
+//! - Decisions are pure functions: `decide.rs` here, the policies in `lazaret-core`.
+//! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
+//!   can run all of it on a paused clock.
+
+mod attempt;
+mod blocked;
+mod consumer;
+mod decide;
+mod error;
+mod events;
+mod feed;
+mod gate;
+mod hand_offs;
+mod handle;
+mod hash;
+mod intake;
+mod journey;
+mod judge;
+mod lanes;
+mod lookout;
+mod mailbox;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+mod options;
+mod patience;
+mod scheduler;
+mod shard;
+mod shared;
+mod stored;
+mod tenure;
+mod tracker;
+
+pub use blocked::BlockedSet;
+pub use consumer::{Builder, Consumer};
+pub use error::{BuildError, Error};
+pub use events::{Event, Observer, Stats};
+pub use handle::{Handle, ReplayReport, Replayer};
+pub use options::{DeadLetterOptions, Filter, InboxOptions, Options};

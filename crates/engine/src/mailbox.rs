@@ -1,0 +1,55 @@
+//! Hands work from one task to another in batches.
+//!
+//! A mailbox has no capacity of its own: what goes in is bounded by the window of messages in flight, which the
+//! intake keeps. In return a push never waits, so the source is polled whatever the other side does.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+/// A queue between two tasks.
+#[derive(Debug)]
+pub(crate) struct Mailbox<T> {
+    queue: Mutex<Vec<T>>,
+    arrived: Notify,
+}
+
+impl<T> Default for Mailbox<T> {
+    fn default() -> Self {
+        Self { queue: Mutex::new(Vec::new()), arrived: Notify::new() }
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// Puts in one thing.
+    pub(crate) fn push(&self, item: T) {
+        self.lock().push(item);
+        self.arrived.notify_one();
+    }
+
+    /// Puts in everything, in order, and leaves `items` empty.
+    pub(crate) fn append(&self, items: &mut Vec<T>) {
+        if items.is_empty() {
+            return;
+        }
+        self.lock().append(items);
+        self.arrived.notify_one();
+    }
+
+    /// Takes everything that is there into `into`, which must be empty. Returns whether there was anything.
+    pub(crate) fn take(&self, into: &mut Vec<T>) -> bool {
+        debug_assert!(into.is_empty(), "the last batch was worked off");
+        std::mem::swap(&mut *self.lock(), into);
+        !into.is_empty()
+    }
+
+    /// Waits until something arrived since the last call.
+    pub(crate) async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<T>> {
+        // A panic while a Vec is pushed to or swapped leaves it whole.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

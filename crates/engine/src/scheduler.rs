@@ -1,0 +1,75 @@
+//! Finds the stored sequences that are due and brings them to their shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use crate::feed::Shards;
+use crate::gate::change_or;
+use crate::shard::ToShard;
+use crate::shared::{Component, until};
+use crate::stored::{Purpose, Run};
+
+/// How many sequences are claimed at once at most.
+const CLAIM_LIMIT: usize = 64;
+/// How long to wait after an error, and between claims that came to nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Schedules the retries of one queue until the consumer drains. `places` bounds how many sequences run at once.
+pub(crate) async fn schedule(component: Arc<Component>, shards: Shards, places: Arc<Semaphore>) {
+    let drain = component.shared.drain.clone();
+    loop {
+        tokio::select! {
+            biased;
+            () = drain.cancelled() => return,
+            () = round(&component, &shards, &places) => {}
+        }
+    }
+}
+
+/// Claims what is due, then waits for the next time to look.
+async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semaphore>) {
+    let shared = &component.shared;
+    let mut changed = shared.gate.watch();
+    let now = shared.now();
+    if let Err(again) = shared.gate.allows_stored(false, now) {
+        return change_or(&mut changed, again.map(|again| until(now, again))).await;
+    }
+    let free = places.available_permits().min(CLAIM_LIMIT);
+    if free == 0 {
+        // A run that ends says so.
+        return component.due.notified().await;
+    }
+    let limit = if shared.gate.is_open() { free } else { 1 };
+    let claimed_at = Instant::now();
+    let lease = shared.options.lease;
+    let claims = shared.store.claim_due(&component.queue, &shared.instance, lease, limit).await;
+    let Ok(claims) = claims else { return tokio::time::sleep(PAUSE).await };
+    let all = claims.len() == limit;
+    for claim in claims {
+        let Ok(place) = places.clone().try_acquire_owned() else { break };
+        let purpose = Purpose::Retry;
+        let run = Run { component: component.clone(), claim, claimed_at, purpose, open: None };
+        let shard = run.hash().shard(shards.len());
+        shards[shard].push(ToShard::Run(Box::new(run), place));
+    }
+    if !shared.gate.is_open() {
+        return tokio::time::sleep(PAUSE).await;
+    }
+    if all {
+        return;
+    }
+    let next = shared.store.next_due(&component.queue).await;
+    let wait = match next {
+        Ok(Some(next)) => until(shared.now(), next).min(shared.options.refresh),
+        Ok(None) => shared.options.refresh,
+        Err(_) => PAUSE,
+    };
+    tokio::select! {
+        biased;
+        () = component.due.notified() => {}
+        () = tokio::time::sleep(wait) => {}
+    }
+}

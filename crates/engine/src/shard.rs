@@ -1,0 +1,418 @@
+//! The lanes of some of the sequences, owned by one task.
+//!
+//! A message arrives, waits until its lane is free, and is tried. If the handler succeeds at its first poll, that is
+//! all: no task, no timer, no table entry. Otherwise the message goes on a [`Journey`], and its lane is busy until the
+//! journey ends. Every sequence belongs to exactly one shard, so lanes need no locks.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lazaret_core::handler::{Delivery, Desk};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::attempt::{self, Outcome, Start};
+use crate::events::Counters;
+use crate::hash::SequenceHash;
+use crate::journey::{Begin, Fate, Journey, LiveDesk, append_all};
+use crate::lanes::OpenSequences;
+use crate::mailbox::Mailbox;
+use crate::shared::{Component, mutated};
+use crate::stored::Run;
+use crate::tenure::Tenure;
+
+/// How many messages are started before others get a turn.
+const TURN: usize = 256;
+
+/// Names a tracked message of one assignment of one partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) number: u64,
+}
+
+/// What a shard tells the intake about a message: it is settled, or it never will be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notice {
+    pub(crate) ticket: Ticket,
+    pub(crate) fate: Fate,
+}
+
+/// One message on its way to a component.
+pub(crate) struct Parcel {
+    pub(crate) delivery: Delivery,
+    pub(crate) ticket: Ticket,
+    pub(crate) hash: SequenceHash,
+    pub(crate) component: u32,
+    /// The sequencing policy could not place it.
+    pub(crate) misfit: bool,
+}
+
+/// What a shard is told. In the order of its mailbox.
+pub(crate) enum ToShard {
+    /// A message.
+    Parcel(Parcel),
+    /// A partition came; messages of it follow.
+    Tenure(Arc<Tenure>),
+    /// Sequences that are open in the store, up to a revision.
+    Open { component: usize, sequences: Vec<SequenceHash>, revision: u64 },
+    /// A stored sequence is due. The permit frees its place when the run ends.
+    Run(Box<Run>, OwnedSemaphorePermit),
+    /// A partition goes: messages of it that were not started are given up.
+    Leave { slot: u32, generation: u32 },
+}
+
+/// A lane: one component's view of one sequence.
+type LaneKey = (u32, u64);
+
+/// A parcel that may start as soon as there is a permit.
+struct Ready {
+    parcel: Parcel,
+    /// It comes from the queue of a lane that is kept for it.
+    holds_lane: bool,
+}
+
+/// What comes back from work that took time.
+enum Done {
+    Journey(LaneKey, Ticket, Fate),
+    Appended(LaneKey, Vec<(Parcel, Option<Fate>)>),
+    Run,
+}
+
+type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// The lane hash is a good hash already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 ^= u64::from(n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 ^= n;
+    }
+}
+
+/// The owner of some lanes.
+pub(crate) struct Shard {
+    components: Vec<Arc<Component>>,
+    desks: Vec<Arc<dyn Desk>>,
+    open: Arc<OpenSequences>,
+    mailbox: Arc<Mailbox<ToShard>>,
+    notices: Arc<Mailbox<Notice>>,
+    tenures: Vec<Option<Arc<Tenure>>>,
+    /// Lanes that are busy, with the messages that queue in them.
+    lanes: HashMap<LaneKey, VecDeque<Parcel>, BuildHasherDefault<Identity>>,
+    ready: VecDeque<Ready>,
+    work: FuturesUnordered<Work>,
+    /// A permit at hand for messages that end at their first poll.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Notices not yet handed over.
+    pending: Vec<Notice>,
+    handled: u64,
+    filtered: u64,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        components: Vec<Arc<Component>>,
+        open: Arc<OpenSequences>,
+        mailbox: Arc<Mailbox<ToShard>>,
+        notices: Arc<Mailbox<Notice>>,
+    ) -> Self {
+        let desk = |component: &Arc<Component>| {
+            Arc::new(LiveDesk { component: component.clone(), open: open.clone() }) as Arc<dyn Desk>
+        };
+        Self {
+            desks: components.iter().map(desk).collect(),
+            components,
+            open,
+            mailbox,
+            notices,
+            tenures: Vec::new(),
+            lanes: HashMap::default(),
+            ready: VecDeque::new(),
+            work: FuturesUnordered::new(),
+            permit: None,
+            pending: Vec::new(),
+            handled: 0,
+            filtered: 0,
+        }
+    }
+
+    /// Works for as long as it is polled.
+    pub(crate) async fn run(mut self) {
+        let permits = self.components[0].shared.permits.clone();
+        let mailbox = self.mailbox.clone();
+        let mut arrivals = Vec::new();
+        loop {
+            if mailbox.take(&mut arrivals) {
+                for arrival in arrivals.drain(..) {
+                    self.receive(arrival);
+                }
+            }
+            std::future::poll_fn(|cx| {
+                while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
+                    self.finished(done);
+                }
+                self.start_ready(cx);
+                Poll::Ready(())
+            })
+            .await;
+            self.hand_over();
+            if self.permit.is_some() && !self.ready.is_empty() {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            self.permit = None;
+            tokio::select! {
+                biased;
+                Some(done) = self.work.next(), if !self.work.is_empty() => self.finished(done),
+                () = mailbox.arrived() => {}
+                permit = permits.clone().acquire_owned(), if !self.ready.is_empty() => self.permit = permit.ok(),
+            }
+        }
+    }
+
+    fn receive(&mut self, arrival: ToShard) {
+        match arrival {
+            ToShard::Parcel(parcel) => self.ready.push_back(Ready { parcel, holds_lane: false }),
+            ToShard::Tenure(tenure) => {
+                let slot = tenure.slot as usize;
+                if self.tenures.len() <= slot {
+                    self.tenures.resize(slot + 1, None);
+                }
+                self.open.set_tenure(&tenure);
+                self.tenures[slot] = Some(tenure);
+            }
+            ToShard::Open { component, sequences, revision } => {
+                self.open.listed(component, &sequences, revision);
+            }
+            ToShard::Run(mut run, slot) => {
+                run.open = Some(self.open.clone());
+                self.work.push(Box::pin(async move {
+                    run.run().await;
+                    drop(slot);
+                    Done::Run
+                }));
+            }
+            ToShard::Leave { slot, generation } => self.give_up(slot, generation),
+        }
+    }
+
+    /// Gives up what was not started of a partition that goes. Lanes whose next message was among them move on.
+    fn give_up(&mut self, slot: u32, generation: u32) {
+        let leaves = |parcel: &Parcel| parcel.ticket.slot == slot && parcel.ticket.generation == generation;
+        let pending = &mut self.pending;
+        let mut freed = Vec::new();
+        self.ready.retain(|ready| {
+            let gone = leaves(&ready.parcel);
+            if gone {
+                pending.push(Notice { ticket: ready.parcel.ticket, fate: Fate::Left });
+                if ready.holds_lane {
+                    freed.push(lane_of(&ready.parcel));
+                }
+            }
+            !gone
+        });
+        for queue in self.lanes.values_mut() {
+            queue.retain(|parcel| {
+                let gone = leaves(parcel);
+                if gone {
+                    pending.push(Notice { ticket: parcel.ticket, fate: Fate::Left });
+                }
+                !gone
+            });
+        }
+        for lane in freed {
+            self.next_in_lane(lane);
+        }
+    }
+
+    /// Starts what may start, as far as permits reach.
+    fn start_ready(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..TURN {
+            if self.ready.is_empty() {
+                return;
+            }
+            if self.permit.is_none() {
+                let permits = &self.components[0].shared.permits;
+                let Ok(permit) = permits.clone().try_acquire_owned() else { return };
+                self.permit = Some(permit);
+            }
+            let Some(ready) = self.ready.pop_front() else { return };
+            self.start(ready, cx);
+        }
+    }
+
+    fn start(&mut self, ready: Ready, cx: &mut Context<'_>) {
+        let Ready { parcel, holds_lane } = ready;
+        let lane = lane_of(&parcel);
+        if !holds_lane
+            && !self.lanes.is_empty()
+            && let Some(queue) = self.lanes.get_mut(&lane)
+        {
+            queue.push_back(parcel);
+            return;
+        }
+        let index = parcel.component as usize;
+        let Some(tenure) = self.tenures.get(parcel.ticket.slot as usize).and_then(Option::as_ref) else {
+            return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
+        };
+        let component = &self.components[index];
+        let offset = parcel.delivery.message().position.offset;
+        if parcel.misfit {
+            return self.depart(parcel, lane, Begin::Misfit);
+        }
+        if tenure.careful(index, offset)
+            || !component.shared.gate.is_open()
+            || component.shared.options.inbox.is_some()
+            || self.is_blocked(index, parcel.hash)
+        {
+            return self.depart(parcel, lane, Begin::Fresh);
+        }
+        parcel.delivery.set_desk(self.desks[index].clone());
+        let outcome = match attempt::start(component, &parcel.delivery) {
+            Start::Ended(outcome) => outcome,
+            Start::Running(mut running) => match Pin::new(&mut running).poll(cx) {
+                Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
+                Poll::Pending => {
+                    let Some(permit) = self.permit.take() else { return };
+                    return self.depart(parcel, lane, Begin::Running(running, permit));
+                }
+            },
+        };
+        match outcome {
+            Outcome::Handled => self.handled += 1,
+            Outcome::Filtered => self.filtered += 1,
+            outcome => return self.depart(parcel, lane, Begin::Ended(outcome)),
+        }
+        self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Settled);
+    }
+
+    fn is_blocked(&self, component: usize, hash: SequenceHash) -> bool {
+        !mutated!(self.components[component].shared, SkipBlockedCheck) && self.open.maybe(component, hash)
+    }
+
+    /// The message needs no journey.
+    fn end_at_once(&mut self, lane: LaneKey, holds_lane: bool, ticket: Ticket, fate: Fate) {
+        self.pending.push(Notice { ticket, fate });
+        if holds_lane {
+            self.next_in_lane(lane);
+        }
+    }
+
+    /// Sends the message on its journey. Its lane is busy until then.
+    fn depart(&mut self, parcel: Parcel, lane: LaneKey, begin: Begin) {
+        let ticket = parcel.ticket;
+        let Some(journey) = self.journey(parcel) else {
+            return self.end_at_once(lane, true, ticket, Fate::Left);
+        };
+        self.lanes.entry(lane).or_default();
+        let travel = journey.travel(begin);
+        self.work.push(Box::pin(async move { Done::Journey(lane, ticket, travel.await) }));
+    }
+
+    fn journey(&self, parcel: Parcel) -> Option<Journey> {
+        let index = parcel.component as usize;
+        let tenure = self.tenures.get(parcel.ticket.slot as usize)?.clone()?;
+        if tenure.generation != parcel.ticket.generation {
+            return None;
+        }
+        parcel.delivery.set_desk(self.desks[index].clone());
+        let component = self.components[index].clone();
+        Some(Journey::new(component, self.open.clone(), tenure, parcel.delivery, parcel.hash))
+    }
+
+    fn finished(&mut self, done: Done) {
+        match done {
+            Done::Journey(lane, ticket, fate) => {
+                self.pending.push(Notice { ticket, fate });
+                self.next_in_lane(lane);
+            }
+            Done::Appended(lane, parcels) => {
+                let queue = self.lanes.entry(lane).or_default();
+                for (parcel, fate) in parcels.into_iter().rev() {
+                    match fate {
+                        Some(fate) => self.pending.push(Notice { ticket: parcel.ticket, fate }),
+                        None => queue.push_front(parcel),
+                    }
+                }
+                self.next_in_lane(lane);
+            }
+            Done::Run => {}
+        }
+    }
+
+    /// The lane is free for its next message, or for all of them when the sequence is open in the store.
+    fn next_in_lane(&mut self, lane: LaneKey) {
+        let Some(queue) = self.lanes.get_mut(&lane) else { return };
+        let Some(parcel) = queue.pop_front() else {
+            self.lanes.remove(&lane);
+            return;
+        };
+        if queue.is_empty() || parcel.misfit || !self.is_blocked(parcel.component as usize, parcel.hash) {
+            self.ready.push_back(Ready { parcel, holds_lane: true });
+            return;
+        }
+        let Some(queue) = self.lanes.get_mut(&lane) else { return };
+        let mut parcels = vec![parcel];
+        while let Some(next) = queue.pop_front_if(|next| !next.misfit) {
+            parcels.push(next);
+        }
+        self.append(lane, parcels);
+    }
+
+    /// Puts these messages of a lane behind their open sequence, in one call.
+    fn append(&mut self, lane: LaneKey, parcels: Vec<Parcel>) {
+        let mut journeys = Vec::with_capacity(parcels.len());
+        for parcel in parcels {
+            let ticket = parcel.ticket;
+            match self.journey(parcel) {
+                Some(journey) => journeys.push((ticket, journey)),
+                None => self.pending.push(Notice { ticket, fate: Fate::Left }),
+            }
+        }
+        self.work.push(Box::pin(async move {
+            let ended = append_all(journeys).await.into_iter();
+            let parcels = ended.map(|(ticket, journey, fate)| {
+                let component = lane.0;
+                let Journey { delivery, hash, .. } = journey;
+                (Parcel { delivery, ticket, hash, component, misfit: false }, fate)
+            });
+            Done::Appended(lane, parcels.collect())
+        }));
+    }
+
+    fn hand_over(&mut self) {
+        let shared = &self.components[0].shared;
+        if self.handled > 0 {
+            Counters::add(&shared.counters.handled, self.handled);
+            shared.fuse_ok(self.handled);
+            self.handled = 0;
+        }
+        if self.filtered > 0 {
+            Counters::add(&shared.counters.filtered, self.filtered);
+            self.filtered = 0;
+        }
+        self.notices.append(&mut self.pending);
+    }
+}
+
+fn lane_of(parcel: &Parcel) -> LaneKey {
+    (parcel.component, parcel.hash.low)
+}

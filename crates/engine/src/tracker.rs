@@ -1,0 +1,258 @@
+//! How far a partition is settled: the watermark, and what is settled beyond it.
+//!
+//! Messages enter in the order of the source and are settled in any order. Only messages that were delivered are
+//! tracked, so gaps from compaction and transaction markers cost nothing. All operations are O(1) amortised, except
+//! listing what lies beyond the watermark, which is linear in the messages in flight.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use lazaret_core::Position;
+
+/// How many ranges beyond the watermark are told to the source at most (I7).
+const RANGES_LIMIT: usize = 1024;
+
+/// The messages of one partition between the watermark and the newest.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    partition: u32,
+    /// Number of the message at the front of `entries`.
+    first: u64,
+    entries: VecDeque<Entry>,
+    /// Tokens of tracked messages, for sources that have them.
+    tokens: BTreeMap<u64, Bytes>,
+    /// The last message of the contiguous settled prefix.
+    watermark: Option<Position>,
+    /// Whether the watermark moved since it was last taken.
+    moved: bool,
+    /// Deliveries that are neither settled nor given up.
+    outstanding: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    offset: u64,
+    /// How many components have not settled it yet.
+    unsettled: u32,
+}
+
+impl Tracker {
+    pub(crate) fn new(partition: u32) -> Self {
+        Self {
+            partition,
+            first: 0,
+            entries: VecDeque::new(),
+            tokens: BTreeMap::new(),
+            watermark: None,
+            moved: false,
+            outstanding: 0,
+        }
+    }
+
+    /// Takes in the next message, which `components` have to settle. Returns its number.
+    pub(crate) fn push(&mut self, position: &Position, components: u32) -> u64 {
+        debug_assert!(
+            self.entries.back().is_none_or(|last| last.offset <= position.offset),
+            "a source delivers in order"
+        );
+        let number = self.first + self.entries.len() as u64;
+        if let Some(token) = &position.token {
+            self.tokens.insert(number, token.clone());
+        }
+        self.entries.push_back(Entry { offset: position.offset, unsettled: components });
+        self.outstanding += components as usize;
+        if components == 0 {
+            self.advance();
+        }
+        number
+    }
+
+    /// One component has settled this message.
+    pub(crate) fn settle(&mut self, number: u64) {
+        self.outstanding -= 1;
+        let entry = &mut self.entries[(number - self.first) as usize];
+        entry.unsettled -= 1;
+        if entry.unsettled == 0 && number == self.first {
+            self.advance();
+        }
+    }
+
+    /// One component will not settle this message any more. The watermark stays before it.
+    pub(crate) fn give_up(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    fn advance(&mut self) {
+        while let Some(entry) = self.entries.front()
+            && entry.unsettled == 0
+        {
+            let token = self.tokens.remove(&self.first);
+            self.watermark = Some(Position { partition: self.partition, offset: entry.offset, token });
+            self.moved = true;
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Deliveries that are neither settled nor given up.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// The watermark, if it moved since it was last taken.
+    pub(crate) fn take_moved(&mut self) -> Option<Position> {
+        std::mem::take(&mut self.moved).then(|| self.watermark.clone()).flatten()
+    }
+
+    /// Says that the watermark that was taken could not be committed.
+    pub(crate) fn not_committed(&mut self) {
+        self.moved = self.watermark.is_some();
+    }
+
+    /// The offsets settled beyond the watermark, as ranges.
+    ///
+    /// An offset that a settled and an unsettled message share is left out.
+    pub(crate) fn settled_beyond(&self) -> Vec<RangeInclusive<u64>> {
+        let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
+        let mut run: Option<(u64, u64)> = None;
+        let mut unsettled_offset = None;
+        for entry in &self.entries {
+            if entry.unsettled == 0 && unsettled_offset != Some(entry.offset) {
+                run = Some((run.map_or(entry.offset, |(start, _)| start), entry.offset));
+                continue;
+            }
+            if entry.unsettled > 0 {
+                unsettled_offset = Some(entry.offset);
+            }
+            if let Some((start, end)) = run.take() {
+                close_run(&mut ranges, start, end, entry.offset);
+                if ranges.len() == RANGES_LIMIT {
+                    return ranges;
+                }
+            }
+        }
+        if let Some((start, end)) = run {
+            ranges.push(start..=end);
+        }
+        ranges
+    }
+}
+
+/// Ends a run of settled offsets before `next`, which is not settled.
+fn close_run(ranges: &mut Vec<RangeInclusive<u64>>, start: u64, end: u64, next: u64) {
+    let end = if end == next { end.checked_sub(1) } else { Some(end) };
+    if let Some(end) = end
+        && start <= end
+    {
+        ranges.push(start..=end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn push(tracker: &mut Tracker, offset: u64) -> u64 {
+        tracker.push(&Position::new(3, offset), 1)
+    }
+
+    #[test]
+    fn the_watermark_waits_for_the_oldest() {
+        // I1
+        let mut tracker = Tracker::new(3);
+        let numbers: Vec<_> = [10, 11, 12].map(|o| push(&mut tracker, o)).into();
+        tracker.settle(numbers[1]);
+        tracker.settle(numbers[2]);
+        assert_eq!(tracker.take_moved(), None);
+        assert_eq!(tracker.settled_beyond(), [11..=12]);
+        tracker.settle(numbers[0]);
+        assert_eq!(tracker.take_moved(), Some(Position::new(3, 12)));
+        assert_eq!(tracker.take_moved(), None);
+    }
+
+    #[test]
+    fn gaps_between_offsets_do_not_hold_it_back() {
+        let mut tracker = Tracker::new(3);
+        for offset in [5, 9, 100] {
+            let number = push(&mut tracker, offset);
+            tracker.settle(number);
+        }
+        assert_eq!(tracker.take_moved(), Some(Position::new(3, 100)));
+    }
+
+    #[test]
+    fn a_message_is_settled_when_all_components_are_done() {
+        let mut tracker = Tracker::new(3);
+        let number = tracker.push(&Position::new(3, 1), 2);
+        tracker.settle(number);
+        assert_eq!(tracker.take_moved(), None);
+        tracker.settle(number);
+        assert_eq!(tracker.take_moved().map(|p| p.offset), Some(1));
+    }
+
+    #[test]
+    fn a_message_given_up_holds_the_watermark_for_ever() {
+        let mut tracker = Tracker::new(3);
+        push(&mut tracker, 1);
+        let second = push(&mut tracker, 2);
+        tracker.give_up();
+        tracker.settle(second);
+        assert_eq!((tracker.take_moved(), tracker.outstanding()), (None, 0));
+    }
+
+    #[test]
+    fn the_token_of_the_watermark_comes_back() {
+        let mut tracker = Tracker::new(3);
+        let position = Position { token: Some(Bytes::from_static(b"t")), ..Position::new(3, 7) };
+        let number = tracker.push(&position, 1);
+        tracker.settle(number);
+        assert_eq!(tracker.take_moved(), Some(position));
+        assert!(tracker.tokens.is_empty());
+    }
+
+    #[test]
+    fn an_offset_shared_with_an_unsettled_message_is_not_called_settled() {
+        // I1: two operations of one transaction have one offset.
+        let mut tracker = Tracker::new(3);
+        let numbers: Vec<_> = [1, 2, 2, 3].map(|o| push(&mut tracker, o)).into();
+        tracker.settle(numbers[1]);
+        tracker.settle(numbers[3]);
+        assert_eq!(tracker.settled_beyond(), [3..=3]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_delivered_offset_up_to_the_watermark_is_settled(
+            gaps in prop::collection::vec(0_u64..3, 1..60), order in any::<u64>()
+        ) {
+            let mut tracker = Tracker::new(0);
+            let mut offset = 0;
+            let mut open: Vec<(u64, u64)> = gaps.iter().map(|gap| {
+                offset += gap;
+                (tracker.push(&Position::new(0, offset), 1), offset)
+            }).collect();
+            let all = open.clone();
+            let mut random = order;
+            let mut settled = Vec::new();
+            let mut watermark = None;
+            while !open.is_empty() {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let (number, _) = open.swap_remove((random >> 33) as usize % open.len());
+                tracker.settle(number);
+                settled.push(number);
+                watermark = tracker.take_moved().map(|p| p.offset).or(watermark);
+                let prefix = all.iter().take_while(|(n, _)| settled.contains(n)).last().map(|(_, o)| *o);
+                prop_assert_eq!(watermark, prefix);
+                for range in tracker.settled_beyond() {
+                    for (number, offset) in &all {
+                        prop_assert!(!range.contains(offset) || settled.contains(number));
+                    }
+                }
+            }
+            prop_assert_eq!(tracker.outstanding(), 0);
+        }
+    }
+}

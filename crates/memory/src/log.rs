@@ -1,0 +1,279 @@
+//! A partitioned log with a consumer group: the durable side of the memory source.
+//!
+//! The log survives its consumers: it keeps the messages, the committed positions and what was settled beyond them.
+//! Members of the group share the partitions round-robin. When one joins or leaves, only the partitions that move
+//! are taken away, and each is given to its new owner once the old one has let go:
+//!
+//! - A member that has seen its assignment gets `Revoking` and keeps the partition until it calls `revoked`.
+//! - A member that is dropped without `close` has crashed: its partitions are given on at once.
+//! - A member that is [expelled](MemoryLog::expel) gets `Lost`; its partitions are given on at once, its commits for
+//!   them are ignored, and it joins again when it next asks for something.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use lazaret_core::source::{Commit, SourceEvent};
+use lazaret_core::{Message, Partition, Position, StreamName};
+use tokio::sync::Notify;
+
+use crate::group::{LogState, Member, Phase, Slot};
+use crate::source::MemorySource;
+
+/// How many messages a source gives at once, unless it is told otherwise.
+pub const DEFAULT_BATCH: usize = 512;
+/// How many ranges of settled offsets beyond the committed position are kept for a partition (I7).
+pub const SETTLED_LIMIT: usize = 1024;
+
+/// The number of a member in its log's group. It stays the same when the member is expelled and joins again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub(crate) u64);
+
+impl fmt::Display for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member-{}", self.0)
+    }
+}
+
+/// A partitioned log in memory. Clones are handles to the same log.
+///
+/// ```
+/// use lazaret_core::source::{Source, SourceEvent};
+/// use lazaret_memory::MemoryLog;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let log = MemoryLog::new("orders", 1);
+/// log.push(0, "order-7", "{}");
+/// log.close();
+/// let mut source = log.join();
+/// assert!(matches!(source.next().await.unwrap(), SourceEvent::Assigned(_)));
+/// assert!(matches!(source.next().await.unwrap(), SourceEvent::Messages(m) if m[0].id.as_str() == "orders/0/0"));
+/// assert!(matches!(source.next().await.unwrap(), SourceEvent::End));
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct MemoryLog {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    stream: StreamName,
+    state: Mutex<LogState>,
+}
+
+impl MemoryLog {
+    /// An empty log with this many partitions.
+    pub fn new(stream: impl Into<StreamName>, partitions: u32) -> Self {
+        let slots = (0..partitions).map(|_| Slot::default()).collect();
+        let state = Mutex::new(LogState {
+            slots,
+            ..LogState::default()
+        });
+        Self {
+            shared: Arc::new(Shared {
+                stream: stream.into(),
+                state,
+            }),
+        }
+    }
+
+    /// The same log, forgetting messages once they are committed, for runs that are larger than memory.
+    #[must_use]
+    pub fn forgetting_committed(self) -> Self {
+        self.state().forget_committed = true;
+        self
+    }
+
+    /// The stream's name.
+    pub fn stream(&self) -> &StreamName {
+        &self.shared.stream
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u32 {
+        self.state().slots.len() as u32
+    }
+
+    /// Adds a message with this key and payload, and says where it stands. Its id is `stream/partition/offset`.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn push(&self, partition: u32, key: impl Into<Bytes>, payload: impl Into<Bytes>) -> Position {
+        self.push_with(partition, |message| message.with_key(key).with_payload(payload))
+    }
+
+    /// Adds the message that `build` makes of one that has only an id and a place. `build` may change all but the
+    /// place. It must not call the log.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn push_with(&self, partition: u32, build: impl FnOnce(Message) -> Message) -> Position {
+        let mut state = self.state();
+        let LogState { slots, members, .. } = &mut *state;
+        let slot = slots
+            .get_mut(partition as usize)
+            .expect("the log has this partition");
+        let position = Position::new(partition, slot.next_offset);
+        let stream = &self.shared.stream;
+        let id = format!("{stream}/{partition}/{}", slot.next_offset);
+        let mut message = build(Message::new(id, stream.clone(), position.clone()));
+        message.stream = stream.clone();
+        message.position = position.clone();
+        slot.next_offset += 1;
+        slot.messages.push_back(message);
+        if let Some(member) = slot
+            .tenure
+            .as_ref()
+            .and_then(|tenure| members.get_mut(&tenure.member))
+        {
+            member.ended = false;
+            member.wake.notify_one();
+        }
+        position
+    }
+
+    /// Leaves out offsets, as compaction and transaction markers do.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn skip(&self, partition: u32, offsets: u64) {
+        self.state()
+            .slots
+            .get_mut(partition as usize)
+            .expect("the log has this partition")
+            .next_offset += offsets;
+    }
+
+    /// Says that nothing more comes: the log is finite, and readers that reach its end are told.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.finite = true;
+        state.wake_all();
+    }
+
+    /// Joins the group as a new member.
+    pub fn join(&self) -> MemorySource {
+        let wake = Arc::new(Notify::new());
+        let mut state = self.state();
+        let id = MemberId(state.next_member);
+        state.next_member += 1;
+        state.members.insert(id, Member::new(wake.clone()));
+        state.rebalance();
+        drop(state);
+        MemorySource::new(self.clone(), id, wake)
+    }
+
+    /// Puts a member out of the group, as a broker does with one that has not been heard of: it gets `Lost`, its
+    /// partitions are given to others at once, and it joins again when it next asks for something. `false` when
+    /// there is no such member, or it is out already.
+    pub fn expel(&self, member: MemberId) -> bool {
+        self.state().expel(member)
+    }
+
+    /// The members of the group, in the order they came.
+    pub fn members(&self) -> Vec<MemberId> {
+        self.state().joined()
+    }
+
+    /// Who has a partition now.
+    pub fn owner(&self, partition: u32) -> Option<MemberId> {
+        let state = self.state();
+        state
+            .slots
+            .get(partition as usize)?
+            .tenure
+            .as_ref()
+            .map(|tenure| tenure.member)
+    }
+
+    /// The committed offset of a partition.
+    pub fn committed(&self, partition: u32) -> Option<u64> {
+        self.state().slots.get(partition as usize)?.committed
+    }
+
+    /// What the last commit said was settled beyond the committed offset.
+    pub fn settled_beyond(&self, partition: u32) -> Vec<RangeInclusive<u64>> {
+        self.state()
+            .slots
+            .get(partition as usize)
+            .map(|slot| slot.settled_beyond.clone())
+            .unwrap_or_default()
+    }
+
+    /// The offset that the next message of a partition will have.
+    pub fn next_offset(&self, partition: u32) -> u64 {
+        self.state()
+            .slots
+            .get(partition as usize)
+            .map_or(0, |slot| slot.next_offset)
+    }
+
+    fn state(&self) -> MutexGuard<'_, LogState> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn poll(&self, member: MemberId, batch: usize) -> Option<SourceEvent> {
+        self.state().poll(&self.shared.stream, member, batch)
+    }
+
+    pub(crate) fn commit(&self, member: MemberId, commits: Vec<Commit>) {
+        let mut state = self.state();
+        for commit in commits
+            .into_iter()
+            .filter(|commit| commit.partition.stream == self.shared.stream)
+        {
+            state.commit(member, commit);
+        }
+    }
+
+    pub(crate) fn set_paused(&self, member: MemberId, partitions: &[Partition], paused: bool) {
+        let mut state = self.state();
+        for partition in partitions
+            .iter()
+            .filter(|partition| partition.stream == self.shared.stream)
+        {
+            if let Some(tenure) = state.tenure_of(member, partition.index) {
+                tenure.paused = paused;
+            }
+        }
+    }
+
+    pub(crate) fn revoked(&self, member: MemberId, partitions: &[Partition]) {
+        let mut state = self.state();
+        for partition in partitions
+            .iter()
+            .filter(|partition| partition.stream == self.shared.stream)
+        {
+            if state
+                .tenure_of(member, partition.index)
+                .is_some_and(|tenure| tenure.phase == Phase::Revoking)
+            {
+                state.let_go(member, partition.index);
+            }
+        }
+        state.rebalance();
+    }
+
+    pub(crate) fn leave(&self, member: MemberId) {
+        self.state().leave(member);
+    }
+
+    pub(crate) fn lag(&self, member: MemberId) -> u64 {
+        let state = self.state();
+        let Some(held) = state.members.get(&member).map(|member| &member.held) else {
+            return 0;
+        };
+        held.iter()
+            .map(|index| state.slots[*index as usize].remaining() as u64)
+            .sum()
+    }
+}
+
+impl fmt::Debug for MemoryLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryLog")
+            .field("stream", &self.shared.stream)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,103 @@
+//! One member of a memory log's group.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lazaret_core::Partition;
+use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
+use tokio::sync::Notify;
+
+use crate::log::{DEFAULT_BATCH, MemberId, MemoryLog};
+
+/// A consumer of a [`MemoryLog`]. Dropping it without [`close`](Source::close) is a crash.
+///
+/// `End` comes once the log is finite and everything of the assigned partitions was delivered. It comes again after
+/// each later assignment, when that was delivered to its end.
+#[derive(Debug)]
+pub struct MemorySource {
+    log: MemoryLog,
+    member: MemberId,
+    wake: Arc<Notify>,
+    batch: usize,
+    closed: bool,
+}
+
+impl MemorySource {
+    pub(crate) fn new(log: MemoryLog, member: MemberId, wake: Arc<Notify>) -> Self {
+        Self {
+            log,
+            member,
+            wake,
+            batch: DEFAULT_BATCH,
+            closed: false,
+        }
+    }
+
+    /// The same source, giving at most this many messages at once, at least one.
+    #[must_use]
+    pub fn with_batch(mut self, batch: usize) -> Self {
+        self.batch = batch.max(1);
+        self
+    }
+
+    /// Its number in the group.
+    pub const fn member(&self) -> MemberId {
+        self.member
+    }
+
+    /// The log it reads.
+    pub const fn log(&self) -> &MemoryLog {
+        &self.log
+    }
+}
+
+#[async_trait]
+impl Source for MemorySource {
+    async fn next(&mut self) -> Result<SourceEvent, SourceError> {
+        if self.closed {
+            return Err(SourceError::permanent("the source was closed"));
+        }
+        loop {
+            // Taken and returned without an await between: cancellation can lose nothing.
+            if let Some(event) = self.log.poll(self.member, self.batch) {
+                return Ok(event);
+            }
+            // A change since the poll has left its permit here.
+            self.wake.notified().await;
+        }
+    }
+
+    async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        self.log.commit(self.member, commits);
+        Ok(())
+    }
+
+    fn pause(&mut self, partitions: &[Partition]) {
+        self.log.set_paused(self.member, partitions, true);
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        self.log.set_paused(self.member, partitions, false);
+    }
+
+    async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
+        self.log.revoked(self.member, partitions);
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), SourceError> {
+        self.closed = true;
+        self.log.leave(self.member);
+        Ok(())
+    }
+
+    fn lag(&self) -> Option<u64> {
+        Some(self.log.lag(self.member))
+    }
+}
+
+impl Drop for MemorySource {
+    fn drop(&mut self) {
+        self.log.leave(self.member);
+    }
+}

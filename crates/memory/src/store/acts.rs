@@ -1,0 +1,87 @@
+//! What people do to letters by hand.
+
+use lazaret_core::SequenceId;
+use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::{Act, Actor, Cleared, ErrorKind, Result, StoreError};
+
+use super::Step;
+use super::queue::Queue;
+
+impl Queue {
+    pub(super) fn act(&mut self, id: LetterId, act: Act, by: &Actor, step: Step<'_>) -> Result<Letter> {
+        let Some(letter) = self.letter(id) else {
+            let context = format!("there is no letter {id} in {}", self.name);
+            return Err(StoreError::not_done(ErrorKind::NotFound, "act", context));
+        };
+        let (sequence, index, before) = (letter.sequence.clone(), letter.index, letter.state);
+        self.check_act(act, letter, &step)?;
+        match act {
+            Act::Evict => _ = self.close(id, LetterState::Evicted, step.now),
+            Act::Resolve => _ = self.close(id, LetterState::Resolved, step.now),
+            Act::Park => _ = self.set_state(id, LetterState::Parked, step.now),
+            Act::Quarantine => _ = self.set_state(id, LetterState::Quarantined, step.now),
+            Act::Release => {
+                self.set_state(id, LetterState::Retrying, step.now);
+                let letter = self.stored_mut(id);
+                letter.due_at = Some(step.now);
+                letter.attempts = 0;
+                letter.poison = false;
+            }
+            Act::Restore => {
+                self.set_state(id, LetterState::Dead, step.now);
+                if !self.place(&sequence, index, id) {
+                    self.mark_opened(&sequence);
+                }
+            }
+        }
+        self.refresh(&sequence);
+        let letter = self.stored(id).clone();
+        let (before, after) = (Some(before.as_str()), Some(letter.state.as_str()));
+        step.audit
+            .write(step.now, by, act.as_str(), id.to_string(), before, after);
+        Ok(letter)
+    }
+
+    fn check_act(&self, act: Act, letter: &Letter, step: &Step<'_>) -> Result<()> {
+        let conflict = |why: &str| {
+            let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
+            Err(StoreError::not_done(ErrorKind::Conflict, "act", context))
+        };
+        let allowed = if act == Act::Restore {
+            letter.state == LetterState::Evicted
+        } else {
+            letter.state.is_open()
+        };
+        if !allowed {
+            return conflict(&format!("it is {}", letter.state));
+        }
+        // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
+        let Some(row) = self.open.get(&letter.sequence) else {
+            return Ok(());
+        };
+        if row.is_leased(step.now) && letter.index <= row.head_index() {
+            return conflict("somebody is working on its sequence");
+        }
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self, by: &Actor, step: Step<'_>) -> Cleared {
+        let mut cleared = Cleared { evicted: 0, busy: 0 };
+        let sequences: Vec<SequenceId> = self.open.keys().cloned().collect();
+        for sequence in sequences {
+            let row = &self.open[&sequence];
+            let keep = usize::from(row.is_leased(step.now));
+            let letters: Vec<LetterId> = row.letters.values().skip(keep).copied().collect();
+            cleared.busy += keep as u64;
+            cleared.evicted += letters.len() as u64;
+            for id in letters {
+                self.close(id, LetterState::Evicted, step.now);
+            }
+            self.refresh(&sequence);
+        }
+        let after = format!("{} evicted, {} busy", cleared.evicted, cleared.busy);
+        step.audit
+            .write(step.now, by, "clear", self.name.to_string(), None, Some(&after));
+        cleared
+    }
+}

@@ -1,0 +1,90 @@
+//! The record of acts, bounded.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use lazaret_core::store::{Actor, Audit, AuditEntry, Result};
+
+use super::MemoryStore;
+
+/// How many audit entries the store keeps; older ones give way (I7).
+pub const AUDIT_LIMIT: usize = 100_000;
+
+#[derive(Default)]
+pub(super) struct AuditLog {
+    entries: VecDeque<AuditEntry>,
+    last: u64,
+}
+
+impl AuditLog {
+    pub(super) fn write(
+        &mut self,
+        at: Timestamp,
+        by: &Actor,
+        action: &str,
+        subject: String,
+        before: Option<&str>,
+        after: Option<&str>,
+    ) {
+        if self.entries.len() >= AUDIT_LIMIT {
+            self.entries.pop_front();
+        }
+        self.last += 1;
+        self.entries.push_back(AuditEntry {
+            number: self.last,
+            at,
+            by: by.clone(),
+            action: action.to_owned(),
+            subject,
+            before: before.map(str::to_owned),
+            after: after.map(str::to_owned),
+        });
+    }
+
+    fn after(&self, number: u64, limit: usize) -> Vec<AuditEntry> {
+        // Numbers have no gaps, so the place follows from the number.
+        let first = self.entries.front().map_or(0, |entry| entry.number);
+        let skip = usize::try_from(number.saturating_add(1).saturating_sub(first)).unwrap_or(usize::MAX);
+        self.entries.iter().skip(skip).take(limit).cloned().collect()
+    }
+}
+
+#[async_trait]
+impl Audit for MemoryStore {
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+        Ok(self.begin().0.audit.after(after, limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_audit_keeps_its_newest_entries() {
+        // I7
+        let mut log = AuditLog::default();
+        for _ in 0..AUDIT_LIMIT + 10 {
+            log.write(
+                Timestamp::UNIX_EPOCH,
+                &Actor::engine("test"),
+                "skip",
+                String::new(),
+                None,
+                None,
+            );
+        }
+        assert_eq!(log.entries.len(), AUDIT_LIMIT);
+        let numbers = |after| {
+            log.after(after, 2)
+                .iter()
+                .map(|entry| entry.number)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(0), [11, 12]);
+        assert_eq!(numbers(20), [21, 22]);
+        assert_eq!(numbers(AUDIT_LIMIT as u64 + 9), [AUDIT_LIMIT as u64 + 10]);
+        assert!(numbers(u64::MAX - 1).is_empty());
+    }
+}

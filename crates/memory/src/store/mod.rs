@@ -1,0 +1,405 @@
+//! The store in memory: one state behind one lock.
+//!
+//! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
+//! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for.
+
+mod acts;
+mod audit;
+mod checkpoints;
+mod inbox;
+mod intake;
+mod leases;
+mod locks;
+mod queue;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::{
+    Act, Actor, AttemptNote, Checkpoint, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
+    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+};
+use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
+
+pub use audit::AUDIT_LIMIT;
+use audit::AuditLog;
+use inbox::InboxTable;
+use locks::LockTable;
+use queue::Queue;
+
+/// A store that lives in memory. Clones share what they hold.
+///
+/// Closed letters are kept as long as the store lives, because a message whose letter was closed must be known when
+/// it comes again (I8). The audit keeps its newest [`AUDIT_LIMIT`] entries.
+///
+/// ```
+/// use std::sync::Arc;
+/// use lazaret_core::store::{HandOff, LetterStore, Limits, Placed, Placement};
+/// use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
+/// use lazaret_memory::MemoryStore;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = MemoryStore::default();
+/// let queue = QueueName::of("orders", "orders");
+/// let message = Arc::new(Message::new("evt-1", "orders", Position::new(0, 0)).with_key("order-7"));
+/// let mut letter = Letter::new(queue.clone(), "order-7".into(), message, Timestamp::now());
+/// letter.state = LetterState::Dead;
+/// let item = HandOff { letter, placement: Placement::Open, grant: None };
+/// let answers = store.hand_off(&queue, &Limits::default(), vec![item]).await.unwrap();
+/// assert_eq!(answers[0].as_ref().unwrap(), &Placed::Opened);
+/// assert_eq!(store.sequence_size(&queue, &"order-7".into()).await.unwrap(), 1);
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    queues: BTreeMap<QueueName, Queue>,
+    pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
+    audit: AuditLog,
+    checkpoints: BTreeMap<String, Checkpoint>,
+    locks: LockTable,
+    inbox: InboxTable,
+    fences_forgotten: bool,
+}
+
+/// What a change to a queue needs besides the queue: the time, the audit, and whether fences hold.
+struct Step<'a> {
+    now: Timestamp,
+    audit: &'a mut AuditLog,
+    fences_hold: bool,
+}
+
+impl MemoryStore {
+    /// An empty store that goes by this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// From now on the store accepts settlements under old leases and hand-offs under old grants. For the test that
+    /// a simulation notices it.
+    #[cfg(feature = "mutations")]
+    pub fn forget_fences(&self) {
+        self.begin().0.fences_forgotten = true;
+    }
+
+    /// Takes the lock, and the time after it, so that times never run against the order of the calls.
+    fn begin(&self) -> (MutexGuard<'_, State>, Timestamp) {
+        // No call leaves the state half changed, so the state behind a panic is as good as any.
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.shared.clock.now();
+        (state, now)
+    }
+
+    /// Runs a change on a queue, which is made if it is not there.
+    fn change<T>(&self, queue: &QueueName, change: impl FnOnce(&mut Queue, Step<'_>) -> T) -> T {
+        let (mut state, now) = self.begin();
+        let (queue, step) = state.queue_mut(queue, now);
+        change(queue, step)
+    }
+
+    /// Asks a queue something; one that is not there is empty.
+    fn ask<T: Default>(&self, queue: &QueueName, question: impl FnOnce(&Queue) -> T) -> T {
+        let (state, _) = self.begin();
+        state.queues.get(queue).map(question).unwrap_or_default()
+    }
+}
+
+impl Default for MemoryStore {
+    /// An empty store that goes by the machine's clock.
+    fn default() -> Self {
+        Self::new(Arc::new(SystemClock))
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (state, now) = self.begin();
+        f.debug_struct("MemoryStore")
+            .field("now", &now)
+            .field("queues", &state.queues.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn queue_mut(&mut self, name: &QueueName, now: Timestamp) -> (&mut Queue, Step<'_>) {
+        if !self.queues.contains_key(name) {
+            let pauses = self.pauses.get(&ConsumerName::from(name.consumer()));
+            let paused = pauses
+                .into_iter()
+                .flat_map(BTreeMap::keys)
+                .filter_map(|scope| match scope {
+                    PauseScope::Sequence(sequence) => Some(sequence.clone()),
+                    _ => None,
+                });
+            self.queues
+                .insert(name.clone(), Queue::new(name.clone(), paused.collect()));
+        }
+        let queue = self.queues.get_mut(name).expect("the queue was made above");
+        (
+            queue,
+            Step {
+                now,
+                audit: &mut self.audit,
+                fences_hold: !self.fences_forgotten,
+            },
+        )
+    }
+
+    /// Tells every queue of the consumer that a sequence is paused, or no longer.
+    fn mark_sequence(&mut self, consumer: &ConsumerName, sequence: &SequenceId, paused: bool) {
+        for queue in self
+            .queues
+            .values_mut()
+            .filter(|queue| queue.name.consumer() == consumer.as_str())
+        {
+            queue.set_paused(sequence, paused);
+        }
+    }
+}
+
+/// The time this much later, or the end of time.
+fn later(now: Timestamp, by: Duration) -> Timestamp {
+    now.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[async_trait]
+impl LetterStore for MemoryStore {
+    async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>> {
+        Ok(self.change(queue, |queue, _| queue.assign(partitions)))
+    }
+
+    async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
+        let page = self.ask(queue, |queue| Some(queue.opened_since(revision, limit)));
+        Ok(page.unwrap_or(OpenedPage {
+            sequences: Vec::new(),
+            revision,
+            more: false,
+        }))
+    }
+
+    async fn hand_off(
+        &self,
+        queue: &QueueName,
+        limits: &Limits,
+        items: Vec<HandOff>,
+    ) -> Result<Vec<Result<Placed>>> {
+        Ok(self.change(queue, |queue, mut step| {
+            items
+                .into_iter()
+                .map(|item| queue.hand_off(item, limits, &mut step))
+                .collect()
+        }))
+    }
+
+    async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
+        // The ids are hashes: made before the lock is taken.
+        let ids: Vec<LetterId> = messages
+            .iter()
+            .map(|message| LetterId::of(queue, message))
+            .collect();
+        let states = self.ask(queue, |queue| {
+            Some(
+                ids.iter()
+                    .map(|id| queue.letter(*id).map(|letter| letter.state))
+                    .collect(),
+            )
+        });
+        Ok(states.unwrap_or_else(|| vec![None; messages.len()]))
+    }
+
+    async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
+        self.change(queue, |queue, _| queue.note_attempts(notes));
+        Ok(())
+    }
+
+    async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {
+        Ok(self.ask(queue, |queue| queue.attempt_notes(partitions)))
+    }
+
+    async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()> {
+        self.change(queue, |queue, _| queue.forget_attempts(partition, up_to));
+        Ok(())
+    }
+
+    async fn claim_due(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
+        Ok(self.change(queue, |queue, step| {
+            queue.claim_due(owner, lease, limit, step.now)
+        }))
+    }
+
+    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        Ok(self.ask(queue, Queue::next_due))
+    }
+
+    async fn claim(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Option<Claim>> {
+        Ok(self.change(queue, |queue, step| queue.claim(sequence, owner, lease, step.now)))
+    }
+
+    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
+        self.change(&lease.queue, |queue, step| queue.renew(lease, duration, &step))
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        self.change(&lease.queue, |queue, _| queue.release(lease));
+        Ok(())
+    }
+
+    async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
+        self.change(&lease.queue, |queue, step| {
+            queue.settle(lease, letter, settlement, step)
+        })
+    }
+
+    async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
+        self.change(queue, |queue, step| queue.act(letter, act, by, step))
+    }
+
+    async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
+        Ok(self.ask(queue, |queue| queue.letter(letter).cloned()))
+    }
+
+    async fn sequence(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Letter>> {
+        Ok(self.ask(queue, |queue| queue.list(sequence, from, limit)))
+    }
+
+    async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
+        let after = after.map(queue::Cursor::parse).transpose()?;
+        let page = self.ask(queue, |queue| Some(queue.heads(after, limit)));
+        Ok(page.unwrap_or(HeadsPage {
+            heads: Vec::new(),
+            next: None,
+        }))
+    }
+
+    async fn counts(&self, queue: &QueueName) -> Result<Counts> {
+        Ok(self.ask(queue, Queue::counts))
+    }
+
+    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
+        Ok(self.ask(queue, |queue| queue.size_of(sequence).unwrap_or(0)))
+    }
+
+    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
+        let full = self.ask(queue, |queue| Some(queue.is_full(sequence, limits)));
+        Ok(full.unwrap_or(limits.max_sequences == Some(0)))
+    }
+
+    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
+        Ok(self.change(queue, |queue, step| queue.clear(by, step)))
+    }
+
+    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
+        let (mut state, now) = self.begin();
+        if let PauseScope::Sequence(sequence) = &scope {
+            state.mark_sequence(consumer, sequence, true);
+        }
+        let subject = format!("{consumer}: {scope}");
+        let pause = Pause {
+            scope: scope.clone(),
+            by: by.clone(),
+            since: now,
+        };
+        let before = state
+            .pauses
+            .entry(consumer.clone())
+            .or_default()
+            .insert(scope, pause);
+        state.audit.write(
+            now,
+            by,
+            "pause",
+            subject,
+            before.map(|_| "paused"),
+            Some("paused"),
+        );
+        Ok(())
+    }
+
+    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
+        let (mut state, now) = self.begin();
+        if state
+            .pauses
+            .get_mut(consumer)
+            .and_then(|scopes| scopes.remove(scope))
+            .is_none()
+        {
+            return Ok(false);
+        }
+        if let PauseScope::Sequence(sequence) = scope {
+            state.mark_sequence(consumer, sequence, false);
+        }
+        state.audit.write(
+            now,
+            by,
+            "resume",
+            format!("{consumer}: {scope}"),
+            Some("paused"),
+            None,
+        );
+        Ok(true)
+    }
+
+    async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
+        let (state, _) = self.begin();
+        Ok(state
+            .pauses
+            .get(consumer)
+            .map(|scopes| scopes.values().cloned().collect())
+            .unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_can_be_shared_between_threads() {
+        fn shareable<T: Clone + Send + Sync + 'static>(_: &T) {}
+        shareable(&MemoryStore::default());
+    }
+
+    #[test]
+    fn a_lease_beyond_the_end_of_time_ends_there() {
+        assert_eq!(later(Timestamp::UNIX_EPOCH, Duration::MAX), Timestamp::MAX);
+    }
+}

@@ -1,0 +1,339 @@
+//! One queue: its letters, a row per open sequence, and the indexes that make the hot questions cheap.
+//!
+//! A row changes freely; [`Queue::refresh`] then brings the indexes up to date, and drops a row that has become
+//! empty. Nothing here walks over all letters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use jiff::Timestamp;
+use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::{
+    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, Result, StoreError,
+};
+use lazaret_core::{MessageId, Partition, QueueName, SequenceId};
+
+pub(super) struct Queue {
+    pub(super) name: QueueName,
+    /// Every letter, open or closed.
+    pub(super) letters: BTreeMap<LetterId, Box<Letter>>,
+    pub(super) open: BTreeMap<SequenceId, Row>,
+    pub(super) paused: BTreeSet<SequenceId>,
+    /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
+    pub(super) due: BTreeSet<(Timestamp, SequenceId)>,
+    /// Leased sequences that may run by themselves, by the time when they can be claimed again at the earliest.
+    pub(super) busy: BTreeSet<(Timestamp, SequenceId)>,
+    /// All open sequences, by the time when their head was last touched.
+    touched: BTreeSet<(Timestamp, SequenceId)>,
+    /// All open sequences, by the revision at which they were opened or restored.
+    opened: BTreeMap<u64, SequenceId>,
+    pub(super) revision: u64,
+    /// The last lease fence given. One counter for the whole queue, so that it outlives the rows.
+    pub(super) fence: u64,
+    /// The last index given. One counter for the whole queue, so that a letter that is restored into a sequence
+    /// which was closed in the meantime still finds its old place.
+    pub(super) index: u64,
+    by_state: [u64; 9],
+    pub(super) grants: BTreeMap<Partition, GrantRow>,
+    pub(super) notes: BTreeMap<Partition, BTreeMap<(u64, MessageId), AttemptNote>>,
+}
+
+/// An open sequence.
+pub(super) struct Row {
+    /// Its open letters by index; never empty between two calls.
+    pub(super) letters: BTreeMap<u64, LetterId>,
+    pub(super) lease: Option<LeaseRow>,
+    revision: u64,
+    keys: Keys,
+}
+
+pub(super) struct LeaseRow {
+    pub(super) owner: String,
+    pub(super) fence: u64,
+    pub(super) until: Timestamp,
+    /// Whether it was taken by `claim`: a replay runs letters in any state.
+    pub(super) replay: bool,
+}
+
+#[derive(Default)]
+pub(super) struct GrantRow {
+    pub(super) fence: u64,
+    pub(super) horizon: Option<u64>,
+}
+
+/// Under which times a row stands in the indexes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Keys {
+    due: Option<Timestamp>,
+    busy: Option<Timestamp>,
+    touched: Option<Timestamp>,
+}
+
+impl Row {
+    pub(super) fn head(&self) -> LetterId {
+        *self
+            .letters
+            .first_key_value()
+            .expect("an open sequence has a letter")
+            .1
+    }
+
+    pub(super) fn head_index(&self) -> u64 {
+        *self
+            .letters
+            .first_key_value()
+            .expect("an open sequence has a letter")
+            .0
+    }
+
+    pub(super) fn is_leased(&self, now: Timestamp) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.until > now)
+    }
+}
+
+/// When this letter may run by itself if it is the head; `None` when it may not.
+pub(super) fn due_of(letter: &Letter) -> Option<Timestamp> {
+    match letter.state {
+        LetterState::Retrying => Some(letter.due_at.unwrap_or(letter.enqueued_at)),
+        // At once: since before now.
+        LetterState::Waiting => Some(letter.enqueued_at),
+        _ => None,
+    }
+}
+
+impl Queue {
+    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>) -> Self {
+        Self {
+            name,
+            letters: BTreeMap::new(),
+            open: BTreeMap::new(),
+            paused,
+            due: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            opened: BTreeMap::new(),
+            revision: 0,
+            fence: 0,
+            index: 0,
+            by_state: [0; 9],
+            grants: BTreeMap::new(),
+            notes: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn letter(&self, id: LetterId) -> Option<&Letter> {
+        self.letters.get(&id).map(Box::as_ref)
+    }
+
+    /// The letter that a row names.
+    pub(super) fn stored(&self, id: LetterId) -> &Letter {
+        self.letters
+            .get(&id)
+            .expect("a row names letters that are stored")
+    }
+
+    pub(super) fn stored_mut(&mut self, id: LetterId) -> &mut Letter {
+        self.letters
+            .get_mut(&id)
+            .expect("a row names letters that are stored")
+    }
+
+    /// Stores a new letter and counts it.
+    pub(super) fn store(&mut self, letter: Letter) {
+        self.by_state[letter.state as usize] += 1;
+        self.letters.insert(letter.id, Box::new(letter));
+    }
+
+    /// Moves a letter to another state, touches it, and gives the state it had.
+    pub(super) fn set_state(&mut self, id: LetterId, state: LetterState, now: Timestamp) -> LetterState {
+        let letter = self.stored_mut(id);
+        let before = std::mem::replace(&mut letter.state, state);
+        letter.last_touched_at = now;
+        if state != LetterState::Retrying {
+            letter.due_at = None;
+        }
+        self.by_state[before as usize] -= 1;
+        self.by_state[state as usize] += 1;
+        before
+    }
+
+    /// Closes an open letter and takes it out of its row. The row may be empty after it: refresh.
+    pub(super) fn close(&mut self, id: LetterId, state: LetterState, now: Timestamp) -> LetterState {
+        let before = self.set_state(id, state, now);
+        let letter = self.letters.get(&id).expect("the letter was touched above");
+        let row = self
+            .open
+            .get_mut(&letter.sequence)
+            .expect("an open letter stands in an open sequence");
+        row.letters.remove(&letter.index);
+        before
+    }
+
+    /// Puts a stored letter into its sequence, which is opened if it is not open. Whether it was opened. Refresh
+    /// after it.
+    pub(super) fn place(&mut self, sequence: &SequenceId, index: u64, id: LetterId) -> bool {
+        if let Some(row) = self.open.get_mut(sequence) {
+            row.letters.insert(index, id);
+            return false;
+        }
+        let row = Row {
+            letters: BTreeMap::from([(index, id)]),
+            lease: None,
+            revision: 0,
+            keys: Keys::default(),
+        };
+        self.open.insert(sequence.clone(), row);
+        self.mark_opened(sequence);
+        true
+    }
+
+    /// Gives an open sequence a new revision.
+    pub(super) fn mark_opened(&mut self, sequence: &SequenceId) {
+        let row = self
+            .open
+            .get_mut(sequence)
+            .expect("only open sequences are marked");
+        self.revision += 1;
+        self.opened.remove(&row.revision);
+        self.opened.insert(self.revision, sequence.clone());
+        row.revision = self.revision;
+    }
+
+    /// Brings the indexes in line with a row that has changed, and removes a row without letters.
+    pub(super) fn refresh(&mut self, sequence: &SequenceId) {
+        let Some(row) = self.open.get_mut(sequence) else {
+            return;
+        };
+        let mut keys = Keys::default();
+        if let Some((_, head)) = row.letters.first_key_value() {
+            let head = self
+                .letters
+                .get(head)
+                .expect("a row names letters that are stored");
+            keys.touched = Some(head.last_touched_at);
+            if let Some(due) = due_of(head).filter(|_| !self.paused.contains(sequence)) {
+                match &row.lease {
+                    Some(lease) => keys.busy = Some(due.max(lease.until)),
+                    None => keys.due = Some(due),
+                }
+            }
+        }
+        let old = std::mem::replace(&mut row.keys, keys);
+        if row.letters.is_empty() {
+            self.opened.remove(&row.revision);
+            self.open.remove(sequence);
+        }
+        rekey(&mut self.due, old.due, keys.due, sequence);
+        rekey(&mut self.busy, old.busy, keys.busy, sequence);
+        rekey(&mut self.touched, old.touched, keys.touched, sequence);
+    }
+
+    pub(super) fn set_paused(&mut self, sequence: &SequenceId, paused: bool) {
+        if paused {
+            self.paused.insert(sequence.clone());
+        } else {
+            self.paused.remove(sequence);
+        }
+        self.refresh(sequence);
+    }
+
+    pub(super) fn size_of(&self, sequence: &SequenceId) -> Option<u64> {
+        self.open.get(sequence).map(|row| row.letters.len() as u64)
+    }
+
+    pub(super) fn is_full(&self, sequence: &SequenceId, limits: &Limits) -> bool {
+        match self.size_of(sequence) {
+            Some(size) => limits.max_sequence_size.is_some_and(|max| size >= max),
+            None => limits
+                .max_sequences
+                .is_some_and(|max| self.open.len() as u64 >= max),
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            sequences: self.open.len() as u64,
+            by_state: self.by_state,
+        }
+    }
+
+    pub(super) fn opened_since(&self, revision: u64, limit: usize) -> OpenedPage {
+        let mut later = self.opened.range((Bound::Excluded(revision), Bound::Unbounded));
+        let page: Vec<_> = later.by_ref().take(limit.max(1)).collect();
+        let more = later.next().is_some();
+        let last = page.last().map_or(self.revision, |(revision, _)| **revision);
+        OpenedPage {
+            revision: if more { last } else { self.revision.max(revision) },
+            sequences: page.into_iter().map(|(_, sequence)| sequence.clone()).collect(),
+            more,
+        }
+    }
+
+    pub(super) fn list(&self, sequence: &SequenceId, from: u64, limit: usize) -> Vec<Letter> {
+        let rows = self
+            .open
+            .get(sequence)
+            .into_iter()
+            .flat_map(|row| row.letters.range(from..));
+        rows.take(limit).map(|(_, id)| self.stored(*id).clone()).collect()
+    }
+
+    pub(super) fn heads(&self, after: Option<Cursor>, limit: usize) -> HeadsPage {
+        let from = after.map_or(Bound::Unbounded, |Cursor(touched, sequence)| {
+            Bound::Excluded((touched, sequence))
+        });
+        let mut rest = self.touched.range((from, Bound::Unbounded));
+        let page: Vec<_> = rest.by_ref().take(limit.max(1)).collect();
+        let more = rest.next().is_some();
+        HeadsPage {
+            next: page
+                .last()
+                .filter(|_| more)
+                .map(|(touched, sequence)| Cursor::text(*touched, sequence)),
+            heads: page
+                .into_iter()
+                .map(|(_, sequence)| self.stored(self.open[sequence].head()).clone())
+                .collect(),
+        }
+    }
+}
+
+fn rekey(
+    index: &mut BTreeSet<(Timestamp, SequenceId)>,
+    old: Option<Timestamp>,
+    new: Option<Timestamp>,
+    sequence: &SequenceId,
+) {
+    if old == new {
+        return;
+    }
+    if let Some(old) = old {
+        index.remove(&(old, sequence.clone()));
+    }
+    if let Some(new) = new {
+        index.insert((new, sequence.clone()));
+    }
+}
+
+/// A place in the list of heads: when the last one shown was touched, and its sequence.
+pub(super) struct Cursor(Timestamp, SequenceId);
+
+impl Cursor {
+    fn text(touched: Timestamp, sequence: &SequenceId) -> String {
+        format!("{}/{sequence}", touched.as_nanosecond())
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let parts = text.split_once('/').and_then(|(touched, sequence)| {
+            let touched = Timestamp::from_nanosecond(touched.parse().ok()?).ok()?;
+            Some(Self(touched, sequence.into()))
+        });
+        parts.ok_or_else(|| {
+            StoreError::not_done(
+                ErrorKind::Invalid,
+                "heads",
+                format!("{text:?} is not a cursor of this store"),
+            )
+        })
+    }
+}

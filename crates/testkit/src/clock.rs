@@ -1,0 +1,123 @@
+//! Clocks for tests: one that follows tokio's, one that stands still until it is told.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use lazaret_core::Clock;
+use tokio::time::Instant;
+
+/// Where test time begins: 2026-01-01T00:00:00Z.
+pub fn test_epoch() -> Timestamp {
+    Timestamp::constant(1_767_225_600, 0)
+}
+
+/// A clock that goes with tokio's: with a paused runtime, time is what the test makes of it.
+///
+/// Clones share the skew, so that a test can set the clock of one instance wrong while it runs.
+///
+/// ```
+/// use std::time::Duration;
+/// use lazaret_core::Clock;
+/// use lazaret_testkit::TokioClock;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
+/// let clock = TokioClock::new();
+/// let before = clock.now();
+/// tokio::time::advance(Duration::from_secs(5)).await;
+/// assert_eq!(clock.now().duration_since(before).as_secs(), 5);
+/// # });
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokioClock {
+    started: Instant,
+    skew_nanos: Arc<AtomicI64>,
+}
+
+impl TokioClock {
+    /// A clock that shows [`test_epoch`] now.
+    pub fn new() -> Self {
+        Self { started: Instant::now(), skew_nanos: Arc::default() }
+    }
+
+    /// A clock that shows the same time, with a skew of its own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let skew = self.skew_nanos.load(Ordering::Relaxed);
+        Self { started: self.started, skew_nanos: Arc::new(skew.into()) }
+    }
+
+    /// Sets how far this clock is off from now on. At most 292 years.
+    pub fn set_skew(&self, skew: SignedDuration) {
+        let limit = if skew.is_negative() { i64::MIN } else { i64::MAX };
+        self.skew_nanos.store(skew.as_nanos().try_into().unwrap_or(limit), Ordering::Relaxed);
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        let skew = SignedDuration::from_nanos(self.skew_nanos.load(Ordering::Relaxed));
+        test_epoch() + self.started.elapsed() + skew
+    }
+}
+
+/// A clock that stands still until it is told. Clones show the same time.
+///
+/// ```
+/// use std::time::Duration;
+/// use lazaret_core::Clock;
+/// use lazaret_testkit::ManualClock;
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(clock.now().duration_since(before).as_secs(), 5);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Mutex<Timestamp>>);
+
+impl ManualClock {
+    /// A clock that shows [`test_epoch`].
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(test_epoch())))
+    }
+
+    /// Moves it forward.
+    pub fn advance(&self, by: Duration) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *now += by;
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_skewed_clock_is_off_by_its_skew_and_leaves_others_alone() {
+        let right = TokioClock::new();
+        let wrong = right.apart();
+        wrong.set_skew(SignedDuration::from_secs(-30));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(right.now() - wrong.now(), jiff::Span::new().seconds(30).fieldwise());
+        assert_eq!(right.now(), test_epoch() + Duration::from_secs(60));
+    }
+}

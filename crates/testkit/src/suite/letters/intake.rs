@@ -1,0 +1,320 @@
+//! Hand-offs, grants, horizons, look-ups and notes on attempts.
+
+use lazaret_core::store::{
+    Act, AttemptNote, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed, Placement, Settlement, Store,
+};
+use lazaret_core::{Letter, LetterState, Partition};
+
+use super::bed::{Desk, failure, kind, requeue_of, requeued, resolve};
+use crate::suite::secs;
+
+fn item(letter: Letter, placement: Placement) -> HandOff {
+    HandOff { letter, placement, grant: None }
+}
+
+pub async fn a_message_handed_off_twice_has_one_letter<S: Store>(t: Desk<S>) {
+    // I8
+    let letter = t.retrying("a", "1", secs(5));
+    assert_eq!(t.open(letter.clone()).await, Placed::Opened);
+    t.advance(secs(1));
+    assert_eq!(t.open(letter.clone()).await, Placed::Held(LetterState::Retrying));
+    assert_eq!(t.behind(letter).await, Placed::Held(LetterState::Retrying));
+    assert_eq!(t.size("a").await, 1);
+}
+
+pub async fn a_message_whose_letter_was_closed_is_held_closed<S: Store>(t: Desk<S>) {
+    // I8: redelivery after a resolve is a duplicate, whichever way it is offered.
+    for (message, settlement, state) in [
+        ("1", resolve(), LetterState::Resolved),
+        ("2", Settlement::Evict("why".into()), LetterState::Evicted),
+        ("3", Settlement::Skip("why".into()), LetterState::Skipped),
+    ] {
+        let letter = t.dead("a", message);
+        t.open(letter.clone()).await;
+        let claim = t.claim("a", "w").await.unwrap();
+        t.settle(&claim, &claim.head, settlement).await.unwrap();
+        assert_eq!(t.open(letter.clone()).await, Placed::Held(state));
+        assert_eq!(t.behind(letter).await, Placed::Held(state));
+        assert!(!t.contains("a").await);
+    }
+}
+
+pub async fn a_held_letter_is_not_changed<S: Store>(t: Desk<S>) {
+    let before = t.enqueue("a", "1").await;
+    t.advance(secs(9));
+    let mut again = t.retrying("a", "1", secs(1));
+    again.diagnostics.insert("new".into(), "1".into());
+    assert_eq!(t.open(again).await, Placed::Held(LetterState::Dead));
+    assert_eq!(t.get("1").await, before);
+}
+
+pub async fn the_store_gives_index_and_times<S: Store>(t: Desk<S>) {
+    let mut letter = t.dead("a", "1");
+    letter.index = 77;
+    t.advance(secs(10));
+    t.open(letter).await;
+    t.open(t.dead("a", "2")).await;
+    let letters = t.list("a").await;
+    assert!(letters[0].index < letters[1].index);
+    for letter in letters {
+        assert_eq!((letter.enqueued_at, letter.last_touched_at), (t.now(), t.now()));
+    }
+}
+
+pub async fn the_index_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>) {
+    // Otherwise a letter that is restored could meet another one in its old place.
+    let old = t.enqueue("a", "old").await;
+    t.act("old", Act::Evict).await.unwrap();
+    let new = t.enqueue("a", "new").await;
+    assert!(new.index > old.index);
+}
+
+pub async fn a_message_that_is_skipped_blocks_nobody<S: Store>(t: Desk<S>) {
+    let mut letter = t.waiting("a", "1");
+    letter.state = LetterState::Skipped;
+    letter.cause = Some(failure("not for us"));
+    assert_eq!(t.put(letter.clone(), Placement::Closed).await, Placed::Closed);
+    assert!(!t.contains("a").await);
+    assert!(t.opened(10).await.is_empty());
+    assert_eq!(t.state("1").await, LetterState::Skipped);
+    assert_eq!(t.store.counts(&t.queue).await.unwrap().of(LetterState::Skipped), 1);
+    assert_eq!(t.put(letter, Placement::Closed).await, Placed::Held(LetterState::Skipped));
+    // I11: left out on purpose, with a durable trace that says so. Once.
+    let audit = t.audit().await;
+    assert_eq!(audit.len(), 1);
+    assert_eq!((audit[0].action.as_str(), audit[0].by.who.as_str()), ("skip", "lazaret"));
+    assert_eq!(audit[0].subject, t.id_of("1").to_string());
+    assert!(audit[0].by.why.contains("not for us"));
+}
+
+pub async fn a_state_that_does_not_fit_its_placement_is_refused<S: Store>(t: Desk<S>) {
+    let mut closed = t.dead("a", "1");
+    closed.state = LetterState::Resolved;
+    assert_eq!(kind(t.try_put(closed, Placement::Open, &Limits::NONE).await), ErrorKind::Invalid);
+    let open = t.dead("a", "2");
+    assert_eq!(kind(t.try_put(open, Placement::Closed, &Limits::NONE).await), ErrorKind::Invalid);
+    assert!(!t.contains("a").await);
+}
+
+pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Desk<S>) {
+    t.enqueue("open", "0").await;
+    let held = t.dead("open", "0");
+    let mut skipped = t.waiting("b", "4");
+    skipped.state = LetterState::Skipped;
+    let limits = Limits { max_sequences: Some(2), max_sequence_size: Some(2) };
+    let items = vec![
+        item(held, Placement::Open),
+        item(t.waiting("absent", "1"), Placement::Behind),
+        item(t.waiting("open", "2"), Placement::Behind),
+        item(t.waiting("open", "3"), Placement::Behind),
+        item(skipped, Placement::Closed),
+        item(t.dead("new", "5"), Placement::Open),
+        item(t.dead("newer", "6"), Placement::Open),
+        item(t.waiting("new", "7"), Placement::Behind),
+    ];
+    let answers = t.store.hand_off(&t.queue, &limits, items).await.unwrap();
+    let words: Vec<String> = answers
+        .iter()
+        .map(|answer| match answer {
+            Ok(Placed::NotOpen(_)) => "not open".into(),
+            Ok(placed) => format!("{placed:?}"),
+            Err(error) => format!("{:?}", error.kind()),
+        })
+        .collect();
+    assert_eq!(words, ["Held(Dead)", "not open", "Appended", "Full", "Closed", "Opened", "Full", "Appended"]);
+}
+
+pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Desk<S>) {
+    // I2
+    let items = (0..100).map(|n| {
+        let sequence = ["a", "b", "c"][n % 3];
+        let placement = if n < 3 { Placement::Open } else { Placement::Behind };
+        let letter = if n < 3 { t.dead(sequence, &n.to_string()) } else { t.waiting(sequence, &n.to_string()) };
+        item(letter, placement)
+    });
+    let answers = t.store.hand_off(&t.queue, &Limits::NONE, items.collect()).await.unwrap();
+    assert_eq!(answers.len(), 100);
+    for (n, sequence) in ["a", "b", "c"].iter().enumerate() {
+        let expected: Vec<String> = (n..100).step_by(3).map(|n| n.to_string()).collect();
+        assert_eq!(t.messages(sequence).await, expected);
+    }
+}
+
+pub async fn an_empty_batch_is_no_error<S: Store>(t: Desk<S>) {
+    assert!(t.store.hand_off(&t.queue, &Limits::NONE, vec![]).await.unwrap().is_empty());
+}
+
+pub async fn a_refused_message_leaves_no_trace_and_may_come_again<S: Store>(t: Desk<S>) {
+    // I9
+    let limits = Limits { max_sequences: Some(1), max_sequence_size: None };
+    t.enqueue("a", "1").await;
+    let letter = t.dead("b", "2");
+    assert_eq!(kind(t.try_put(letter.clone(), Placement::Open, &limits).await), ErrorKind::Full);
+    assert_eq!(t.store.lookup(&t.queue, &["2".into()]).await.unwrap(), [None]);
+    t.act("1", Act::Resolve).await.unwrap();
+    assert_eq!(t.try_put(letter, Placement::Open, &limits).await.unwrap(), Placed::Opened);
+}
+
+pub async fn an_old_grant_can_hand_off_nothing<S: Store>(t: Desk<S>) {
+    // I6
+    let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert!(new.fence > old.fence);
+    for placement in [Placement::Open, Placement::Behind] {
+        let late = t.under_grant(t.dead("a", "1"), placement, old.fence).await;
+        assert_eq!(kind(late), ErrorKind::Fenced);
+    }
+    assert!(!t.contains("a").await);
+    assert_eq!(t.under_grant(t.dead("a", "1"), Placement::Open, new.fence).await.unwrap(), Placed::Opened);
+    // The grant is asked first: a late owner is not even told what is held.
+    assert_eq!(kind(t.under_grant(t.dead("a", "1"), Placement::Open, old.fence).await), ErrorKind::Fenced);
+}
+
+pub async fn a_grant_that_was_never_given_can_hand_off_nothing<S: Store>(t: Desk<S>) {
+    assert_eq!(kind(t.under_grant(t.dead("a", "1"), Placement::Open, 1).await), ErrorKind::Fenced);
+    assert!(!t.contains("a").await);
+}
+
+pub async fn grants_of_other_partitions_and_queues_stay<S: Store>(t: Desk<S>) {
+    let mine = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    t.store.assign(&t.queue, &[Partition::new("orders", 1)]).await.unwrap();
+    t.store.assign(&t.queue, &[Partition::new("payments", 0)]).await.unwrap();
+    t.store.assign(&"other/other".into(), &[t.partition()]).await.unwrap();
+    assert_eq!(t.under_grant(t.dead("a", "1"), Placement::Open, mine.fence).await.unwrap(), Placed::Opened);
+}
+
+pub async fn grants_stand_in_the_order_of_the_partitions<S: Store>(t: Desk<S>) {
+    let partitions: Vec<Partition> = [2, 0, 1].map(|index| Partition::new("orders", index)).into();
+    let grants = t.store.assign(&t.queue, &partitions).await.unwrap();
+    let granted: Vec<Partition> = grants.into_iter().map(|grant| grant.partition).collect();
+    assert_eq!(granted, partitions);
+}
+
+pub async fn one_bad_grant_spoils_only_its_own_items<S: Store>(t: Desk<S>) {
+    let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let under = |fence, letter| {
+        let grant = Some(GrantFence { partition: t.partition(), fence });
+        HandOff { letter, placement: Placement::Open, grant }
+    };
+    let items = vec![under(new.fence, t.dead("a", "1")), under(old.fence, t.dead("b", "2"))];
+    let mut answers = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap();
+    assert_eq!(kind(answers.remove(1)), ErrorKind::Fenced);
+    assert_eq!(answers.remove(0).unwrap(), Placed::Opened);
+}
+
+pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Desk<S>) {
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(grant.horizon, None);
+    let (early, late) = (t.dead("a", "early"), t.dead("a", "late"));
+    let (first, last) = (early.message.position.offset, late.message.position.offset);
+    assert!(first < last);
+    t.under_grant(late, Placement::Open, grant.fence).await.unwrap();
+    t.under_grant(early, Placement::Open, grant.fence).await.unwrap();
+    let again = t.store.assign(&t.queue, &[t.partition(), Partition::new("orders", 1)]).await.unwrap();
+    assert_eq!((again[0].horizon, again[1].horizon), (Some(last), None));
+}
+
+pub async fn the_horizon_stays_when_its_letters_are_closed<S: Store>(t: Desk<S>) {
+    // I8: a redelivered message must be looked up, to learn that it was resolved.
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let letter = t.dead("a", "1");
+    let offset = letter.message.position.offset;
+    t.under_grant(letter, Placement::Open, grant.fence).await.unwrap();
+    t.act("1", Act::Resolve).await.unwrap();
+    let again = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(again.horizon, Some(offset));
+}
+
+pub async fn a_skipped_message_raises_the_horizon<S: Store>(t: Desk<S>) {
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let mut letter = t.waiting("a", "1");
+    letter.state = LetterState::Skipped;
+    let offset = letter.message.position.offset;
+    t.under_grant(letter, Placement::Closed, grant.fence).await.unwrap();
+    let again = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(again.horizon, Some(offset));
+}
+
+pub async fn a_message_that_was_not_stored_does_not_raise_the_horizon<S: Store>(t: Desk<S>) {
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    let placed = t.under_grant(t.waiting("a", "1"), Placement::Behind, grant.fence).await.unwrap();
+    assert!(matches!(placed, Placed::NotOpen(_)));
+    let again = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(again.horizon, None);
+}
+
+pub async fn look_ups_answer_in_the_order_of_the_question<S: Store>(t: Desk<S>) {
+    t.enqueue("a", "1").await;
+    t.behind(t.waiting("a", "2")).await;
+    t.enqueue("b", "3").await;
+    t.act("3", Act::Evict).await.unwrap();
+    let asked = ["3", "nobody", "2", "1"].map(Into::into);
+    let states = t.store.lookup(&t.queue, &asked).await.unwrap();
+    assert_eq!(
+        states,
+        [Some(LetterState::Evicted), None, Some(LetterState::Waiting), Some(LetterState::Dead)]
+    );
+    assert!(t.store.lookup(&t.queue, &[]).await.unwrap().is_empty());
+}
+
+fn note<S>(t: &Desk<S>, partition: u32, offset: u64, attempts: u32) -> AttemptNote {
+    AttemptNote {
+        message: format!("m{partition}-{offset}").into(),
+        partition: Partition::new("orders", partition),
+        offset,
+        attempts,
+        first_failed_at: t.now(),
+        failure: failure("boom"),
+        same_failure: attempts,
+    }
+}
+
+async fn noted<S: Store>(t: &Desk<S>, partition: u32) -> Vec<(u64, u32)> {
+    let partitions = [Partition::new("orders", partition)];
+    let mut notes = t.store.attempt_notes(&t.queue, &partitions).await.unwrap();
+    notes.sort_by_key(|note| note.offset);
+    notes.iter().map(|note| (note.offset, note.attempts)).collect()
+}
+
+pub async fn a_note_on_attempts_comes_back_as_it_was<S: Store>(t: Desk<S>) {
+    // I4
+    let one = note(&t, 0, 5, 2);
+    t.store.note_attempts(&t.queue, vec![one.clone()]).await.unwrap();
+    assert_eq!(t.store.attempt_notes(&t.queue, &[t.partition()]).await.unwrap(), [one]);
+}
+
+pub async fn a_newer_note_replaces_the_older_one<S: Store>(t: Desk<S>) {
+    t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1), note(&t, 0, 6, 1)]).await.unwrap();
+    t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 2)]).await.unwrap();
+    assert_eq!(noted(&t, 0).await, [(5, 2), (6, 1)]);
+}
+
+pub async fn notes_belong_to_their_partition_and_queue<S: Store>(t: Desk<S>) {
+    t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1), note(&t, 1, 7, 1)]).await.unwrap();
+    t.store.note_attempts(&"other/other".into(), vec![note(&t, 0, 9, 1)]).await.unwrap();
+    assert_eq!((noted(&t, 0).await, noted(&t, 1).await), (vec![(5, 1)], vec![(7, 1)]));
+    assert!(t.store.attempt_notes(&t.queue, &[]).await.unwrap().is_empty());
+}
+
+pub async fn notes_are_forgotten_up_to_and_with_an_offset<S: Store>(t: Desk<S>) {
+    let notes = [3, 4, 5, 6].map(|offset| note(&t, 0, offset, 1));
+    t.store.note_attempts(&t.queue, notes.into()).await.unwrap();
+    t.store.note_attempts(&t.queue, vec![note(&t, 1, 3, 1)]).await.unwrap();
+    t.store.forget_attempts(&t.queue, &t.partition(), 4).await.unwrap();
+    assert_eq!((noted(&t, 0).await, noted(&t, 1).await), (vec![(5, 1), (6, 1)], vec![(3, 1)]));
+    t.store.forget_attempts(&t.queue, &t.partition(), 99).await.unwrap();
+    assert!(noted(&t, 0).await.is_empty());
+    t.store.forget_attempts(&t.queue, &t.partition(), 99).await.unwrap();
+}
+
+pub async fn a_letter_that_failed_again_does_not_lose_its_place_to_redelivery<S: Store>(t: Desk<S>) {
+    // I2, I8
+    let first = t.dead("a", "1");
+    t.open(first.clone()).await;
+    t.behind(t.waiting("a", "2")).await;
+    let claim = t.claim("a", "w").await.unwrap();
+    t.settle(&claim, &claim.head, requeued(requeue_of(&claim.head))).await.unwrap();
+    assert_eq!(t.open(first).await, Placed::Held(LetterState::Dead));
+    assert_eq!(t.messages("a").await, ["1", "2"]);
+}

@@ -1,0 +1,261 @@
+//! Cases for letter stores, and the words they are written in.
+
+#![allow(missing_docs, reason = "the name of a case is its sentence")]
+
+pub mod acts;
+pub mod bed;
+pub mod consumer;
+pub mod flowwarden;
+pub mod holes;
+pub mod intake;
+pub mod leases;
+pub mod listing;
+pub mod opened;
+pub mod queue;
+
+pub use acts::*;
+pub use bed::{Desk, operator, requeue_of, resolve};
+pub use consumer::*;
+pub use flowwarden::*;
+pub use holes::*;
+pub use intake::*;
+pub use leases::*;
+pub use listing::*;
+pub use opened::*;
+pub use queue::*;
+
+/// Makes one test per case of the letter store contract, in a module of this name.
+///
+/// The second argument makes a fresh, empty store that goes by the given clock. The store needs
+/// [`LetterStore`](lazaret_core::store::LetterStore) and [`Audit`](lazaret_core::store::Audit). The calling crate needs
+/// tokio with `macros`, `rt` and `test-util`.
+///
+/// ```
+/// use lazaret_memory::MemoryStore;
+///
+/// lazaret_testkit::store_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
+/// ```
+///
+/// Tests run on a paused tokio clock. A store that waits for the network or the disk says `io`, and its tests run in
+/// real time, because a paused clock would let its time-outs strike at once. The store's own clock is the same in both:
+///
+/// ```
+/// # use lazaret_memory::MemoryStore;
+/// lazaret_testkit::store_test_suite!(memory, io, |clock| async move { MemoryStore::new(clock) });
+/// ```
+#[macro_export]
+macro_rules! store_test_suite {
+    ($name:ident, $make:expr) => {
+        $crate::__store_test_suite! { $name, [start_paused = true], $make }
+    };
+    ($name:ident, io, $make:expr) => {
+        $crate::__store_test_suite! { $name, [], $make }
+    };
+}
+
+/// The list of cases. Not for direct use.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __store_test_suite {
+    ($name:ident, $runtime:tt, $make:expr) => {
+        $crate::__suite! {
+            $name, $runtime, $make, $crate::suite::letters::Desk::new;
+            letters {
+                q01_an_enqueued_letter_is_contained_and_comes_back_as_it_was
+                q02_a_new_sequence_beyond_the_limit_overflows
+                q03_a_letter_beyond_the_size_of_its_sequence_overflows
+                q04_a_follower_beyond_the_size_of_its_sequence_overflows
+                q05_a_follower_of_an_absent_sequence_is_not_stored
+                q06_a_follower_of_another_sequence_is_not_stored
+                q07_a_follower_stands_behind_its_head
+                q08_evicting_a_letter_of_an_unknown_sequence_changes_nothing
+                q09_evicting_an_unknown_letter_changes_nothing
+                q10_evicting_the_last_letter_closes_its_sequence
+                q11_requeueing_in_an_empty_queue_is_refused
+                q12_requeueing_another_letter_is_refused
+                q13_a_requeue_stores_the_cause_and_touches_the_letter
+                q14_only_the_sequence_of_a_letter_is_contained
+                q15_a_sequence_lists_nothing_until_a_letter_comes
+                q16_a_sequence_lists_its_letters_in_the_order_they_came
+                q17_letters_that_came_alternately_are_listed_by_sequence
+                q18_a_queue_with_all_its_sequences_is_full_for_a_new_one
+                q19_a_sequence_with_all_its_letters_is_full
+                q20_the_size_counts_all_letters
+                q21_the_size_of_a_sequence_counts_only_its_letters
+                q22_the_number_of_sequences_counts_each_once
+                q23_an_empty_queue_gives_no_work
+                q24_a_letter_that_was_handled_leaves_and_closes_its_sequence
+                q25_the_payload_comes_back_byte_for_byte
+                q26_a_letter_that_failed_again_stays_with_its_new_cause_and_diagnostics
+                q27_the_oldest_touched_sequence_comes_first
+                q28_a_run_works_down_one_sequence_and_leaves_the_others
+                q29_a_long_sequence_is_worked_down_in_order
+                q30_a_sequence_in_work_is_not_given_to_a_second_worker
+                q31_a_filter_that_fits_nothing_gives_no_work
+                q32_a_filter_that_fits_nothing_leaves_every_sequence
+                q33_a_filter_picks_its_own_sequence
+                q34_a_filter_leaves_what_it_did_not_pick
+                q35_a_filter_sees_the_head_and_the_run_takes_the_whole_sequence
+                q36_a_picked_letter_that_fails_again_stays
+                q37_a_picked_sequence_in_work_is_not_given_to_a_second_worker
+                q38_clearing_leaves_no_sequence
+                x01_after_its_lease_ended_a_sequence_may_be_taken_by_another
+                x03_a_worker_that_lost_its_lease_stops_before_the_next_letter
+                x04_a_worker_that_gives_up_frees_the_sequence_at_once
+                x07_a_requeue_leaves_the_letters_behind_untouched_and_in_order
+                x08_a_requeued_sequence_goes_behind_those_touched_before_it
+                x09_a_requeue_without_a_cause_keeps_the_old_one_and_touches_the_letter
+                x11_a_match_behind_many_older_sequences_is_found
+                x12_a_long_sequence_is_listed_in_pages_without_gaps_or_repetitions
+                x13_a_sequence_of_the_largest_size_is_worked_down_to_its_end
+                x14_two_appends_to_one_new_sequence_are_both_stored
+                x16_sequences_whose_names_look_alike_are_kept_apart
+                x18_a_queue_with_all_its_sequences_still_takes_followers
+                x19_clearing_leaves_a_worker_its_head_and_the_worker_ends_quietly
+                x23_a_letter_in_the_middle_keeps_its_place
+                h01_a_message_that_is_not_handed_off_leaves_no_trace
+                h02_the_next_message_of_a_blocked_sequence_is_appended
+                h03_a_failed_message_is_contained
+                h08_a_reset_empties_the_queue
+                h10_processing_an_empty_queue_does_nothing
+                h11_a_retry_that_succeeds_empties_its_sequence
+                h12_processing_one_of_two_sequences_removes_only_that
+                h13_a_retry_that_fails_leaves_the_letter
+                h14_to_h16_cause_and_diagnostics_are_stored_as_the_policy_gave_them
+                h22_h23_a_policy_that_gives_up_on_retry_closes_the_letter
+                h24_a_policy_that_requeues_sets_the_new_cause
+                h26_a_letter_is_requeued_twice_and_then_given_up
+                i02_the_followers_of_a_failed_message_wait_in_order
+                i03_all_three_succeed_on_retry_and_the_sequence_is_gone
+                i04_the_third_fails_on_retry_and_stays_alone
+                i06_what_was_known_at_the_failure_is_there_at_the_retry
+                i08_forty_sequences_are_retried_without_loss_or_repetition
+                i09_i10_a_replaced_or_shortened_cause_is_stored_as_given
+                i12_letters_are_listed_by_index_whatever_the_order_of_their_return
+                i13_a_letter_of_one_component_is_not_in_the_queue_of_another
+                i14_followers_go_only_to_the_queue_that_is_blocked
+                i15_one_message_can_have_a_letter_in_each_queue
+                i16_working_one_queue_down_leaves_the_other
+                i17_clearing_one_queue_leaves_the_other
+                k01_an_empty_queue_has_no_open_sequence
+                k03_an_opened_sequence_is_told
+                k05_an_append_opens_nothing_new
+                k06_a_cleared_queue_has_no_open_sequence
+                k08_a_new_owner_is_told_every_open_sequence
+                k12_not_open_names_a_revision_before_any_later_opening
+                k13_a_sequence_opened_by_somebody_else_is_told
+                k14_many_open_sequences_come_in_pages
+                k37_a_closed_sequence_is_not_told_to_a_new_owner
+                k39_a_sequence_that_was_opened_again_is_told_again
+                k64_a_restored_sequence_is_told_like_an_opened_one
+                k65_the_revision_of_one_queue_says_nothing_about_another
+                fw01_a_full_letter_is_taken
+                fw02_a_letter_without_anything_optional_is_taken
+                fw03_every_field_comes_back_as_it_was
+                fw04_an_unknown_letter_is_none
+                fw05_letters_are_listed_by_their_queue
+                fw06_what_was_missing_stays_missing
+                fw07_taking_a_message_twice_keeps_the_first_letter
+                fw08_an_unknown_queue_counts_nothing
+                fw09_letters_are_counted_by_their_queue
+                fw10_closed_letters_do_not_count_as_open
+                a_message_handed_off_twice_has_one_letter
+                a_message_whose_letter_was_closed_is_held_closed
+                a_held_letter_is_not_changed
+                the_store_gives_index_and_times
+                the_index_grows_on_after_a_sequence_was_closed
+                a_message_that_is_skipped_blocks_nobody
+                a_state_that_does_not_fit_its_placement_is_refused
+                the_answers_of_a_batch_stand_in_its_order
+                a_batch_is_stored_in_its_order
+                an_empty_batch_is_no_error
+                a_refused_message_leaves_no_trace_and_may_come_again
+                an_old_grant_can_hand_off_nothing
+                a_grant_that_was_never_given_can_hand_off_nothing
+                grants_of_other_partitions_and_queues_stay
+                grants_stand_in_the_order_of_the_partitions
+                one_bad_grant_spoils_only_its_own_items
+                the_horizon_is_the_highest_offset_ever_handed_off
+                the_horizon_stays_when_its_letters_are_closed
+                a_skipped_message_raises_the_horizon
+                a_message_that_was_not_stored_does_not_raise_the_horizon
+                look_ups_answer_in_the_order_of_the_question
+                a_note_on_attempts_comes_back_as_it_was
+                a_newer_note_replaces_the_older_one
+                notes_belong_to_their_partition_and_queue
+                notes_are_forgotten_up_to_and_with_an_offset
+                a_letter_that_failed_again_does_not_lose_its_place_to_redelivery
+                a_retry_is_claimed_at_its_due_time_and_not_before
+                the_earliest_due_is_claimed_first
+                no_more_than_the_limit_is_claimed
+                a_waiting_head_is_due_at_once
+                a_waiting_letter_is_due_once_its_head_has_left
+                heads_that_need_a_person_are_not_claimed
+                a_leased_sequence_is_not_claimed_again
+                a_lease_names_its_sequence_owner_and_end
+                a_lease_that_ended_frees_the_sequence
+                a_settlement_after_the_lease_ended_is_fenced
+                a_settlement_under_an_old_fence_is_refused
+                a_second_settlement_of_one_letter_is_refused
+                the_fence_grows_on_after_a_sequence_was_closed
+                a_renewed_lease_lasts_from_now
+                a_lease_that_ended_cannot_be_renewed
+                a_renewal_counts_for_the_settlement_whichever_copy_is_shown
+                a_released_lease_frees_the_sequence_unchanged
+                releasing_an_old_lease_is_no_error_and_frees_nothing
+                a_resolved_head_gives_the_lease_to_the_next_letter
+                a_letter_appended_meanwhile_is_handled_in_the_same_run
+                a_retry_stops_before_a_letter_that_needs_a_person
+                a_retry_stops_before_a_letter_that_is_not_due
+                a_retry_stops_when_its_sequence_was_paused
+                a_replay_goes_on_whatever_the_state
+                a_requeue_writes_all_it_is_given_and_frees_the_sequence
+                a_waiting_letter_that_fails_gets_its_first_cause
+                a_requeue_cannot_close_a_letter
+                a_success_is_remembered_in_the_history
+                leaving_out_and_giving_up_are_audited
+                the_next_due_time_is_the_earliest_of_all
+                a_leased_sequence_is_due_at_the_end_of_its_lease
+                a_replayed_sequence_is_not_due_before_its_time
+                a_paused_sequence_is_not_claimed_until_it_is_resumed
+                a_paused_sequence_makes_nothing_due
+                a_pause_of_another_consumer_holds_nothing_back
+                claims_keep_to_their_queue
+                a_sequence_of_ten_thousand_letters_drains
+                appending_and_closing_exclude_each_other
+                many_workers_never_share_a_sequence
+                an_act_changes_the_state_and_touches_the_letter
+                a_head_taken_out_by_hand_releases_those_behind_it
+                a_letter_in_the_middle_can_be_taken_out
+                a_released_letter_runs_again_now_with_fresh_attempts
+                a_parked_head_holds_its_sequence_until_it_is_released
+                a_restored_letter_is_dead_in_its_old_place
+                a_restored_head_is_the_head_again
+                a_restored_letter_opens_its_closed_sequence
+                a_letter_restored_into_a_sequence_opened_since_goes_first
+                only_evicted_letters_are_restored
+                closed_letters_can_only_be_restored
+                the_head_of_a_sequence_in_work_is_left_to_the_worker
+                a_letter_is_not_restored_in_front_of_a_worker
+                after_the_lease_ended_a_person_may_act_and_the_worker_may_not
+                every_act_is_audited_with_who_why_before_and_after
+                an_act_that_is_refused_is_not_audited
+                the_audit_comes_in_pages
+                clearing_is_audited_once_and_can_be_taken_back
+                clearing_after_the_lease_ended_takes_the_head_too
+                a_pause_says_who_why_and_since_when
+                every_scope_can_be_paused_and_resumed
+                pausing_what_is_paused_replaces_who_and_why
+                pauses_and_their_ends_are_audited
+                the_heads_come_oldest_touched_first
+                paging_finds_every_sequence_exactly_once
+                only_heads_are_listed
+                a_cursor_that_makes_no_sense_is_refused
+                a_sequence_is_listed_from_an_index_on
+                closed_letters_are_not_listed_but_can_be_read
+                the_counts_follow_every_change
+                leases_change_no_letter
+            }
+        }
+    };
+}
