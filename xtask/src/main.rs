@@ -1,2 +1,109 @@
-//! x
-fn main() {}
+//! Lazaret's own build tasks: `cargo xtask COMMAND`.
+//!
+//! - `steps`: what `cargo xtask test` runs, in order.
+//! - `process`: runs a program and reads along.
+//! - `dependencies`, `licence`: what the project may depend on.
+//! - `pass_on`: the commands that hand their arguments to a program of the workspace.
+
+mod dependencies;
+mod licence;
+mod pass_on;
+mod process;
+mod steps;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Lazaret's build tasks
+
+usage: cargo xtask COMMAND [ARGUMENTS]
+
+  test                       run every check; the last line says how many tests passed
+  ci                         the same
+  sim [ARGUMENTS]            run the simulation, built for release; it gets all arguments, such as
+                               --seeds N   how many seeds
+                               --seed S    this seed only
+                               --from S    begin with this seed
+  bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
+                               --json FILE   write the results there too
+                               --quick       fewer and shorter measurements
+                             NAME is core unless given
+  deps                       check licences, banned crates, and what lazaret-core depends on
+  help                       this text
+
+exit codes: 0 all is well, 1 a check failed, 2 wrong usage
+";
+
+/// Why a task did not succeed.
+#[derive(Debug)]
+enum Failed {
+    /// The command line makes no sense.
+    Usage(String),
+    /// A check failed, or a program could not be run.
+    Check(String),
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed::Check(why)) => {
+            eprintln!("{why}");
+            ExitCode::from(1)
+        }
+        Err(Failed::Usage(why)) => {
+            eprintln!("{why}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), Failed> {
+    let Some((command, rest)) = arguments.split_first() else {
+        return Err(Failed::Usage("a command is missing".to_owned()));
+    };
+    if arguments.iter().any(|argument| matches!(&**argument, "--help" | "-h")) {
+        print!("{HELP}");
+        return Ok(());
+    }
+    match (&**command, rest) {
+        ("help", _) => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ("sim", _) => pass_on::simulation(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("bench", _) => pass_on::benchmark(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("test" | "ci", []) => steps::run().map_err(Failed::Check),
+        ("deps", []) => dependencies::check().map_err(Failed::Check),
+        ("test" | "ci" | "deps", _) => Err(Failed::Usage(format!("{command} takes no arguments"))),
+        _ => Err(Failed::Usage(format!("there is no command {command:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage_error(arguments: &[&str]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        match run(&arguments) {
+            Err(Failed::Usage(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_command_line_that_makes_no_sense_is_a_usage_error() {
+        assert_eq!(usage_error(&["fly"]), r#"there is no command "fly""#);
+        assert_eq!(usage_error(&["test", "--fast"]), "test takes no arguments");
+        assert_eq!(usage_error(&[]), "a command is missing");
+    }
+
+    #[test]
+    fn help_is_no_error() {
+        for arguments in [&["help"][..], &["--help"], &["sim", "--help"]] {
+            let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+            assert!(run(&arguments).is_ok(), "{arguments:?}");
+        }
+    }
+}

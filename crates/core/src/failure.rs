@@ -474,11 +474,11 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
-    struct Outer(#[source] std::fmt::Error);
+    struct Outer(#[source] fmt::Error);
 
     #[test]
     fn an_error_brings_its_type_message_and_chain() {
-        let failure = HandlerError::from(Outer(std::fmt::Error)).failure();
+        let failure = HandlerError::from(Outer(fmt::Error)).failure();
         assert!(failure.error_type.ends_with("::Outer"), "{}", failure.error_type);
         assert_eq!(failure.message, "outer");
         assert_eq!(failure.chain.len(), 1);

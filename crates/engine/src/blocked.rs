@@ -33,7 +33,8 @@ impl BlockedSet {
     }
 
     /// Whether the sequence may be open. `false` is certain.
-    pub(crate) fn maybe(&self, sequence: SequenceHash) -> bool {
+    #[doc(hidden)]
+    pub fn maybe(&self, sequence: SequenceHash) -> bool {
         match &self.form {
             Form::Exact(table) => table.len > 0 && table.contains(pack(sequence)),
             Form::Filter(filter) => filter.contains(pack(sequence)),
@@ -41,7 +42,8 @@ impl BlockedSet {
     }
 
     /// Notes that the sequence is open. Twice is once.
-    pub(crate) fn insert(&mut self, sequence: SequenceHash) {
+    #[doc(hidden)]
+    pub fn insert(&mut self, sequence: SequenceHash) {
         match &mut self.form {
             Form::Exact(table) if table.len < self.limit || table.contains(pack(sequence)) => {
                 table.insert(pack(sequence));
@@ -57,7 +59,8 @@ impl BlockedSet {
     }
 
     /// Notes that the sequence is closed. A filter cannot forget; it goes on saying "maybe".
-    pub(crate) fn remove(&mut self, sequence: SequenceHash) {
+    #[doc(hidden)]
+    pub fn remove(&mut self, sequence: SequenceHash) {
         if let Form::Exact(table) = &mut self.form {
             table.remove(pack(sequence));
         }

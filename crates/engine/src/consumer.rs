@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazaret_core::handler::{BoxHandler, Handler, handler};
 use lazaret_core::store::{Limits, Store};
@@ -82,9 +82,6 @@ impl Consumer {
         }
         // Retries may take half of the attempts that run at once, so that live messages always find room (I3).
         let places = Arc::new(Semaphore::new((shared.options.concurrency / 2).max(1)));
-        if let Err(error) = lookout::reload_pauses(&shared).await {
-            tracing::warn!(%error, "pauses could not be read yet");
-        }
         for component in &components {
             tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
         }
@@ -100,6 +97,7 @@ impl Consumer {
             }
         }
         drop(tasks);
+        shared.ended.store(true, Ordering::Release);
         match shared.take_stopped() {
             Some(error) => Err(error),
             None => Ok(shared.counters.read()),

@@ -1,5 +1,6 @@
 //! The way to talk to a consumer while it runs, and to replay its letters.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use lazaret_core::policy::BreakerState;
@@ -149,18 +150,28 @@ impl Replayer {
     pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
         let started = self.component.shared.now();
         let mut report = ReplayReport::default();
+        // Heads come by their time of touch, and one that fails goes to the end. The store's clock may lag behind ours
+        // or tick slowly, so time alone does not tell which ones had their turn.
+        let mut held = HashSet::new();
         let mut after = None;
         loop {
             let store = &self.component.shared.store;
             let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
             for head in &page.heads {
                 if head.last_touched_at > started {
-                    // Heads come by their time of touch: from here on they were touched by this replay.
+                    // From here on they were touched after this replay began.
                     return Ok(report);
+                }
+                let hash = self.component.shared.hasher.hash(head.sequence.as_str());
+                if held.contains(&hash) {
+                    continue;
                 }
                 match self.run(&head.sequence, operation).await? {
                     Some(RunEnd::Closed) => report.closed += 1,
-                    Some(RunEnd::Held) => report.held += 1,
+                    Some(RunEnd::Held) => {
+                        report.held += 1;
+                        held.insert(hash);
+                    }
                     Some(RunEnd::Stopped) | None => report.skipped += 1,
                 }
             }

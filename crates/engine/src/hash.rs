@@ -10,23 +10,25 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A sequence, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SequenceHash {
+pub struct SequenceHash {
     pub(crate) high: u64,
     pub(crate) low: u64,
 }
 
 /// Hashes sequence ids under one engine's secret.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SequenceHasher {
+pub struct SequenceHasher {
     keyed: SipHasher13,
 }
 
 impl SequenceHasher {
-    pub(crate) fn new(secret: u64) -> Self {
+    /// A hasher under this secret.
+    pub fn new(secret: u64) -> Self {
         Self { keyed: SipHasher13::new_with_keys(secret, !secret.rotate_left(29)) }
     }
 
-    pub(crate) fn hash(&self, sequence: &str) -> SequenceHash {
+    /// The hash of a sequence id.
+    pub fn hash(&self, sequence: &str) -> SequenceHash {
         let mut hasher = self.keyed;
         hasher.write(sequence.as_bytes());
         let hash = hasher.finish128();

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::events::{Counters, Event};
 use crate::feed::{self, Shards};
 use crate::journey::Fate;
+use crate::lookout;
 use crate::mailbox::Mailbox;
 use crate::patience::patiently;
 use crate::shard::{Notice, Parcel, Ticket, ToShard};
@@ -78,6 +79,8 @@ pub(crate) struct Intake {
     /// The source was read to its end.
     ended: bool,
     draining: bool,
+    /// When a drain must be over.
+    drain_until: Option<Instant>,
     source_rest: Option<Instant>,
     idle_check: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
     next_idle_check: Instant,
@@ -105,6 +108,7 @@ impl Intake {
             next_commit: None,
             ended: false,
             draining: false,
+            drain_until: None,
             source_rest: None,
             idle_check: None,
             next_idle_check: Instant::now(),
@@ -470,19 +474,24 @@ impl Intake {
         }
     }
 
-    /// The earliest time at which a partition that goes must be looked at again.
+    /// The earliest time at which what goes must be looked at again: partitions, and stored sequences at the end.
     fn deadline(&self) -> Option<Instant> {
-        let deadlines = self.slots.iter().filter_map(|slot| match &slot.stage {
+        let runs = self.drain_until.filter(|_| self.shared.runs.load(Ordering::Acquire) > 0);
+        let runs = runs.map(|until| if self.shared.cut.is_cancelled() { until + GRACE } else { until });
+        let slots = self.slots.iter().filter_map(|slot| match &slot.stage {
             Stage::Leaving { tenure: Some(tenure), deadline, .. } if tenure.gone.is_cancelled() => {
                 Some(*deadline + GRACE)
             }
             Stage::Leaving { deadline, .. } => Some(*deadline),
             _ => None,
         });
-        deadlines.min()
+        slots.chain(runs).min()
     }
 
     fn deadline_passed(&mut self) {
+        if self.drain_until.is_some_and(|until| Instant::now() >= until) {
+            self.shared.cut.cancel();
+        }
         for slot in &mut self.slots {
             if let Stage::Leaving { tenure, deadline, .. } = &slot.stage
                 && Instant::now() >= *deadline
@@ -529,12 +538,14 @@ impl Intake {
         for index in 0..self.slots.len() {
             self.leave(index, false);
         }
+        self.drain_until = Some(Instant::now() + self.shared.options.drain_deadline);
         self.update_holds();
     }
 
     fn is_drained(&self) -> bool {
+        let over = || self.drain_until.is_some_and(|until| Instant::now() >= until + GRACE);
         self.slots.iter().all(|slot| matches!(slot.stage, Stage::Free))
-            && self.shared.runs.load(Ordering::Acquire) == 0
+            && (self.shared.runs.load(Ordering::Acquire) == 0 || over())
     }
 
     fn waits_for_idle(&self) -> bool {
@@ -585,6 +596,7 @@ async fn prepare(
     for component in &components {
         let store = &component.shared.store;
         let queue = &component.queue;
+        patiently(component, || lookout::reload_pauses(&component.shared)).await.ok()?;
         let grants = patiently(component, || store.assign(queue, &partitions)).await.ok()?;
         let notes = patiently(component, || store.attempt_notes(queue, &partitions)).await.ok()?;
         patiently(component, || feed::refresh(component, &shards)).await.ok()?;

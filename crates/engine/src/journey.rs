@@ -187,7 +187,7 @@ impl Journey {
 
     /// The message as a letter that waits behind others.
     fn follower(&self) -> HandOff {
-        let letter = self.letter(LetterState::Waiting, None);
+        let letter = self.waiting();
         HandOff { letter, placement: Placement::Behind, grant: Some(self.tenure.grant(self.component.index)) }
     }
 
@@ -224,6 +224,11 @@ impl Journey {
             permit = permits.acquire_owned() => permit.map_err(|_| Left)?,
         };
         self.delivery.begin_attempt(attempt);
+        let index = self.component.index;
+        let _again = self
+            .record
+            .clone()
+            .map(|record| self.open.trying_again(index, &self.delivery.message().id, record));
         let started = Instant::now();
         let outcome = match &self.component.shared.options.inbox {
             Some(inbox) => attempt::run_once(&self.component, &self.delivery, inbox).await,
@@ -300,8 +305,7 @@ impl Journey {
 
     /// The sequence is paused: the message waits for its end in the store, so that the lane is free.
     async fn sidetrack(&self) -> Result<(), Left> {
-        let letter = self.letter(LetterState::Waiting, None);
-        self.store_letter(letter, Placement::Open).await
+        self.store_letter(self.waiting(), Placement::Open).await
     }
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
@@ -334,7 +338,7 @@ impl Journey {
         }
         let entry =
             judge::attempt_record(&self.component, AttemptKind::Live, attempt, took, Some(&judged.failure));
-        let record = Record::failed(self.record.take(), entry, judged.failure);
+        let record = Record::failed(self.record.take(), attempt, entry, judged.failure);
         let step = judge::next_step(&self.component, &self.delivery, judged.verdict, &record, false);
         self.record = Some(record);
         let stays = shared.options.dead_letter.is_none();
@@ -412,6 +416,14 @@ impl Journey {
 
     fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Letter {
         judge::write_letter(&self.component, &self.delivery, &self.sequence, state, due, self.record.as_ref())
+    }
+
+    /// The message as a letter that waits in its own sequence, whatever the strategy: it is held back as one of its
+    /// sequence, not for a failure of its own.
+    fn waiting(&self) -> Letter {
+        let mut letter = self.letter(LetterState::Waiting, None);
+        letter.sequence = self.sequence.clone();
+        letter
     }
 
     /// Hands the letter off until it is durable.
@@ -543,7 +555,8 @@ impl Desk for LiveDesk {
             Duration::ZERO,
             Some(&failure),
         );
-        let record = Record::failed(None, entry, failure);
+        let earlier = self.open.earlier_failures(self.component.index, &message.id);
+        let record = Record::failed(earlier, delivery.attempt(), entry, failure);
         let state = LetterState::Dead;
         let letter = judge::write_letter(&self.component, delivery, &sequence, state, None, Some(&record));
         let tenure = self.open.tenure(&message.partition());

@@ -57,8 +57,13 @@ impl Record {
         })
     }
 
-    /// The next automatic attempt failed.
-    pub(crate) fn failed(earlier: Option<Self>, attempt: AttemptRecord, failure: Failure) -> Self {
+    /// An attempt failed; `attempts` is how many automatic ones there were with it.
+    pub(crate) fn failed(
+        earlier: Option<Self>,
+        attempts: u32,
+        attempt: AttemptRecord,
+        failure: Failure,
+    ) -> Self {
         let previous = earlier.as_ref().map(|r| (r.failure.fingerprint, r.same_failure));
         let same_failure = run_length(previous, failure.fingerprint);
         let first_failed_at = earlier.as_ref().map_or(attempt.at, |r| r.first_failed_at);
@@ -66,7 +71,7 @@ impl Record {
         if history.len() == HISTORY_LIMIT {
             history.remove(1);
         }
-        let (attempts, last_failed_at) = (attempt.attempt, attempt.at);
+        let last_failed_at = attempt.at;
         history.push(attempt);
         Self { attempts, first_failed_at, last_failed_at, failure, same_failure, history }
     }
@@ -87,7 +92,9 @@ pub(crate) fn classify(
     attempt: u32,
 ) -> Judged {
     let shared = &component.shared;
-    let mut failure = error.failure_in(delivery.phase());
+    // I10: reading an error runs the user's code down its cause chain.
+    let mut failure = guarded(|| error.failure_in(delivery.phase()))
+        .unwrap_or_else(|panic| panic.failure_in(delivery.phase()));
     if !shared.options.dead_letter.as_ref().is_some_and(|options| options.include_backtrace) {
         failure.backtrace = None;
     }

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::Partition;
+use lazaret_core::{MessageId, Partition};
 
 use crate::blocked::BlockedSet;
 use crate::hash::SequenceHash;
+use crate::judge::Record;
 use crate::tenure::Tenure;
 
 /// The open sequences of each component, as far as one shard is concerned.
@@ -26,6 +27,20 @@ struct State {
     /// The highest revision of each queue that was applied from the store's list.
     revisions: Vec<u64>,
     tenures: HashMap<Partition, Arc<Tenure>>,
+    /// How messages failed before that are being tried again now, for handlers that give them up.
+    failures: HashMap<(usize, MessageId), Record>,
+}
+
+/// A message is being tried again as long as this lives.
+pub(crate) struct TryingAgain {
+    open: Arc<OpenSequences>,
+    key: (usize, MessageId),
+}
+
+impl Drop for TryingAgain {
+    fn drop(&mut self) {
+        self.open.lock().failures.remove(&self.key);
+    }
 }
 
 impl OpenSequences {
@@ -37,6 +52,7 @@ impl OpenSequences {
                 running: HashMap::new(),
                 revisions: vec![0; components],
                 tenures: HashMap::new(),
+                failures: HashMap::new(),
             }),
         }
     }
@@ -94,6 +110,23 @@ impl OpenSequences {
         if closed && !reopened {
             state.blocked[component].remove(sequence);
         }
+    }
+
+    /// A message that failed before is being tried again.
+    pub(crate) fn trying_again(
+        self: &Arc<Self>,
+        component: usize,
+        message: &MessageId,
+        record: Record,
+    ) -> TryingAgain {
+        let key = (component, message.clone());
+        self.lock().failures.insert(key.clone(), record);
+        TryingAgain { open: self.clone(), key }
+    }
+
+    /// How the message that is being tried failed before.
+    pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<Record> {
+        self.lock().failures.get(&(component, message.clone())).cloned()
     }
 
     pub(crate) fn set_tenure(&self, tenure: &Arc<Tenure>) {

@@ -49,4 +49,7 @@ pub use consumer::{Builder, Consumer};
 pub use error::{BuildError, Error};
 pub use events::{Event, Observer, Stats};
 pub use handle::{Handle, ReplayReport, Replayer};
+// For the benchmark of the blocked set; nobody else needs them.
+#[doc(hidden)]
+pub use hash::{SequenceHash, SequenceHasher};
 pub use options::{DeadLetterOptions, Filter, InboxOptions, Options};

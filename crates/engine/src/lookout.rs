@@ -46,6 +46,8 @@ async fn look(shared: &Arc<Shared>, components: &[Arc<Component>], shards: &Shar
 
 /// Takes over the pauses that the store knows, and tells what changed.
 pub(crate) async fn reload_pauses(shared: &Arc<Shared>) -> Result<()> {
+    // One at a time: an answer from before a pause must not be applied after it.
+    let _turn = shared.reloading.lock().await;
     let pauses = shared.store.pauses(&shared.name).await?;
     let (new, gone) = shared.gate.set_pauses(pauses);
     for pause in &new {

@@ -70,6 +70,14 @@ pub(crate) enum ToShard {
 /// A lane: one component's view of one sequence.
 type LaneKey = (u32, u64);
 
+/// The messages that queue behind the one that is on its way.
+#[derive(Default)]
+struct Lane {
+    queue: VecDeque<Parcel>,
+    /// How many of them are to be taken one by one: the sequence looked open and was not.
+    singly: usize,
+}
+
 /// A parcel that may start as soon as there is a permit.
 struct Ready {
     parcel: Parcel,
@@ -115,8 +123,8 @@ pub(crate) struct Shard {
     mailbox: Arc<Mailbox<ToShard>>,
     notices: Arc<Mailbox<Notice>>,
     tenures: Vec<Option<Arc<Tenure>>>,
-    /// Lanes that are busy, with the messages that queue in them.
-    lanes: HashMap<LaneKey, VecDeque<Parcel>, BuildHasherDefault<Identity>>,
+    /// Lanes that are busy.
+    lanes: HashMap<LaneKey, Lane, BuildHasherDefault<Identity>>,
     ready: VecDeque<Ready>,
     work: FuturesUnordered<Work>,
     /// A permit at hand for messages that end at their first poll.
@@ -216,6 +224,10 @@ impl Shard {
 
     /// Gives up what was not started of a partition that goes. Lanes whose next message was among them move on.
     fn give_up(&mut self, slot: u32, generation: u32) {
+        // What still comes back from the store unplaced must not start any more.
+        if let Some(tenure) = self.tenures.get_mut(slot as usize) {
+            tenure.take_if(|tenure| tenure.generation == generation);
+        }
         let leaves = |parcel: &Parcel| parcel.ticket.slot == slot && parcel.ticket.generation == generation;
         let pending = &mut self.pending;
         let mut freed = Vec::new();
@@ -229,8 +241,8 @@ impl Shard {
             }
             !gone
         });
-        for queue in self.lanes.values_mut() {
-            queue.retain(|parcel| {
+        for lane in self.lanes.values_mut() {
+            lane.queue.retain(|parcel| {
                 let gone = leaves(parcel);
                 if gone {
                     pending.push(Notice { ticket: parcel.ticket, fate: Fate::Left });
@@ -264,9 +276,9 @@ impl Shard {
         let lane = lane_of(&parcel);
         if !holds_lane
             && !self.lanes.is_empty()
-            && let Some(queue) = self.lanes.get_mut(&lane)
+            && let Some(lane) = self.lanes.get_mut(&lane)
         {
-            queue.push_back(parcel);
+            lane.queue.push_back(parcel);
             return;
         }
         let index = parcel.component as usize;
@@ -345,11 +357,14 @@ impl Shard {
                 self.next_in_lane(lane);
             }
             Done::Appended(lane, parcels) => {
-                let queue = self.lanes.entry(lane).or_default();
+                let back = self.lanes.entry(lane).or_default();
                 for (parcel, fate) in parcels.into_iter().rev() {
                     match fate {
                         Some(fate) => self.pending.push(Notice { ticket: parcel.ticket, fate }),
-                        None => queue.push_front(parcel),
+                        None => {
+                            back.queue.push_front(parcel);
+                            back.singly += 1;
+                        }
                     }
                 }
                 self.next_in_lane(lane);
@@ -360,19 +375,22 @@ impl Shard {
 
     /// The lane is free for its next message, or for all of them when the sequence is open in the store.
     fn next_in_lane(&mut self, lane: LaneKey) {
-        let Some(queue) = self.lanes.get_mut(&lane) else { return };
-        let Some(parcel) = queue.pop_front() else {
+        let Some(queued) = self.lanes.get_mut(&lane) else { return };
+        let Some(parcel) = queued.queue.pop_front() else {
             self.lanes.remove(&lane);
             return;
         };
-        if queue.is_empty() || parcel.misfit || !self.is_blocked(parcel.component as usize, parcel.hash) {
+        let alone = queued.queue.is_empty() || queued.singly > 0 || parcel.misfit;
+        queued.singly = queued.singly.saturating_sub(1);
+        if alone || !self.is_blocked(parcel.component as usize, parcel.hash) {
             self.ready.push_back(Ready { parcel, holds_lane: true });
             return;
         }
-        let Some(queue) = self.lanes.get_mut(&lane) else { return };
         let mut parcels = vec![parcel];
-        while let Some(next) = queue.pop_front_if(|next| !next.misfit) {
-            parcels.push(next);
+        if let Some(queued) = self.lanes.get_mut(&lane) {
+            while let Some(next) = queued.queue.pop_front_if(|next| !next.misfit) {
+                parcels.push(next);
+            }
         }
         self.append(lane, parcels);
     }

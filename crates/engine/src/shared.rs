@@ -37,10 +37,16 @@ pub(crate) struct Shared {
     pub(crate) runs: AtomicUsize,
     /// So many letters wait for a retry that no more messages should be read.
     pub(crate) backlog_full: AtomicBool,
+    /// Held while the pauses are read and taken over.
+    pub(crate) reloading: tokio::sync::Mutex<()>,
     /// A run ended, or something else that matters to whoever waits for silence.
     pub(crate) calmer: Notify,
     /// Cancelled when the consumer shall end.
     pub(crate) drain: CancellationToken,
+    /// Cancelled when the time for that is up: stored sequences that are still being worked on are dropped.
+    pub(crate) cut: CancellationToken,
+    /// The run is over.
+    pub(crate) ended: AtomicBool,
     budget: Mutex<Budget>,
     fuse: Option<Mutex<Fuse>>,
     stopped: Mutex<Option<Error>>,
@@ -86,8 +92,11 @@ impl Shared {
             counters: Counters::default(),
             runs: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
+            reloading: tokio::sync::Mutex::new(()),
             calmer: Notify::new(),
             drain: CancellationToken::new(),
+            cut: CancellationToken::new(),
+            ended: AtomicBool::new(false),
             budget: Mutex::new(Budget::new(options.budget.clone())),
             fuse: options.fuse.clone().map(|policy| Mutex::new(Fuse::new(policy))),
             stopped: Mutex::new(None),
@@ -156,6 +165,27 @@ impl Shared {
         self.drain.cancel();
     }
 
+    /// Whether the consumer is about to end. Before and after its run it is not: replays work then.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.drain.is_cancelled() && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the consumer is about to end.
+    pub(crate) async fn stopping(&self) {
+        if self.ended.load(Ordering::Acquire) {
+            return std::future::pending().await;
+        }
+        self.drain.cancelled().await;
+    }
+
+    /// Resolves when the time for ending is up.
+    pub(crate) async fn cutting(&self) {
+        if self.ended.load(Ordering::Acquire) {
+            return std::future::pending().await;
+        }
+        self.cut.cancelled().await;
+    }
+
     pub(crate) fn take_stopped(&self) -> Option<Error> {
         self.stopped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -216,7 +246,7 @@ impl RunGuard {
 impl Drop for RunGuard {
     fn drop(&mut self) {
         self.0.shared.runs.fetch_sub(1, Ordering::AcqRel);
-        // A place is free, and what was run may be due again.
+        // What was run may be due again.
         self.0.due.notify_one();
         self.0.shared.calmer.notify_one();
     }

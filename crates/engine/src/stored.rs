@@ -11,7 +11,7 @@ use lazaret_core::handler::{Delivery, Desk};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Decision, Stage};
 use lazaret_core::store::{Certainty, Claim, ErrorKind, Lease, Requeue, Settled, Settlement, StoreError};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, Timestamp};
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome};
@@ -74,6 +74,7 @@ impl Run {
             biased;
             end = self.letters(hash) => end,
             () = keep_lease(&component, &lease, claimed_at) => RunEnd::Stopped,
+            () = component.shared.cutting() => give_back(&component, &lease).await,
         };
         if let Some(open) = &open {
             open.run_ended(index, hash, end == RunEnd::Closed);
@@ -91,15 +92,17 @@ impl Run {
                 Some(Settled::Next(letter)) => next = Some(*letter),
                 Some(Settled::Closed) => return RunEnd::Closed,
                 Some(Settled::Requeued | Settled::Blocked) => return RunEnd::Held,
-                None => {
-                    // Best effort: a lease that is not given back ends by itself.
-                    let _ = component.shared.store.release(&lease).await;
-                    return RunEnd::Stopped;
-                }
+                None => return give_back(&component, &lease).await,
             }
         }
         RunEnd::Held
     }
+}
+
+/// Gives the lease of a run back that was broken off. Best effort: a lease that is not given back ends by itself.
+async fn give_back(component: &Component, lease: &Lease) -> RunEnd {
+    let _ = component.shared.store.release(lease).await;
+    RunEnd::Stopped
 }
 
 /// Renews the lease until that fails. Returns while there is still time left on it, so that the work is dropped before
@@ -146,7 +149,7 @@ impl Turn<'_> {
             && *self.purpose == Purpose::Retry
         {
             // I12: the store's clock said that it is due; ours must agree.
-            shared.sleep_until(due).await;
+            self.sleep_until(due).await?;
         }
         let record = Record::from_letter(&letter);
         if *self.purpose == Purpose::Retry
@@ -161,19 +164,21 @@ impl Turn<'_> {
         };
         let permit = tokio::select! {
             biased;
-            () = shared.drain.cancelled() => return None,
+            () = shared.stopping() => return None,
             permit = shared.permits.acquire() => permit.ok()?,
         };
-        let attempt = letter.attempts + u32::from(*self.purpose == Purpose::Retry || letter.cause.is_none());
+        let attempt = letter.attempts + letter.replay_attempts + 1;
         if let Some(due) = letter.due_at {
             let lateness = until(due, shared.now());
             shared.tell(&Event::RetryStarted { queue: &self.component.queue, attempt, lateness });
         }
-        Counters::add(&shared.counters.retries, 1);
+        if record.is_some() {
+            Counters::add(&shared.counters.retries, 1);
+        }
         let letter = Arc::new(letter);
         let wish = Arc::new(StoredDesk::default());
         let delivery = Delivery::for_letter(letter.clone(), self.operation()).with_desk(wish.clone());
-        delivery.begin_attempt(attempt.max(1));
+        delivery.begin_attempt(attempt);
         let started = Instant::now();
         let outcome = match &shared.options.inbox {
             Some(inbox) => attempt::run_once(self.component, &delivery, inbox).await,
@@ -184,6 +189,16 @@ impl Turn<'_> {
         self.settle(&letter, settlement?).await
     }
 
+    /// Sleeps until then, or until the consumer drains (`None`).
+    async fn sleep_until(&self, time: Timestamp) -> Option<()> {
+        let shared = &self.component.shared;
+        tokio::select! {
+            biased;
+            () = shared.stopping() => None,
+            () = shared.sleep_until(time) => Some(()),
+        }
+    }
+
     fn operation(&self) -> Option<String> {
         match self.purpose {
             Purpose::Retry => None,
@@ -191,11 +206,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether the letter may not be tried again by itself, whatever changed since it was written (I4).
+    /// Whether the letter may not be tried again by itself, whatever changed since it was written (I4). A letter that
+    /// somebody released has no attempts and is tried at least once, however long ago it first failed.
     fn used_up(&self, record: &Record) -> bool {
         let retry = &self.component.shared.options.retry;
-        record.attempts >= retry.max_attempts
-            || retry.expired(record.first_failed_at, self.component.shared.now())
+        let expired = retry.expired(record.first_failed_at, self.component.shared.now());
+        record.attempts >= retry.max_attempts || (record.attempts > 0 && expired)
     }
 
     /// Whether the attempt may start: `Ok(None)` means not now, `Err` that the letter ends instead.
@@ -204,7 +220,7 @@ impl Turn<'_> {
         let replay = *self.purpose != Purpose::Retry;
         loop {
             let now = shared.now();
-            if shared.drain.is_cancelled() {
+            if shared.is_stopping() {
                 return Ok(None);
             }
             let Some(pass) = shared.gate.enter_stored(replay, now) else { return Ok(None) };
@@ -215,7 +231,12 @@ impl Turn<'_> {
             };
             match charge {
                 Charge::Granted => return Ok(Some(pass)),
-                Charge::NotBefore(again) => shared.sleep_until(again).await,
+                Charge::NotBefore(again) => {
+                    drop(pass);
+                    if self.sleep_until(again).await.is_none() {
+                        return Ok(None);
+                    }
+                }
                 Charge::Exhausted(dimension) => {
                     let mut cause = letter.cause.clone();
                     if let Some(cause) = &mut cause {
@@ -270,9 +291,13 @@ impl Turn<'_> {
         }
         let failure = judged.failure;
         let entry = judge::attempt_record(self.component, kind, delivery.attempt(), took, Some(&failure));
-        let record = Record::failed(Record::from_letter(letter), entry, failure.clone());
         let replayed = *self.purpose != Purpose::Retry;
-        let step = if replayed && letter.cause.is_some() {
+        // A replay of a letter that failed before is not an automatic attempt. That of one that only waited is its
+        // first.
+        let automatic = !replayed || letter.cause.is_none();
+        let attempts = letter.attempts + u32::from(automatic);
+        let record = Record::failed(Record::from_letter(letter), attempts, entry, failure.clone());
+        let step = if !automatic {
             // A replay that fails gives no new automatic attempts: the letter stays what it was (I4).
             Step::End { state: letter.state, why: crate::decide::End::Verdict }
         } else {
@@ -298,12 +323,11 @@ impl Turn<'_> {
         let ignored = decision == Decision::Ignore;
         let mut diagnostics = letter.diagnostics.clone();
         diagnostics.extend(delivery.metadata());
-        let counts = !(replayed && letter.cause.is_some());
         Some(Settlement::Requeue(Box::new(Requeue {
             state,
             due_at,
             cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
-            attempts: if counts { record.attempts.max(letter.attempts) } else { letter.attempts },
+            attempts,
             crash_attempts: letter.crash_attempts,
             replay_attempts: letter.replay_attempts + u32::from(replayed),
             poison: shared.options.poison.is_poison(record.same_failure),

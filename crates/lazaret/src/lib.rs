@@ -1,1 +1,88 @@
-//! Lazaret.
+//! Lazaret: the failure-handling layer for event consumers.
+//!
+//! Lazaret stands between an event source and a handler. When the handler fails, it decides by rules whether to retry
+//! now, retry later, park, dead-letter, quarantine or skip. It keeps the messages of one key in order while every other
+//! key flows on, and it never moves the source position past a message whose fate is not durable.
+//!
+//! This crate is the one to add. It re-exports the [vocabulary](#structs), the [`handler`] side, the pure [`policy`]
+//! functions, the contracts for a [`store`] and a [`source`], and the engine that runs a [`Consumer`].
+//!
+#![cfg_attr(feature = "memory", doc = "```")]
+#![cfg_attr(not(feature = "memory"), doc = "```ignore")]
+//! use std::sync::Arc;
+//!
+//! use lazaret::memory::{MemoryLog, MemoryStore};
+//! use lazaret::prelude::*;
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Order {
+//!     id: u32,
+//!     cents: i64,
+//! }
+//!
+//! async fn on_order(Json(order): Json<Order>, Attempt(attempt): Attempt) -> Result<(), HandlerError> {
+//!     if order.cents < 0 {
+//!         // A reason says what kind of failure it is. This kind is not retried: the message becomes a dead letter.
+//!         return Err(HandlerError::msg("a negative total").reason(Reason::DOMAIN_INVALID));
+//!     }
+//!     println!("order {} on attempt {attempt}", order.id);
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let log = MemoryLog::new("orders", 1);
+//! log.push(0, "ada", r#"{"id": 1, "cents": 1250}"#);
+//! log.push(0, "bob", r#"{"id": 2, "cents": -1}"#);
+//! log.push(0, "bob", r#"{"id": 3, "cents": 400}"#);
+//! log.close();
+//! let store = Arc::new(MemoryStore::default());
+//!
+//! let consumer = Consumer::builder("shop")
+//!     .source(log.join())
+//!     .store(store.clone())
+//!     .handler(on_order)
+//!     .options(Options { until_idle: true, ..Options::default() })
+//!     .build()?;
+//! let stats = consumer.run(CancellationToken::new()).await?;
+//!
+//! // Order 1 was handled. Order 2 is dead, and order 3 waits behind it because it has the same key.
+//! let counts = store.counts(&QueueName::of("shop", "shop")).await?;
+//! assert_eq!(stats.handled, 1);
+//! assert_eq!((counts.of(LetterState::Dead), counts.of(LetterState::Waiting)), (1, 1));
+//! assert_eq!(log.committed(0), Some(2));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! - `memory` (default): the `memory` module, a store and a source that live in memory.
+
+pub use lazaret_core::{
+    clock, failure, fingerprint, handler, letter, message, policy, sequence, source, store,
+};
+
+pub use lazaret_core::{
+    Clock, ConsumerName, Failure, Fingerprint, HandlerError, Headers, Letter, LetterId, LetterState,
+    LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName, Reason, Schema,
+    SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict, Verdict,
+};
+pub use lazaret_engine::{
+    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, Handle, InboxOptions, Observer,
+    Options, ReplayReport, Replayer, Stats,
+};
+pub use tokio_util::sync::CancellationToken;
+
+/// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
+#[cfg(feature = "memory")]
+pub mod memory {
+    pub use lazaret_memory::{MemberId, MemoryLog, MemorySource, MemoryStore};
+}
+
+pub mod prelude;
+
+/// Compiles and runs the Rust code of the README, so that it cannot go out of date.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

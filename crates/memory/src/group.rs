@@ -84,9 +84,7 @@ impl Slot {
     /// How many messages lie before the one behind the committed offset, forgotten ones included.
     fn committed_count(&self) -> usize {
         let kept = match self.committed {
-            Some(committed) => self
-                .messages
-                .partition_point(|message| message.position.offset <= committed),
+            Some(committed) => self.messages.partition_point(|message| message.position.offset <= committed),
             None => 0,
         };
         self.forgotten + kept
@@ -94,21 +92,14 @@ impl Slot {
 
     /// How many messages its owner has not been given.
     pub(crate) fn remaining(&self) -> usize {
-        let passed = self
-            .tenure
-            .as_ref()
-            .map_or_else(|| self.committed_count(), |tenure| tenure.passed);
+        let passed = self.tenure.as_ref().map_or_else(|| self.committed_count(), |tenure| tenure.passed);
         self.forgotten + self.messages.len() - passed
     }
 }
 
 impl LogState {
     pub(crate) fn joined(&self) -> Vec<MemberId> {
-        self.members
-            .iter()
-            .filter(|(_, member)| member.joined)
-            .map(|(id, _)| *id)
-            .collect()
+        self.members.iter().filter(|(_, member)| member.joined).map(|(id, _)| *id).collect()
     }
 
     pub(crate) fn wake_all(&self) {
@@ -150,12 +141,7 @@ impl LogState {
                 None => {}
             }
             let passed = slot.committed_count();
-            slot.tenure = Some(Tenure {
-                member: target,
-                phase: Phase::Offered,
-                passed,
-                paused: false,
-            });
+            slot.tenure = Some(Tenure { member: target, phase: Phase::Offered, passed, paused: false });
             if let Some(member) = self.members.get_mut(&target) {
                 member.offered.insert(index);
                 member.wake.notify_one();
@@ -204,10 +190,7 @@ impl LogState {
             return;
         }
         let slot = &mut self.slots[commit.partition.index as usize];
-        if slot
-            .committed
-            .is_some_and(|committed| commit.position.offset < committed)
-        {
+        if slot.committed.is_some_and(|committed| commit.position.offset < committed) {
             return;
         }
         slot.committed = Some(commit.position.offset);
@@ -225,11 +208,8 @@ impl LogState {
 
     /// What a member has to hear next; `None` when it has to wait.
     pub(crate) fn poll(&mut self, stream: &StreamName, id: MemberId, batch: usize) -> Option<SourceEvent> {
-        let partitions = |set: BTreeSet<u32>| {
-            set.into_iter()
-                .map(|index| Partition::new(stream.clone(), index))
-                .collect()
-        };
+        let partitions =
+            |set: BTreeSet<u32>| set.into_iter().map(|index| Partition::new(stream.clone(), index)).collect();
         let member = self.members.get_mut(&id)?;
         if !member.lost.is_empty() {
             return Some(SourceEvent::Lost(partitions(std::mem::take(&mut member.lost))));
@@ -240,9 +220,7 @@ impl LogState {
         }
         let member = self.members.get_mut(&id)?;
         if !member.revoking.is_empty() {
-            return Some(SourceEvent::Revoking(partitions(std::mem::take(
-                &mut member.revoking,
-            ))));
+            return Some(SourceEvent::Revoking(partitions(std::mem::take(&mut member.revoking))));
         }
         if !member.offered.is_empty() {
             return Some(SourceEvent::Assigned(self.take_offered(stream, id)));
@@ -286,11 +264,7 @@ impl LogState {
         for index in behind {
             let slot = &mut slots[*index as usize];
             let remaining = slot.remaining();
-            let Some(tenure) = slot
-                .tenure
-                .as_mut()
-                .filter(|t| t.phase == Phase::Held && !t.paused)
-            else {
+            let Some(tenure) = slot.tenure.as_mut().filter(|t| t.phase == Phase::Held && !t.paused) else {
                 continue;
             };
             let count = remaining.min(batch - messages.len());
@@ -315,16 +289,10 @@ impl LogState {
     /// The end, once: when the log is finite, all that the member holds was delivered and nothing is on its way to it.
     fn take_end(&mut self, id: MemberId) -> Option<SourceEvent> {
         let joined = self.joined();
-        let all_delivered = self
-            .slots
-            .iter()
-            .enumerate()
-            .all(|(index, slot)| match &slot.tenure {
-                Some(tenure) if tenure.member == id => {
-                    tenure.phase == Phase::Revoking || slot.remaining() == 0
-                }
-                _ => target(&joined, index) != Some(id),
-            });
+        let all_delivered = self.slots.iter().enumerate().all(|(index, slot)| match &slot.tenure {
+            Some(tenure) if tenure.member == id => tenure.phase == Phase::Revoking || slot.remaining() == 0,
+            _ => target(&joined, index) != Some(id),
+        });
         let member = self.members.get_mut(&id)?;
         if !self.finite || member.ended || !all_delivered {
             return None;

@@ -66,16 +66,8 @@ impl MemoryLog {
     /// An empty log with this many partitions.
     pub fn new(stream: impl Into<StreamName>, partitions: u32) -> Self {
         let slots = (0..partitions).map(|_| Slot::default()).collect();
-        let state = Mutex::new(LogState {
-            slots,
-            ..LogState::default()
-        });
-        Self {
-            shared: Arc::new(Shared {
-                stream: stream.into(),
-                state,
-            }),
-        }
+        let state = Mutex::new(LogState { slots, ..LogState::default() });
+        Self { shared: Arc::new(Shared { stream: stream.into(), state }) }
     }
 
     /// The same log, forgetting messages once they are committed, for runs that are larger than memory.
@@ -111,9 +103,7 @@ impl MemoryLog {
     pub fn push_with(&self, partition: u32, build: impl FnOnce(Message) -> Message) -> Position {
         let mut state = self.state();
         let LogState { slots, members, .. } = &mut *state;
-        let slot = slots
-            .get_mut(partition as usize)
-            .expect("the log has this partition");
+        let slot = slots.get_mut(partition as usize).expect("the log has this partition");
         let position = Position::new(partition, slot.next_offset);
         let stream = &self.shared.stream;
         let id = format!("{stream}/{partition}/{}", slot.next_offset);
@@ -122,11 +112,7 @@ impl MemoryLog {
         message.position = position.clone();
         slot.next_offset += 1;
         slot.messages.push_back(message);
-        if let Some(member) = slot
-            .tenure
-            .as_ref()
-            .and_then(|tenure| members.get_mut(&tenure.member))
-        {
+        if let Some(member) = slot.tenure.as_ref().and_then(|tenure| members.get_mut(&tenure.member)) {
             member.ended = false;
             member.wake.notify_one();
         }
@@ -138,11 +124,8 @@ impl MemoryLog {
     /// # Panics
     /// When there is no such partition.
     pub fn skip(&self, partition: u32, offsets: u64) {
-        self.state()
-            .slots
-            .get_mut(partition as usize)
-            .expect("the log has this partition")
-            .next_offset += offsets;
+        self.state().slots.get_mut(partition as usize).expect("the log has this partition").next_offset +=
+            offsets;
     }
 
     /// Says that nothing more comes: the log is finite, and readers that reach its end are told.
@@ -179,12 +162,7 @@ impl MemoryLog {
     /// Who has a partition now.
     pub fn owner(&self, partition: u32) -> Option<MemberId> {
         let state = self.state();
-        state
-            .slots
-            .get(partition as usize)?
-            .tenure
-            .as_ref()
-            .map(|tenure| tenure.member)
+        state.slots.get(partition as usize)?.tenure.as_ref().map(|tenure| tenure.member)
     }
 
     /// The committed offset of a partition.
@@ -194,19 +172,12 @@ impl MemoryLog {
 
     /// What the last commit said was settled beyond the committed offset.
     pub fn settled_beyond(&self, partition: u32) -> Vec<RangeInclusive<u64>> {
-        self.state()
-            .slots
-            .get(partition as usize)
-            .map(|slot| slot.settled_beyond.clone())
-            .unwrap_or_default()
+        self.state().slots.get(partition as usize).map(|slot| slot.settled_beyond.clone()).unwrap_or_default()
     }
 
     /// The offset that the next message of a partition will have.
     pub fn next_offset(&self, partition: u32) -> u64 {
-        self.state()
-            .slots
-            .get(partition as usize)
-            .map_or(0, |slot| slot.next_offset)
+        self.state().slots.get(partition as usize).map_or(0, |slot| slot.next_offset)
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
@@ -219,20 +190,14 @@ impl MemoryLog {
 
     pub(crate) fn commit(&self, member: MemberId, commits: Vec<Commit>) {
         let mut state = self.state();
-        for commit in commits
-            .into_iter()
-            .filter(|commit| commit.partition.stream == self.shared.stream)
-        {
+        for commit in commits.into_iter().filter(|commit| commit.partition.stream == self.shared.stream) {
             state.commit(member, commit);
         }
     }
 
     pub(crate) fn set_paused(&self, member: MemberId, partitions: &[Partition], paused: bool) {
         let mut state = self.state();
-        for partition in partitions
-            .iter()
-            .filter(|partition| partition.stream == self.shared.stream)
-        {
+        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
             if let Some(tenure) = state.tenure_of(member, partition.index) {
                 tenure.paused = paused;
             }
@@ -241,13 +206,8 @@ impl MemoryLog {
 
     pub(crate) fn revoked(&self, member: MemberId, partitions: &[Partition]) {
         let mut state = self.state();
-        for partition in partitions
-            .iter()
-            .filter(|partition| partition.stream == self.shared.stream)
-        {
-            if state
-                .tenure_of(member, partition.index)
-                .is_some_and(|tenure| tenure.phase == Phase::Revoking)
+        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
+            if state.tenure_of(member, partition.index).is_some_and(|tenure| tenure.phase == Phase::Revoking)
             {
                 state.let_go(member, partition.index);
             }
@@ -264,16 +224,12 @@ impl MemoryLog {
         let Some(held) = state.members.get(&member).map(|member| &member.held) else {
             return 0;
         };
-        held.iter()
-            .map(|index| state.slots[*index as usize].remaining() as u64)
-            .sum()
+        held.iter().map(|index| state.slots[*index as usize].remaining() as u64).sum()
     }
 }
 
 impl fmt::Debug for MemoryLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryLog")
-            .field("stream", &self.shared.stream)
-            .finish_non_exhaustive()
+        f.debug_struct("MemoryLog").field("stream", &self.shared.stream).finish_non_exhaustive()
     }
 }

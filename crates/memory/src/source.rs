@@ -24,13 +24,7 @@ pub struct MemorySource {
 
 impl MemorySource {
     pub(crate) fn new(log: MemoryLog, member: MemberId, wake: Arc<Notify>) -> Self {
-        Self {
-            log,
-            member,
-            wake,
-            batch: DEFAULT_BATCH,
-            closed: false,
-        }
+        Self { log, member, wake, batch: DEFAULT_BATCH, closed: false }
     }
 
     /// The same source, giving at most this many messages at once, at least one.

@@ -37,8 +37,7 @@ impl Queue {
         self.refresh(&sequence);
         let letter = self.stored(id).clone();
         let (before, after) = (Some(before.as_str()), Some(letter.state.as_str()));
-        step.audit
-            .write(step.now, by, act.as_str(), id.to_string(), before, after);
+        step.audit.write(step.now, by, act.as_str(), id.to_string(), before, after);
         Ok(letter)
     }
 
@@ -47,11 +46,8 @@ impl Queue {
             let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
             Err(StoreError::not_done(ErrorKind::Conflict, "act", context))
         };
-        let allowed = if act == Act::Restore {
-            letter.state == LetterState::Evicted
-        } else {
-            letter.state.is_open()
-        };
+        let allowed =
+            if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
         if !allowed {
             return conflict(&format!("it is {}", letter.state));
         }
@@ -80,8 +76,7 @@ impl Queue {
             self.refresh(&sequence);
         }
         let after = format!("{} evicted, {} busy", cleared.evicted, cleared.busy);
-        step.audit
-            .write(step.now, by, "clear", self.name.to_string(), None, Some(&after));
+        step.audit.write(step.now, by, "clear", self.name.to_string(), None, Some(&after));
         cleared
     }
 }

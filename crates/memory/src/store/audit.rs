@@ -66,22 +66,10 @@ mod tests {
         // I7
         let mut log = AuditLog::default();
         for _ in 0..AUDIT_LIMIT + 10 {
-            log.write(
-                Timestamp::UNIX_EPOCH,
-                &Actor::engine("test"),
-                "skip",
-                String::new(),
-                None,
-                None,
-            );
+            log.write(Timestamp::UNIX_EPOCH, &Actor::engine("test"), "skip", String::new(), None, None);
         }
         assert_eq!(log.entries.len(), AUDIT_LIMIT);
-        let numbers = |after| {
-            log.after(after, 2)
-                .iter()
-                .map(|entry| entry.number)
-                .collect::<Vec<_>>()
-        };
+        let numbers = |after| log.after(after, 2).iter().map(|entry| entry.number).collect::<Vec<_>>();
         assert_eq!(numbers(0), [11, 12]);
         assert_eq!(numbers(20), [21, 22]);
         assert_eq!(numbers(AUDIT_LIMIT as u64 + 9), [AUDIT_LIMIT as u64 + 10]);

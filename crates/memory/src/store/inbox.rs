@@ -62,9 +62,7 @@ impl Inbox for MemoryStore {
         let key = (queue.clone(), id.clone());
         match inbox.entries.get(&key) {
             Some(Entry { owner: None, .. }) => return Ok(InboxClaim::Done),
-            Some(Entry {
-                owner: Some(other), ..
-            }) if other != owner => return Ok(InboxClaim::InFlight),
+            Some(Entry { owner: Some(other), .. }) if other != owner => return Ok(InboxClaim::InFlight),
             _ => {}
         }
         inbox.put(key, Some(owner.to_owned()), later(now, lease));
@@ -74,9 +72,7 @@ impl Inbox for MemoryStore {
     /// Whoever says it: the effect has happened, even if the claim was lost in the meantime.
     async fn done(&self, queue: &QueueName, id: &MessageId, _owner: &str, window: Duration) -> Result<()> {
         let (mut state, now) = self.begin();
-        state
-            .inbox
-            .put((queue.clone(), id.clone()), None, later(now, window));
+        state.inbox.put((queue.clone(), id.clone()), None, later(now, window));
         state.inbox.prune(now);
         Ok(())
     }
@@ -86,11 +82,7 @@ impl Inbox for MemoryStore {
         let inbox = &mut state.inbox;
         inbox.prune(now);
         let key = (queue.clone(), id.clone());
-        if inbox
-            .entries
-            .get(&key)
-            .is_some_and(|entry| entry.owner.as_deref() == Some(owner))
-        {
+        if inbox.entries.get(&key).is_some_and(|entry| entry.owner.as_deref() == Some(owner)) {
             inbox.remove(&key);
         }
         Ok(())

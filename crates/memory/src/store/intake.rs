@@ -1,5 +1,7 @@
 //! Taking letters in: grants, hand-offs and the notes on attempts.
 
+use std::collections::BTreeMap;
+
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
     Actor, AttemptNote, ErrorKind, Grant, GrantFence, HandOff, Limits, Placed, Placement, Result, StoreError,
@@ -16,27 +18,48 @@ impl Queue {
         let grants = partitions.iter().map(|partition| {
             let row = self.grants.entry(partition.clone()).or_default();
             row.fence += 1;
-            Grant {
-                partition: partition.clone(),
-                fence: row.fence,
-                horizon: row.horizon,
-            }
+            Grant { partition: partition.clone(), fence: row.fence, horizon: row.horizon }
         });
         grants.collect()
     }
 
-    pub(super) fn hand_off(&mut self, item: HandOff, limits: &Limits, step: &mut Step<'_>) -> Result<Placed> {
-        let HandOff {
-            letter,
-            placement,
-            grant,
-        } = item;
+    pub(super) fn hand_off_all(
+        &mut self,
+        items: Vec<HandOff>,
+        limits: &Limits,
+        step: &mut Step<'_>,
+    ) -> Vec<Result<Placed>> {
+        // Which sequences had an item refused, and why: what is behind it must not overtake it (I2).
+        let mut broken = BTreeMap::new();
+        let answers = items.into_iter().map(|item| {
+            let sequence = item.letter.sequence.clone();
+            let placed = self.hand_off(item, broken.get(&sequence).copied(), limits, step);
+            if let Err(error) = &placed {
+                broken.entry(sequence).or_insert(error.kind());
+            }
+            placed
+        });
+        answers.collect()
+    }
+
+    fn hand_off(
+        &mut self,
+        item: HandOff,
+        broken: Option<ErrorKind>,
+        limits: &Limits,
+        step: &mut Step<'_>,
+    ) -> Result<Placed> {
+        let HandOff { letter, placement, grant } = item;
         self.check_grant(grant.as_ref(), step)?;
         self.check_letter(&letter, placement)?;
         let offset = letter.message.position.offset;
-        let placed = match self.letter(letter.id) {
-            Some(held) => Placed::Held(held.state),
-            None => self.put(letter, placement, limits, step)?,
+        let placed = match (self.letter(letter.id), broken) {
+            (Some(held), _) => Placed::Held(held.state),
+            (None, None) => self.put(letter, placement, limits, step)?,
+            (None, Some(kind)) => {
+                let context = format!("an earlier message of {} was refused in this call", letter.sequence);
+                return Err(StoreError::not_done(kind, HAND_OFF, context));
+            }
         };
         // A message that has a letter raises the horizon too: it must be found again after the next assignment.
         if let (Some(grant), true) = (grant, !matches!(placed, Placed::NotOpen(_))) {
@@ -54,10 +77,7 @@ impl Queue {
         if current == Some(grant.fence) {
             return Ok(());
         }
-        let context = format!(
-            "grant {} of {} is not the current one",
-            grant.fence, grant.partition
-        );
+        let context = format!("grant {} of {} is not the current one", grant.fence, grant.partition);
         Err(StoreError::not_done(ErrorKind::Fenced, HAND_OFF, context))
     }
 
@@ -96,10 +116,8 @@ impl Queue {
         }
         if self.is_full(&letter.sequence, limits) {
             let what = if is_open { "the sequence" } else { "the queue" };
-            let context = format!(
-                "{what} has no room for message {} of {}",
-                letter.message.id, letter.sequence
-            );
+            let context =
+                format!("{what} has no room for message {} of {}", letter.message.id, letter.sequence);
             return Err(StoreError::not_done(ErrorKind::Full, HAND_OFF, context));
         }
         let (sequence, id) = (letter.sequence.clone(), letter.id);
@@ -125,17 +143,12 @@ impl Queue {
     pub(super) fn note_attempts(&mut self, notes: Vec<AttemptNote>) {
         for note in notes {
             let key = (note.offset, note.message.clone());
-            self.notes
-                .entry(note.partition.clone())
-                .or_default()
-                .insert(key, note);
+            self.notes.entry(note.partition.clone()).or_default().insert(key, note);
         }
     }
 
     pub(super) fn attempt_notes(&self, partitions: &[Partition]) -> Vec<AttemptNote> {
-        let notes = partitions
-            .iter()
-            .filter_map(|partition| self.notes.get(partition));
+        let notes = partitions.iter().filter_map(|partition| self.notes.get(partition));
         notes.flat_map(|notes| notes.values().cloned()).collect()
     }
 
@@ -160,17 +173,7 @@ fn write_closed(letter: &Letter, step: &mut Step<'_>) {
         LetterState::Expired => "expire",
         _ => "skip",
     };
-    let why = letter
-        .cause
-        .as_ref()
-        .map_or_else(|| "handed off closed".to_owned(), ToString::to_string);
+    let why = letter.cause.as_ref().map_or_else(|| "handed off closed".to_owned(), ToString::to_string);
     let after = Some(letter.state.as_str());
-    step.audit.write(
-        step.now,
-        &Actor::engine(why),
-        action,
-        letter.id.to_string(),
-        None,
-        after,
-    );
+    step.audit.write(step.now, &Actor::engine(why), action, letter.id.to_string(), None, after);
 }

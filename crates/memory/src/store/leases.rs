@@ -21,20 +21,14 @@ impl Queue {
         self.end_expired_leases(now);
         let due = self.due.iter().take_while(|(due, _)| *due <= now).take(limit);
         let sequences: Vec<SequenceId> = due.map(|(_, sequence)| sequence.clone()).collect();
-        sequences
-            .iter()
-            .map(|sequence| self.take(sequence, owner, lease, now, false))
-            .collect()
+        sequences.iter().map(|sequence| self.take(sequence, owner, lease, now, false)).collect()
     }
 
     /// Gives back the sequences whose lease has ended and whose head is due, so that they are ordered by their due
     /// time like all others. Each lease is ended once, so this costs no more than the claims did.
     fn end_expired_leases(&mut self, now: Timestamp) {
         while let Some((_, sequence)) = self.busy.first().filter(|(free, _)| *free <= now).cloned() {
-            self.open
-                .get_mut(&sequence)
-                .expect("a busy sequence is open")
-                .lease = None;
+            self.open.get_mut(&sequence).expect("a busy sequence is open").lease = None;
             self.refresh(&sequence);
         }
     }
@@ -66,16 +60,8 @@ impl Queue {
     ) -> Claim {
         self.fence += 1;
         let (fence, until) = (self.fence, later(now, lease));
-        let row = self
-            .open
-            .get_mut(sequence)
-            .expect("only open sequences are leased");
-        row.lease = Some(LeaseRow {
-            owner: owner.to_owned(),
-            fence,
-            until,
-            replay,
-        });
+        let row = self.open.get_mut(sequence).expect("only open sequences are leased");
+        row.lease = Some(LeaseRow { owner: owner.to_owned(), fence, until, replay });
         let head = row.head();
         self.refresh(sequence);
         let lease = Lease {
@@ -85,10 +71,7 @@ impl Queue {
             fence,
             until,
         };
-        Claim {
-            lease,
-            head: self.stored(head).clone(),
-        }
+        Claim { lease, head: self.stored(head).clone() }
     }
 
     /// Checks that a lease is the current one and has not ended (I6).
@@ -105,28 +88,19 @@ impl Queue {
             Some(held) => format!("{} holds the sequence under fence {}", held.owner, held.fence),
             None => "nobody holds the sequence".to_owned(),
         };
-        let context = format!(
-            "lease {} of {} is not current: {state}",
-            lease.fence, lease.sequence
-        );
+        let context = format!("lease {} of {} is not current: {state}", lease.fence, lease.sequence);
         Err(StoreError::not_done(ErrorKind::Fenced, operation, context))
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, duration: Duration, step: &Step<'_>) -> Result<Lease> {
         self.check_lease(lease, step, "renew")?;
         let until = later(step.now, duration);
-        let row = self
-            .open
-            .get_mut(&lease.sequence)
-            .expect("a lease is held on an open sequence");
+        let row = self.open.get_mut(&lease.sequence).expect("a lease is held on an open sequence");
         if let Some(held) = &mut row.lease {
             held.until = until;
         }
         self.refresh(&lease.sequence);
-        Ok(Lease {
-            until,
-            ..lease.clone()
-        })
+        Ok(Lease { until, ..lease.clone() })
     }
 
     pub(super) fn release(&mut self, lease: &Lease) {
@@ -147,11 +121,7 @@ impl Queue {
         mut step: Step<'_>,
     ) -> Result<Settled> {
         self.check_lease(lease, &step, "settle")?;
-        let head = self
-            .open
-            .get(&lease.sequence)
-            .expect("a lease is held on an open sequence")
-            .head();
+        let head = self.open.get(&lease.sequence).expect("a lease is held on an open sequence").head();
         if head != id {
             let context = format!("letter {id} is not the head of {}", lease.sequence);
             return Err(StoreError::not_done(ErrorKind::NotFound, "settle", context));
@@ -181,30 +151,17 @@ impl Queue {
     ) {
         let before = self.close(id, state, step.now);
         let (before, after) = (Some(before.as_str()), Some(state.as_str()));
-        step.audit.write(
-            step.now,
-            &Actor::engine(why),
-            action,
-            id.to_string(),
-            before,
-            after,
-        );
+        step.audit.write(step.now, &Actor::engine(why), action, id.to_string(), before, after);
     }
 
     /// Moves a lease to the next letter, or ends it: with the sequence, or because the letter may not run now.
     fn go_on(&mut self, sequence: &SequenceId, now: Timestamp) -> Settled {
-        let row = self
-            .open
-            .get_mut(sequence)
-            .expect("the sequence of a letter that was just closed");
+        let row = self.open.get_mut(sequence).expect("the sequence of a letter that was just closed");
         let Some((_, next)) = row.letters.first_key_value() else {
             self.refresh(sequence);
             return Settled::Closed;
         };
-        let next = self
-            .letters
-            .get(next)
-            .expect("a row names letters that are stored");
+        let next = self.letters.get(next).expect("a row names letters that are stored");
         let replay = row.lease.as_ref().is_some_and(|lease| lease.replay);
         let may_run = due_of(next).is_some_and(|due| due <= now) && !self.paused.contains(sequence);
         let settled = if replay || may_run {
@@ -236,10 +193,7 @@ impl Queue {
         letter.replay_attempts = requeue.replay_attempts;
         letter.poison = requeue.poison;
         letter.diagnostics = requeue.diagnostics;
-        let failed = requeue
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.failure.is_some());
+        let failed = requeue.attempt.as_ref().is_some_and(|attempt| attempt.failure.is_some());
         if failed || requeue.cause.is_some() {
             let at = requeue.attempt.as_ref().map_or(now, |attempt| attempt.at);
             letter.first_failed_at.get_or_insert(at);
@@ -251,10 +205,7 @@ impl Queue {
         if let Some(attempt) = requeue.attempt {
             letter.record(attempt);
         }
-        self.open
-            .get_mut(sequence)
-            .expect("a lease is held on an open sequence")
-            .lease = None;
+        self.open.get_mut(sequence).expect("a lease is held on an open sequence").lease = None;
         self.refresh(sequence);
         Ok(Settled::Requeued)
     }

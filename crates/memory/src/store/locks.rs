@@ -37,13 +37,7 @@ impl LockTable {
         }
         self.fence += 1;
         let (name, owner) = (name.to_owned(), owner.to_owned());
-        let lock = LockState {
-            name: name.clone(),
-            owner,
-            fence: self.fence,
-            acquired_at: now,
-            expires_at,
-        };
+        let lock = LockState { name: name.clone(), owner, fence: self.fence, acquired_at: now, expires_at };
         self.held.insert(name, lock.clone());
         Some(lock)
     }
@@ -69,11 +63,7 @@ impl Locks for MemoryStore {
 
     async fn release(&self, name: &str, owner: &str) -> Result<()> {
         let (mut state, now) = self.begin();
-        if state
-            .locks
-            .live(name, now)
-            .is_some_and(|lock| lock.owner == owner)
-        {
+        if state.locks.live(name, now).is_some_and(|lock| lock.owner == owner) {
             state.locks.held.remove(name);
         }
         Ok(())

@@ -87,12 +87,7 @@ struct Step<'a> {
 impl MemoryStore {
     /// An empty store that goes by this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                clock,
-                state: Mutex::default(),
-            }),
-        }
+        Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
     /// From now on the store accepts settlements under old leases and hand-offs under old grants. For the test that
@@ -145,34 +140,19 @@ impl State {
     fn queue_mut(&mut self, name: &QueueName, now: Timestamp) -> (&mut Queue, Step<'_>) {
         if !self.queues.contains_key(name) {
             let pauses = self.pauses.get(&ConsumerName::from(name.consumer()));
-            let paused = pauses
-                .into_iter()
-                .flat_map(BTreeMap::keys)
-                .filter_map(|scope| match scope {
-                    PauseScope::Sequence(sequence) => Some(sequence.clone()),
-                    _ => None,
-                });
-            self.queues
-                .insert(name.clone(), Queue::new(name.clone(), paused.collect()));
+            let paused = pauses.into_iter().flat_map(BTreeMap::keys).filter_map(|scope| match scope {
+                PauseScope::Sequence(sequence) => Some(sequence.clone()),
+                _ => None,
+            });
+            self.queues.insert(name.clone(), Queue::new(name.clone(), paused.collect()));
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
-        (
-            queue,
-            Step {
-                now,
-                audit: &mut self.audit,
-                fences_hold: !self.fences_forgotten,
-            },
-        )
+        (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })
     }
 
     /// Tells every queue of the consumer that a sequence is paused, or no longer.
     fn mark_sequence(&mut self, consumer: &ConsumerName, sequence: &SequenceId, paused: bool) {
-        for queue in self
-            .queues
-            .values_mut()
-            .filter(|queue| queue.name.consumer() == consumer.as_str())
-        {
+        for queue in self.queues.values_mut().filter(|queue| queue.name.consumer() == consumer.as_str()) {
             queue.set_paused(sequence, paused);
         }
     }
@@ -191,11 +171,7 @@ impl LetterStore for MemoryStore {
 
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         let page = self.ask(queue, |queue| Some(queue.opened_since(revision, limit)));
-        Ok(page.unwrap_or(OpenedPage {
-            sequences: Vec::new(),
-            revision,
-            more: false,
-        }))
+        Ok(page.unwrap_or(OpenedPage { sequences: Vec::new(), revision, more: false }))
     }
 
     async fn hand_off(
@@ -204,26 +180,14 @@ impl LetterStore for MemoryStore {
         limits: &Limits,
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>> {
-        Ok(self.change(queue, |queue, mut step| {
-            items
-                .into_iter()
-                .map(|item| queue.hand_off(item, limits, &mut step))
-                .collect()
-        }))
+        Ok(self.change(queue, |queue, mut step| queue.hand_off_all(items, limits, &mut step)))
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
         // The ids are hashes: made before the lock is taken.
-        let ids: Vec<LetterId> = messages
-            .iter()
-            .map(|message| LetterId::of(queue, message))
-            .collect();
+        let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
         let states = self.ask(queue, |queue| {
-            Some(
-                ids.iter()
-                    .map(|id| queue.letter(*id).map(|letter| letter.state))
-                    .collect(),
-            )
+            Some(ids.iter().map(|id| queue.letter(*id).map(|letter| letter.state)).collect())
         });
         Ok(states.unwrap_or_else(|| vec![None; messages.len()]))
     }
@@ -249,9 +213,7 @@ impl LetterStore for MemoryStore {
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<Claim>> {
-        Ok(self.change(queue, |queue, step| {
-            queue.claim_due(owner, lease, limit, step.now)
-        }))
+        Ok(self.change(queue, |queue, step| queue.claim_due(owner, lease, limit, step.now)))
     }
 
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
@@ -278,9 +240,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.change(&lease.queue, |queue, step| {
-            queue.settle(lease, letter, settlement, step)
-        })
+        self.change(&lease.queue, |queue, step| queue.settle(lease, letter, settlement, step))
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
@@ -304,10 +264,7 @@ impl LetterStore for MemoryStore {
     async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
         let after = after.map(queue::Cursor::parse).transpose()?;
         let page = self.ask(queue, |queue| Some(queue.heads(after, limit)));
-        Ok(page.unwrap_or(HeadsPage {
-            heads: Vec::new(),
-            next: None,
-        }))
+        Ok(page.unwrap_or(HeadsPage { heads: Vec::new(), next: None }))
     }
 
     async fn counts(&self, queue: &QueueName) -> Result<Counts> {
@@ -333,58 +290,27 @@ impl LetterStore for MemoryStore {
             state.mark_sequence(consumer, sequence, true);
         }
         let subject = format!("{consumer}: {scope}");
-        let pause = Pause {
-            scope: scope.clone(),
-            by: by.clone(),
-            since: now,
-        };
-        let before = state
-            .pauses
-            .entry(consumer.clone())
-            .or_default()
-            .insert(scope, pause);
-        state.audit.write(
-            now,
-            by,
-            "pause",
-            subject,
-            before.map(|_| "paused"),
-            Some("paused"),
-        );
+        let pause = Pause { scope: scope.clone(), by: by.clone(), since: now };
+        let before = state.pauses.entry(consumer.clone()).or_default().insert(scope, pause);
+        state.audit.write(now, by, "pause", subject, before.map(|_| "paused"), Some("paused"));
         Ok(())
     }
 
     async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
         let (mut state, now) = self.begin();
-        if state
-            .pauses
-            .get_mut(consumer)
-            .and_then(|scopes| scopes.remove(scope))
-            .is_none()
-        {
+        if state.pauses.get_mut(consumer).and_then(|scopes| scopes.remove(scope)).is_none() {
             return Ok(false);
         }
         if let PauseScope::Sequence(sequence) = scope {
             state.mark_sequence(consumer, sequence, false);
         }
-        state.audit.write(
-            now,
-            by,
-            "resume",
-            format!("{consumer}: {scope}"),
-            Some("paused"),
-            None,
-        );
+        state.audit.write(now, by, "resume", format!("{consumer}: {scope}"), Some("paused"), None);
         Ok(true)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         let (state, _) = self.begin();
-        Ok(state
-            .pauses
-            .get(consumer)
-            .map(|scopes| scopes.values().cloned().collect())
-            .unwrap_or_default())
+        Ok(state.pauses.get(consumer).map(|scopes| scopes.values().cloned().collect()).unwrap_or_default())
     }
 }
 

@@ -71,19 +71,11 @@ struct Keys {
 
 impl Row {
     pub(super) fn head(&self) -> LetterId {
-        *self
-            .letters
-            .first_key_value()
-            .expect("an open sequence has a letter")
-            .1
+        *self.letters.first_key_value().expect("an open sequence has a letter").1
     }
 
     pub(super) fn head_index(&self) -> u64 {
-        *self
-            .letters
-            .first_key_value()
-            .expect("an open sequence has a letter")
-            .0
+        *self.letters.first_key_value().expect("an open sequence has a letter").0
     }
 
     pub(super) fn is_leased(&self, now: Timestamp) -> bool {
@@ -127,15 +119,11 @@ impl Queue {
 
     /// The letter that a row names.
     pub(super) fn stored(&self, id: LetterId) -> &Letter {
-        self.letters
-            .get(&id)
-            .expect("a row names letters that are stored")
+        self.letters.get(&id).expect("a row names letters that are stored")
     }
 
     pub(super) fn stored_mut(&mut self, id: LetterId) -> &mut Letter {
-        self.letters
-            .get_mut(&id)
-            .expect("a row names letters that are stored")
+        self.letters.get_mut(&id).expect("a row names letters that are stored")
     }
 
     /// Stores a new letter and counts it.
@@ -161,10 +149,7 @@ impl Queue {
     pub(super) fn close(&mut self, id: LetterId, state: LetterState, now: Timestamp) -> LetterState {
         let before = self.set_state(id, state, now);
         let letter = self.letters.get(&id).expect("the letter was touched above");
-        let row = self
-            .open
-            .get_mut(&letter.sequence)
-            .expect("an open letter stands in an open sequence");
+        let row = self.open.get_mut(&letter.sequence).expect("an open letter stands in an open sequence");
         row.letters.remove(&letter.index);
         before
     }
@@ -176,12 +161,8 @@ impl Queue {
             row.letters.insert(index, id);
             return false;
         }
-        let row = Row {
-            letters: BTreeMap::from([(index, id)]),
-            lease: None,
-            revision: 0,
-            keys: Keys::default(),
-        };
+        let row =
+            Row { letters: BTreeMap::from([(index, id)]), lease: None, revision: 0, keys: Keys::default() };
         self.open.insert(sequence.clone(), row);
         self.mark_opened(sequence);
         true
@@ -189,10 +170,7 @@ impl Queue {
 
     /// Gives an open sequence a new revision.
     pub(super) fn mark_opened(&mut self, sequence: &SequenceId) {
-        let row = self
-            .open
-            .get_mut(sequence)
-            .expect("only open sequences are marked");
+        let row = self.open.get_mut(sequence).expect("only open sequences are marked");
         self.revision += 1;
         self.opened.remove(&row.revision);
         self.opened.insert(self.revision, sequence.clone());
@@ -206,10 +184,7 @@ impl Queue {
         };
         let mut keys = Keys::default();
         if let Some((_, head)) = row.letters.first_key_value() {
-            let head = self
-                .letters
-                .get(head)
-                .expect("a row names letters that are stored");
+            let head = self.letters.get(head).expect("a row names letters that are stored");
             keys.touched = Some(head.last_touched_at);
             if let Some(due) = due_of(head).filter(|_| !self.paused.contains(sequence)) {
                 match &row.lease {
@@ -244,17 +219,12 @@ impl Queue {
     pub(super) fn is_full(&self, sequence: &SequenceId, limits: &Limits) -> bool {
         match self.size_of(sequence) {
             Some(size) => limits.max_sequence_size.is_some_and(|max| size >= max),
-            None => limits
-                .max_sequences
-                .is_some_and(|max| self.open.len() as u64 >= max),
+            None => limits.max_sequences.is_some_and(|max| self.open.len() as u64 >= max),
         }
     }
 
     pub(super) fn counts(&self) -> Counts {
-        Counts {
-            sequences: self.open.len() as u64,
-            by_state: self.by_state,
-        }
+        Counts { sequences: self.open.len() as u64, by_state: self.by_state }
     }
 
     pub(super) fn opened_since(&self, revision: u64, limit: usize) -> OpenedPage {
@@ -270,26 +240,18 @@ impl Queue {
     }
 
     pub(super) fn list(&self, sequence: &SequenceId, from: u64, limit: usize) -> Vec<Letter> {
-        let rows = self
-            .open
-            .get(sequence)
-            .into_iter()
-            .flat_map(|row| row.letters.range(from..));
+        let rows = self.open.get(sequence).into_iter().flat_map(|row| row.letters.range(from..));
         rows.take(limit).map(|(_, id)| self.stored(*id).clone()).collect()
     }
 
     pub(super) fn heads(&self, after: Option<Cursor>, limit: usize) -> HeadsPage {
-        let from = after.map_or(Bound::Unbounded, |Cursor(touched, sequence)| {
-            Bound::Excluded((touched, sequence))
-        });
+        let from =
+            after.map_or(Bound::Unbounded, |Cursor(touched, sequence)| Bound::Excluded((touched, sequence)));
         let mut rest = self.touched.range((from, Bound::Unbounded));
         let page: Vec<_> = rest.by_ref().take(limit.max(1)).collect();
         let more = rest.next().is_some();
         HeadsPage {
-            next: page
-                .last()
-                .filter(|_| more)
-                .map(|(touched, sequence)| Cursor::text(*touched, sequence)),
+            next: page.last().filter(|_| more).map(|(touched, sequence)| Cursor::text(*touched, sequence)),
             heads: page
                 .into_iter()
                 .map(|(_, sequence)| self.stored(self.open[sequence].head()).clone())

@@ -95,8 +95,10 @@ mod tests {
     /// Every case that is written is also run: each public async function of a suite file stands in a list.
     #[test]
     fn every_case_stands_in_a_list() {
-        let lists = [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
-        let lists = [lists.concat(), include_str!("inbox.rs").into(), include_str!("source.rs").into()].concat();
+        let lists =
+            [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
+        let lists =
+            [lists.concat(), include_str!("inbox.rs").into(), include_str!("source.rs").into()].concat();
         let files = [
             include_str!("letters/queue.rs"),
             include_str!("letters/holes.rs"),
@@ -105,6 +107,7 @@ mod tests {
             include_str!("letters/flowwarden.rs"),
             include_str!("letters/intake.rs"),
             include_str!("letters/leases.rs"),
+            include_str!("letters/crowds.rs"),
             include_str!("letters/acts.rs"),
             include_str!("letters/listing.rs"),
             include_str!("checkpoints.rs"),

@@ -1,6 +1,6 @@
 //! What people do by hand: acts, clearing, pauses, and the audit of all that.
 
-use lazaret_core::store::{Act, Actor, ErrorKind, LetterStore, PauseScope, Placed, Settled, Store};
+use lazaret_core::store::{Act, Actor, ErrorKind, PauseScope, Placed, Settled, Store};
 use lazaret_core::{LetterState, Partition};
 
 use super::bed::{Desk, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
@@ -57,7 +57,7 @@ pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: D
 
 pub async fn a_parked_head_holds_its_sequence_until_it_is_released<S: Store>(t: Desk<S>) {
     t.open(t.retrying("a", "1", secs(5))).await;
-    t.act("1", Act::Park).await.unwrap();
+    assert_eq!(t.act("1", Act::Park).await.unwrap().due_at, None, "nothing will try it");
     t.advance(secs(10));
     assert!(t.due("w", 10).await.is_empty());
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
@@ -167,7 +167,9 @@ pub async fn every_act_is_audited_with_who_why_before_and_after<S: Store>(t: Des
     let audit = t.audit().await;
     let lines: Vec<_> = audit
         .iter()
-        .map(|entry| (entry.action.as_str(), entry.before.as_deref().unwrap(), entry.after.as_deref().unwrap()))
+        .map(|entry| {
+            (entry.action.as_str(), entry.before.as_deref().unwrap(), entry.after.as_deref().unwrap())
+        })
         .collect();
     assert_eq!(
         lines,
@@ -224,7 +226,10 @@ pub async fn clearing_after_the_lease_ended_takes_the_head_too<S: Store>(t: Desk
     t.advance(LEASE);
     let cleared = t.store.clear(&t.queue, &operator()).await.unwrap();
     assert_eq!((cleared.evicted, cleared.busy), (2, 0));
-    assert_eq!(kind(t.settle(&claim, &claim.head, requeued(requeue_of(&claim.head))).await), ErrorKind::Fenced);
+    assert_eq!(
+        kind(t.settle(&claim, &claim.head, requeued(requeue_of(&claim.head))).await),
+        ErrorKind::Fenced
+    );
 }
 
 pub async fn a_pause_says_who_why_and_since_when<S: Store>(t: Desk<S>) {
@@ -233,7 +238,10 @@ pub async fn a_pause_says_who_why_and_since_when<S: Store>(t: Desk<S>) {
     t.advance(secs(60));
     let pauses = t.store.pauses(&t.consumer()).await.unwrap();
     assert_eq!(pauses.len(), 1);
-    assert_eq!((&pauses[0].scope, &pauses[0].by, pauses[0].since), (&PauseScope::Consumer, &operator(), since));
+    assert_eq!(
+        (&pauses[0].scope, &pauses[0].by, pauses[0].since),
+        (&PauseScope::Consumer, &operator(), since)
+    );
 }
 
 pub async fn every_scope_can_be_paused_and_resumed<S: Store>(t: Desk<S>) {
@@ -247,7 +255,8 @@ pub async fn every_scope_can_be_paused_and_resumed<S: Store>(t: Desk<S>) {
     for scope in &scopes {
         t.store.pause(&t.consumer(), scope.clone(), &operator()).await.unwrap();
     }
-    let mut paused: Vec<_> = t.store.pauses(&t.consumer()).await.unwrap().into_iter().map(|p| p.scope).collect();
+    let mut paused: Vec<_> =
+        t.store.pauses(&t.consumer()).await.unwrap().into_iter().map(|p| p.scope).collect();
     paused.sort();
     assert_eq!(paused, scopes);
     assert!(t.store.pauses(&"another".into()).await.unwrap().is_empty());

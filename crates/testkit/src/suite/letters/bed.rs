@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord};
 use lazaret_core::store::{
-    Act, Actor, AuditEntry, Claim, ErrorKind, GrantFence, HandOff, LetterStore, Limits, PauseScope, Placed, Placement,
+    Act, Actor, AuditEntry, Claim, ErrorKind, GrantFence, HandOff, Limits, PauseScope, Placed, Placement,
     Requeue, Result, Settled, Settlement, Store,
 };
 use lazaret_core::{
-    Clock, ConsumerName, Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName,
-    Reason, SequenceId,
+    Clock, ConsumerName, Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position,
+    QueueName, Reason, SequenceId,
 };
 
 use crate::suite::{Bed, secs};
@@ -95,7 +95,11 @@ impl<S> Desk<S> {
         M: FnOnce(Arc<dyn Clock>) -> F,
         F: Future<Output = S>,
     {
-        Self { bed: Bed::new(make).await, queue: QueueName::of("orders", "orders"), offset: AtomicU64::new(0) }
+        Self {
+            bed: Bed::new(make).await,
+            queue: QueueName::of("orders", "orders"),
+            offset: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn consumer(&self) -> ConsumerName {
@@ -150,7 +154,12 @@ impl<S> Desk<S> {
 }
 
 impl<S: Store> Desk<S> {
-    pub(super) async fn try_put(&self, letter: Letter, placement: Placement, limits: &Limits) -> Result<Placed> {
+    pub(super) async fn try_put(
+        &self,
+        letter: Letter,
+        placement: Placement,
+        limits: &Limits,
+    ) -> Result<Placed> {
         let queue = letter.queue.clone();
         let items = vec![HandOff { letter, placement, grant: None }];
         self.store.hand_off(&queue, limits, items).await?.remove(0)
@@ -171,7 +180,12 @@ impl<S: Store> Desk<S> {
     }
 
     /// Hands off a message under a grant.
-    pub(super) async fn under_grant(&self, letter: Letter, placement: Placement, fence: u64) -> Result<Placed> {
+    pub(super) async fn under_grant(
+        &self,
+        letter: Letter,
+        placement: Placement,
+        fence: u64,
+    ) -> Result<Placed> {
         let grant = Some(GrantFence { partition: letter.message.partition(), fence });
         let items = vec![HandOff { letter, placement, grant }];
         self.store.hand_off(&self.queue, &Limits::NONE, items).await?.remove(0)
@@ -266,7 +280,12 @@ impl<S: Store> Desk<S> {
         claims.remove(0)
     }
 
-    pub(super) async fn settle(&self, claim: &Claim, letter: &Letter, settlement: Settlement) -> Result<Settled> {
+    pub(super) async fn settle(
+        &self,
+        claim: &Claim,
+        letter: &Letter,
+        settlement: Settlement,
+    ) -> Result<Settled> {
         self.store.settle(&claim.lease, letter.id, settlement).await
     }
 
@@ -308,10 +327,13 @@ impl<S: Store> Desk<S> {
     /// Processes anything, with success, and says what was seen.
     pub(super) async fn process_all(&self) -> (bool, Vec<String>) {
         let mut seen = Vec::new();
-        let done = self.process(|_| true, |letter| {
-            seen.push(letter.message.id.to_string());
-            resolve()
-        });
+        let done = self.process(
+            |_| true,
+            |letter| {
+                seen.push(letter.message.id.to_string());
+                resolve()
+            },
+        );
         (done.await, seen)
     }
 }

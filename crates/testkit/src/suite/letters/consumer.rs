@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lazaret_core::store::{
-    HandOff, LetterStore, Limits, Placed, Placement, Settlement, Store,
-};
+use lazaret_core::store::{HandOff, Limits, Placed, Placement, Settlement, Store};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName};
 
 use super::bed::{Desk, fail_again, failure, operator, requeue_of, requeued, resolve, seq};
@@ -80,11 +78,14 @@ pub async fn h22_h23_a_policy_that_gives_up_on_retry_closes_the_letter<S: Store>
 
 pub async fn h24_a_policy_that_requeues_sets_the_new_cause<S: Store>(t: Desk<S>) {
     t.enqueue("a", "1").await;
-    let run = t.process(|_| true, |letter| {
-        let mut requeue = requeue_of(letter);
-        requeue.cause = Some(failure("new"));
-        requeued(requeue)
-    });
+    let run = t.process(
+        |_| true,
+        |letter| {
+            let mut requeue = requeue_of(letter);
+            requeue.cause = Some(failure("new"));
+            requeued(requeue)
+        },
+    );
     assert!(!run.await);
     assert_eq!(t.get("1").await.cause, Some(failure("new")));
 }
@@ -124,9 +125,12 @@ pub async fn i03_all_three_succeed_on_retry_and_the_sequence_is_gone<S: Store>(t
 
 pub async fn i04_the_third_fails_on_retry_and_stays_alone<S: Store>(t: Desk<S>) {
     t.fill("a", 3).await;
-    let run = t.process(|_| true, |letter| {
-        if letter.message.id.as_str() == "a-2" { fail_again(letter) } else { resolve() }
-    });
+    let run = t.process(
+        |_| true,
+        |letter| {
+            if letter.message.id.as_str() == "a-2" { fail_again(letter) } else { resolve() }
+        },
+    );
     assert!(!run.await);
     assert_eq!(t.messages("a").await, ["a-2"]);
 }
@@ -142,20 +146,27 @@ pub async fn i06_what_was_known_at_the_failure_is_there_at_the_retry<S: Store>(t
 pub async fn i08_forty_sequences_are_retried_without_loss_or_repetition<S: Store>(t: Desk<S>) {
     let (mut handled, mut failed) = (BTreeMap::<String, Vec<String>>::new(), 0);
     for arriving in [0..3, 3..4] {
-        for (letter, sequence) in arriving.flat_map(|letter| (0..40).map(move |sequence| (letter, sequence))) {
+        for (letter, sequence) in arriving.flat_map(|letter| (0..40).map(move |sequence| (letter, sequence)))
+        {
             t.open(t.dead(&format!("s{sequence}"), &format!("s{sequence}-{letter}"))).await;
         }
         // The third letter of each sequence keeps failing.
         for _ in 0..40 {
             t.advance(secs(1));
-            let run = t.process(|_| true, |letter| {
-                if letter.message.id.as_str().ends_with("-2") {
-                    failed += 1;
-                    return fail_again(letter);
-                }
-                handled.entry(letter.sequence.to_string()).or_default().push(letter.message.id.to_string());
-                resolve()
-            });
+            let run = t.process(
+                |_| true,
+                |letter| {
+                    if letter.message.id.as_str().ends_with("-2") {
+                        failed += 1;
+                        return fail_again(letter);
+                    }
+                    handled
+                        .entry(letter.sequence.to_string())
+                        .or_default()
+                        .push(letter.message.id.to_string());
+                    resolve()
+                },
+            );
             assert!(!run.await);
         }
     }

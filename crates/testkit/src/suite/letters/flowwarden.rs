@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
-use lazaret_core::store::{Act, HandOff, LetterStore, Limits, Placed, Placement, Store};
+use lazaret_core::store::{Act, HandOff, Limits, Placed, Placement, Store};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName};
 
 use super::bed::{Desk, failure};

@@ -1,8 +1,6 @@
 //! What nothing in Axon's suite tests, and where Axon would fail: the X group.
 
-use lazaret_core::store::{
-    Act, Cleared, ErrorKind, LetterStore, Limits, Placed, Placement, Settled, Settlement, Store,
-};
+use lazaret_core::store::{Act, Cleared, ErrorKind, Limits, Placed, Placement, Settled, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
 use super::bed::{Desk, LEASE, fail_again, ids, kind, operator, requeue_of, requeued, resolve, seq};
@@ -20,7 +18,9 @@ pub async fn x03_a_worker_that_lost_its_lease_stops_before_the_next_letter<S: St
     // I6: Axon ignores a lost claim on the next letter, and two workers go on side by side.
     t.fill("a", 3).await;
     let first = t.claim("a", "first").await.unwrap();
-    let Settled::Next(next) = t.settle(&first, &first.head, resolve()).await.unwrap() else { panic!("two are left") };
+    let Settled::Next(next) = t.settle(&first, &first.head, resolve()).await.unwrap() else {
+        panic!("two are left")
+    };
     t.advance(LEASE);
     let second = t.claim("a", "second").await.unwrap();
     assert_eq!(second.head.message.id.as_str(), "a-1");
@@ -54,10 +54,13 @@ pub async fn x08_a_requeued_sequence_goes_behind_those_touched_before_it<S: Stor
     let mut seen = Vec::new();
     for _ in 0..10 {
         t.advance(secs(1));
-        let run = t.process(|_| true, |letter| {
-            seen.push(letter.message.id.to_string());
-            fail_again(letter)
-        });
+        let run = t.process(
+            |_| true,
+            |letter| {
+                seen.push(letter.message.id.to_string());
+                fail_again(letter)
+            },
+        );
         assert!(!run.await);
     }
     assert_eq!(seen.concat(), "0123401234", "a rotation over five sequences takes five runs");
@@ -78,10 +81,13 @@ pub async fn x11_a_match_behind_many_older_sequences_is_found<S: Store>(t: Desk<
         t.advance(secs(1));
     }
     let mut seen = Vec::new();
-    let run = t.process(|head| head.sequence == seq("s39"), |letter| {
-        seen.push(letter.message.id.to_string());
-        resolve()
-    });
+    let run = t.process(
+        |head| head.sequence == seq("s39"),
+        |letter| {
+            seen.push(letter.message.id.to_string());
+            resolve()
+        },
+    );
     assert!(run.await);
     assert_eq!(seen, ["39"]);
 }
@@ -116,7 +122,8 @@ pub async fn x14_two_appends_to_one_new_sequence_are_both_stored<S: Store>(t: De
     let put = |message: &str| {
         let (store, queue, letter) = (t.store.clone(), t.queue.clone(), t.dead("a", message));
         tokio::spawn(async move {
-            let items = vec![lazaret_core::store::HandOff { letter, placement: Placement::Open, grant: None }];
+            let items =
+                vec![lazaret_core::store::HandOff { letter, placement: Placement::Open, grant: None }];
             store.hand_off(&queue, &Limits::NONE, items).await.unwrap().remove(0).unwrap()
         })
     };

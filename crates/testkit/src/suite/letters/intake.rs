@@ -1,7 +1,7 @@
 //! Hand-offs, grants, horizons, look-ups and notes on attempts.
 
 use lazaret_core::store::{
-    Act, AttemptNote, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed, Placement, Settlement, Store,
+    Act, AttemptNote, ErrorKind, GrantFence, HandOff, Limits, Placed, Placement, Settlement, Store,
 };
 use lazaret_core::{Letter, LetterState, Partition};
 
@@ -129,7 +129,8 @@ pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Desk<S>) {
     let items = (0..100).map(|n| {
         let sequence = ["a", "b", "c"][n % 3];
         let placement = if n < 3 { Placement::Open } else { Placement::Behind };
-        let letter = if n < 3 { t.dead(sequence, &n.to_string()) } else { t.waiting(sequence, &n.to_string()) };
+        let letter =
+            if n < 3 { t.dead(sequence, &n.to_string()) } else { t.waiting(sequence, &n.to_string()) };
         item(letter, placement)
     });
     let answers = t.store.hand_off(&t.queue, &Limits::NONE, items.collect()).await.unwrap();
@@ -190,7 +191,7 @@ pub async fn grants_stand_in_the_order_of_the_partitions<S: Store>(t: Desk<S>) {
     assert_eq!(granted, partitions);
 }
 
-pub async fn one_bad_grant_spoils_only_its_own_items<S: Store>(t: Desk<S>) {
+pub async fn one_bad_grant_spoils_no_other_sequence<S: Store>(t: Desk<S>) {
     let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let under = |fence, letter| {
@@ -201,6 +202,27 @@ pub async fn one_bad_grant_spoils_only_its_own_items<S: Store>(t: Desk<S>) {
     let mut answers = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap();
     assert_eq!(kind(answers.remove(1)), ErrorKind::Fenced);
     assert_eq!(answers.remove(0).unwrap(), Placed::Opened);
+}
+
+pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store>(t: Desk<S>) {
+    // I2: otherwise what is behind would overtake what has to come again.
+    let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    t.store.assign(&t.queue, &[t.partition()]).await.unwrap();
+    t.enqueue("a", "before").await;
+    let mut refused = item(t.waiting("a", "refused"), Placement::Behind);
+    refused.grant = Some(GrantFence { partition: t.partition(), fence: old.fence });
+    let items = vec![
+        item(t.waiting("a", "first"), Placement::Behind),
+        refused,
+        item(t.waiting("a", "behind"), Placement::Behind),
+        item(t.dead("b", "elsewhere"), Placement::Open),
+        item(t.dead("a", "last"), Placement::Open),
+    ];
+    let answers = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap();
+    let stored: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(stored, [true, false, false, true, false]);
+    assert_eq!(t.messages("a").await, ["before", "first"]);
+    assert_eq!(t.store.lookup(&t.queue, &["behind".into(), "last".into()]).await.unwrap(), [None, None]);
 }
 
 pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Desk<S>) {

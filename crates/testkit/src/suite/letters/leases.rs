@@ -1,10 +1,6 @@
 //! Claims, leases, settlements and due times.
 
-use std::collections::BTreeSet;
-
-use lazaret_core::store::{
-    Act, Claim, ErrorKind, HandOff, LetterStore, Limits, PauseScope, Placed, Placement, Settled, Settlement, Store,
-};
+use lazaret_core::store::{Act, Claim, ErrorKind, PauseScope, Placed, Settled, Settlement, Store};
 use lazaret_core::{LetterState, QueueName};
 
 use super::bed::{Desk, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq};
@@ -58,7 +54,9 @@ pub async fn a_waiting_letter_is_due_once_its_head_has_left<S: Store>(t: Desk<S>
 }
 
 pub async fn heads_that_need_a_person_are_not_claimed<S: Store>(t: Desk<S>) {
-    for (n, state) in [LetterState::Dead, LetterState::Parked, LetterState::Quarantined].into_iter().enumerate() {
+    for (n, state) in
+        [LetterState::Dead, LetterState::Parked, LetterState::Quarantined].into_iter().enumerate()
+    {
         let mut letter = t.dead(&format!("s{n}"), &n.to_string());
         letter.state = state;
         t.open(letter).await;
@@ -99,7 +97,9 @@ pub async fn a_settlement_after_the_lease_ended_is_fenced<S: Store>(t: Desk<S>) 
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(LEASE);
-    for settlement in [resolve(), fail_again(&claim.head), Settlement::Skip("x".into()), Settlement::Evict("x".into())] {
+    for settlement in
+        [resolve(), fail_again(&claim.head), Settlement::Skip("x".into()), Settlement::Evict("x".into())]
+    {
         assert_eq!(kind(t.settle(&claim, &claim.head, settlement).await), ErrorKind::Fenced);
     }
     assert_eq!(t.get("1").await, claim.head);
@@ -123,7 +123,11 @@ pub async fn a_second_settlement_of_one_letter_is_refused<S: Store>(t: Desk<S>) 
     assert_eq!(kind(t.settle(&claim, &claim.head, resolve()).await), ErrorKind::NotFound);
     let last = t.get("a-1").await;
     t.settle(&claim, &last, resolve()).await.unwrap();
-    assert_eq!(kind(t.settle(&claim, &last, resolve()).await), ErrorKind::Fenced, "the lease went with the sequence");
+    assert_eq!(
+        kind(t.settle(&claim, &last, resolve()).await),
+        ErrorKind::Fenced,
+        "the lease went with the sequence"
+    );
 }
 
 pub async fn the_fence_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>) {
@@ -191,7 +195,9 @@ pub async fn a_resolved_head_gives_the_lease_to_the_next_letter<S: Store>(t: Des
     t.open(t.retrying("a", "1", secs(0))).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.due_one("w").await;
-    let Settled::Next(next) = t.settle(&claim, &claim.head, resolve()).await.unwrap() else { panic!("one is left") };
+    let Settled::Next(next) = t.settle(&claim, &claim.head, resolve()).await.unwrap() else {
+        panic!("one is left")
+    };
     assert_eq!(next.message.id.as_str(), "2");
     assert!(t.due("other", 10).await.is_empty(), "the lease goes on");
     assert!(matches!(t.settle(&claim, &next, resolve()).await.unwrap(), Settled::Closed));
@@ -260,8 +266,14 @@ pub async fn a_requeue_writes_all_it_is_given_and_frees_the_sequence<S: Store>(t
     let settled = t.settle(&claim, &claim.head, requeued(requeue.clone())).await.unwrap();
     assert!(matches!(settled, Settled::Requeued));
     let stored = t.get("1").await;
-    assert_eq!((stored.state, stored.due_at, stored.index), (LetterState::Retrying, requeue.due_at, claim.head.index));
-    assert_eq!((stored.attempts, stored.crash_attempts, stored.replay_attempts, stored.poison), (2, 1, 4, true));
+    assert_eq!(
+        (stored.state, stored.due_at, stored.index),
+        (LetterState::Retrying, requeue.due_at, claim.head.index)
+    );
+    assert_eq!(
+        (stored.attempts, stored.crash_attempts, stored.replay_attempts, stored.poison),
+        (2, 1, 4, true)
+    );
     assert_eq!((stored.cause, stored.diagnostics), (requeue.cause, requeue.diagnostics));
     assert_eq!(stored.history, [requeue.attempt.unwrap()]);
     assert_eq!((stored.first_failed_at, stored.last_failed_at), (claim.head.first_failed_at, Some(t.now())));
@@ -315,7 +327,9 @@ pub async fn leaving_out_and_giving_up_are_audited<S: Store>(t: Desk<S>) {
     let audit = t.audit().await;
     let lines: Vec<_> = audit
         .iter()
-        .map(|entry| (entry.action.as_str(), entry.by.via.as_str(), entry.by.why.as_str(), entry.after.as_deref()))
+        .map(|entry| {
+            (entry.action.as_str(), entry.by.via.as_str(), entry.by.why.as_str(), entry.after.as_deref())
+        })
         .collect();
     assert_eq!(
         lines,
@@ -389,105 +403,4 @@ pub async fn claims_keep_to_their_queue<S: Store>(t: Desk<S>) {
     assert!(t.store.claim(&other, &seq("a"), "w", LEASE).await.unwrap().is_none());
     assert_eq!(t.store.next_due(&other).await.unwrap(), None);
     assert_eq!(t.due("w", 10).await.len(), 1);
-}
-
-pub async fn a_sequence_of_ten_thousand_letters_drains<S: Store>(t: Desk<S>) {
-    t.open(t.retrying("a", "head", secs(0))).await;
-    for chunk in 0..10 {
-        let items = (0..1000).map(|n| HandOff {
-            letter: t.waiting("a", &format!("m{}", chunk * 1000 + n)),
-            placement: Placement::Behind,
-            grant: None,
-        });
-        for placed in t.store.hand_off(&t.queue, &Limits::NONE, items.collect()).await.unwrap() {
-            assert_eq!(placed.unwrap(), Placed::Appended);
-        }
-    }
-    let claim = t.due_one("w").await;
-    let (mut settled, mut count) = (t.settle(&claim, &claim.head, resolve()).await.unwrap(), 0);
-    while let Settled::Next(next) = settled {
-        assert_eq!(next.message.id.as_str(), format!("m{count}"));
-        count += 1;
-        settled = t.settle(&claim, &next, resolve()).await.unwrap();
-    }
-    assert!(matches!(settled, Settled::Closed));
-    assert_eq!(count, 10_000);
-    assert_eq!(t.store.counts(&t.queue).await.unwrap().of(LetterState::Resolved), 10_001);
-}
-
-pub async fn appending_and_closing_exclude_each_other<S: Store>(t: Desk<S>) {
-    // I2: one task appends behind, another works the sequence down and closes it, again and again. A message is
-    // either behind the others and handled in their order, or told that the sequence is closed. None is stranded.
-    const MESSAGES: usize = 300;
-    t.open(t.retrying("a", "head", secs(0))).await;
-    let letters: Vec<_> = (0..MESSAGES).map(|n| t.waiting("a", &format!("m{n:04}"))).collect();
-    let (store, queue) = (t.store.clone(), t.queue.clone());
-    let appender = tokio::spawn(async move {
-        let mut appended = Vec::new();
-        for letter in letters {
-            let id = letter.message.id.to_string();
-            let items = vec![HandOff { letter: letter.clone(), placement: Placement::Behind, grant: None }];
-            match store.hand_off(&queue, &Limits::NONE, items).await.unwrap().remove(0).unwrap() {
-                Placed::Appended => appended.push(id),
-                Placed::NotOpen(_) => {
-                    let items = vec![HandOff { letter, placement: Placement::Open, grant: None }];
-                    let placed = store.hand_off(&queue, &Limits::NONE, items).await.unwrap().remove(0).unwrap();
-                    assert_eq!(placed, Placed::Opened, "only this task opens");
-                    appended.push(id);
-                }
-                other => panic!("{other:?} for a message that never came before"),
-            }
-            tokio::task::yield_now().await;
-        }
-        appended
-    });
-    let mut handled = Vec::new();
-    while !appender.is_finished() || t.contains("a").await {
-        for claim in t.due("w", 1).await {
-            let mut letter = claim.head.clone();
-            loop {
-                handled.push(letter.message.id.to_string());
-                tokio::task::yield_now().await;
-                match t.settle(&claim, &letter, resolve()).await.unwrap() {
-                    Settled::Next(next) => letter = *next,
-                    Settled::Closed => break,
-                    other => panic!("{other:?} in a sequence of waiting letters"),
-                }
-            }
-        }
-        tokio::task::yield_now().await;
-    }
-    let appended = appender.await.unwrap();
-    assert_eq!(appended.len(), MESSAGES);
-    assert_eq!(handled[0], "head");
-    assert_eq!(handled[1..], appended);
-}
-
-pub async fn many_workers_never_share_a_sequence<S: Store>(t: Desk<S>) {
-    // I6
-    for n in 0..50 {
-        t.open(t.retrying(&format!("s{n}"), &n.to_string(), secs(0))).await;
-    }
-    let workers: Vec<_> = (0..8)
-        .map(|worker| {
-            let (store, queue) = (t.store.clone(), t.queue.clone());
-            tokio::spawn(async move {
-                let mut taken = Vec::new();
-                loop {
-                    let claims = store.claim_due(&queue, &format!("w{worker}"), LEASE, 3).await.unwrap();
-                    if claims.is_empty() {
-                        return taken;
-                    }
-                    taken.extend(claims.into_iter().map(|claim| claim.lease.sequence));
-                    tokio::task::yield_now().await;
-                }
-            })
-        })
-        .collect();
-    let mut taken = Vec::new();
-    for worker in workers {
-        taken.extend(worker.await.unwrap());
-    }
-    assert_eq!(taken.len(), 50);
-    assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), 50);
 }

@@ -1,6 +1,6 @@
 //! Listing and counting.
 
-use lazaret_core::store::{Act, ErrorKind, LetterStore, Settlement, Store};
+use lazaret_core::store::{Act, ErrorKind, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
 use super::bed::{Desk, fail_again, ids, kind, resolve, seq};

@@ -5,6 +5,7 @@
 pub mod acts;
 pub mod bed;
 pub mod consumer;
+pub mod crowds;
 pub mod flowwarden;
 pub mod holes;
 pub mod intake;
@@ -16,6 +17,7 @@ pub mod queue;
 pub use acts::*;
 pub use bed::{Desk, operator, requeue_of, resolve};
 pub use consumer::*;
+pub use crowds::*;
 pub use flowwarden::*;
 pub use holes::*;
 pub use intake::*;
@@ -174,7 +176,8 @@ macro_rules! __store_test_suite {
                 a_grant_that_was_never_given_can_hand_off_nothing
                 grants_of_other_partitions_and_queues_stay
                 grants_stand_in_the_order_of_the_partitions
-                one_bad_grant_spoils_only_its_own_items
+                one_bad_grant_spoils_no_other_sequence
+                behind_a_refused_message_nothing_of_its_sequence_is_stored
                 the_horizon_is_the_highest_offset_ever_handed_off
                 the_horizon_stays_when_its_letters_are_closed
                 a_skipped_message_raises_the_horizon

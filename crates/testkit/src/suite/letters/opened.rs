@@ -4,7 +4,7 @@
 //! `opened_since` at each assignment and corrected by the revisions in `NotOpen`. These cases show that the store
 //! gives it enough to never be wrong in the direction that matters: never "absent" for a sequence that is open.
 
-use lazaret_core::store::{Act, LetterStore, Placed, Store};
+use lazaret_core::store::{Act, Placed, Store};
 
 use super::bed::{Desk, operator, resolve};
 

@@ -1,11 +1,9 @@
 //! The queue contract of Axon's sequenced dead-letter queue, Q1 to Q38, in Lazaret's words.
 
-use lazaret_core::store::{
-    Act, ErrorKind, Lease, LetterStore, Limits, Placed, Placement, Store,
-};
+use lazaret_core::store::{Act, ErrorKind, Lease, Limits, Placed, Placement, Store};
 use lazaret_core::{Letter, LetterState};
 
-use super::bed::{Desk, LEASE, failure, fail_again, ids, kind, operator, requeue_of, requeued, resolve, seq};
+use super::bed::{Desk, LEASE, fail_again, failure, ids, kind, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
 const FOUR: Limits = Limits { max_sequences: Some(4), max_sequence_size: Some(4) };
@@ -181,7 +179,9 @@ pub async fn q21_the_size_of_a_sequence_counts_only_its_letters<S: Store>(t: Des
 pub async fn q22_the_number_of_sequences_counts_each_once<S: Store>(t: Desk<S>) {
     let sequences = async || t.store.counts(&t.queue).await.unwrap().sequences;
     assert_eq!(sequences().await, 0);
-    for (sequence, message, expected) in [("a", "1", 1), ("b", "2", 2), ("c", "3", 3), ("c", "4", 3), ("c", "5", 3)] {
+    for (sequence, message, expected) in
+        [("a", "1", 1), ("b", "2", 2), ("c", "3", 3), ("c", "4", 3), ("c", "5", 3)]
+    {
         t.enqueue(sequence, message).await;
         assert_eq!(sequences().await, expected);
     }
@@ -221,12 +221,15 @@ pub async fn q26_a_letter_that_failed_again_stays_with_its_new_cause_and_diagnos
     letter.context.insert("token".into(), "t-1".into());
     t.open(letter).await;
     t.advance(secs(5));
-    let done = t.process(|_| true, |letter| {
-        let mut requeue = requeue_of(letter);
-        requeue.cause = Some(failure("x"));
-        requeue.diagnostics = [("retries".to_owned(), "1".to_owned())].into();
-        requeued(requeue)
-    });
+    let done = t.process(
+        |_| true,
+        |letter| {
+            let mut requeue = requeue_of(letter);
+            requeue.cause = Some(failure("x"));
+            requeue.diagnostics = [("retries".to_owned(), "1".to_owned())].into();
+            requeued(requeue)
+        },
+    );
     assert!(!done.await);
     let stored = t.get("1").await;
     assert_eq!(stored.cause, Some(failure("x")));
@@ -289,10 +292,13 @@ pub async fn q33_a_filter_picks_its_own_sequence<S: Store>(t: Desk<S>) {
     t.enqueue("b", "2").await;
     for wanted in ["2", "1"] {
         let mut seen = Vec::new();
-        let done = t.process(|head| head.message.id.as_str() == wanted, |letter| {
-            seen.push(letter.message.id.to_string());
-            resolve()
-        });
+        let done = t.process(
+            |head| head.message.id.as_str() == wanted,
+            |letter| {
+                seen.push(letter.message.id.to_string());
+                resolve()
+            },
+        );
         assert!(done.await);
         assert_eq!(seen, [wanted]);
     }
@@ -310,10 +316,13 @@ pub async fn q35_a_filter_sees_the_head_and_the_run_takes_the_whole_sequence<S: 
     t.enqueue("b", "b1").await;
     t.fill("a", 3).await;
     let mut seen = Vec::new();
-    let done = t.process(|head| head.message.id.as_str() == "a-0", |letter| {
-        seen.push(letter.message.id.to_string());
-        resolve()
-    });
+    let done = t.process(
+        |head| head.message.id.as_str() == "a-0",
+        |letter| {
+            seen.push(letter.message.id.to_string());
+            resolve()
+        },
+    );
     assert!(done.await);
     assert_eq!(seen, ["a-0", "a-1", "a-2"]);
     assert!(t.contains("b").await);
@@ -323,11 +332,14 @@ pub async fn q36_a_picked_letter_that_fails_again_stays<S: Store>(t: Desk<S>) {
     t.enqueue("b", "b1").await;
     t.enqueue("a", "a1").await;
     t.advance(secs(1));
-    let done = t.process(|head| head.sequence == seq("a"), |letter| {
-        let mut requeue = requeue_of(letter);
-        requeue.cause = Some(failure("x"));
-        requeued(requeue)
-    });
+    let done = t.process(
+        |head| head.sequence == seq("a"),
+        |letter| {
+            let mut requeue = requeue_of(letter);
+            requeue.cause = Some(failure("x"));
+            requeued(requeue)
+        },
+    );
     assert!(!done.await);
     let stored = t.get("a1").await;
     assert_eq!((stored.cause, stored.last_touched_at), (Some(failure("x")), t.now()));

@@ -1,0 +1,101 @@
+//! The system's allocator, with a meter that runs only while somebody looks at it.
+//!
+//! Timed runs pay one relaxed load per call, subject and baseline alike.
+
+#![allow(
+    unsafe_code,
+    reason = "`GlobalAlloc` is an unsafe trait; every call is passed on to the system unchanged"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+#[global_allocator]
+static ALLOCATOR: Metered = Metered;
+
+static RUNNING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// Bytes taken since the meter was started less those given back; below zero when older memory was given back.
+static LIVE: AtomicI64 = AtomicI64::new(0);
+static PEAK: AtomicI64 = AtomicI64::new(0);
+
+struct Metered;
+
+// SAFETY: every method passes its arguments on to `System` and gives its answer back; counting touches atomics only.
+unsafe impl GlobalAlloc for Metered {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        taken(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        given_back(layout.size());
+        // SAFETY: the caller keeps the contract of `dealloc`, and the block is the system's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // Both blocks count at once: the system may have to copy.
+        taken(size);
+        // SAFETY: the caller keeps the contract of `realloc`, and the block is the system's.
+        let moved = unsafe { System.realloc(pointer, layout, size) };
+        given_back(layout.size());
+        moved
+    }
+}
+
+fn taken(bytes: usize) {
+    if RUNNING.load(Ordering::Relaxed) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let live = LIVE.fetch_add(bytes as i64, Ordering::Relaxed) + bytes as i64;
+        PEAK.fetch_max(live, Ordering::Relaxed);
+    }
+}
+
+fn given_back(bytes: usize) {
+    if RUNNING.load(Ordering::Relaxed) {
+        LIVE.fetch_sub(bytes as i64, Ordering::Relaxed);
+    }
+}
+
+/// Counts what the whole process allocates, from its making to its reading. One at a time.
+pub(crate) struct Meter(());
+
+/// What a meter counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    /// Calls that took memory.
+    pub(crate) allocations: u64,
+    /// The most bytes that were held at once, beyond those held at the start.
+    pub(crate) peak_bytes: u64,
+    /// The bytes held at the end, beyond those held at the start.
+    pub(crate) live_bytes: u64,
+}
+
+impl Meter {
+    /// Starts to count.
+    pub(crate) fn start() -> Self {
+        ALLOCATIONS.store(0, Ordering::Relaxed);
+        LIVE.store(0, Ordering::Relaxed);
+        PEAK.store(0, Ordering::Relaxed);
+        assert!(!RUNNING.swap(true, Ordering::SeqCst), "one meter at a time");
+        Self(())
+    }
+
+    /// Stops, and says what was counted.
+    pub(crate) fn read(self) -> Reading {
+        RUNNING.store(false, Ordering::SeqCst);
+        Reading {
+            allocations: ALLOCATIONS.load(Ordering::Relaxed),
+            peak_bytes: PEAK.load(Ordering::Relaxed).max(0) as u64,
+            live_bytes: LIVE.load(Ordering::Relaxed).max(0) as u64,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! One key that always fails: what do the others lose (I3)?
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lazaret_core::HandlerError;
+use lazaret_core::handler::Payload;
+use lazaret_core::policy::{PoisonPolicy, RetryPolicy, Strategy};
+use lazaret_engine::Options;
+use tokio_util::sync::CancellationToken;
+
+use super::{BENCH, Bench, clear_away, options, rate};
+use crate::Scale;
+use crate::source::{Plan, is_bad};
+use crate::table::{Bar, Compared, ROUNDS, Row};
+
+const MESSAGES: usize = 2_000_000;
+const KEYS: u32 = 10_000;
+const SHARE: f64 = 0.01;
+/// How often the counters are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
+pub(super) async fn run(scale: Scale) -> Vec<Row> {
+    let count = scale.count(MESSAGES);
+    let well = Plan::with_hot_key(count, KEYS, SHARE, false);
+    let sick = Plan::with_hot_key(count, KEYS, SHARE, true);
+    let (mut succeeds, mut fails) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        succeeds.push(others_rate(&well).await);
+        fails.push(others_rate(&sick).await);
+    }
+    let compared = Compared::new(&fails, &succeeds);
+    vec![
+        Row::compared(BENCH, "hot failing key/throughput of the others", "msg/s", &compared)
+            .with_bar(Bar::RatioAtLeast(0.98)),
+    ]
+}
+
+/// Messages of the other keys per second, until the last of them is handled. The failing key goes on failing then, so
+/// the run is drained, and that is not timed.
+async fn others_rate(plan: &Arc<Plan>) -> f64 {
+    let others = plan.len() - plan.count_of_key(KEYS);
+    let handled = (plan.len() - plan.bad_count()) as u64;
+    let Bench { consumer, store, .. } = Bench::new(plan, hot_options(), refuse_bad);
+    let handle = consumer.handle();
+    let drain = CancellationToken::new();
+    let started = Instant::now();
+    let run = tokio::spawn(consumer.run(drain.clone()));
+    while handle.stats().handled < handled {
+        tokio::time::sleep(LOOK).await;
+    }
+    let took = started.elapsed();
+    drain.cancel();
+    let stats = run.await.expect("the engine does not panic").expect("the engine ends without an error");
+    assert_eq!(stats.handled, handled, "the others are handled once, the failing key never");
+    drop(handle);
+    clear_away(store).await;
+    rate(others, took)
+}
+
+/// The failing key leaves memory at its first failure and is tried again from the store for as long as the run lasts.
+fn hot_options() -> Options {
+    Options {
+        until_idle: false,
+        retry: RetryPolicy {
+            strategy: Strategy::Ordered,
+            hold: Duration::ZERO,
+            initial_delay: Duration::from_millis(10),
+            max_attempts: u32::MAX,
+            ..RetryPolicy::default()
+        },
+        poison: PoisonPolicy { same_failure: None },
+        ..options()
+    }
+}
+
+async fn refuse_bad(Payload(payload): Payload) -> Result<(), HandlerError> {
+    if is_bad(payload.as_ref()) {
+        return Err(HandlerError::msg("this key always fails"));
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! The messages of a benchmark, and a source that makes them as fast as they are wanted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazaret_core::source::{Assignment, Commit, SourceError, SourceEvent};
+use lazaret_core::{Message, MessageId, Partition, Position, Source, StreamName};
+
+use crate::zipf::{Random, Zipf};
+
+/// How many partitions the stream has.
+const PARTITIONS: usize = 12;
+/// How many messages the source delivers at once.
+const BATCH: usize = 512;
+const SEED: u64 = 0x1a2a_7e70;
+
+/// The payload of a message that its handler should take.
+const GOOD: &[u8] = b"good";
+/// The payload of a message that its handler should refuse.
+const BAD: &[u8] = b"bad";
+
+/// Whether a handler should refuse the message with this payload.
+pub(crate) fn is_bad(payload: Option<&Bytes>) -> bool {
+    payload.is_some_and(|payload| **payload == *BAD)
+}
+
+/// The key of one message and whether it is bad, in four bytes.
+#[derive(Clone, Copy)]
+struct Draw(u32);
+
+impl Draw {
+    const BAD_BIT: u32 = 1 << 31;
+
+    fn new(key: u32, bad: bool) -> Self {
+        debug_assert!(key < Self::BAD_BIT, "the upper bit says whether the message is bad");
+        Self(if bad { key | Self::BAD_BIT } else { key })
+    }
+
+    fn key(self) -> u32 {
+        self.0 & !Self::BAD_BIT
+    }
+
+    fn is_bad(self) -> bool {
+        self.0 & Self::BAD_BIT != 0
+    }
+}
+
+/// All messages of a run, drawn beforehand: what is left to do at run time costs subject and baseline the same.
+pub(crate) struct Plan {
+    stream: StreamName,
+    keys: Vec<Bytes>,
+    draws: Vec<Draw>,
+}
+
+impl Plan {
+    fn new(keys: u32, draws: Vec<Draw>) -> Arc<Self> {
+        let key = |n: u32| {
+            let key = Bytes::from(format!("order-{n}"));
+            // The first clone moves the bytes behind a count; no run should pay for that.
+            drop(key.clone());
+            key
+        };
+        Arc::new(Self { stream: "orders".into(), keys: (0..keys).map(key).collect(), draws })
+    }
+
+    /// Good messages whose keys follow Zipf's law.
+    pub(crate) fn zipf(count: usize, keys: u32) -> Arc<Self> {
+        let (zipf, mut random) = (Zipf::new(keys), Random::new(SEED));
+        Self::new(keys, (0..count).map(|_| Draw::new(zipf.draw(&mut random), false)).collect())
+    }
+
+    /// Good messages whose keys are all equally frequent.
+    pub(crate) fn uniform(count: usize, keys: u32) -> Arc<Self> {
+        let mut random = Random::new(SEED);
+        Self::new(keys, (0..count).map(|_| Draw::new(random.below(keys), false)).collect())
+    }
+
+    /// Uniform keys, and one more key that gets this share of all messages. These are bad if `fails`.
+    pub(crate) fn with_hot_key(count: usize, keys: u32, share: f64, fails: bool) -> Arc<Self> {
+        let mut random = Random::new(SEED);
+        let draws = (0..count).map(|_| {
+            if random.unit() < share { Draw::new(keys, fails) } else { Draw::new(random.below(keys), false) }
+        });
+        Self::new(keys + 1, draws.collect())
+    }
+
+    /// Messages that share no key, of which this share is bad.
+    pub(crate) fn distinct(count: u32, bad_share: f64) -> Arc<Self> {
+        let mut random = Random::new(SEED);
+        Self::new(count, (0..count).map(|key| Draw::new(key, random.unit() < bad_share)).collect())
+    }
+
+    /// How many messages there are.
+    pub(crate) fn len(&self) -> usize {
+        self.draws.len()
+    }
+
+    /// How many of them have this key.
+    pub(crate) fn count_of_key(&self, key: u32) -> usize {
+        self.draws.iter().filter(|draw| draw.key() == key).count()
+    }
+
+    /// How many of them are bad.
+    pub(crate) fn bad_count(&self) -> usize {
+        self.draws.iter().filter(|draw| draw.is_bad()).count()
+    }
+
+    /// The message with this number: one allocation, for its id.
+    pub(crate) fn message(&self, number: usize) -> Message {
+        let draw = self.draws[number];
+        let key = draw.key() as usize;
+        let position = Position::new((key % PARTITIONS) as u32, number as u64);
+        Message::new(short_id(number), self.stream.clone(), position)
+            .with_key(self.keys[key].clone())
+            .with_payload(Bytes::from_static(if draw.is_bad() { BAD } else { GOOD }))
+    }
+}
+
+/// `m-` and the number, written on the stack first.
+fn short_id(mut number: usize) -> MessageId {
+    let mut text = [b'0'; 22];
+    let mut start = text.len();
+    loop {
+        start -= 1;
+        text[start] += (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    start -= 2;
+    text[start..start + 2].copy_from_slice(b"m-");
+    MessageId::from(std::str::from_utf8(&text[start..]).expect("digits are UTF-8"))
+}
+
+/// What the source was told, for whoever ran it.
+#[derive(Default)]
+pub(crate) struct Committed {
+    /// Calls to commit.
+    pub(crate) commits: AtomicU64,
+    /// Partitions whose last delivered message was not committed when the source was closed.
+    pub(crate) behind: AtomicU64,
+}
+
+/// A finite source that makes the messages of a plan.
+///
+/// While any partition is held it delivers nothing at all: the engine holds all or none in these runs.
+pub(crate) struct BenchSource {
+    plan: Arc<Plan>,
+    assigned: bool,
+    next: usize,
+    ended: bool,
+    held: [bool; PARTITIONS],
+    delivered: [Option<u64>; PARTITIONS],
+    committed: [Option<u64>; PARTITIONS],
+    told: Arc<Committed>,
+}
+
+impl BenchSource {
+    pub(crate) fn new(plan: Arc<Plan>) -> Self {
+        Self {
+            plan,
+            assigned: false,
+            next: 0,
+            ended: false,
+            held: [false; PARTITIONS],
+            delivered: [None; PARTITIONS],
+            committed: [None; PARTITIONS],
+            told: Arc::default(),
+        }
+    }
+
+    /// What the engine commits, to be read after the run.
+    pub(crate) fn committed(&self) -> Arc<Committed> {
+        self.told.clone()
+    }
+
+    fn assign(&mut self) -> SourceEvent {
+        self.assigned = true;
+        let partitions = (0..PARTITIONS as u32).map(|index| Partition::new(self.plan.stream.clone(), index));
+        let assignments = partitions.map(|partition| Assignment { partition, settled: Vec::new() });
+        SourceEvent::Assigned(assignments.collect())
+    }
+
+    fn batch(&mut self) -> SourceEvent {
+        let end = (self.next + BATCH).min(self.plan.len());
+        let mut messages = Vec::with_capacity(end - self.next);
+        for number in self.next..end {
+            let message = self.plan.message(number);
+            self.delivered[message.position.partition as usize] = Some(message.position.offset);
+            messages.push(message);
+        }
+        self.next = end;
+        SourceEvent::Messages(messages)
+    }
+}
+
+#[async_trait]
+impl Source for BenchSource {
+    async fn next(&mut self) -> Result<SourceEvent, SourceError> {
+        if !self.assigned {
+            return Ok(self.assign());
+        }
+        if self.ended || self.held.contains(&true) {
+            return std::future::pending().await;
+        }
+        if self.next < self.plan.len() {
+            return Ok(self.batch());
+        }
+        self.ended = true;
+        Ok(SourceEvent::End)
+    }
+
+    async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        self.told.commits.fetch_add(1, Ordering::Relaxed);
+        for commit in commits {
+            self.committed[commit.partition.index as usize] = Some(commit.position.offset);
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, partitions: &[Partition]) {
+        partitions.iter().for_each(|partition| self.held[partition.index as usize] = true);
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        partitions.iter().for_each(|partition| self.held[partition.index as usize] = false);
+    }
+
+    async fn revoked(&mut self, _: &[Partition]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), SourceError> {
+        let behind = self.delivered.iter().zip(&self.committed).filter(|(last, done)| last != done).count();
+        self.told.behind.store(behind as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_short_and_told_apart() {
+        assert_eq!(short_id(0).as_str(), "m-0");
+        assert_eq!(short_id(9_999_999).as_str(), "m-9999999");
+        assert_eq!(short_id(usize::MAX).as_str(), format!("m-{}", usize::MAX));
+    }
+
+    #[test]
+    fn a_hot_key_gets_its_share_and_nobody_else_is_bad() {
+        let plan = Plan::with_hot_key(100_000, 10, 0.01, true);
+        assert_eq!(plan.bad_count(), plan.count_of_key(10));
+        assert!((900..1100).contains(&plan.bad_count()), "{}", plan.bad_count());
+    }
+
+    #[tokio::test]
+    async fn the_source_delivers_every_message_once_and_waits_while_it_is_held() {
+        let plan = Plan::zipf(1000, 50);
+        let mut source = BenchSource::new(plan.clone());
+        let Ok(SourceEvent::Assigned(assigned)) = source.next().await else { panic!("assigns first") };
+        let partitions: Vec<Partition> = assigned.into_iter().map(|a| a.partition).collect();
+        source.pause(&partitions);
+        assert!(at_once(&mut source).await.is_none());
+        source.resume(&partitions);
+        let mut ids = Vec::new();
+        while let Some(Ok(SourceEvent::Messages(messages))) = at_once(&mut source).await {
+            ids.extend(messages.into_iter().map(|message| message.id));
+        }
+        let expected: Vec<MessageId> = (0..plan.len()).map(short_id).collect();
+        assert_eq!(ids, expected);
+    }
+
+    /// What the source has to say without waiting.
+    async fn at_once(source: &mut BenchSource) -> Option<Result<SourceEvent, SourceError>> {
+        tokio::select! {
+            biased;
+            event = source.next() => Some(event),
+            () = std::future::ready(()) => None,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What was measured: rows of values, the bars they are held against, and how they are shown.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+/// How often each contender runs.
+pub(crate) const ROUNDS: usize = 3;
+
+/// What a row must meet.
+#[derive(Clone, Copy)]
+pub(crate) enum Bar {
+    /// The ratio must not be above this.
+    RatioAtMost(f64),
+    /// The ratio must not be below this.
+    RatioAtLeast(f64),
+    /// The value must not be above this.
+    ValueAtMost(f64),
+    /// The value must be this.
+    ValueIs(f64),
+}
+
+/// One line of the result. The field names are the public contract of the JSON.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    bench: &'static str,
+    name: String,
+    value: f64,
+    unit: &'static str,
+    baseline: Option<f64>,
+    ratio: Option<f64>,
+    bar: Option<String>,
+    ok: Option<bool>,
+}
+
+impl Row {
+    /// A value that stands for itself.
+    pub(crate) fn new(bench: &'static str, name: impl Into<String>, unit: &'static str, value: f64) -> Self {
+        Self { bench, name: name.into(), value, unit, baseline: None, ratio: None, bar: None, ok: None }
+    }
+
+    /// A value beside its baseline, measured in rounds.
+    pub(crate) fn compared(
+        bench: &'static str,
+        name: impl Into<String>,
+        unit: &'static str,
+        compared: &Compared,
+    ) -> Self {
+        let mut row = Self::new(bench, name, unit, compared.value);
+        row.baseline = Some(compared.baseline);
+        row.ratio = Some(compared.ratio);
+        row
+    }
+
+    /// The same row, held against a bar.
+    pub(crate) fn with_bar(mut self, bar: Bar) -> Self {
+        let ratio = self.ratio.unwrap_or(f64::NAN);
+        let (ok, text) = match bar {
+            Bar::RatioAtMost(limit) => (ratio <= limit, format!("<= {limit:?}")),
+            Bar::RatioAtLeast(limit) => (ratio >= limit, format!(">= {limit:?}")),
+            Bar::ValueAtMost(limit) => (self.value <= limit, format!("<= {limit} {}", self.unit)),
+            Bar::ValueIs(wanted) => (self.value == wanted, format!("== {wanted}")),
+        };
+        self.ok = Some(ok);
+        self.bar = Some(text);
+        self
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let ok = match self.ok {
+            None => "-",
+            Some(true) => "ok",
+            Some(false) => "MISSED",
+        };
+        [
+            self.name.clone(),
+            readable(Some(self.value)),
+            self.unit.to_owned(),
+            readable(self.baseline),
+            self.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
+            self.bar.clone().unwrap_or_else(|| "-".to_owned()),
+            ok.to_owned(),
+        ]
+    }
+}
+
+/// Three digits after the point for small numbers, none for large ones.
+fn readable(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value.fract() == 0.0 || value.abs() >= 1000.0 => format!("{value:.0}"),
+        Some(value) if value.abs() >= 10.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+/// A subject and its baseline over all rounds.
+pub(crate) struct Compared {
+    /// The subject's median.
+    pub(crate) value: f64,
+    /// The baseline's median.
+    pub(crate) baseline: f64,
+    /// The median of the rounds' ratios, subject to baseline. Not the ratio of the medians: what disturbed one round
+    /// disturbed both sides of it.
+    pub(crate) ratio: f64,
+}
+
+impl Compared {
+    /// Compares the subject's rounds with the baseline's, round by round.
+    pub(crate) fn new(subject: &[f64], baseline: &[f64]) -> Self {
+        let ratios: Vec<f64> =
+            subject.iter().zip(baseline).map(|(subject, baseline)| subject / baseline).collect();
+        Self { value: median(subject), baseline: median(baseline), ratio: median(&ratios) }
+    }
+}
+
+/// The middle one of these values; of an even number, the upper one.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// All rows of a run.
+pub(crate) struct Table {
+    rows: Vec<Row>,
+}
+
+impl Table {
+    pub(crate) fn new(rows: Vec<Row>) -> Self {
+        Self { rows }
+    }
+
+    /// Writes the rows as a JSON array.
+    pub(crate) fn write_json(&self, path: &Path) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        serde_json::to_writer_pretty(&mut file, &self.rows)?;
+        writeln!(file)?;
+        file.flush()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["name", "value", "unit", "baseline", "ratio", "bar", "ok"].map(str::to_owned);
+        let lines: Vec<[String; 7]> = std::iter::once(head).chain(self.rows.iter().map(Row::cells)).collect();
+        let widths: [usize; 7] = std::array::from_fn(|column| {
+            lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)
+        });
+        for [name, value, unit, baseline, ratio, bar, ok] in &lines {
+            let [w_name, w_value, w_unit, w_baseline, w_ratio, w_bar, _] = widths;
+            writeln!(
+                f,
+                "{name:w_name$}  {value:>w_value$}  {unit:w_unit$}  {baseline:>w_baseline$}  {ratio:>w_ratio$}  \
+                 {bar:w_bar$}  {ok}"
+            )?;
+        }
+        writeln!(f)?;
+        writeln!(
+            f,
+            "Each ratio is the median of the ratios of {ROUNDS} rounds, baseline and subject in turn."
+        )?;
+        let missed: Vec<&Row> = self.rows.iter().filter(|row| row.ok == Some(false)).collect();
+        if missed.is_empty() {
+            return writeln!(f, "Every bar is met.");
+        }
+        for row in missed {
+            let [name, value, unit, _, ratio, bar, _] = row.cells();
+            writeln!(f, "MISSED: {name}: {value} {unit}, ratio {ratio}, asked {bar}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_rounds() {
+        let compared = Compared::new(&[10.0, 40.0, 30.0], &[10.0, 10.0, 10.0]);
+        assert_eq!((compared.value, compared.baseline, compared.ratio), (30.0, 10.0, 3.0));
+    }
+
+    #[test]
+    fn a_bar_is_held_against_what_it_speaks_of() {
+        let compared = Compared::new(&[4.0], &[1.0]);
+        let row = || Row::compared("core", "n", "ns", &compared);
+        let table = [
+            (Bar::RatioAtMost(5.0), "<= 5.0", true),
+            (Bar::RatioAtMost(3.0), "<= 3.0", false),
+            (Bar::RatioAtLeast(0.98), ">= 0.98", true),
+            (Bar::ValueAtMost(3.0), "<= 3 ns", false),
+            (Bar::ValueIs(4.0), "== 4", true),
+        ];
+        for (bar, text, ok) in table {
+            let row = row().with_bar(bar);
+            assert_eq!((row.bar.as_deref(), row.ok), (Some(text), Some(ok)));
+        }
+        assert_eq!(Row::new("core", "n", "ns", 1.0).with_bar(Bar::RatioAtMost(5.0)).ok, Some(false));
+    }
+
+    #[test]
+    fn a_missed_bar_is_said_at_the_end() {
+        let missed = Row::new("core", "slow thing", "ns", 7.0).with_bar(Bar::ValueAtMost(5.0));
+        let text = Table::new(vec![missed]).to_string();
+        assert!(text.ends_with("MISSED: slow thing: 7 ns, ratio -, asked <= 5 ns\n"), "{text}");
+    }
+
+    #[test]
+    fn the_json_has_the_fields_of_the_contract() {
+        let row = serde_json::to_value(Row::new("core", "n", "ns", 7.0)).expect("a row is plain data");
+        let fields: Vec<_> =
+            row.as_object().expect("a row is an object").keys().map(String::as_str).collect();
+        let mut contract = ["bench", "name", "value", "unit", "baseline", "ratio", "bar", "ok"];
+        contract.sort_unstable();
+        assert_eq!(fields, contract);
+    }
+}

@@ -1,0 +1,356 @@
+//! What the engine's tests share: a bench with a log, a store and a paused clock, and handlers that follow a script.
+
+// Every test file is a crate of its own and uses its part of the bench.
+#![allow(dead_code)]
+
+mod handlers;
+mod store;
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use lazaret_core::handler::BoxHandler;
+use lazaret_core::policy::{RetryPolicy, Strategy};
+use lazaret_core::store::{Actor, AuditEntry, Counts, LetterStore, Pause};
+use lazaret_core::{
+    Clock, ConsumerName, HandlerError, Letter, LetterId, LetterState, MessageId, Position, QueueName, Reason,
+    Timestamp, Verdict,
+};
+use lazaret_engine::{Builder, Consumer, Error, Event, Handle, Options, Replayer, Stats};
+use lazaret_memory::{MemoryLog, MemorySource, MemoryStore};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use handlers::{Calls, Reply, Try};
+pub(crate) use store::FaultyStore;
+
+/// The name of the consumer and of its only component, unless a test names others.
+pub(crate) const NAME: &str = "orders";
+
+pub(crate) const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Time as tokio's paused clock tells it, beginning in 2001.
+#[derive(Clone, Copy)]
+pub(crate) struct PausedClock {
+    start: Instant,
+}
+
+impl PausedClock {
+    /// How long the test has run.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The time this long after the start of the test.
+    pub(crate) fn at(after: Duration) -> Timestamp {
+        let base = Timestamp::from_second(1_000_000_000).expect("a time in 2001");
+        base + jiff::SignedDuration::try_from(after).expect("a test is short")
+    }
+}
+
+impl Clock for PausedClock {
+    fn now(&self) -> Timestamp {
+        Self::at(self.elapsed())
+    }
+}
+
+/// Everything outside of a consumer: what survives when it crashes.
+#[derive(Clone)]
+pub(crate) struct Bench {
+    pub(crate) clock: PausedClock,
+    pub(crate) log: MemoryLog,
+    pub(crate) store: Arc<FaultyStore>,
+    pub(crate) calls: Calls,
+    pub(crate) told: Told,
+}
+
+/// What observers were told, as text.
+#[derive(Clone, Default)]
+pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Told {
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().expect("no test panics here").clone()
+    }
+
+    /// How many events begin with this word.
+    pub(crate) fn count(&self, event: &str) -> usize {
+        self.all().iter().filter(|told| told.starts_with(event)).count()
+    }
+
+    fn note(&self, event: &Event<'_>) {
+        let mut text = Cut(String::new());
+        // An event that is cut short is as good as a whole one.
+        let _ = write!(text, "{event:?}");
+        self.0.lock().expect("no test panics here").push(text.0);
+    }
+}
+
+/// A text that takes no more when it is long enough: the payload of a message may be huge.
+struct Cut(String);
+
+impl fmt::Write for Cut {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        self.0.push_str(more);
+        if self.0.len() > 16 * 1024 { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+impl Bench {
+    /// A bench whose log has one partition.
+    pub(crate) fn new() -> Self {
+        Self::with_partitions(1)
+    }
+
+    pub(crate) fn with_partitions(partitions: u32) -> Self {
+        let clock = PausedClock { start: Instant::now() };
+        Self {
+            clock,
+            log: MemoryLog::new("events", partitions),
+            store: Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(clock)))),
+            calls: Calls::new(clock),
+            told: Told::default(),
+        }
+    }
+
+    /// Adds messages to partition 0: `a1` has the key `a` and the payload `a1`.
+    pub(crate) fn push(&self, names: &[&str]) {
+        self.push_to(0, names);
+    }
+
+    pub(crate) fn push_to(&self, partition: u32, names: &[&str]) {
+        for name in names {
+            let key = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            self.log.push(partition, key.to_owned(), (*name).to_owned());
+        }
+    }
+
+    /// A consumer of the whole bench, still to be completed.
+    pub(crate) fn builder(&self, options: Options) -> Builder {
+        self.builder_on(options, self.log.join())
+    }
+
+    pub(crate) fn builder_on(&self, options: Options, source: MemorySource) -> Builder {
+        let told = self.told.clone();
+        Consumer::builder(NAME)
+            .source(source)
+            .store(self.store.clone())
+            .clock(Arc::new(self.clock))
+            .options(options)
+            .observer(move |event: &Event<'_>| told.note(event))
+    }
+
+    /// A handler that writes down its calls and does what the script says.
+    pub(crate) fn handler(&self, script: impl Fn(&Try) -> Reply + Send + Sync + 'static) -> BoxHandler {
+        self.calls.handler(NAME, script)
+    }
+
+    /// Starts a consumer with one handler.
+    pub(crate) fn start(
+        &self,
+        options: Options,
+        script: impl Fn(&Try) -> Reply + Send + Sync + 'static,
+    ) -> Running {
+        Running::start(self.builder(options).handler(self.handler(script)))
+    }
+
+    /// Runs a consumer until the log is read and nothing will become due.
+    pub(crate) async fn run(
+        &self,
+        options: Options,
+        script: impl Fn(&Try) -> Reply + Send + Sync + 'static,
+    ) -> Stats {
+        self.log.close();
+        let running = self.start(Options { until_idle: true, ..options }, script);
+        running.ended().await.expect("the consumer ends well")
+    }
+
+    pub(crate) fn queue() -> QueueName {
+        QueueName::of(NAME, NAME)
+    }
+
+    /// The open letters of a sequence, in order.
+    pub(crate) fn letters(&self, sequence: &str) -> Vec<Letter> {
+        self.letters_in(&Self::queue(), sequence)
+    }
+
+    pub(crate) fn letters_in(&self, queue: &QueueName, sequence: &str) -> Vec<Letter> {
+        at_once(self.store.memory().sequence(queue, &sequence.into(), 0, 10_000))
+    }
+
+    /// The payloads of the open letters of a sequence, with their states.
+    pub(crate) fn standing(&self, sequence: &str) -> Vec<(String, LetterState)> {
+        self.letters(sequence).iter().map(|letter| (payload_of(letter), letter.state)).collect()
+    }
+
+    /// The only open letter of a sequence.
+    pub(crate) fn letter(&self, sequence: &str) -> Letter {
+        let mut letters = self.letters(sequence);
+        assert_eq!(letters.len(), 1, "one letter in {sequence}: {letters:?}");
+        letters.remove(0)
+    }
+
+    /// The letter of a message, open or closed, by the offset of the message in partition 0.
+    pub(crate) fn letter_at(&self, offset: u64) -> Option<Letter> {
+        let id = LetterId::of(&Self::queue(), &MessageId::from(format!("events/0/{offset}")));
+        at_once(self.store.memory().get(&Self::queue(), id))
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        at_once(self.store.memory().counts(&Self::queue()))
+    }
+
+    pub(crate) fn pauses(&self) -> Vec<Pause> {
+        at_once(self.store.memory().pauses(&ConsumerName::from(NAME)))
+    }
+
+    pub(crate) fn audit(&self) -> Vec<AuditEntry> {
+        use lazaret_core::store::Audit;
+        at_once(self.store.memory().audit(0, 10_000))
+    }
+
+    /// The committed offset of partition 0.
+    pub(crate) fn committed(&self) -> Option<u64> {
+        self.log.committed(0)
+    }
+}
+
+pub(crate) fn payload_of(letter: &Letter) -> String {
+    let payload = letter.message.payload.as_deref().unwrap_or_default();
+    String::from_utf8_lossy(payload).into_owned()
+}
+
+/// The answer of a memory store, which never waits.
+pub(crate) fn at_once<T>(call: impl Future<Output = lazaret_core::store::Result<T>>) -> T {
+    call.now_or_never().expect("a memory store answers at once").expect("a memory store does not fail")
+}
+
+/// A consumer at work.
+pub(crate) struct Running {
+    pub(crate) handle: Handle,
+    drain: CancellationToken,
+    task: JoinHandle<Result<Stats, Error>>,
+}
+
+impl Running {
+    pub(crate) fn start(builder: Builder) -> Self {
+        let consumer = builder.build().expect("the consumer is complete");
+        let drain = CancellationToken::new();
+        let handle = consumer.handle();
+        let task = tokio::spawn(Box::pin(consumer.run(drain.clone())));
+        Self { handle, drain, task }
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) async fn ended(self) -> Result<Stats, Error> {
+        self.task.await.expect("the engine does not panic")
+    }
+
+    /// Asks it to drain.
+    pub(crate) fn begin_stop(&self) {
+        self.drain.cancel();
+    }
+
+    pub(crate) async fn stop(self) -> Stats {
+        self.begin_stop();
+        self.ended().await.expect("the consumer ends well")
+    }
+
+    /// Kills it: nothing is drained and nothing committed.
+    pub(crate) async fn crash(self) {
+        self.task.abort();
+        let killed = self.task.await;
+        assert!(killed.is_err_and(|error| error.is_cancelled()), "it was still running");
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// The dead-letter side of the only component.
+    pub(crate) fn replayer(&self) -> Replayer {
+        self.handle.replayer(NAME).expect("the component is known")
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.handle.stats()
+    }
+}
+
+/// Options that make every run the same: a fixed seed, no jitter, no breaker, no fuse.
+pub(crate) fn options() -> Options {
+    Options {
+        seed: 7,
+        shards: 2,
+        concurrency: 8,
+        instance: "test".to_owned(),
+        breaker: None,
+        fuse: None,
+        retry: retry(Strategy::Ordered),
+        ..Options::default()
+    }
+}
+
+/// Three attempts, one second apart, then two; up to one second in memory.
+pub(crate) fn retry(strategy: Strategy) -> RetryPolicy {
+    RetryPolicy {
+        strategy,
+        jitter: 0.0,
+        initial_delay: secs(1),
+        hold: secs(1),
+        max_attempts: 3,
+        ..RetryPolicy::default()
+    }
+}
+
+/// Options under which the first failure is the last.
+pub(crate) fn one_attempt() -> Options {
+    let retry = RetryPolicy { max_attempts: 1, ..retry(Strategy::Ordered) };
+    Options { retry, ..options() }
+}
+
+/// A failure that may pass.
+pub(crate) fn transient() -> HandlerError {
+    HandlerError::foreign("Timeout", "no answer").reason(Reason::TIMEOUT)
+}
+
+/// A failure that will not.
+pub(crate) fn fatal() -> HandlerError {
+    HandlerError::foreign("Invalid", "no such order").reason(Reason::DOMAIN_INVALID)
+}
+
+pub(crate) fn asking(verdict: Verdict) -> HandlerError {
+    HandlerError::foreign("Asked", "the handler decided").verdict(verdict)
+}
+
+/// Somebody who acts in a test.
+pub(crate) fn somebody(why: &str) -> Actor {
+    Actor::new("ada", "test", why)
+}
+
+/// Lets the paused clock run until the condition holds, for ten minutes of its time at most.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + secs(600);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        tokio::time::sleep(millis(1)).await;
+    }
+}
+
+/// Lets the paused clock run for this long.
+pub(crate) async fn let_pass(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+pub(crate) fn position(offset: u64) -> Position {
+    Position::new(0, offset)
+}

@@ -1,0 +1,132 @@
+//! The public surface of the facade: what users import must stay where it is. If this compiles, it does.
+
+use std::fmt::Debug;
+
+/// Names a type.
+fn has<T: ?Sized>() {}
+
+/// Everything in the prelude, by the name under which users know it. Nothing else is imported here.
+mod everything_in_the_prelude {
+    use lazaret::prelude::*;
+
+    use super::has;
+
+    #[test]
+    fn can_be_named() {
+        // The engine.
+        has::<BuildError>();
+        has::<Builder>();
+        has::<CancellationToken>();
+        has::<Consumer>();
+        has::<DeadLetterOptions>();
+        has::<Error>();
+        has::<Event<'_>>();
+        has::<Handle>();
+        has::<dyn Observer>();
+        has::<Options>();
+        has::<ReplayReport>();
+        has::<Replayer>();
+        has::<Stats>();
+        // What a handler takes.
+        has::<Attempt>();
+        has::<Context>();
+        has::<DeadLetter>();
+        has::<EventType>();
+        has::<Headers>();
+        has::<Json<u8>>();
+        has::<Key>();
+        has::<Message>();
+        has::<Payload>();
+        has::<Router>();
+        has::<Text>();
+        fn is_extractor<T: FromDelivery>() {}
+        is_extractor::<Option<DeadLetter>>();
+        let _ = handler(|_: Context| async {});
+        // What it gives back.
+        has::<Failure>();
+        has::<HandlerError>();
+        has::<Phase>();
+        has::<Reason>();
+        has::<Verdict>();
+        // Messages and letters.
+        has::<Letter>();
+        has::<LetterId>();
+        has::<LetterState>();
+        has::<MessageId>();
+        has::<Operation>();
+        has::<Partition>();
+        has::<Position>();
+        has::<QueueName>();
+        has::<SequenceId>();
+        has::<Sequencing>();
+        has::<Timestamp>();
+        // Policies, stores and sources.
+        has::<Act>();
+        has::<Actor>();
+        has::<dyn Audit>();
+        has::<Classifier>();
+        has::<dyn LetterStore>();
+        has::<PauseScope>();
+        has::<RetryPolicy>();
+        has::<dyn Source>();
+        has::<dyn Store>();
+        has::<Strategy>();
+    }
+}
+
+#[test]
+fn the_modules_hold_what_the_prelude_leaves_out() {
+    has::<dyn lazaret::Clock>();
+    has::<lazaret::ConsumerName>();
+    has::<lazaret::Filter>();
+    has::<lazaret::Fingerprint>();
+    has::<lazaret::InboxOptions>();
+    has::<lazaret::Schema>();
+    has::<lazaret::StreamName>();
+    has::<lazaret::SystemClock>();
+    has::<lazaret::UnknownVerdict>();
+    has::<lazaret::clock::SystemClock>();
+    has::<lazaret::failure::CauseLink>();
+    has::<lazaret::fingerprint::Fingerprint>();
+    has::<dyn lazaret::handler::Handle>();
+    has::<lazaret::handler::Delivery>();
+    has::<lazaret::letter::AttemptRecord>();
+    has::<lazaret::message::Headers>();
+    has::<lazaret::policy::BreakerPolicy>();
+    has::<lazaret::policy::BudgetPolicy>();
+    has::<dyn lazaret::policy::EnqueuePolicy>();
+    has::<lazaret::policy::FusePolicy>();
+    has::<lazaret::policy::PoisonPolicy>();
+    has::<lazaret::sequence::SequenceId>();
+    has::<lazaret::source::SourceEvent>();
+    has::<dyn lazaret::store::Checkpoints>();
+    has::<dyn lazaret::store::Inbox>();
+    has::<lazaret::store::Limits>();
+    has::<dyn lazaret::store::Locks>();
+    has::<lazaret::store::StoreError>();
+}
+
+#[cfg(feature = "memory")]
+#[test]
+fn the_memory_backends_are_there_by_default() {
+    has::<lazaret::memory::MemberId>();
+    has::<lazaret::memory::MemoryLog>();
+    has::<lazaret::memory::MemorySource>();
+    has::<lazaret::memory::MemoryStore>();
+}
+
+#[test]
+fn what_is_shared_between_tasks_can_be() {
+    fn shared<T: Clone + Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    fn reported<T: std::error::Error + Debug + Send + Sync + 'static>() {}
+    shared::<lazaret::Handle>();
+    shared::<lazaret::Replayer>();
+    shared::<lazaret::Options>();
+    sent::<lazaret::Consumer>();
+    sent::<lazaret::Builder>();
+    reported::<lazaret::BuildError>();
+    reported::<lazaret::Error>();
+    reported::<lazaret::store::StoreError>();
+    reported::<lazaret::source::SourceError>();
+}

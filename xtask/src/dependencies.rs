@@ -1,0 +1,233 @@
+//! What the project may depend on: allowed licences, no banned crates, and a core without C and without a runtime.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::licence;
+use crate::process::Cargo;
+
+/// Crates that must not be in the graph, and why.
+const BANNED: [(&str, &str); 5] = [
+    ("aws-lc-rs", "TLS is rustls with ring; two providers make it refuse at run time"),
+    ("chrono", "jiff is the one time library"),
+    ("native-tls", "TLS is rustls with ring"),
+    ("openssl-sys", "TLS is rustls with ring"),
+    ("serde_yaml", "it is no longer maintained"),
+];
+/// The crate that must stay small.
+const CORE: &str = "lazaret-core";
+
+/// A package as cargo describes it.
+#[derive(Debug)]
+struct Package {
+    name: String,
+    version: String,
+    licence: Option<String>,
+    /// The native library that it links.
+    links: Option<String>,
+    is_ours: bool,
+    /// The names of what it needs at run time, as far as it says so itself.
+    needs: Vec<String>,
+}
+
+/// A package of the core's tree, with the features that the core alone asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Node {
+    name: String,
+    version: String,
+    features: Vec<String>,
+}
+
+/// Checks the whole graph. The error lists everything that is wrong.
+pub(crate) fn check() -> Result<(), String> {
+    let metadata = Cargo::new("metadata --format-version 1 --locked").output()?;
+    let packages = read_packages(&metadata)?;
+    // The metadata joins the features of all packages of the workspace; the tree shows what the core itself needs.
+    let tree = Cargo::new("tree --locked --edges normal --prefix none")
+        .with_arguments(["--package", CORE, "--format", "{p}|{f}"].map(str::to_owned))
+        .output()?;
+    let core = read_tree(&tree);
+    let mut wrong = licences(&packages);
+    wrong.extend(banned(&packages));
+    wrong.extend(core_rules(&packages, &core));
+    if !wrong.is_empty() {
+        return Err(format!("dependencies that must not be:\n  {}", wrong.join("\n  ")));
+    }
+    let foreign = packages.iter().filter(|package| !package.is_ours).count();
+    println!("{foreign} packages, {} of them below {CORE}: all allowed", core.len().saturating_sub(1));
+    Ok(())
+}
+
+fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
+    let metadata: Value = serde_json::from_str(metadata)
+        .map_err(|error| format!("failed to read cargo's metadata: {error}"))?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let ours = list(&metadata["workspace_members"]);
+    let packages: Vec<Package> = list(&metadata["packages"])
+        .iter()
+        .map(|package| Package {
+            name: text(&package["name"]).unwrap_or_default(),
+            version: text(&package["version"]).unwrap_or_default(),
+            licence: text(&package["license"]),
+            links: text(&package["links"]),
+            is_ours: ours.contains(&package["id"]),
+            needs: list(&package["dependencies"])
+                .iter()
+                .filter(|dependency| dependency["kind"].is_null())
+                .filter_map(|dependency| text(&dependency["name"]))
+                .collect(),
+        })
+        .collect();
+    if packages.is_empty() { Err("cargo's metadata names no package".to_owned()) } else { Ok(packages) }
+}
+
+/// Reads lines such as `tokio v1.54.1|default,sync`. What follows a space in the version or the features is a remark.
+fn read_tree(tree: &str) -> Vec<Node> {
+    let nodes = tree.lines().filter_map(|line| {
+        let (package, features) = line.split_once('|')?;
+        let mut words = package.split_whitespace();
+        let (name, version) = (words.next()?.to_owned(), words.next()?.trim_start_matches('v').to_owned());
+        let features = features.split_whitespace().next().unwrap_or_default();
+        let features = features.split(',').filter(|name| !name.is_empty() && !name.starts_with('('));
+        Some(((name, version), features.map(str::to_owned).collect()))
+    });
+    let unique: BTreeMap<(String, String), Vec<String>> = nodes.collect();
+    unique.into_iter().map(|((name, version), features)| Node { name, version, features }).collect()
+}
+
+fn licences(packages: &[Package]) -> Vec<String> {
+    let foreign = packages.iter().filter(|package| !package.is_ours);
+    let wrong = foreign.filter_map(|Package { name, version, licence, .. }| {
+        let Some(licence) = licence else { return Some(format!("{name} {version} names no licence")) };
+        match licence::is_allowed(licence) {
+            Ok(true) => None,
+            Ok(false) => Some(format!("{name} {version} has the licence {licence}, which is not allowed")),
+            Err(why) => Some(format!("{name} {version} has a licence that cannot be read: {why}")),
+        }
+    });
+    wrong.collect()
+}
+
+fn banned(packages: &[Package]) -> Vec<String> {
+    let wrong = packages.iter().filter_map(|Package { name, version, .. }| {
+        let (_, why) = BANNED.iter().find(|(banned, _)| banned == name)?;
+        Some(format!("{name} {version} is banned: {why}"))
+    });
+    wrong.collect()
+}
+
+/// The core has no C in it and no runtime. It may use tokio's primitives by way of tokio-util, never its runtime.
+fn core_rules(packages: &[Package], core: &[Node]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let known = |node: &Node| packages.iter().find(|p| p.name == node.name && p.version == node.version);
+    for node in core {
+        let Node { name, version, features } = node;
+        match known(node) {
+            None => wrong.push(format!("{name} {version} below {CORE} is unknown to cargo's metadata")),
+            Some(Package { links: Some(library), .. }) => {
+                wrong.push(format!("{name} {version} below {CORE} links {library}"));
+            }
+            Some(_) => {}
+        }
+        if name == "tokio" && features.iter().any(|feature| feature.starts_with("rt")) {
+            wrong.push(format!("{name} {version} below {CORE} brings its runtime"));
+        }
+    }
+    match packages.iter().find(|package| package.is_ours && package.name == CORE) {
+        None => wrong.push(format!("there is no package {CORE}")),
+        Some(package) if package.needs.iter().any(|name| name == "tokio") => {
+            wrong.push(format!("{CORE} depends on tokio"));
+        }
+        Some(_) => {}
+    }
+    if !core.iter().any(|node| node.name == CORE) {
+        wrong.push(format!("the tree of {CORE} could not be read"));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, licence: Option<&str>) -> Package {
+        Package {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            licence: licence.map(str::to_owned),
+            links: None,
+            is_ours: false,
+            needs: Vec::new(),
+        }
+    }
+
+    fn core(needs: &[&str]) -> Package {
+        let needs = needs.iter().map(|&name| name.to_owned()).collect();
+        Package { is_ours: true, needs, ..package(CORE, Some("Apache-2.0")) }
+    }
+
+    #[test]
+    fn every_foreign_package_needs_an_allowed_licence() {
+        let ours = Package { is_ours: true, ..package("ours", None) };
+        let packages =
+            [package("good", Some("MIT")), package("bad", Some("AGPL-3.0")), package("mute", None), ours];
+        let wrong = licences(&packages);
+        let expected =
+            ["bad 1.0.0 has the licence AGPL-3.0, which is not allowed", "mute 1.0.0 names no licence"];
+        assert_eq!(wrong, expected);
+    }
+
+    #[test]
+    fn a_banned_crate_is_named_with_the_reason() {
+        let wrong = banned(&[package("jiff", Some("MIT")), package("chrono", Some("MIT"))]);
+        assert_eq!(wrong, ["chrono 1.0.0 is banned: jiff is the one time library"]);
+    }
+
+    #[test]
+    fn the_core_may_not_link_c_nor_bring_a_runtime() {
+        let c = Package { links: Some("z".to_owned()), ..package("libz-sys", Some("MIT")) };
+        let packages = [core(&["tokio"]), package("tokio", Some("MIT")), c];
+        let tree = read_tree("lazaret-core v1.0.0 (here)|\nlibz-sys v1.0.0|\ntokio v1.0.0|default,rt,sync\n");
+        let expected = [
+            "libz-sys 1.0.0 below lazaret-core links z",
+            "tokio 1.0.0 below lazaret-core brings its runtime",
+            "lazaret-core depends on tokio",
+        ];
+        assert_eq!(core_rules(&packages, &tree), expected);
+    }
+
+    #[test]
+    fn a_tree_that_cannot_be_read_is_not_a_tree_without_faults() {
+        assert_eq!(core_rules(&[core(&[])], &read_tree("")), ["the tree of lazaret-core could not be read"]);
+        assert_eq!(core_rules(&[], &[]).len(), 2);
+    }
+
+    #[test]
+    fn the_tree_is_read_without_repetitions_and_remarks() {
+        let tree = "bytes v1.12.1|default,std\nbytes v1.12.1|default,std (*)\nserde_derive v1.0.2 (proc-macro)| (*)\n\n";
+        let node = |name: &str, version: &str, features: &[&str]| Node {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            features: features.iter().map(|&feature| feature.to_owned()).collect(),
+        };
+        let expected = [node("bytes", "1.12.1", &["default", "std"]), node("serde_derive", "1.0.2", &[])];
+        assert_eq!(read_tree(tree), expected);
+    }
+
+    #[test]
+    fn the_metadata_is_read() {
+        let metadata = r#"{
+            "workspace_members": ["a"],
+            "packages": [
+                {"id": "a", "name": "ours", "version": "0.1.0", "license": null, "links": null, "dependencies": [
+                    {"name": "bytes", "kind": null}, {"name": "proptest", "kind": "dev"}]},
+                {"id": "b", "name": "bytes", "version": "1.0.0", "license": "MIT", "links": "c", "dependencies": []}
+            ]}"#;
+        let packages = read_packages(metadata).unwrap();
+        assert_eq!((packages[0].is_ours, packages[0].needs.as_slice()), (true, &["bytes".to_owned()][..]));
+        assert_eq!((packages[1].is_ours, packages[1].links.as_deref()), (false, Some("c")));
+        assert!(read_packages("{}").is_err() && read_packages("no").is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! The commands that hand their arguments to a program of the workspace.
+
+use crate::process::Cargo;
+
+/// The simulation. It is always built for release; who says `--release` says nothing new.
+pub(crate) fn simulation(arguments: &[String]) -> Cargo {
+    let arguments = arguments.iter().filter(|argument| *argument != "--release").cloned();
+    Cargo::new("run --release -p lazaret-testkit --bin sim --").with_arguments(arguments)
+}
+
+/// A benchmark, by default the one of the core.
+pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
+    let (name, rest) = match arguments.split_first() {
+        Some((name, rest)) if !name.starts_with('-') => (name.clone(), rest),
+        _ => ("core".to_owned(), arguments),
+    };
+    Cargo::new("run --release -p lazaret-bench --").with_arguments([name]).with_arguments(rest.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_simulation_gets_its_arguments() {
+        let call = simulation(&words("--release --seeds 300"));
+        assert_eq!(call.to_string(), "cargo run --release -p lazaret-testkit --bin sim -- --seeds 300");
+    }
+
+    #[test]
+    fn a_benchmark_without_a_name_is_that_of_the_core() {
+        let table = [
+            ("", "core"),
+            ("core --quick", "core --quick"),
+            ("--json results.json", "core --json results.json"),
+            ("store --json results.json", "store --json results.json"),
+        ];
+        for (given, passed) in table {
+            let expected = format!("cargo run --release -p lazaret-bench -- {passed}");
+            assert_eq!(benchmark(&words(given)).to_string(), expected);
+        }
+    }
+}
