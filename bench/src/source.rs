@@ -216,7 +216,9 @@ impl Source for BenchSource {
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         self.told.commits.fetch_add(1, Ordering::Relaxed);
         for commit in commits {
-            self.committed[commit.partition.index as usize] = Some(commit.position.offset);
+            if let Some(position) = commit.position {
+                self.committed[commit.partition.index as usize] = Some(position.offset);
+            }
         }
         Ok(())
     }
@@ -227,6 +229,10 @@ impl Source for BenchSource {
 
     fn resume(&mut self, partitions: &[Partition]) {
         partitions.iter().for_each(|partition| self.held[partition.index as usize] = false);
+    }
+
+    fn rewind(&mut self, _: &[Partition]) {
+        unreachable!("nobody else takes a grant of a benchmark's queue");
     }
 
     async fn revoked(&mut self, _: &[Partition]) -> Result<(), SourceError> {

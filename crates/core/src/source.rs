@@ -23,8 +23,9 @@ pub struct Assignment {
 pub struct Commit {
     /// The partition.
     pub partition: Partition,
-    /// The last message of the contiguous settled prefix. Everything up to and including it is settled (I1).
-    pub position: Position,
+    /// The last message of the contiguous settled prefix. Everything up to and including it is settled (I1). `None` when
+    /// nothing is settled since the assignment but what lies beyond: the committed position stays.
+    pub position: Option<Position>,
     /// Offsets beyond it that are settled too, in order, bounded. A source that cannot keep them drops them; that
     /// costs repetitions, nothing else.
     pub settled_beyond: Vec<RangeInclusive<u64>>,
@@ -111,6 +112,11 @@ pub trait Source: Send + 'static {
 
     /// Delivers messages of these partitions again, going on where it stopped.
     fn resume(&mut self, partitions: &[Partition]);
+
+    /// Delivers these partitions again from behind the last committed position, beginning with a new `Assigned`, as if
+    /// they had been away. Partitions that are not assigned are left out. The engine asks for it when the store tells it
+    /// that somebody else took a grant while the source still holds the partition to be ours.
+    fn rewind(&mut self, partitions: &[Partition]);
 
     /// Says that the engine is done with partitions that were [`Revoking`](SourceEvent::Revoking).
     async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError>;

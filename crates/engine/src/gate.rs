@@ -3,14 +3,14 @@
 //! One owner for all reasons to hold still. Healthy traffic reads one flag; only when that is up does anybody look
 //! closer.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::policy::{Admit, Breaker, BreakerPolicy, BreakerState};
 use lazaret_core::store::{Pause, PauseScope};
 use lazaret_core::{Message, Partition, SequenceId, Timestamp};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// All reasons to hold still.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Gate {
     /// How many lanes wait for the store.
     store_trouble: AtomicUsize,
     state: Mutex<State>,
-    changed: watch::Sender<()>,
+    changed: Arc<Changes>,
 }
 
 #[derive(Debug)]
@@ -28,6 +28,9 @@ struct State {
     pauses: Vec<Pause>,
     /// Pauses that hold already and that the store does not know yet.
     unstored: Vec<Pause>,
+    /// The number of the last question to the store, and of the last one that was answered.
+    asked: u64,
+    answered: u64,
     breaker: Option<Breaker>,
 }
 
@@ -56,9 +59,11 @@ impl Gate {
             state: Mutex::new(State {
                 pauses: Vec::new(),
                 unstored: Vec::new(),
+                asked: 0,
+                answered: 0,
                 breaker: breaker.map(Breaker::new),
             }),
-            changed: watch::Sender::new(()),
+            changed: Arc::default(),
         }
     }
 
@@ -68,8 +73,8 @@ impl Gate {
     }
 
     /// Resolves when anything changed. Take it before looking.
-    pub(crate) fn watch(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    pub(crate) fn watch(&self) -> Watcher {
+        Watcher { seen: self.changed.version.load(Ordering::Acquire), changes: self.changed.clone() }
     }
 
     /// Whether this message may be tried now.
@@ -149,10 +154,21 @@ impl Gate {
         self.lock().breaker.as_ref().map(|breaker| breaker.state(now))
     }
 
-    /// Replaces the pauses by what the store says; those it does not know yet stay. Returns what is new and what is
-    /// gone.
-    pub(crate) fn set_pauses(&self, mut pauses: Vec<Pause>) -> (Vec<Pause>, Vec<Pause>) {
+    /// The number under which the store is asked for the pauses.
+    pub(crate) fn ask_pauses(&self) -> u64 {
         let mut state = self.lock();
+        state.asked += 1;
+        state.asked
+    }
+
+    /// Replaces the pauses by what the store says; those it does not know yet stay. An answer to an earlier question than
+    /// the last answered one is old and changes nothing. Returns what is new and what is gone.
+    pub(crate) fn set_pauses(&self, asked: u64, mut pauses: Vec<Pause>) -> (Vec<Pause>, Vec<Pause>) {
+        let mut state = self.lock();
+        if asked < state.answered {
+            return (Vec::new(), Vec::new());
+        }
+        state.answered = asked;
         let missing_in = |others: &[Pause], pause: &Pause| !others.iter().any(|o| o.scope == pause.scope);
         for pause in &state.unstored {
             if missing_in(&pauses, pause) {
@@ -219,7 +235,7 @@ impl Gate {
     /// Says that somebody waits for the store, until the guard is dropped.
     pub(crate) fn trouble(self: &Arc<Self>) -> Trouble {
         if self.store_trouble.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.changed.send_replace(());
+            self.changed.tell();
         }
         Trouble(self.clone())
     }
@@ -231,7 +247,7 @@ impl Gate {
 
     /// Makes whoever watches look again.
     pub(crate) fn poke(&self) {
-        self.changed.send_replace(());
+        self.changed.tell();
     }
 
     fn publish(&self, state: &State) {
@@ -239,7 +255,7 @@ impl Gate {
             && state.breaker.as_ref().is_none_or(Breaker::is_closed);
         let was = self.shut.swap(!calm, Ordering::AcqRel);
         if was || !calm {
-            self.changed.send_replace(());
+            self.changed.tell();
         }
     }
 
@@ -290,13 +306,48 @@ pub(crate) struct Trouble(Arc<Gate>);
 impl Drop for Trouble {
     fn drop(&mut self) {
         if self.0.store_trouble.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.changed.send_replace(());
+            self.0.changed.tell();
         }
     }
 }
 
+/// Tells many that something changed, in the order in which they wait: a simulation must be able to repeat it.
+#[derive(Debug, Default)]
+struct Changes {
+    version: AtomicU64,
+    notify: Notify,
+}
+
+impl Changes {
+    fn tell(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+        self.notify.notify_waiters();
+    }
+}
+
+/// Watches for changes since it last looked.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    changes: Arc<Changes>,
+    seen: u64,
+}
+
+impl Watcher {
+    /// Waits until something changed since the last call. Cancellation safe.
+    pub(crate) async fn changed(&mut self) {
+        let told = self.changes.notify.notified();
+        tokio::pin!(told);
+        // From here on no notification is missed; what came before it shows in the version.
+        told.as_mut().enable();
+        if self.changes.version.load(Ordering::Acquire) == self.seen {
+            told.await;
+        }
+        self.seen = self.changes.version.load(Ordering::Acquire);
+    }
+}
+
 /// Waits until a change or, if one is given, until this time. Never returns before one of them.
-pub(crate) async fn change_or(changed: &mut watch::Receiver<()>, until: Option<Duration>) {
+pub(crate) async fn change_or(changed: &mut Watcher, until: Option<Duration>) {
     let timer = async {
         match until {
             Some(delay) => tokio::time::sleep(delay).await,
@@ -305,7 +356,7 @@ pub(crate) async fn change_or(changed: &mut watch::Receiver<()>, until: Option<D
     };
     tokio::select! {
         biased;
-        gone = changed.changed() => if gone.is_err() { std::future::pending::<()>().await },
+        () = changed.changed() => {}
         () = timer => {}
     }
 }

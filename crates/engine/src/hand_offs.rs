@@ -78,6 +78,7 @@ pub(crate) struct Inbound(mpsc::Receiver<Request>);
 /// Writes until nobody can ask any more.
 pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: Limits) {
     let mut batch = Vec::with_capacity(BATCH_LIMIT);
+    let mut turn = 0;
     while inbound.0.recv_many(&mut batch, BATCH_LIMIT).await > 0 {
         let mut queues: Vec<(QueueName, Batch)> = Vec::new();
         for request in batch.drain(..) {
@@ -91,7 +92,8 @@ pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: L
             queues[at].1.add(request);
         }
         for (queue, batch) in queues {
-            batch.write(&*store, &queue, &limits).await;
+            turn += 1;
+            batch.write(&*store, &queue, &limits, turn).await;
         }
     }
 }
@@ -120,7 +122,7 @@ impl Batch {
     }
 
     /// Makes the calls and answers. Whoever asked and went away (a dropped receiver) does not matter here.
-    async fn write(self, store: &dyn Store, queue: &QueueName, limits: &Limits) {
+    async fn write(mut self, store: &dyn Store, queue: &QueueName, limits: &Limits, turn: u64) {
         if !self.notes.is_empty() {
             let result = store.note_attempts(queue, self.notes).await;
             for reply in self.noted {
@@ -129,6 +131,9 @@ impl Batch {
         }
         if self.items.is_empty() {
             return;
+        }
+        for grant in self.items.iter_mut().filter_map(|item| item.grant.as_mut()) {
+            grant.turn = turn;
         }
         let count = self.items.len();
         let mut answers = match store.hand_off(queue, limits, self.items).await {

@@ -16,6 +16,7 @@ use lazaret_core::source::{Assignment, Commit, SourceError, SourceEvent};
 use lazaret_core::store::{AttemptNote, Grant};
 use lazaret_core::{Message, Partition, Sequencing, Source};
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::attempt::guarded;
 use crate::error::Error;
@@ -24,7 +25,7 @@ use crate::feed::{self, Shards};
 use crate::journey::Fate;
 use crate::lookout;
 use crate::mailbox::Mailbox;
-use crate::patience::patiently;
+use crate::patience::{Left, patiently};
 use crate::shard::{Notice, Parcel, Ticket, ToShard};
 use crate::shared::{Component, Shared};
 use crate::tenure::Tenure;
@@ -32,6 +33,8 @@ use crate::tracker::Tracker;
 
 /// How long to wait for cancelled work to be gone after a drain's deadline.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long to wait before a partition that somebody took over is asked for again.
+const REWIND_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait after the source had trouble.
 const SOURCE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -50,16 +53,26 @@ struct Slot {
 enum Stage {
     /// Nobody's.
     Free,
-    /// The store is being asked; messages that are here already wait.
-    Preparing(Vec<Message>),
+    /// The store is being asked; messages that are here already wait. Dropping the guard ends the asking.
+    Preparing { waiting: Vec<Message>, _unwanted: DropGuard },
     /// Messages flow.
     Live(Arc<Tenure>),
     /// On its way out; `revoked` says that the source waits for it.
     Leaving { tenure: Option<Arc<Tenure>>, deadline: Instant, revoked: bool },
 }
 
-/// What the store knows of newly assigned partitions: for each, one entry per component.
-type Known = Vec<(usize, u32, Vec<(Grant, Vec<AttemptNote>)>)>;
+/// What the store knows of a partition that came: one entry per component.
+type Known = Vec<(Grant, Vec<AttemptNote>)>;
+
+/// Something that took time and is done.
+enum Chore {
+    /// The store said what it knows of a partition that came.
+    Prepared(usize, u32, Known),
+    /// A partition that somebody else took over may be asked for again.
+    Rewind { slot: usize, generation: u32 },
+    /// Nothing follows from it.
+    Done,
+}
 
 /// The reader of one consumer's source.
 pub(crate) struct Intake {
@@ -74,7 +87,7 @@ pub(crate) struct Intake {
     routed: Vec<Vec<ToShard>>,
     in_flight: usize,
     full: bool,
-    preparing: FuturesUnordered<Pin<Box<dyn Future<Output = Option<Known>> + Send>>>,
+    chores: FuturesUnordered<Pin<Box<dyn Future<Output = Chore> + Send>>>,
     next_commit: Option<Instant>,
     /// The source was read to its end.
     ended: bool,
@@ -104,7 +117,7 @@ impl Intake {
             by_number: Vec::new(),
             in_flight: 0,
             full: false,
-            preparing: FuturesUnordered::new(),
+            chores: FuturesUnordered::new(),
             next_commit: None,
             ended: false,
             draining: false,
@@ -137,8 +150,8 @@ impl Intake {
                 () = drain.cancelled(), if !self.draining => self.begin_drain(),
                 () = at(self.next_commit) => self.commit().await,
                 () = at(deadline) => self.deadline_passed(),
-                Some(known) = self.preparing.next(), if !self.preparing.is_empty() => self.prepared(known),
-                _ = changed.changed() => self.update_holds(),
+                Some(chore) = self.chores.next(), if !self.chores.is_empty() => self.finished(chore),
+                () = changed.changed() => self.update_holds(),
                 idle = check(&mut self.idle_check) => self.idle_checked(idle),
                 event = self.source.next(), if !self.draining && self.source_rest.is_none() => self.on(event),
                 () = at(self.source_rest) => self.source_rest = None,
@@ -181,7 +194,7 @@ impl Intake {
             };
             last = slot;
             match &mut self.slots[slot].stage {
-                Stage::Preparing(waiting) => waiting.push(message),
+                Stage::Preparing { waiting, .. } => waiting.push(message),
                 Stage::Live(_) => self.route(slot, message),
                 // It will be delivered again to whoever comes next.
                 Stage::Free | Stage::Leaving { .. } => {}
@@ -242,6 +255,7 @@ impl Intake {
     // Messages on their way out.
 
     fn note(&mut self, notices: &mut Vec<Notice>) {
+        let mut fenced = Vec::new();
         for Notice { ticket, fate } in notices.drain(..) {
             let slot = &mut self.slots[ticket.slot as usize];
             if slot.generation != ticket.generation {
@@ -251,8 +265,13 @@ impl Intake {
             match fate {
                 Fate::Settled => slot.tracker.settle(ticket.number),
                 Fate::Left => slot.tracker.give_up(),
+                Fate::Fenced => {
+                    slot.tracker.give_up();
+                    fenced.push(ticket.slot as usize);
+                }
             }
         }
+        fenced.into_iter().for_each(|slot| self.fenced(slot));
         self.next_commit.get_or_insert_with(|| Instant::now() + self.shared.options.commit_interval);
         self.update_window();
     }
@@ -275,7 +294,7 @@ impl Intake {
             let slot = &mut self.slots[*index];
             if let Some(position) = slot.tracker.take_moved() {
                 let settled_beyond = slot.tracker.settled_beyond();
-                moved.push((*index, position.offset));
+                moved.push((*index, position.as_ref().map(|position| position.offset)));
                 commits.push(Commit { partition: slot.partition.clone(), position, settled_beyond });
             }
         }
@@ -296,8 +315,9 @@ impl Intake {
     }
 
     /// Notes on messages that will not come again are of no more use. Losing the race against a crash costs nothing.
-    fn forget_notes(&self, committed: &[(usize, u64)]) {
+    fn forget_notes(&self, committed: &[(usize, Option<u64>)]) {
         for (slot, offset) in committed {
+            let Some(offset) = offset else { continue };
             let slot = &self.slots[*slot];
             let (Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. }) = &slot.stage else {
                 continue;
@@ -307,12 +327,12 @@ impl Intake {
                     continue;
                 }
                 let (component, partition, offset) = (component.clone(), slot.partition.clone(), *offset);
-                self.preparing.push(Box::pin(async move {
+                self.chores.push(Box::pin(async move {
                     let store = &component.shared.store;
                     if let Err(error) = store.forget_attempts(&component.queue, &partition, offset).await {
                         tracing::debug!(%error, "old notes could not be removed");
                     }
-                    None
+                    Chore::Done
                 }));
             }
         }
@@ -340,7 +360,7 @@ impl Intake {
         for slot in &mut self.slots {
             let held = match slot.stage {
                 Stage::Live(_) => all || !gate.admits_partition(&slot.partition),
-                Stage::Preparing(_) | Stage::Leaving { .. } => true,
+                Stage::Preparing { .. } | Stage::Leaving { .. } => true,
                 Stage::Free => continue,
             };
             if held != slot.held {
@@ -359,20 +379,31 @@ impl Intake {
     // Partitions that come.
 
     fn assigned(&mut self, assignments: Vec<Assignment>) {
-        let mut coming = Vec::new();
         for Assignment { partition, settled } in assignments {
             let index = self.free_slot(&partition);
+            let unwanted = CancellationToken::new();
             let slot = &mut self.slots[index];
             slot.generation += 1;
-            slot.stage = Stage::Preparing(Vec::new());
+            slot.stage = Stage::Preparing { waiting: Vec::new(), _unwanted: unwanted.clone().drop_guard() };
             slot.tracker = Tracker::new(partition.index);
             slot.settled = settled;
             slot.held = false;
             self.shared.tell(&Event::Assigned { partition: &partition });
-            coming.push((index, slot.generation, partition));
+            let (components, shards, generation) =
+                (self.components.clone(), self.shards.clone(), slot.generation);
+            self.chores.push(Box::pin(async move {
+                // One that goes again before the store has answered must not be granted to us any more.
+                tokio::select! {
+                    biased;
+                    () = unwanted.cancelled() => Chore::Done,
+                    known = prepare(&components, &shards, &partition) => match known {
+                        Ok(known) => Chore::Prepared(index, generation, known),
+                        Err(Left::Gone | Left::Fenced) => Chore::Done,
+                    },
+                }
+            }));
         }
         self.update_holds();
-        self.preparing.push(Box::pin(prepare(self.components.clone(), self.shards.clone(), coming)));
     }
 
     /// The slot of this partition, a new one if it has none.
@@ -399,22 +430,28 @@ impl Intake {
         self.slots.len() - 1
     }
 
-    fn prepared(&mut self, known: Option<Known>) {
-        for (index, generation, stakes) in known.into_iter().flatten() {
-            let slot = &mut self.slots[index];
-            if slot.generation != generation {
-                continue;
-            }
-            let Stage::Preparing(waiting) = &mut slot.stage else { continue };
-            let waiting = std::mem::take(waiting);
-            let tenure = Arc::new(Tenure::new(index as u32, generation, slot.partition.clone(), stakes));
-            for shard in self.shards.iter() {
-                shard.push(ToShard::Tenure(tenure.clone()));
-            }
-            slot.stage = Stage::Live(tenure);
-            for message in waiting {
-                self.route(index, message);
-            }
+    fn finished(&mut self, chore: Chore) {
+        match chore {
+            Chore::Prepared(slot, generation, known) => self.prepared(slot, generation, known),
+            Chore::Rewind { slot, generation } => self.rewind(slot, generation),
+            Chore::Done => {}
+        }
+    }
+
+    fn prepared(&mut self, index: usize, generation: u32, known: Known) {
+        let slot = &mut self.slots[index];
+        if slot.generation != generation {
+            return;
+        }
+        let Stage::Preparing { waiting, .. } = &mut slot.stage else { return };
+        let waiting = std::mem::take(waiting);
+        let tenure = Arc::new(Tenure::new(index as u32, generation, slot.partition.clone(), known));
+        for shard in self.shards.iter() {
+            shard.push(ToShard::Tenure(tenure.clone()));
+        }
+        slot.stage = Stage::Live(tenure);
+        for message in waiting {
+            self.route(index, message);
         }
         self.hand_over();
         self.update_holds();
@@ -438,8 +475,10 @@ impl Intake {
         let deadline = Instant::now() + self.shared.options.drain_deadline;
         let slot = &mut self.slots[index];
         let tenure = match std::mem::replace(&mut slot.stage, Stage::Free) {
+            // Somebody else took it over, and the source waits for us all the same.
+            Stage::Free if revoked => None,
             Stage::Free => return,
-            Stage::Preparing(_) => None,
+            Stage::Preparing { .. } => None,
             Stage::Live(tenure) => Some(tenure),
             Stage::Leaving { tenure, deadline, revoked: before } => {
                 slot.stage = Stage::Leaving { tenure, deadline, revoked: revoked || before };
@@ -447,7 +486,7 @@ impl Intake {
             }
         };
         if let Some(tenure) = &tenure {
-            tenure.leaving.cancel();
+            tenure.close();
             let (slot, generation) = (tenure.slot, tenure.generation);
             for shard in self.shards.iter() {
                 shard.push(ToShard::Leave { slot, generation });
@@ -514,15 +553,36 @@ impl Intake {
         }
     }
 
+    /// The store says that somebody else took over a partition that the source still calls ours. Either the source will
+    /// say so too, or the other one was late: then the partition is read again under a new grant.
+    fn fenced(&mut self, index: usize) {
+        if !matches!(self.slots[index].stage, Stage::Live(_)) {
+            return;
+        }
+        self.free(index);
+        let (slot, generation) = (index, self.slots[index].generation);
+        self.chores.push(Box::pin(async move {
+            tokio::time::sleep(REWIND_PAUSE).await;
+            Chore::Rewind { slot, generation }
+        }));
+    }
+
+    fn rewind(&mut self, index: usize, generation: u32) {
+        let slot = &self.slots[index];
+        if slot.generation == generation && matches!(slot.stage, Stage::Free) && !self.draining {
+            self.source.rewind(std::slice::from_ref(&slot.partition));
+        }
+    }
+
     /// Drops what is left of a partition's time here. Notices that still come speak of the past.
     fn free(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         match std::mem::replace(&mut slot.stage, Stage::Free) {
             Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. } => {
-                tenure.leaving.cancel();
+                tenure.close();
                 tenure.gone.cancel();
             }
-            Stage::Free | Stage::Preparing(_) | Stage::Leaving { tenure: None, .. } => {}
+            Stage::Free | Stage::Preparing { .. } | Stage::Leaving { tenure: None, .. } => {}
         }
         self.in_flight -= slot.tracker.outstanding();
         slot.generation += 1;
@@ -583,29 +643,25 @@ impl Intake {
     }
 }
 
-/// Asks the store what it knows of partitions that came, and brings the shards up to date, before the first message
-/// of them is dispatched. The grants come first: from then on no earlier owner can open a sequence behind our back.
+/// Asks the store what it knows of a partition that came, and brings the shards up to date, before the first message of
+/// it is dispatched. The grant comes first: from then on no earlier owner can open a sequence behind our back.
 async fn prepare(
-    components: Vec<Arc<Component>>,
-    shards: Shards,
-    coming: Vec<(usize, u32, Partition)>,
-) -> Option<Known> {
-    let partitions: Vec<Partition> = coming.iter().map(|(_, _, partition)| partition.clone()).collect();
-    let mut known: Known =
-        coming.iter().map(|(slot, generation, _)| (*slot, *generation, Vec::new())).collect();
-    for component in &components {
+    components: &[Arc<Component>],
+    shards: &Shards,
+    partition: &Partition,
+) -> Result<Known, Left> {
+    let partitions = std::slice::from_ref(partition);
+    let mut known = Vec::with_capacity(components.len());
+    for component in components {
         let store = &component.shared.store;
         let queue = &component.queue;
-        patiently(component, || lookout::reload_pauses(&component.shared)).await.ok()?;
-        let grants = patiently(component, || store.assign(queue, &partitions)).await.ok()?;
-        let notes = patiently(component, || store.attempt_notes(queue, &partitions)).await.ok()?;
-        patiently(component, || feed::refresh(component, &shards)).await.ok()?;
-        for ((entry, partition), grant) in known.iter_mut().zip(&partitions).zip(grants) {
-            let notes = notes.iter().filter(|note| note.partition == *partition).cloned().collect();
-            entry.2.push((grant, notes));
-        }
+        patiently(component, || lookout::reload_pauses(&component.shared)).await?;
+        let grants = patiently(component, || store.assign(queue, partitions)).await?;
+        let notes = patiently(component, || store.attempt_notes(queue, partitions)).await?;
+        patiently(component, || feed::refresh(component, shards)).await?;
+        known.extend(grants.into_iter().next().map(|grant| (grant, notes)));
     }
-    Some(known)
+    Ok(known)
 }
 
 /// Waits until this time; for ever when there is none.

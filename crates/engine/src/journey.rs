@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lazaret_core::handler::{Delivery, Desk};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Limit, Stage};
-use lazaret_core::store::{AttemptNote, ErrorKind, HandOff, Placed, Placement, StoreError};
+use lazaret_core::store::{AttemptNote, Certainty, ErrorKind, HandOff, Placed, Placement, StoreError};
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -35,6 +35,8 @@ pub(crate) enum Fate {
     Settled,
     /// It has none here; it will be delivered again.
     Left,
+    /// It has none here, because somebody else took over the partition.
+    Fenced,
 }
 
 /// How far a message has come when its journey begins.
@@ -88,7 +90,8 @@ impl Journey {
             () = gone.cancelled() => Fate::Left,
             end = self.go(begin) => match end {
                 Ok(()) => Fate::Settled,
-                Err(Left) => Fate::Left,
+                Err(Left::Gone) => Fate::Left,
+                Err(Left::Fenced) => Fate::Fenced,
             },
         }
     }
@@ -126,6 +129,12 @@ impl Journey {
                     None => return Ok(()),
                 },
             };
+            if let Some(letter) = self.open.take_uncertain(self.component.index, &self.delivery.message().id)
+            {
+                // The handler gave it up and nobody knows whether that was written: what may have happened must happen.
+                drop(pass);
+                return self.store_letter(letter, Placement::Open).await;
+            }
             let Outcome::Failed(error) = outcome else {
                 self.succeeded(&outcome, pass);
                 return Ok(());
@@ -220,8 +229,8 @@ impl Journey {
         let permits = self.component.shared.permits.clone();
         let permit = tokio::select! {
             biased;
-            () = self.tenure.leaving.cancelled() => return Err(Left),
-            permit = permits.acquire_owned() => permit.map_err(|_| Left)?,
+            () = self.tenure.leaving.cancelled() => return Err(Left::Gone),
+            permit = permits.acquire_owned() => permit.map_err(|_| Left::Gone)?,
         };
         self.delivery.begin_attempt(attempt);
         let index = self.component.index;
@@ -248,25 +257,30 @@ impl Journey {
                 self.end_retries(Some(limit)).await?;
                 return Ok(None);
             }
-            let wait = match shared.gate.enter(self.delivery.message(), &self.sequence, now) {
-                Entry::Sidetrack => {
-                    self.sidetrack().await?;
-                    return Ok(None);
-                }
-                Entry::Wait(again) => again.map(|again| until(now, again)),
-                Entry::Go(pass) => match self.charge(now) {
-                    Charge::Granted => return Ok(Some(pass)),
-                    Charge::NotBefore(again) => Some(until(now, again)),
-                    Charge::Exhausted(dimension) => {
-                        self.note_budget(dimension.as_str());
-                        self.end_retries(None).await?;
+            let due = self.record.as_ref().and_then(|record| record.due_at).filter(|due| *due > now);
+            let wait = match due {
+                // I12: it was waiting elsewhere when this partition came.
+                Some(due) => Some(until(now, due)),
+                None => match shared.gate.enter(self.delivery.message(), &self.sequence, now) {
+                    Entry::Sidetrack => {
+                        self.sidetrack().await?;
                         return Ok(None);
                     }
+                    Entry::Wait(again) => again.map(|again| until(now, again)),
+                    Entry::Go(pass) => match self.charge(now) {
+                        Charge::Granted => return Ok(Some(pass)),
+                        Charge::NotBefore(again) => Some(until(now, again)),
+                        Charge::Exhausted(dimension) => {
+                            self.note_budget(dimension.as_str());
+                            self.end_retries(None).await?;
+                            return Ok(None);
+                        }
+                    },
                 },
             };
             tokio::select! {
                 biased;
-                () = self.tenure.leaving.cancelled() => return Err(Left),
+                () = self.tenure.leaving.cancelled() => return Err(Left::Gone),
                 () = change_or(&mut changed, wait) => {}
             }
         }
@@ -370,9 +384,23 @@ impl Journey {
     /// Waits in memory for the next attempt. The attempts so far are durable before the next one starts, and before
     /// the partition goes: nobody gets more attempts by restarting (I4).
     async fn wait(&self, due: Timestamp) -> Result<After, Left> {
-        let Some(record) = &self.record else { return Ok(After::TryAgain) };
+        let shared = &self.component.shared;
+        if let Some(note) = self.note(due) {
+            patiently(&self.component, || shared.hand_offs.note(&self.component.queue, note.clone())).await?;
+        }
+        tokio::select! {
+            biased;
+            () = self.tenure.leaving.cancelled() => Err(Left::Gone),
+            () = shared.sleep_until(due) => Ok(After::TryAgain),
+        }
+    }
+
+    /// What is to be remembered of the attempts so far; `None` when there were none.
+    fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
+        let record = self.record.as_ref()?;
         let message = self.delivery.message();
-        let note = AttemptNote {
+        self.tenure.noted(self.component.index, message.position.offset);
+        Some(AttemptNote {
             message: message.id.clone(),
             partition: self.tenure.partition.clone(),
             offset: message.position.offset,
@@ -380,15 +408,8 @@ impl Journey {
             first_failed_at: record.first_failed_at,
             failure: record.failure.clone(),
             same_failure: record.same_failure,
-        };
-        let shared = &self.component.shared;
-        self.tenure.noted(self.component.index, note.offset);
-        patiently(&self.component, || shared.hand_offs.note(&self.component.queue, note.clone())).await?;
-        tokio::select! {
-            biased;
-            () = self.tenure.leaving.cancelled() => Err(Left),
-            () = shared.sleep_until(due) => Ok(After::TryAgain),
-        }
+            due_at,
+        })
     }
 
     /// Makes the message a letter, unless the enqueue policy says otherwise.
@@ -438,11 +459,20 @@ impl Journey {
             return Ok(());
         }
         let mut waiting = Waiting::new(&self.component);
+        let mut noted = false;
         let placed = loop {
             match shared.hand_offs.hand_off_one(&self.component.queue, item.clone()).await {
                 Ok(placed) => break placed,
                 Err(_) if mutated!(shared, DropOnEnqueueError) => return Ok(()),
-                Err(error) => waiting.after(error).await?,
+                Err(error) => {
+                    if !noted
+                        && let Some(note) = self.note(item.letter.due_at.unwrap_or_else(|| shared.now()))
+                    {
+                        // A queue that is full may take long. What was tried must not be forgotten meanwhile (I4).
+                        noted = shared.hand_offs.note(&self.component.queue, note).await.is_ok();
+                    }
+                    waiting.after(error).await?;
+                }
             }
         };
         if placement == Placement::Open && item.letter.sequence == self.sequence {
@@ -472,7 +502,7 @@ impl Journey {
             message: self.delivery.message().id.to_string(),
             why: cause.unwrap_or_else(|| why.to_owned()),
         });
-        Left
+        Left::Gone
     }
 
     fn tell_duplicate(&self) {
@@ -515,7 +545,7 @@ pub(crate) async fn append_all<T>(mut journeys: Vec<(T, Journey)>) -> Vec<(T, Jo
                 }
                 // Somebody else owns its partition now; those of other partitions go on.
                 Err(error) if error.kind() == ErrorKind::Fenced => {
-                    ended.push((tag, journey, Some(Fate::Left)));
+                    ended.push((tag, journey, Some(Fate::Fenced)));
                 }
                 Err(error) => {
                     trouble = Some(error);
@@ -563,7 +593,13 @@ impl Desk for LiveDesk {
         let grant = tenure.map(|tenure| tenure.grant(self.component.index));
         let blocks = letter.sequence == sequence;
         let item = HandOff { letter, placement: Placement::Open, grant };
-        shared.hand_offs.hand_off_one(&self.component.queue, item).await?;
+        // From here on nobody knows, also when the handler is dropped while it waits, until the store has answered.
+        self.open.uncertain(self.component.index, item.letter.clone());
+        let placed = shared.hand_offs.hand_off_one(&self.component.queue, item).await;
+        if !matches!(&placed, Err(error) if error.certainty() == Certainty::MaybeDone) {
+            self.open.take_uncertain(self.component.index, &message.id);
+        }
+        placed?;
         if blocks {
             self.open.opened(self.component.index, shared.hasher.hash(sequence.as_str()));
         }

@@ -24,6 +24,8 @@ pub(crate) struct Record {
     pub(crate) failure: Failure,
     /// How often in a row it failed in the same way.
     pub(crate) same_failure: u32,
+    /// When the next attempt may start, if that was decided elsewhere.
+    pub(crate) due_at: Option<Timestamp>,
     pub(crate) history: Vec<AttemptRecord>,
 }
 
@@ -36,6 +38,7 @@ impl Record {
             last_failed_at: note.first_failed_at,
             failure: note.failure,
             same_failure: note.same_failure,
+            due_at: Some(note.due_at),
             history: Vec::new(),
         }
     }
@@ -53,6 +56,7 @@ impl Record {
             last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
             failure,
             same_failure: u32::try_from(same.max(1)).unwrap_or(u32::MAX),
+            due_at: None,
             history: Vec::new(),
         })
     }
@@ -73,7 +77,7 @@ impl Record {
         }
         let last_failed_at = attempt.at;
         history.push(attempt);
-        Self { attempts, first_failed_at, last_failed_at, failure, same_failure, history }
+        Self { attempts, first_failed_at, last_failed_at, failure, same_failure, due_at: None, history }
     }
 }
 

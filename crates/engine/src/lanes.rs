@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::{MessageId, Partition};
+use lazaret_core::{Letter, MessageId, Partition};
 
 use crate::blocked::BlockedSet;
 use crate::hash::SequenceHash;
@@ -27,6 +27,8 @@ struct State {
     /// The highest revision of each queue that was applied from the store's list.
     revisions: Vec<u64>,
     tenures: HashMap<Partition, Arc<Tenure>>,
+    /// Letters that handlers asked for, of which nobody knows whether they were written.
+    uncertain: HashMap<(usize, MessageId), Letter>,
     /// How messages failed before that are being tried again now, for handlers that give them up.
     failures: HashMap<(usize, MessageId), Record>,
 }
@@ -52,6 +54,7 @@ impl OpenSequences {
                 running: HashMap::new(),
                 revisions: vec![0; components],
                 tenures: HashMap::new(),
+                uncertain: HashMap::new(),
                 failures: HashMap::new(),
             }),
         }
@@ -127,6 +130,20 @@ impl OpenSequences {
     /// How the message that is being tried failed before.
     pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<Record> {
         self.lock().failures.get(&(component, message.clone())).cloned()
+    }
+
+    /// A handler asked for this letter, and the store's answer was lost.
+    pub(crate) fn uncertain(&self, component: usize, letter: Letter) {
+        self.lock().uncertain.insert((component, letter.message.id.clone()), letter);
+    }
+
+    /// The letter of this message of which nobody knows whether it was written, if there is one.
+    pub(crate) fn take_uncertain(&self, component: usize, message: &MessageId) -> Option<Letter> {
+        let mut state = self.lock();
+        if state.uncertain.is_empty() {
+            return None;
+        }
+        state.uncertain.remove(&(component, message.clone()))
     }
 
     pub(crate) fn set_tenure(&self, tenure: &Arc<Tenure>) {

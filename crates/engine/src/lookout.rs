@@ -46,10 +46,9 @@ async fn look(shared: &Arc<Shared>, components: &[Arc<Component>], shards: &Shar
 
 /// Takes over the pauses that the store knows, and tells what changed.
 pub(crate) async fn reload_pauses(shared: &Arc<Shared>) -> Result<()> {
-    // One at a time: an answer from before a pause must not be applied after it.
-    let _turn = shared.reloading.lock().await;
+    let asked = shared.gate.ask_pauses();
     let pauses = shared.store.pauses(&shared.name).await?;
-    let (new, gone) = shared.gate.set_pauses(pauses);
+    let (new, gone) = shared.gate.set_pauses(asked, pauses);
     for pause in &new {
         shared.tell(&Event::Paused { scope: &pause.scope, why: &pause.by.why });
     }

@@ -12,10 +12,14 @@ use crate::shared::Component;
 const FIRST_DELAY: Duration = Duration::from_millis(20);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// Why somebody stops before their message is settled: the partition goes, somebody else took over, or the consumer
-/// ends. The message will be delivered again.
-#[derive(Debug)]
-pub(crate) struct Left;
+/// Why somebody stops before their message is settled. The message will be delivered again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The partition goes, or the consumer ends.
+    Gone,
+    /// The store says that somebody else took over.
+    Fenced,
+}
 
 /// Calls the store until it succeeds. While it does not, the source is held back. Fenced callers leave; trouble that
 /// waiting cannot mend ends the consumer.
@@ -49,10 +53,10 @@ impl<'a> Waiting<'a> {
     pub(crate) async fn after(&mut self, error: store::StoreError) -> Result<(), Left> {
         let shared = &self.component.shared;
         match error.kind() {
-            ErrorKind::Fenced => return Err(Left),
+            ErrorKind::Fenced => return Err(Left::Fenced),
             kind if !kind.is_temporary() => {
                 shared.stop(Error::Store(error));
-                return Err(Left);
+                return Err(Left::Gone);
             }
             _ => {}
         }

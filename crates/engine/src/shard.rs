@@ -224,10 +224,6 @@ impl Shard {
 
     /// Gives up what was not started of a partition that goes. Lanes whose next message was among them move on.
     fn give_up(&mut self, slot: u32, generation: u32) {
-        // What still comes back from the store unplaced must not start any more.
-        if let Some(tenure) = self.tenures.get_mut(slot as usize) {
-            tenure.take_if(|tenure| tenure.generation == generation);
-        }
         let leaves = |parcel: &Parcel| parcel.ticket.slot == slot && parcel.ticket.generation == generation;
         let pending = &mut self.pending;
         let mut freed = Vec::new();
@@ -285,6 +281,9 @@ impl Shard {
         let Some(tenure) = self.tenures.get(parcel.ticket.slot as usize).and_then(Option::as_ref) else {
             return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
         };
+        if tenure.is_closing() {
+            return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
+        }
         let component = &self.components[index];
         let offset = parcel.delivery.message().position.offset;
         if parcel.misfit {
@@ -353,23 +352,36 @@ impl Shard {
     fn finished(&mut self, done: Done) {
         match done {
             Done::Journey(lane, ticket, fate) => {
-                self.pending.push(Notice { ticket, fate });
+                self.ended(ticket, fate);
                 self.next_in_lane(lane);
             }
             Done::Appended(lane, parcels) => {
+                let mut ended = Vec::with_capacity(parcels.len());
                 let back = self.lanes.entry(lane).or_default();
                 for (parcel, fate) in parcels.into_iter().rev() {
                     match fate {
-                        Some(fate) => self.pending.push(Notice { ticket: parcel.ticket, fate }),
+                        Some(fate) => ended.push((parcel.ticket, fate)),
                         None => {
                             back.queue.push_front(parcel);
                             back.singly += 1;
                         }
                     }
                 }
+                ended.into_iter().for_each(|(ticket, fate)| self.ended(ticket, fate));
                 self.next_in_lane(lane);
             }
             Done::Run => {}
+        }
+    }
+
+    /// A message came to its end. One that was not settled ends the whole assignment: nothing may overtake it (I2).
+    fn ended(&mut self, ticket: Ticket, fate: Fate) {
+        self.pending.push(Notice { ticket, fate });
+        let tenure = self.tenures.get(ticket.slot as usize).and_then(Option::as_ref);
+        if let Some(tenure) = tenure.filter(|tenure| tenure.generation == ticket.generation)
+            && fate != Fate::Settled
+        {
+            tenure.close();
         }
     }
 

@@ -37,8 +37,6 @@ pub(crate) struct Shared {
     pub(crate) runs: AtomicUsize,
     /// So many letters wait for a retry that no more messages should be read.
     pub(crate) backlog_full: AtomicBool,
-    /// Held while the pauses are read and taken over.
-    pub(crate) reloading: tokio::sync::Mutex<()>,
     /// A run ended, or something else that matters to whoever waits for silence.
     pub(crate) calmer: Notify,
     /// Cancelled when the consumer shall end.
@@ -92,7 +90,6 @@ impl Shared {
             counters: Counters::default(),
             runs: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
-            reloading: tokio::sync::Mutex::new(()),
             calmer: Notify::new(),
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),

@@ -1,7 +1,7 @@
 //! The time during which this consumer owns a partition.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lazaret_core::store::{AttemptNote, Grant, GrantFence};
 use lazaret_core::{MessageId, Partition};
@@ -19,6 +19,8 @@ pub(crate) struct Tenure {
     pub(crate) leaving: CancellationToken,
     /// Cancelled when the partition is gone: what still runs is dropped.
     pub(crate) gone: CancellationToken,
+    /// Nothing of this assignment may start any more.
+    closing: AtomicBool,
     /// What the store granted to each component.
     stakes: Vec<Stake>,
 }
@@ -62,8 +64,20 @@ impl Tenure {
             partition,
             leaving: CancellationToken::new(),
             gone: CancellationToken::new(),
+            closing: AtomicBool::new(false),
             stakes,
         }
+    }
+
+    /// From here on nothing of this assignment starts, and what waits gives up.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.leaving.cancel();
+    }
+
+    /// Whether nothing may start any more.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// Whether a message at this offset needs a closer look.
@@ -101,8 +115,8 @@ impl Tenure {
         true
     }
 
-    /// Under which grant this component hands off.
+    /// Under which grant this component hands off. The writer numbers its calls.
     pub(crate) fn grant(&self, component: usize) -> GrantFence {
-        GrantFence { partition: self.partition.clone(), fence: self.stakes[component].fence }
+        GrantFence { partition: self.partition.clone(), fence: self.stakes[component].fence, turn: 0 }
     }
 }

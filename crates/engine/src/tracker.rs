@@ -24,7 +24,7 @@ pub(crate) struct Tracker {
     tokens: BTreeMap<u64, Bytes>,
     /// The last message of the contiguous settled prefix.
     watermark: Option<Position>,
-    /// Whether the watermark moved since it was last taken.
+    /// Whether anything was settled since that was last taken.
     moved: bool,
     /// Deliveries that are neither settled nor given up.
     outstanding: usize,
@@ -73,8 +73,11 @@ impl Tracker {
         self.outstanding -= 1;
         let entry = &mut self.entries[(number - self.first) as usize];
         entry.unsettled -= 1;
-        if entry.unsettled == 0 && number == self.first {
-            self.advance();
+        if entry.unsettled == 0 {
+            self.moved = true;
+            if number == self.first {
+                self.advance();
+            }
         }
     }
 
@@ -100,14 +103,15 @@ impl Tracker {
         self.outstanding
     }
 
-    /// The watermark, if it moved since it was last taken.
-    pub(crate) fn take_moved(&mut self) -> Option<Position> {
-        std::mem::take(&mut self.moved).then(|| self.watermark.clone()).flatten()
+    /// The watermark, if anything was settled since it was last taken. `Some(None)` means that only messages beyond it
+    /// were settled, and that it has not moved since the assignment.
+    pub(crate) fn take_moved(&mut self) -> Option<Option<Position>> {
+        std::mem::take(&mut self.moved).then(|| self.watermark.clone())
     }
 
     /// Says that the watermark that was taken could not be committed.
     pub(crate) fn not_committed(&mut self) {
-        self.moved = self.watermark.is_some();
+        self.moved = true;
     }
 
     /// The offsets settled beyond the watermark, as ranges.
@@ -166,10 +170,10 @@ mod tests {
         let numbers: Vec<_> = [10, 11, 12].map(|o| push(&mut tracker, o)).into();
         tracker.settle(numbers[1]);
         tracker.settle(numbers[2]);
-        assert_eq!(tracker.take_moved(), None);
+        assert_eq!(tracker.take_moved(), Some(None));
         assert_eq!(tracker.settled_beyond(), [11..=12]);
         tracker.settle(numbers[0]);
-        assert_eq!(tracker.take_moved(), Some(Position::new(3, 12)));
+        assert_eq!(tracker.take_moved(), Some(Some(Position::new(3, 12))));
         assert_eq!(tracker.take_moved(), None);
     }
 
@@ -180,7 +184,7 @@ mod tests {
             let number = push(&mut tracker, offset);
             tracker.settle(number);
         }
-        assert_eq!(tracker.take_moved(), Some(Position::new(3, 100)));
+        assert_eq!(tracker.take_moved(), Some(Some(Position::new(3, 100))));
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
         tracker.settle(number);
         assert_eq!(tracker.take_moved(), None);
         tracker.settle(number);
-        assert_eq!(tracker.take_moved().map(|p| p.offset), Some(1));
+        assert_eq!(tracker.take_moved().flatten().map(|p| p.offset), Some(1));
     }
 
     #[test]
@@ -200,7 +204,7 @@ mod tests {
         let second = push(&mut tracker, 2);
         tracker.give_up();
         tracker.settle(second);
-        assert_eq!((tracker.take_moved(), tracker.outstanding()), (None, 0));
+        assert_eq!((tracker.take_moved(), tracker.outstanding()), (Some(None), 0));
     }
 
     #[test]
@@ -209,7 +213,7 @@ mod tests {
         let position = Position { token: Some(Bytes::from_static(b"t")), ..Position::new(3, 7) };
         let number = tracker.push(&position, 1);
         tracker.settle(number);
-        assert_eq!(tracker.take_moved(), Some(position));
+        assert_eq!(tracker.take_moved(), Some(Some(position)));
         assert!(tracker.tokens.is_empty());
     }
 
@@ -243,7 +247,7 @@ mod tests {
                 let (number, _) = open.swap_remove((random >> 33) as usize % open.len());
                 tracker.settle(number);
                 settled.push(number);
-                watermark = tracker.take_moved().map(|p| p.offset).or(watermark);
+                watermark = tracker.take_moved().flatten().map(|p| p.offset).or(watermark);
                 let prefix = all.iter().take_while(|(n, _)| settled.contains(n)).last().map(|(_, o)| *o);
                 prop_assert_eq!(watermark, prefix);
                 for range in tracker.settled_beyond() {

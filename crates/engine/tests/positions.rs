@@ -66,6 +66,42 @@ async fn a_restart_repeats_only_what_was_not_settled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_settled_beyond_is_remembered_although_the_first_message_is_not() {
+    // I1
+    let bench = Bench::new();
+    bench.push(&["a1", "b1", "c1"]);
+    let first = bench.start(options(), |this| match this.name.as_str() {
+        "a1" => Reply::Hang,
+        _ => Reply::Done,
+    });
+    eventually("what is settled beyond is told", || bench.log.settled_beyond(0) == [1..=2]).await;
+    assert_eq!(bench.committed(), None);
+    first.crash().await;
+    bench.run(options(), |_| Reply::Done).await;
+    let repeated: Vec<usize> = ["a1", "b1", "c1"].map(|name| bench.calls.of(name).len()).into();
+    assert_eq!((repeated, bench.committed()), (vec![2, 1, 1], Some(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_the_store_granted_to_somebody_else_is_read_again_and_nothing_is_lost() {
+    // I1, I6: the other one was late, and the source still calls the partition ours.
+    let bench = Bench::new();
+    let running = bench.start(one_attempt(), |this| match this.name.as_str() {
+        "a1" => Reply::Fail(fatal()),
+        _ => Reply::Done,
+    });
+    bench.push(&["b1"]);
+    eventually("the partition is ours", || bench.committed() == Some(0)).await;
+    at_once(bench.store.memory().assign(&Bench::queue(), &[Partition::new("events", 0)]));
+    bench.push(&["a1", "a2", "c1"]);
+    eventually("all is settled", || bench.committed() == Some(3)).await;
+    let standing = [("a1".to_owned(), LetterState::Dead), ("a2".to_owned(), LetterState::Waiting)];
+    assert_eq!(bench.standing("a"), standing);
+    assert_eq!((bench.calls.of("a2").len(), handled_by(&bench, "b1")), (0, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crash_before_the_commit_delivers_again() {
     // I1: at least once.
     let bench = Bench::new();
@@ -158,6 +194,7 @@ async fn attempts_are_counted_across_a_crash_during_a_wait_in_memory() {
             .run(options, |this| if this.name == "a1" { Reply::Fail(transient()) } else { Reply::Done })
             .await;
         assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 3, 4], "{strategy}");
+        assert_eq!(bench.calls.times_of("a1"), [0.0, 1.0, 3.0, 7.0], "{strategy}: never early (I12)");
         let letters = bench.letters("a");
         assert_eq!((letters.len(), letters[0].state, letters[0].attempts), (2, LetterState::Dead, 4));
         let began = support::PausedClock::at(secs(0));
@@ -311,7 +348,7 @@ async fn a_revoked_partition_is_drained_before_the_next_consumer_takes_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_waits_in_memory_moves_with_its_partition_and_keeps_its_attempts() {
-    // I2, I4
+    // I2, I4, I12
     let bench = Bench::with_partitions(2);
     bench.push_to(1, &["a1", "a2"]);
     let policy = RetryPolicy { max_attempts: 3, initial_delay: secs(20), ..retry(Strategy::InPlace) };
@@ -327,6 +364,7 @@ async fn a_message_that_waits_in_memory_moves_with_its_partition_and_keeps_its_a
     assert_eq!(bench.log.owner(1), bench.log.members().last().copied(), "nobody waits for the retry");
     eventually("all is committed", || bench.log.committed(1) == Some(1)).await;
     assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 3]);
+    assert_eq!(bench.calls.times_of("a1"), [0.0, 20.0, 50.0], "never early (I12)");
     assert_eq!(bench.calls.done(), ["a1", "a2"]);
     first.stop().await;
     second.stop().await;

@@ -539,9 +539,12 @@ async fn a_filter_that_panics_accepts_nothing_and_hurts_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_works_while_the_live_stream_is_busy_and_before_the_consumer_runs() {
+async fn a_replay_works_after_the_consumer_ended_and_before_the_next_one_runs() {
     let (bench, running, _) = with_dead(one_attempt(), &["a1"]).await;
+    let replayer = running.replayer();
     running.stop().await;
+    assert!(!replayer.process_any().await.unwrap(), "its handler is not repaired");
+    assert_eq!((bench.calls.len(), bench.letter("a").replay_attempts), (2, 1));
     let builder = bench.builder(one_attempt()).handler(bench.handler(|_| Reply::Done));
     let consumer = builder.build().unwrap();
     let replayer = consumer.handle().replayer(support::NAME).unwrap();

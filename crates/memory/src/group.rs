@@ -157,6 +157,22 @@ impl LogState {
         }
     }
 
+    /// Offers a partition to its owner again, from behind the committed position.
+    pub(crate) fn rewind(&mut self, id: MemberId, partition: u32) {
+        let Some(slot) = self.slots.get_mut(partition as usize) else { return };
+        let passed = slot.committed_count();
+        let Some(tenure) = slot.tenure.as_mut() else { return };
+        if tenure.member != id || tenure.phase != Phase::Held {
+            return;
+        }
+        *tenure = Tenure { member: id, phase: Phase::Offered, passed, paused: false };
+        if let Some(member) = self.members.get_mut(&id) {
+            member.held.remove(&partition);
+            member.offered.insert(partition);
+            member.wake.notify_one();
+        }
+    }
+
     pub(crate) fn leave(&mut self, id: MemberId) {
         if self.members.remove(&id).is_none() {
             return;
@@ -190,10 +206,14 @@ impl LogState {
             return;
         }
         let slot = &mut self.slots[commit.partition.index as usize];
-        if slot.committed.is_some_and(|committed| commit.position.offset < committed) {
+        let offset = match &commit.position {
+            Some(position) => Some(position.offset),
+            None => slot.committed,
+        };
+        if slot.committed > offset {
             return;
         }
-        slot.committed = Some(commit.position.offset);
+        slot.committed = offset;
         slot.settled_beyond = commit.settled_beyond;
         slot.settled_beyond.truncate(SETTLED_LIMIT);
         if self.forget_committed {

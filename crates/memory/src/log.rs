@@ -204,6 +204,13 @@ impl MemoryLog {
         }
     }
 
+    pub(crate) fn rewind(&self, member: MemberId, partitions: &[Partition]) {
+        let mut state = self.state();
+        for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
+            state.rewind(member, partition.index);
+        }
+    }
+
     pub(crate) fn revoked(&self, member: MemberId, partitions: &[Partition]) {
         let mut state = self.state();
         for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {

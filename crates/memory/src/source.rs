@@ -74,6 +74,10 @@ impl Source for MemorySource {
         self.log.set_paused(self.member, partitions, false);
     }
 
+    fn rewind(&mut self, partitions: &[Partition]) {
+        self.log.rewind(self.member, partitions);
+    }
+
     async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
         self.log.revoked(self.member, partitions);
         Ok(())

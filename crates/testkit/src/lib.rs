@@ -23,6 +23,7 @@
 
 pub mod clock;
 pub mod model;
+pub mod sim;
 pub mod suite;
 pub mod unreliable;
 

@@ -59,6 +59,8 @@ struct Model {
     paused: [bool; 4],
     grants: u64,
     horizon: Option<u64>,
+    /// How many messages were delivered. The model's source never goes back.
+    delivered: u64,
     audited: usize,
 }
 
@@ -220,6 +222,8 @@ impl Model {
     }
 
     fn hand_off(&mut self, item: &Item, grant: Under, limits: &Limits, full: &mut [bool; 4]) -> String {
+        let offset = self.delivered;
+        self.delivered += 1;
         let granted = match grant {
             Under::None => true,
             Under::Current => self.grants > 0,
@@ -260,7 +264,7 @@ impl Model {
             });
         }
         if matches!(grant, Under::Current) {
-            self.horizon = self.horizon.max(Some(item.message));
+            self.horizon = self.horizon.max(Some(offset));
         }
         answer
     }

@@ -66,7 +66,11 @@ async fn now(source: &mut MemorySource) -> SourceEvent {
 
 fn commit(partition: u32, offset: u64) -> Vec<Commit> {
     let position = Position::new(partition, offset);
-    vec![Commit { partition: Partition::new("orders", partition), position, settled_beyond: vec![] }]
+    vec![Commit {
+        partition: Partition::new("orders", partition),
+        position: Some(position),
+        settled_beyond: vec![],
+    }]
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,6 +54,9 @@ pub struct GrantFence {
     pub partition: Partition,
     /// The number of the grant.
     pub fence: u64,
+    /// Grows with every call under this grant, the same for all items of a call. A call that arrives after a later one is
+    /// refused: once a later call was answered, an earlier one of which nothing is known will not happen any more.
+    pub turn: u64,
 }
 
 /// Where a letter is to be put.
@@ -123,6 +126,8 @@ pub struct AttemptNote {
     pub failure: Failure,
     /// How often in a row it failed in that same way.
     pub same_failure: u32,
+    /// When it may be tried again.
+    pub due_at: Timestamp,
 }
 
 /// The exclusive, expiring, fenced right to work on one sequence (I6).
@@ -325,6 +330,11 @@ pub trait LetterStore: Send + Sync + 'static {
     /// fails alone, with one exception that order demands: letters of one sequence are stored in the order of the
     /// call, and when one of them fails, those of the same sequence behind it in the call are not stored either.
     ///
+    /// Letters of one partition stand in a sequence in the order of their offsets. So a message that is delivered again
+    /// after a crash goes before later ones that were handed off before the crash: it was handled before them and is
+    /// handled before them again. While the letter that it would go before is the head and somebody works on it, the
+    /// answer is `Conflict`. Only messages at or below the horizon can be concerned.
+    ///
     /// Idempotent by (queue, message id): a message that has a letter, open or closed, gets [`Placed::Held`].
     /// Refuses with `Full` what does not fit `limits`, with `Fenced` what comes under an old grant. Raises the
     /// horizon of the partition in the same step.
@@ -338,7 +348,8 @@ pub trait LetterStore: Send + Sync + 'static {
     /// The states of the letters of these messages, in order; `None` where there is no letter.
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>>;
 
-    /// Remembers attempts of messages that wait in memory. Replaces older notes on the same messages.
+    /// Remembers attempts of messages that wait in memory. Replaces notes on the same messages, unless they tell of more
+    /// attempts: a note that comes late takes nothing back.
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()>;
 
     /// The notes on messages of these partitions.

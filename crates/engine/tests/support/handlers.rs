@@ -44,12 +44,6 @@ pub(crate) struct Try {
     pub(crate) context: Context,
 }
 
-impl Try {
-    pub(crate) fn message(&self) -> &Message {
-        self.context.message()
-    }
-}
-
 /// One call, as it was written down.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {

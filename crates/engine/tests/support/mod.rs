@@ -15,7 +15,7 @@ use lazaret_core::handler::BoxHandler;
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::store::{Actor, AuditEntry, Counts, LetterStore, Pause};
 use lazaret_core::{
-    Clock, ConsumerName, HandlerError, Letter, LetterId, LetterState, MessageId, Position, QueueName, Reason,
+    Clock, ConsumerName, HandlerError, Letter, LetterId, LetterState, MessageId, QueueName, Reason,
     Timestamp, Verdict,
 };
 use lazaret_engine::{Builder, Consumer, Error, Event, Handle, Options, Replayer, Stats};
@@ -349,8 +349,4 @@ pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Lets the paused clock run for this long.
 pub(crate) async fn let_pass(time: Duration) {
     tokio::time::sleep(time).await;
-}
-
-pub(crate) fn position(offset: u64) -> Position {
-    Position::new(0, offset)
 }

@@ -29,6 +29,8 @@ impl Queue {
             }
             Act::Restore => {
                 self.set_state(id, LetterState::Dead, step.now);
+                let index = self.free_index(&sequence, index);
+                self.stored_mut(id).index = index;
                 if !self.place(&sequence, index, id) {
                     self.mark_opened(&sequence);
                 }

@@ -6,10 +6,10 @@ use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
     Actor, AttemptNote, ErrorKind, Grant, GrantFence, HandOff, Limits, Placed, Placement, Result, StoreError,
 };
-use lazaret_core::{Letter, Partition};
+use lazaret_core::{Letter, Partition, Timestamp};
 
 use super::Step;
-use super::queue::Queue;
+use super::queue::{INDEX_STEP, Queue};
 
 const HAND_OFF: &str = "hand_off";
 
@@ -18,6 +18,7 @@ impl Queue {
         let grants = partitions.iter().map(|partition| {
             let row = self.grants.entry(partition.clone()).or_default();
             row.fence += 1;
+            row.turn = 0;
             Grant { partition: partition.clone(), fence: row.fence, horizon: row.horizon }
         });
         grants.collect()
@@ -51,11 +52,18 @@ impl Queue {
     ) -> Result<Placed> {
         let HandOff { letter, placement, grant } = item;
         self.check_grant(grant.as_ref(), step)?;
+        if let Some(grant) = &grant {
+            self.grants.entry(grant.partition.clone()).or_default().turn = grant.turn;
+        }
         self.check_letter(&letter, placement)?;
         let offset = letter.message.position.offset;
         let placed = match (self.letter(letter.id), broken) {
             (Some(held), _) => Placed::Held(held.state),
-            (None, None) => self.put(letter, placement, limits, step)?,
+            (None, None) => {
+                let known = grant.as_ref().and_then(|grant| self.grants.get(&grant.partition)?.horizon);
+                let again = known.is_some_and(|horizon| offset <= horizon);
+                self.put(letter, placement, again, limits, step)?
+            }
             (None, Some(kind)) => {
                 let context = format!("an earlier message of {} was refused in this call", letter.sequence);
                 return Err(StoreError::not_done(kind, HAND_OFF, context));
@@ -73,11 +81,16 @@ impl Queue {
         let Some(grant) = grant.filter(|_| step.fences_hold) else {
             return Ok(());
         };
-        let current = self.grants.get(&grant.partition).map(|row| row.fence);
-        if current == Some(grant.fence) {
-            return Ok(());
-        }
-        let context = format!("grant {} of {} is not the current one", grant.fence, grant.partition);
+        let context = match self.grants.get(&grant.partition) {
+            Some(row) if row.fence == grant.fence && row.turn <= grant.turn => return Ok(()),
+            Some(row) if row.fence == grant.fence => {
+                format!(
+                    "turn {} under the grant of {} comes after turn {}",
+                    grant.turn, grant.partition, row.turn
+                )
+            }
+            _ => format!("grant {} of {} is not the current one", grant.fence, grant.partition),
+        };
         Err(StoreError::not_done(ErrorKind::Fenced, HAND_OFF, context))
     }
 
@@ -102,12 +115,14 @@ impl Queue {
         &mut self,
         letter: Letter,
         placement: Placement,
+        again: bool,
         limits: &Limits,
         step: &mut Step<'_>,
     ) -> Result<Placed> {
         if placement == Placement::Closed {
             write_closed(&letter, step);
-            self.keep(letter, step);
+            let index = self.next_index();
+            self.keep(letter, index, step);
             return Ok(Placed::Closed);
         }
         let is_open = self.open.contains_key(&letter.sequence);
@@ -121,29 +136,56 @@ impl Queue {
             return Err(StoreError::not_done(ErrorKind::Full, HAND_OFF, context));
         }
         let (sequence, id) = (letter.sequence.clone(), letter.id);
-        let index = self.keep(letter, step);
-        if self.place(&sequence, index, id) {
-            self.refresh(&sequence);
-            return Ok(Placed::Opened);
+        let index = match self.earlier_place(&letter, step.now).filter(|_| again) {
+            Some(index) => index?,
+            None => self.next_index(),
+        };
+        self.keep(letter, index, step);
+        let opened = self.place(&sequence, index, id);
+        self.refresh(&sequence);
+        Ok(if opened { Placed::Opened } else { Placed::Appended })
+    }
+
+    fn next_index(&mut self) -> u64 {
+        self.index += INDEX_STEP;
+        self.index
+    }
+
+    /// The place of a message before later ones of its partition; `None` when there are none in its sequence.
+    fn earlier_place(&self, letter: &Letter, now: Timestamp) -> Option<Result<u64>> {
+        let row = self.open.get(&letter.sequence)?;
+        let position = &letter.message.position;
+        let is_later = |other: &Letter| {
+            let theirs = &other.message.position;
+            other.message.stream == letter.message.stream
+                && theirs.partition == position.partition
+                && theirs.offset > position.offset
+        };
+        let (next, _) = row.letters.iter().find(|(_, id)| is_later(self.stored(**id)))?;
+        if *next == row.head_index() && row.is_leased(now) {
+            let context = format!("somebody is working on a later message of {}", letter.sequence);
+            return Some(Err(StoreError::not_done(ErrorKind::Conflict, HAND_OFF, context)));
         }
-        // The head is the same, so the indexes are.
-        Ok(Placed::Appended)
+        // Behind the one before it. Those that are delivered again come in order, so each finds room behind the last.
+        let before = row.letters.range(..next).next_back().map_or(next - INDEX_STEP, |(index, _)| *index);
+        Some(Ok((before + 1).min(next - 1)))
     }
 
     /// Stores a new letter with its index and its times.
-    fn keep(&mut self, mut letter: Letter, step: &Step<'_>) -> u64 {
-        self.index += 1;
-        letter.index = self.index;
+    fn keep(&mut self, mut letter: Letter, index: u64, step: &Step<'_>) {
+        letter.index = index;
         letter.enqueued_at = step.now;
         letter.last_touched_at = step.now;
         self.store(letter);
-        self.index
     }
 
     pub(super) fn note_attempts(&mut self, notes: Vec<AttemptNote>) {
         for note in notes {
             let key = (note.offset, note.message.clone());
-            self.notes.entry(note.partition.clone()).or_default().insert(key, note);
+            let notes = self.notes.entry(note.partition.clone()).or_default();
+            if notes.get(&key).is_none_or(|known| known.attempts <= note.attempts) {
+                notes.insert(key, note);
+            }
         }
     }
 

@@ -13,6 +13,9 @@ use lazaret_core::store::{
 };
 use lazaret_core::{MessageId, Partition, QueueName, SequenceId};
 
+/// The room between two letters that came one after the other: for those that are delivered again and go before.
+pub(super) const INDEX_STEP: u64 = 1 << 20;
+
 pub(super) struct Queue {
     pub(super) name: QueueName,
     /// Every letter, open or closed.
@@ -30,8 +33,8 @@ pub(super) struct Queue {
     pub(super) revision: u64,
     /// The last lease fence given. One counter for the whole queue, so that it outlives the rows.
     pub(super) fence: u64,
-    /// The last index given. One counter for the whole queue, so that a letter that is restored into a sequence
-    /// which was closed in the meantime still finds its old place.
+    /// The last index given at an end. One counter for the whole queue, so that a letter that is restored into a sequence
+    /// which was closed in the meantime still finds its old place. It goes up by [`INDEX_STEP`].
     pub(super) index: u64,
     by_state: [u64; 9],
     pub(super) grants: BTreeMap<Partition, GrantRow>,
@@ -59,6 +62,8 @@ pub(super) struct LeaseRow {
 pub(super) struct GrantRow {
     pub(super) fence: u64,
     pub(super) horizon: Option<u64>,
+    /// The highest turn seen under the current grant.
+    pub(super) turn: u64,
 }
 
 /// Under which times a row stands in the indexes.
@@ -166,6 +171,15 @@ impl Queue {
         self.open.insert(sequence.clone(), row);
         self.mark_opened(sequence);
         true
+    }
+
+    /// The first index of a sequence from this one on that no open letter has.
+    pub(super) fn free_index(&self, sequence: &SequenceId, mut index: u64) -> u64 {
+        let Some(row) = self.open.get(sequence) else { return index };
+        while row.letters.contains_key(&index) {
+            index += 1;
+        }
+        index
     }
 
     /// Gives an open sequence a new revision.

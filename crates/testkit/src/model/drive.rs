@@ -24,6 +24,8 @@ pub(super) struct Driver<S> {
     queue: QueueName,
     leases: Vec<Lease>,
     grants: Vec<u64>,
+    /// How many messages were delivered. The model's source never goes back.
+    delivered: u64,
 }
 
 fn id(message: u64) -> MessageId {
@@ -31,7 +33,8 @@ fn id(message: u64) -> MessageId {
 }
 
 fn number(letter: &Letter) -> u64 {
-    letter.message.position.offset
+    let digits = letter.message.id.as_str().strip_prefix('m');
+    digits.and_then(|digits| digits.parse().ok()).expect("the model numbers its messages")
 }
 
 fn sequence(index: usize) -> SequenceId {
@@ -79,7 +82,7 @@ impl<S: Store> Driver<S> {
         let clock = ManualClock::new();
         let store = make(Arc::new(clock.clone())).await;
         let queue = QueueName::of("orders", "orders");
-        Self { store, clock, queue, leases: Vec::new(), grants: Vec::new() }
+        Self { store, clock, queue, leases: Vec::new(), grants: Vec::new(), delivered: 0 }
     }
 
     fn partition() -> Partition {
@@ -149,25 +152,27 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    async fn hand_off(&self, items: &[Item], grant: Under, limited: bool) -> Answer {
+    async fn hand_off(&mut self, items: &[Item], grant: Under, limited: bool) -> Answer {
         // A fence that was never given stands for "old" where there is none.
         let fence = match grant {
             Under::None => None,
             Under::Current => Some(self.grants.last().copied().unwrap_or(u64::MAX >> 1)),
             Under::Old => Some(self.grants.iter().rev().nth(1).copied().unwrap_or(u64::MAX >> 1)),
         };
-        let items = items.iter().map(|item| HandOff {
-            letter: self.letter(item),
+        let first = self.delivered;
+        self.delivered += items.len() as u64;
+        let items = items.iter().zip(first..).map(|(item, offset)| HandOff {
+            letter: self.letter(item, offset),
             placement: item.placement,
-            grant: fence.map(|fence| GrantFence { partition: Self::partition(), fence }),
+            grant: fence.map(|fence| GrantFence { partition: Self::partition(), fence, turn: 0 }),
         });
         let limits = if limited { LIMITS } else { Limits::NONE };
         let answers = self.store.hand_off(&self.queue, &limits, items.collect()).await.expect(REFUSED);
         answers.iter().map(placed).collect()
     }
 
-    fn letter(&self, item: &Item) -> Letter {
-        let message = Message::new(id(item.message), "orders", Position::new(0, item.message));
+    fn letter(&self, item: &Item, offset: u64) -> Letter {
+        let message = Message::new(id(item.message), "orders", Position::new(0, offset));
         let now = self.clock.now();
         let mut letter =
             Letter::new(self.queue.clone(), sequence(sequence_of(item.message)), message.into(), now);

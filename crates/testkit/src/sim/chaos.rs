@@ -38,8 +38,7 @@ impl Scripted {
         let message = delivery.message();
         let letter = delivery.letter();
         let replay = delivery.replay().is_some();
-        let attempt =
-            self.world.begin(&self.life, self.component, message, letter.as_deref(), replay).await;
+        let attempt = self.world.begin(&self.life, self.component, message, letter.as_deref(), replay).await;
         let script = self.world.script(message, self.component);
         let tries = self.world.attempts_so_far(self.component, message);
         let mut random = Random::new(self.world.plan.seed).fork(9_000_000 + attempt.number());
@@ -69,9 +68,11 @@ impl Scripted {
             }
             Script::SendsAway => {
                 let context = Context::from_delivery(&delivery)?;
-                let sent = context.send_to_dlq("sent away").await;
+                // From here on the message is the letter's: what follows is no work on it.
                 attempt.end(false, false);
-                return sent.map_err(|error| HandlerError::from(error).reason(Reason::DEPENDENCY_UNAVAILABLE));
+                let sent = context.send_to_dlq("sent away").await;
+                return sent
+                    .map_err(|error| HandlerError::from(error).reason(Reason::DEPENDENCY_UNAVAILABLE));
             }
         }
         attempt.end(true, false);
@@ -112,7 +113,12 @@ impl Nursery {
     pub(crate) fn bear(&self) -> Born {
         let number = self.next_life.fetch_add(1, Ordering::Relaxed);
         let source = self.world.log.join().with_batch(16);
-        let life = Life { number, member: source.member(), crash: CancellationToken::new() };
+        let life = Life {
+            number,
+            member: source.member(),
+            crash: CancellationToken::new(),
+            leaving_since: Arc::default(),
+        };
         let mut options = self.world.plan.options.clone();
         options.instance = format!("life-{number}");
         options.seed = (self.world.plan.seed ^ number << 32) | 1;
@@ -153,6 +159,7 @@ impl Born {
     /// A shutdown in order.
     pub(crate) async fn drain(mut self, world: &World) {
         world.trace(|| format!("life {} drains", self.life.number));
+        world.leaving(&self.life);
         self.drain.cancel();
         let crash = self.life.crash.clone();
         tokio::select! {
@@ -177,7 +184,13 @@ impl Born {
 pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64, handles: Arc<Handles>) {
     let mut random = Random::new(world.plan.seed).fork(100 + place);
     let end = CancellationToken::new();
-    let over = { let (end, chaos) = (end.clone(), world.plan.chaos); async move { tokio::time::sleep(chaos).await; end.cancel() } };
+    let over = {
+        let (end, chaos) = (end.clone(), world.plan.chaos);
+        async move {
+            tokio::time::sleep(chaos).await;
+            end.cancel()
+        }
+    };
     let over = tokio::spawn(over);
     while !end.is_cancelled() {
         let born = nursery.bear();
@@ -193,8 +206,11 @@ pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64,
                 1 => {
                     world.trace(|| format!("life {} is expelled", born.life.number));
                     world.log.expel(born.life.member);
-                    tokio::time::sleep(random.millis(0, 2_000)).await;
-                    born.drain(&world).await;
+                    tokio::select! {
+                        biased;
+                        () = crash.cancelled() => born.kill(&world).await,
+                        () = tokio::time::sleep(random.millis(0, 2_000)) => born.drain(&world).await,
+                    }
                 }
                 _ => born.drain(&world).await,
             },
@@ -255,7 +271,8 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
             5 => drop(bounded(replayer.process_all("op")).await),
             6 | 7 => {
                 let key = format!("key-{}", random.below(world.plan.keys));
-                let scope = if deed == 6 { PauseScope::Sequence(key.as_str().into()) } else { PauseScope::Consumer };
+                let scope =
+                    if deed == 6 { PauseScope::Sequence(key.as_str().into()) } else { PauseScope::Consumer };
                 world.trace(|| format!("operator pauses {scope}"));
                 let _ = bounded(handle.pause(scope.clone(), &by)).await;
                 tokio::time::sleep(random.millis(100, 2_500)).await;
@@ -285,9 +302,12 @@ async fn act(world: &Arc<World>, component: usize, random: &mut Random, by: &Act
         return;
     }
     let head = random.pick(&page.heads);
-    let act = *random.pick(&[Act::Evict, Act::Park, Act::Release, Act::Release, Act::Resolve, Act::Quarantine]);
+    let act =
+        *random.pick(&[Act::Evict, Act::Park, Act::Release, Act::Release, Act::Resolve, Act::Quarantine]);
     let done = world.store.act(queue, head.id, act, by).await.is_ok();
-    world.trace(|| format!("operator: {} {} {}", act.as_str(), head.message.id, if done { "done" } else { "refused" }));
+    world.trace(|| {
+        format!("operator: {} {} {}", act.as_str(), head.message.id, if done { "done" } else { "refused" })
+    });
     if done {
         let closes = matches!(act, Act::Evict | Act::Resolve);
         world.acted(component, &head.message.id, closes, act == Act::Release);

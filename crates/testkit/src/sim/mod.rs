@@ -31,7 +31,7 @@ use random::Random;
 use world::{CONSUMER, World};
 
 /// How long the world has to come to rest after the chaos, in virtual time.
-const REST: Duration = Duration::from_secs(300);
+const REST: Duration = Duration::from_secs(3_600);
 /// How many lines of the trace a report shows.
 const TRACE_LINES: usize = 400;
 

@@ -48,7 +48,8 @@ pub(crate) struct Faults {
 impl Plan {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed).fork(1);
-        let strategies = [Strategy::Ordered, Strategy::Ordered, Strategy::Ordered, Strategy::InPlace, Strategy::Unordered];
+        let strategies =
+            [Strategy::Ordered, Strategy::Ordered, Strategy::Ordered, Strategy::InPlace, Strategy::Unordered];
         let strategy = *random.pick(&strategies);
         let retry = RetryPolicy {
             strategy,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::Partition;
+use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_memory::MemorySource;
 
 use super::world::{Life, World};
@@ -45,7 +45,10 @@ impl Source for Tap {
                 let partitions: Vec<Partition> = all.iter().map(|a| a.partition.clone()).collect();
                 self.note("gets", &partitions);
             }
-            SourceEvent::Revoking(partitions) => self.note("has to leave", partitions),
+            SourceEvent::Revoking(partitions) => {
+                self.note("has to leave", partitions);
+                self.world.leaving(&self.life);
+            }
             SourceEvent::Lost(partitions) => {
                 self.note("lost", partitions);
                 let numbers: Vec<u32> = partitions.iter().map(|partition| partition.index).collect();
@@ -58,10 +61,12 @@ impl Source for Tap {
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         for commit in &commits {
-            let (partition, offset) = (commit.partition.index, commit.position.offset);
+            let partition = commit.partition.index;
             if self.world.log.owner(partition) == Some(self.inner.member()) {
-                self.world.trace(|| format!("life {} commits {partition}:{offset}", self.life.number));
-                self.world.check_commit(partition, offset).await;
+                self.world.trace(|| format!("life {} commits {:?}", self.life.number, commit.position));
+                if let Some(position) = &commit.position {
+                    self.world.check_commit(partition, position.offset).await;
+                }
                 for range in &commit.settled_beyond {
                     self.world.check_settled(partition, range.clone()).await;
                 }
@@ -80,17 +85,24 @@ impl Source for Tap {
         self.inner.resume(partitions);
     }
 
+    fn rewind(&mut self, partitions: &[Partition]) {
+        self.note("asks again for", partitions);
+        let numbers: Vec<u32> = partitions.iter().map(|partition| partition.index).collect();
+        self.world.died(self.life.number, Some(&numbers));
+        self.inner.rewind(partitions);
+    }
+
     async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
         self.note("leaves", partitions);
         let numbers: Vec<u32> = partitions.iter().map(|partition| partition.index).collect();
-        self.world.left(self.life.number, &numbers);
+        self.world.left(&self.life, &numbers);
         self.inner.revoked(partitions).await
     }
 
     async fn close(&mut self) -> Result<(), SourceError> {
         self.world.trace(|| format!("life {} closes its source", self.life.number));
         let all: Vec<u32> = (0..self.world.plan.partitions).collect();
-        self.world.left(self.life.number, &all);
+        self.world.left(&self.life, &all);
         self.inner.close().await
     }
 }

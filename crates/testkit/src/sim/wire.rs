@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, StoreError,
+    Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
+    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    StoreError,
 };
-use lazaret_core::{ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp};
+use lazaret_core::{
+    ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
+};
 use lazaret_memory::MemoryStore;
 
 use super::plan::Faults;
@@ -107,7 +110,6 @@ impl Wire {
         may_be_late: bool,
         effect: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        if std::env::var("WIRE").is_ok() { self.world.trace(|| format!("life {} calls {operation}", self.life.number)); }
         self.crash_point(operation).await;
         self.latency().await;
         let unavailable = |text| Err(StoreError::not_done(ErrorKind::Unavailable, operation, text));
@@ -129,7 +131,12 @@ impl Wire {
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     let answer = effect.await;
-                    world.trace(|| format!("a late {operation} arrives: {}", if answer.is_ok() { "done" } else { "refused" }));
+                    world.trace(|| {
+                        format!(
+                            "a late {operation} arrives: {}",
+                            if answer.is_ok() { "done" } else { "refused" }
+                        )
+                    });
                 });
                 tokio::time::sleep(PATIENCE).await;
                 unknown()
@@ -158,10 +165,16 @@ impl LetterStore for Wire {
 
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
         let (store, queue) = (self.store.clone(), queue.clone());
-        self.call("opened_since", false, async move { store.opened_since(&queue, revision, limit).await }).await
+        self.call("opened_since", false, async move { store.opened_since(&queue, revision, limit).await })
+            .await
     }
 
-    async fn hand_off(&self, queue: &QueueName, limits: &Limits, items: Vec<HandOff>) -> Result<Vec<Result<Placed>>> {
+    async fn hand_off(
+        &self,
+        queue: &QueueName,
+        limits: &Limits,
+        items: Vec<HandOff>,
+    ) -> Result<Vec<Result<Placed>>> {
         let (store, queue, limits) = (self.store.clone(), queue.clone(), *limits);
         self.call("hand_off", true, async move { store.hand_off(&queue, &limits, items).await }).await
     }
@@ -171,6 +184,11 @@ impl LetterStore for Wire {
     }
 
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
+        self.world.trace(|| {
+            let notes: Vec<String> =
+                notes.iter().map(|n| format!("{} after {}", n.message, n.attempts)).collect();
+            format!("life {} notes in {queue}: {}", self.life.number, notes.join(", "))
+        });
         let (store, queue) = (self.store.clone(), queue.clone());
         self.call("note_attempts", true, async move { store.note_attempts(&queue, notes).await }).await
     }
@@ -181,10 +199,21 @@ impl LetterStore for Wire {
 
     async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()> {
         let (store, queue, partition) = (self.store.clone(), queue.clone(), partition.clone());
-        self.call("forget_attempts", true, async move { store.forget_attempts(&queue, &partition, up_to).await }).await
+        self.call(
+            "forget_attempts",
+            true,
+            async move { store.forget_attempts(&queue, &partition, up_to).await },
+        )
+        .await
     }
 
-    async fn claim_due(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Vec<Claim>> {
+    async fn claim_due(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
         let (store, queue, owner) = (self.store.clone(), queue.clone(), owner.to_owned());
         self.call("claim_due", true, async move { store.claim_due(&queue, &owner, lease, limit).await }).await
     }
@@ -200,7 +229,8 @@ impl LetterStore for Wire {
         owner: &str,
         lease: Duration,
     ) -> Result<Option<Claim>> {
-        let (store, queue, sequence, owner) = (self.store.clone(), queue.clone(), sequence.clone(), owner.to_owned());
+        let (store, queue, sequence, owner) =
+            (self.store.clone(), queue.clone(), sequence.clone(), owner.to_owned());
         self.call("claim", true, async move { store.claim(&queue, &sequence, &owner, lease).await }).await
     }
 
@@ -227,7 +257,13 @@ impl LetterStore for Wire {
         self.store.get(queue, letter).await
     }
 
-    async fn sequence(&self, queue: &QueueName, sequence: &SequenceId, from: u64, limit: usize) -> Result<Vec<Letter>> {
+    async fn sequence(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Letter>> {
         self.store.sequence(queue, sequence, from, limit).await
     }
 

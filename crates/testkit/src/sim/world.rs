@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::store::LetterStore;
-use lazaret_core::{Clock, LetterState, Message, MessageId, QueueName, SequenceId, Timestamp};
 use lazaret_core::policy::Strategy;
+use lazaret_core::store::LetterStore;
+use lazaret_core::{Clock, Letter, LetterState, Message, MessageId, QueueName, SequenceId, Timestamp};
 use lazaret_memory::{MemberId, MemoryLog, MemoryStore};
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +67,8 @@ struct Deeds {
     waived: bool,
     last_failed_at: Option<Timestamp>,
     evicted: bool,
+    /// An operator changed its letter.
+    touched: bool,
     released: u32,
 }
 
@@ -87,6 +90,8 @@ pub(crate) struct Life {
     pub(crate) member: MemberId,
     /// Cancelled to make it crash.
     pub(crate) crash: CancellationToken,
+    /// When it last began to leave something, in milliseconds of the run.
+    pub(crate) leaving_since: Arc<AtomicU64>,
 }
 
 /// An attempt that a handler makes.
@@ -96,6 +101,7 @@ pub(crate) struct Attempt {
     component: usize,
     message: MessageId,
     started_at: Timestamp,
+    replay: bool,
     ended: bool,
 }
 
@@ -121,8 +127,10 @@ impl World {
         }
         let mut made = None;
         self.log.push_with(partition, |message| {
-            let message =
-                message.with_key(key.to_owned()).with_header("n", number.to_string()).with_payload(key.to_owned());
+            let message = message
+                .with_key(key.to_owned())
+                .with_header("n", number.to_string())
+                .with_payload(key.to_owned());
             made = Some(message.clone());
             message
         });
@@ -189,6 +197,7 @@ impl World {
         ledger.acts += 1;
         let deeds = ledger.deeds.entry((component, message.clone())).or_default();
         deeds.evicted |= evicted;
+        deeds.touched = true;
         if released {
             deeds.forgiven += deeds.automatic;
             deeds.released += 1;
@@ -217,17 +226,24 @@ impl World {
         life: &Life,
         component: usize,
         message: &Message,
-        letter: Option<&lazaret_core::Letter>,
+        letter: Option<&Letter>,
         replay: bool,
     ) -> Attempt {
         let live = letter.is_none();
         self.trace(|| {
-            let kind = if live { "live" } else if replay { "replay" } else { "retry" };
+            let kind = if live {
+                "live"
+            } else if replay {
+                "replay"
+            } else {
+                "retry"
+            };
             format!("life {} component {component} attempts {} ({kind})", life.number, message.id)
         });
         self.check_identity(message);
         self.check_order(life, component, message, live).await;
         self.check_due(component, message, letter, replay);
+        self.check_letter(component, message, letter);
         self.check_handed_off(component, message, live).await;
         let mut ledger = self.ledger();
         let number = ledger.next_attempt;
@@ -235,7 +251,7 @@ impl World {
         let Some(original) = ledger.messages.get(&message.id) else {
             drop(ledger);
             self.violated("I5", &format!("{} was never published", message.id));
-            return self.attempt(number, component, message);
+            return self.attempt(number, component, message, replay);
         };
         let running = Running {
             attempt: number,
@@ -266,16 +282,17 @@ impl World {
         if let Some(broken) = broken {
             self.violated("I4", &broken);
         }
-        self.attempt(number, component, message)
+        self.attempt(number, component, message, replay)
     }
 
-    fn attempt(self: &Arc<Self>, number: u64, component: usize, message: &Message) -> Attempt {
+    fn attempt(self: &Arc<Self>, number: u64, component: usize, message: &Message, replay: bool) -> Attempt {
         let (world, message) = (self.clone(), message.id.clone());
-        Attempt { world, number, component, message, started_at: self.clock.now(), ended: false }
+        Attempt { world, number, component, message, started_at: self.clock.now(), replay, ended: false }
     }
 
     fn check_identity(&self, message: &Message) {
-        let same = self.ledger().messages.get(&message.id).is_some_and(|original| original.message == *message);
+        let same =
+            self.ledger().messages.get(&message.id).is_some_and(|original| original.message == *message);
         if !same {
             self.violated("I5", &format!("{} is not what was published", message.id));
         }
@@ -306,7 +323,9 @@ impl World {
             let overtaken = ids[original.place + 1..].iter().find(|id| {
                 let handled_at = deeds(id).and_then(|deeds| deeds.handled_at);
                 let mine = deeds(&message.id);
-                handled_at.is_some() && handled_at > original.delivered_at && !mine.is_some_and(|d| d.evicted)
+                // One that was handled before and comes again after a crash repeats what was done in order.
+                let first = !mine.is_some_and(|d| d.handled_at.is_some() || d.evicted);
+                first && handled_at.is_some() && handled_at > original.delivered_at
             });
             (earlier, overlap, overtaken.cloned())
         };
@@ -325,7 +344,10 @@ impl World {
                     self.violated("I2", &format!("{} starts while the earlier {id} is {state}", message.id));
                 }
                 None if !settled => {
-                    self.violated("I2", &format!("{} starts while the earlier {id} is not settled", message.id));
+                    self.violated(
+                        "I2",
+                        &format!("{} starts while the earlier {id} is not settled", message.id),
+                    );
                 }
                 _ => {}
             }
@@ -333,9 +355,10 @@ impl World {
     }
 
     /// I12: not before its time.
-    fn check_due(&self, component: usize, message: &Message, letter: Option<&lazaret_core::Letter>, replay: bool) {
+    fn check_due(&self, component: usize, message: &Message, letter: Option<&Letter>, replay: bool) {
         let now = self.clock.now();
-        let due = letter.filter(|letter| letter.state == LetterState::Retrying).and_then(|letter| letter.due_at);
+        let due =
+            letter.filter(|letter| letter.state == LetterState::Retrying).and_then(|letter| letter.due_at);
         if !replay && due.is_some_and(|due| now < due) {
             self.violated("I12", &format!("{} was retried before it was due", message.id));
         }
@@ -352,6 +375,21 @@ impl World {
         drop(ledger);
         if early && !replay {
             self.violated("I12", &format!("{} was retried sooner than its shortest delay", message.id));
+        }
+    }
+
+    /// I6: nobody made a letter of a message that its owner had handled, and that was not delivered again since.
+    fn check_letter(&self, component: usize, message: &Message, letter: Option<&Letter>) {
+        let Some(letter) = letter else { return };
+        let late = {
+            let ledger = self.ledger();
+            let delivered_at = ledger.messages.get(&message.id).and_then(|original| original.delivered_at);
+            let deeds = ledger.deeds.get(&(component, message.id.clone()));
+            let handled_at = deeds.and_then(|deeds| deeds.handled_at);
+            handled_at.is_some() && handled_at > delivered_at && Some(letter.enqueued_at) > handled_at
+        };
+        if late {
+            self.violated("I6", &format!("{} was handled, and a late owner made a letter of it", message.id));
         }
     }
 
@@ -416,12 +454,21 @@ impl World {
         positions.filter(|position| position.partition == partition).map(|position| position.offset).max()
     }
 
-    /// A life gave these partitions back in order. What it did is written down, unless the store kept it from that.
-    pub(crate) fn left(&self, life: u64, partitions: &[u32]) {
+    /// A life gave these partitions back in order. What it did is written down, unless the store kept it from that or
+    /// the time for it was up.
+    pub(crate) fn left(&self, life: &Life, partitions: &[u32]) {
         let faults = &self.plan.faults;
-        if faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {
-            self.died(life, Some(partitions));
+        let since = life.leaving_since.load(Ordering::Relaxed);
+        let late =
+            self.elapsed_millis() - i128::from(since) >= self.plan.options.drain_deadline.as_millis() as i128;
+        if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {
+            self.died(life.number, Some(partitions));
         }
+    }
+
+    /// A life begins to leave.
+    pub(crate) fn leaving(&self, life: &Life) {
+        life.leaving_since.store(self.elapsed_millis() as u64, Ordering::Relaxed);
     }
 
     /// The outcome that every run must have once the world behaves: every message has one of its ends (I1, I3, I11).
@@ -439,6 +486,11 @@ impl World {
                 let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
                 others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())
             };
+            let touched = |sequence: &SequenceId| {
+                let ledger = self.ledger();
+                let all = &ledger.sequences[sequence];
+                all.iter().any(|id| ledger.deeds.get(&(component, id.clone())).is_some_and(|d| d.touched))
+            };
             for ((id, _, sequence), state) in ids.iter().zip(states) {
                 let (settled, handled, acted) = {
                     let ledger = self.ledger();
@@ -451,7 +503,7 @@ impl World {
                     Some(LetterState::Resolved) if !settled && !acted => {
                         self.violated("I11", &format!("{id} is resolved and nobody handled it"));
                     }
-                    Some(state) if state.is_open() && healthy(sequence) && !handled => {
+                    Some(state) if state.is_open() && healthy(sequence) && !handled && !touched(sequence) => {
                         self.violated("I3", &format!("{id} is {state} in a sequence where nothing fails"));
                     }
                     _ => {}
@@ -477,9 +529,13 @@ impl Attempt {
         let now = self.world.clock.now();
         let mut ledger = self.world.ledger();
         let deeds = ledger.deeds.entry((self.component, self.message.clone())).or_default();
+        if handled || waived {
+            // Whoever hears of it again because the position was not committed does so by right.
+            deeds.forgiven = deeds.forgiven.max(deeds.automatic);
+        }
         if handled {
             deeds.handled_at = Some(now);
-        } else {
+        } else if !self.replay {
             deeds.last_failed_at = Some(now);
         }
         deeds.waived |= waived;
@@ -503,6 +559,9 @@ impl Drop for Attempt {
         let ran = std::time::Duration::try_from(now.duration_since(self.started_at)).unwrap_or_default();
         let timed_out = self.world.plan.options.attempt_timeout.is_some_and(|limit| ran >= limit);
         let deeds = ledger.deeds.entry((self.component, self.message.clone())).or_default();
+        if self.replay {
+            return;
+        }
         deeds.last_failed_at = Some(now);
         if !timed_out {
             deeds.forgiven += 1;

@@ -186,7 +186,7 @@ impl<S: Store> Desk<S> {
         placement: Placement,
         fence: u64,
     ) -> Result<Placed> {
-        let grant = Some(GrantFence { partition: letter.message.partition(), fence });
+        let grant = Some(GrantFence { partition: letter.message.partition(), fence, turn: 0 });
         let items = vec![HandOff { letter, placement, grant }];
         self.store.hand_off(&self.queue, &Limits::NONE, items).await?.remove(0)
     }

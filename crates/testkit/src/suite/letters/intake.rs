@@ -195,7 +195,7 @@ pub async fn one_bad_grant_spoils_no_other_sequence<S: Store>(t: Desk<S>) {
     let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let under = |fence, letter| {
-        let grant = Some(GrantFence { partition: t.partition(), fence });
+        let grant = Some(GrantFence { partition: t.partition(), fence, turn: 0 });
         HandOff { letter, placement: Placement::Open, grant }
     };
     let items = vec![under(new.fence, t.dead("a", "1")), under(old.fence, t.dead("b", "2"))];
@@ -210,7 +210,7 @@ pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store
     t.store.assign(&t.queue, &[t.partition()]).await.unwrap();
     t.enqueue("a", "before").await;
     let mut refused = item(t.waiting("a", "refused"), Placement::Behind);
-    refused.grant = Some(GrantFence { partition: t.partition(), fence: old.fence });
+    refused.grant = Some(GrantFence { partition: t.partition(), fence: old.fence, turn: 0 });
     let items = vec![
         item(t.waiting("a", "first"), Placement::Behind),
         refused,
@@ -289,6 +289,7 @@ fn note<S>(t: &Desk<S>, partition: u32, offset: u64, attempts: u32) -> AttemptNo
         first_failed_at: t.now(),
         failure: failure("boom"),
         same_failure: attempts,
+        due_at: t.now(),
     }
 }
 

@@ -174,7 +174,7 @@ impl Consumer {
         settled_beyond: Vec<RangeInclusive<u64>>,
     ) {
         let position = self.position(partition.index, number);
-        let commit = Commit { partition: partition.clone(), position, settled_beyond };
+        let commit = Commit { partition: partition.clone(), position: Some(position), settled_beyond };
         self.source.commit(vec![commit]).await.expect("the source works");
     }
 
