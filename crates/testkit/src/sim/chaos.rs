@@ -1,7 +1,8 @@
 //! Those who disturb: engines that are killed and restarted, members that come and go, operators who meddle.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
@@ -194,7 +195,7 @@ pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64,
     let over = tokio::spawn(over);
     while !end.is_cancelled() {
         let born = nursery.bear();
-        handles.put(place, born.handle.clone());
+        handles.put(place, (born.handle.clone(), born.life.crash.clone()));
         let patience = if world.plan.rebalances { random.millis(300, 12_000) } else { world.plan.chaos };
         let crash = born.life.crash.clone();
         tokio::select! {
@@ -223,20 +224,23 @@ pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64,
 
 /// The engines that operators can reach.
 #[derive(Default)]
-pub(crate) struct Handles(std::sync::Mutex<std::collections::BTreeMap<u64, Handle>>);
+pub(crate) struct Handles(Mutex<BTreeMap<u64, Reachable>>);
+
+/// The handle of an engine, and the token that is cancelled when its process dies.
+type Reachable = (Handle, CancellationToken);
 
 impl Handles {
-    fn put(&self, place: u64, handle: Handle) {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(place, handle);
+    fn put(&self, place: u64, handle: Reachable) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place, handle);
     }
 
     fn remove(&self, place: u64) {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&place);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
     }
 
-    fn any(&self, random: &mut Random) -> Option<Handle> {
-        let handles = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let all: Vec<&Handle> = handles.values().collect();
+    fn any(&self, random: &mut Random) -> Option<Reachable> {
+        let handles = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<&Reachable> = handles.values().collect();
         if all.is_empty() { None } else { Some((*random.pick(&all)).clone()) }
     }
 }
@@ -262,37 +266,41 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
         tokio::time::sleep(random.millis(100, 3_000)).await;
         let component = random.below(world.queues.len() as u64) as usize;
         let deed = random.below(9);
-        let Some(handle) = handles.any(&mut random) else { continue };
+        let Some((handle, dead)) = handles.any(&mut random) else { continue };
         let Some(replayer) = handle.replayer(world.queues[component].component()) else { continue };
         // Whatever fails here fails for a reason that the operator would see and live with.
         match deed {
             0..=3 => act(&world, component, &mut random, &by).await,
-            4 => drop(bounded(replayer.process_any()).await),
-            5 => drop(bounded(replayer.process_all("op")).await),
+            4 => drop(bounded(&dead, replayer.process_any()).await),
+            5 => drop(bounded(&dead, replayer.process_all("op")).await),
             6 | 7 => {
                 let key = format!("key-{}", random.below(world.plan.keys));
                 let scope =
                     if deed == 6 { PauseScope::Sequence(key.as_str().into()) } else { PauseScope::Consumer };
                 world.trace(|| format!("operator pauses {scope}"));
-                let _ = bounded(handle.pause(scope.clone(), &by)).await;
+                let _ = bounded(&dead, handle.pause(scope.clone(), &by)).await;
                 tokio::time::sleep(random.millis(100, 2_500)).await;
                 world.trace(|| format!("operator resumes {scope}"));
-                let _ = bounded(handle.resume(&scope, &by)).await;
+                let _ = bounded(&dead, handle.resume(&scope, &by)).await;
             }
             _ => {
                 let partition = lazaret_core::Partition::new(world.log.stream().clone(), 0);
                 let scope = PauseScope::Partition(partition);
-                let _ = bounded(handle.pause(scope.clone(), &by)).await;
+                let _ = bounded(&dead, handle.pause(scope.clone(), &by)).await;
                 tokio::time::sleep(random.millis(100, 1_500)).await;
-                let _ = bounded(handle.resume(&scope, &by)).await;
+                let _ = bounded(&dead, handle.resume(&scope, &by)).await;
             }
         }
     }
 }
 
-/// An engine may die while an operator waits for it.
-async fn bounded<T>(work: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(Duration::from_secs(20), work).await.ok()
+/// What an operator asks of an engine ends with the engine's process.
+async fn bounded<T>(dead: &CancellationToken, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = dead.cancelled() => None,
+        done = tokio::time::timeout(Duration::from_secs(20), work) => done.ok(),
+    }
 }
 
 async fn act(world: &Arc<World>, component: usize, random: &mut Random, by: &Actor) {

@@ -324,7 +324,7 @@ impl World {
                 let handled_at = deeds(id).and_then(|deeds| deeds.handled_at);
                 let mine = deeds(&message.id);
                 // One that was handled before and comes again after a crash repeats what was done in order.
-                let first = !mine.is_some_and(|d| d.handled_at.is_some() || d.evicted);
+                let first = !mine.is_some_and(|d| d.handled_at.is_some() || d.waived || d.evicted);
                 first && handled_at.is_some() && handled_at > original.delivered_at
             });
             (earlier, overlap, overtaken.cloned())
