@@ -85,15 +85,17 @@ impl Future for Running {
     }
 }
 
-/// Runs an attempt to its end, under the time limit. `running` is a handler that was started before.
-pub(crate) async fn run(component: &Component, delivery: &Delivery, running: Option<Running>) -> Outcome {
-    let running = match running {
-        Some(running) => running,
-        None => match start(component, delivery) {
-            Start::Running(running) => running,
-            Start::Ended(outcome) => return outcome,
-        },
+/// Runs an attempt to its end.
+pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
+    let running = match start(component, delivery) {
+        Start::Running(running) => running,
+        Start::Ended(outcome) => return outcome,
     };
+    finish(component, delivery, running).await
+}
+
+/// Lets a handler that was started come to its end, under the time limit.
+pub(crate) async fn finish(component: &Component, delivery: &Delivery, running: Running) -> Outcome {
     let result = match component.shared.options.attempt_timeout {
         None => running.await,
         Some(limit) => match tokio::time::timeout(limit, running).await {
@@ -134,7 +136,7 @@ pub(crate) async fn run_once(component: &Component, delivery: &Delivery, inbox: 
             Err(error) => return failed(error),
         }
     }
-    let outcome = run(component, delivery, None).await;
+    let outcome = run(component, delivery).await;
     let marked = match outcome {
         Outcome::Handled => inbox.inbox.done(queue, id, &shared.instance, inbox.window).await,
         _ => inbox.inbox.abandon(queue, id, &shared.instance).await,

@@ -1,17 +1,19 @@
 //! The open sequences of a queue, in memory: the reason why healthy messages never touch the store.
 //!
 //! The set answers "surely absent" or "maybe open". Absent is always right; a "maybe" is checked with the store before
-//! anything follows from it. Up to its limit it is a flat table of 128-bit hashes: 16 bytes a slot, at most 4/5 full,
-//! one cache line a look-up. Above the limit it turns into a bit filter of fixed size that only ever grows fuller; it
-//! becomes exact again when it is rebuilt at the next start.
+//! anything follows from it. Up to its limit it is a flat table of 128-bit hashes, 16 bytes a slot and at most 4/5 full,
+//! behind a small bit filter that stays in the cache and turns most absent sequences away. Above the limit only a filter
+//! is left, of fixed size, that grows fuller and fuller; the set becomes exact again when it is rebuilt at the next start.
 
 use crate::hash::SequenceHash;
 
 /// The smallest table. A power of two.
 const SMALLEST: usize = 64;
-/// Bits of the filter per sequence of the limit; with four probes about 2 % of absent sequences are asked for.
+/// Bits of the filter per sequence of the limit; with four probes about 4 % of absent sequences are asked for.
 const FILTER_BITS_PER_SEQUENCE: usize = 8;
 const FILTER_PROBES: u32 = 4;
+/// Bits of the front per slot of the table: at least 5 for each sequence that is there.
+const FRONT_BITS_PER_SLOT: usize = 4;
 
 /// The open sequences of one shard of one queue.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl BlockedSet {
                 table.insert(pack(sequence));
             }
             Form::Exact(table) => {
-                let mut filter = Filter::new(self.limit);
+                let mut filter = Filter::with_bits(self.limit * FILTER_BITS_PER_SEQUENCE);
                 table.slots.iter().filter(|slot| **slot != EMPTY).for_each(|slot| filter.insert(*slot));
                 filter.insert(pack(sequence));
                 self.form = Form::Filter(filter);
@@ -82,7 +84,9 @@ impl BlockedSet {
     /// The memory that the set takes, in bytes.
     pub fn byte_size(&self) -> usize {
         match &self.form {
-            Form::Exact(table) => table.slots.capacity() * size_of::<u128>(),
+            Form::Exact(table) => {
+                table.slots.capacity() * size_of::<u128>() + table.front.words.capacity() * size_of::<u64>()
+            }
             Form::Filter(filter) => filter.words.capacity() * size_of::<u64>(),
         }
     }
@@ -101,6 +105,10 @@ fn pack(sequence: SequenceHash) -> u128 {
 struct Table {
     slots: Vec<u128>,
     len: usize,
+    /// Says of most absent hashes that they are absent, without a look at the slots. Bits are only ever set.
+    front: Filter,
+    /// How many hashes were removed whose bits still stand in the front.
+    stale: usize,
 }
 
 impl Table {
@@ -109,7 +117,7 @@ impl Table {
     }
 
     fn contains(&self, packed: u128) -> bool {
-        if self.slots.is_empty() {
+        if !self.front.contains(packed) {
             return false;
         }
         let mut at = self.home(packed);
@@ -128,6 +136,7 @@ impl Table {
         }
         if self.place(packed) {
             self.len += 1;
+            self.front.insert(packed);
         }
     }
 
@@ -146,10 +155,20 @@ impl Table {
 
     fn grow(&mut self) {
         let larger = (self.slots.len() * 2).max(SMALLEST);
+        // The old front first: both fronts and both tables at once would be the peak of memory.
+        self.front = Filter::default();
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; larger]);
         for packed in old.into_iter().filter(|slot| *slot != EMPTY) {
             self.place(packed);
         }
+        self.renew_front();
+    }
+
+    /// Sets exactly the bits of what is there.
+    fn renew_front(&mut self) {
+        self.front = Filter::with_bits(self.slots.len() * FRONT_BITS_PER_SLOT);
+        self.slots.iter().filter(|slot| **slot != EMPTY).for_each(|slot| self.front.insert(*slot));
+        self.stale = 0;
     }
 
     fn remove(&mut self, packed: u128) {
@@ -177,38 +196,42 @@ impl Table {
             next = (next + 1) & mask;
         }
         self.slots[hole] = EMPTY;
+        self.stale += 1;
+        if self.stale > self.slots.len() / 2 {
+            self.renew_front();
+        }
     }
 }
 
-/// A Bloom filter whose probes are cut from the 128 bits that are there anyway.
-#[derive(Debug)]
+/// A Bloom filter with all bits of a hash in one word: one look in memory. Without words it holds nothing.
+#[derive(Debug, Default)]
 struct Filter {
     words: Vec<u64>,
 }
 
 impl Filter {
-    fn new(sequences: usize) -> Self {
-        let words = (sequences * FILTER_BITS_PER_SEQUENCE / 64).next_power_of_two().max(1);
-        Self { words: vec![0; words] }
+    fn with_bits(bits: usize) -> Self {
+        Self { words: vec![0; (bits / 64).next_power_of_two().max(1)] }
     }
 
-    fn probes(&self, packed: u128) -> impl Iterator<Item = (usize, u64)> + use<> {
-        let mask = self.words.len() - 1;
-        (0..FILTER_PROBES).map(move |i| {
-            let part = (packed >> (32 * i)) as u64;
-            let mixed = part.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            ((mixed >> 20) as usize & mask, 1 << (mixed & 63))
-        })
+    /// The word of a hash, and its bits there. Taken from the high half: the low half decides about slots.
+    fn spot(&self, packed: u128) -> (usize, u64) {
+        let high = (packed >> 64) as u64;
+        let bits = (0..FILTER_PROBES).fold(0, |bits, probe| bits | 1 << ((high >> (6 * probe)) & 63));
+        ((high >> 32) as usize & (self.words.len() - 1), bits)
     }
 
     fn insert(&mut self, packed: u128) {
-        for (word, bit) in self.probes(packed) {
-            self.words[word] |= bit;
-        }
+        let (word, bits) = self.spot(packed);
+        self.words[word] |= bits;
     }
 
     fn contains(&self, packed: u128) -> bool {
-        self.probes(packed).all(|(word, bit)| self.words[word] & bit != 0)
+        if self.words.is_empty() {
+            return false;
+        }
+        let (word, bits) = self.spot(packed);
+        self.words[word] & bits == bits
     }
 }
 

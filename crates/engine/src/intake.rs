@@ -518,7 +518,7 @@ impl Intake {
         let runs = self.drain_until.filter(|_| self.shared.runs.load(Ordering::Acquire) > 0);
         let runs = runs.map(|until| if self.shared.cut.is_cancelled() { until + GRACE } else { until });
         let slots = self.slots.iter().filter_map(|slot| match &slot.stage {
-            Stage::Leaving { tenure: Some(tenure), deadline, .. } if tenure.gone.is_cancelled() => {
+            Stage::Leaving { tenure: Some(tenure), deadline, .. } if tenure.is_gone() => {
                 Some(*deadline + GRACE)
             }
             Stage::Leaving { deadline, .. } => Some(*deadline),
@@ -536,7 +536,7 @@ impl Intake {
                 && Instant::now() >= *deadline
             {
                 match tenure {
-                    Some(tenure) => tenure.gone.cancel(),
+                    Some(tenure) => end(&self.shards, tenure),
                     None => slot.tracker = Tracker::new(slot.partition.index),
                 }
             }
@@ -579,8 +579,7 @@ impl Intake {
         let slot = &mut self.slots[index];
         match std::mem::replace(&mut slot.stage, Stage::Free) {
             Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. } => {
-                tenure.close();
-                tenure.gone.cancel();
+                end(&self.shards, &tenure);
             }
             Stage::Free | Stage::Preparing { .. } | Stage::Leaving { tenure: None, .. } => {}
         }
@@ -641,6 +640,12 @@ impl Intake {
             self.shared.drain.cancel();
         }
     }
+}
+
+/// Drops what still runs of a partition that is gone.
+fn end(shards: &Shards, tenure: &Tenure) {
+    tenure.end();
+    shards.iter().for_each(|shard| shard.push(ToShard::Gone));
 }
 
 /// Asks the store what it knows of a partition that came, and brings the shards up to date, before the first message of

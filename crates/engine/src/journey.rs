@@ -4,7 +4,7 @@
 //! begins when something needs time or care: the handler waits, it failed, the sequence may be open, the message may
 //! have been here before.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,10 +13,9 @@ use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Limit, Stage};
 use lazaret_core::store::{AttemptNote, Certainty, ErrorKind, HandOff, Placed, Placement, StoreError};
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use crate::attempt::{self, Outcome, Running};
+use crate::attempt::{self, Outcome};
 use crate::decide::Step;
 use crate::error::Error;
 use crate::events::{Counters, Event};
@@ -43,10 +42,8 @@ pub(crate) enum Fate {
 pub(crate) enum Begin {
     /// Nothing was tried.
     Fresh,
-    /// The handler is at work.
-    Running(Running, OwnedSemaphorePermit),
-    /// The first attempt is over.
-    Ended(Outcome),
+    /// The first attempt is over; it took this long.
+    Ended(Outcome, Duration),
     /// The sequencing policy failed: there is nothing to try.
     Misfit,
 }
@@ -58,8 +55,9 @@ pub(crate) struct Journey {
     pub(crate) tenure: Arc<Tenure>,
     pub(crate) delivery: Delivery,
     pub(crate) hash: SequenceHash,
-    sequence: SequenceId,
-    record: Option<Record>,
+    /// Found when it is first needed.
+    sequence: OnceLock<SequenceId>,
+    record: Option<Box<Record>>,
 }
 
 /// What follows a failed attempt.
@@ -76,28 +74,27 @@ impl Journey {
         delivery: Delivery,
         hash: SequenceHash,
     ) -> Self {
-        let sequencing = &component.shared.options.sequencing;
-        let sequence = attempt::guarded(|| sequencing.id(delivery.message()))
-            .unwrap_or_else(|_| SequenceId::by_key(delivery.message()));
-        Self { component, open, tenure, delivery, hash, sequence, record: None }
+        Self { component, open, tenure, delivery, hash, sequence: OnceLock::new(), record: None }
     }
 
-    /// Travels to the end, or until the partition is gone.
+    fn sequence(&self) -> &SequenceId {
+        self.sequence.get_or_init(|| {
+            let message = self.delivery.message();
+            let sequencing = &self.component.shared.options.sequencing;
+            attempt::guarded(|| sequencing.id(message)).unwrap_or_else(|_| SequenceId::by_key(message))
+        })
+    }
+
+    /// Travels to the end.
     pub(crate) async fn travel(mut self, begin: Begin) -> Fate {
-        let gone = self.tenure.gone.clone();
-        tokio::select! {
-            biased;
-            () = gone.cancelled() => Fate::Left,
-            end = self.go(begin) => match end {
-                Ok(()) => Fate::Settled,
-                Err(Left::Gone) => Fate::Left,
-                Err(Left::Fenced) => Fate::Fenced,
-            },
+        match self.go(begin).await {
+            Ok(()) => Fate::Settled,
+            Err(Left::Gone) => Fate::Left,
+            Err(Left::Fenced) => Fate::Fenced,
         }
     }
 
     async fn go(&mut self, begin: Begin) -> Result<(), Left> {
-        let started = Instant::now();
         let mut ended = match begin {
             Begin::Fresh => {
                 if self.was_handed_off().await? {
@@ -109,12 +106,7 @@ impl Journey {
                 }
                 None
             }
-            Begin::Running(running, permit) => {
-                let outcome = attempt::run(&self.component, &self.delivery, Some(running)).await;
-                drop(permit);
-                Some((outcome, Pass::free(), started.elapsed()))
-            }
-            Begin::Ended(outcome) => Some((outcome, Pass::free(), Duration::ZERO)),
+            Begin::Ended(outcome, took) => Some((outcome, Pass::free(), took)),
             Begin::Misfit => {
                 let error =
                     HandlerError::msg("the sequencing policy panicked").reason(Reason::SEQUENCING_FAILED);
@@ -170,7 +162,7 @@ impl Journey {
             return;
         }
         let note = self.tenure.note(self.component.index, &self.delivery.message().id);
-        self.record = note.map(Record::from_note).or(self.record.take());
+        self.record = note.map(|note| Box::new(Record::from_note(note))).or(self.record.take());
     }
 
     /// Puts the message behind its sequence if that is open in the store (I2). The set in memory may say "maybe"
@@ -237,11 +229,11 @@ impl Journey {
         let _again = self
             .record
             .clone()
-            .map(|record| self.open.trying_again(index, &self.delivery.message().id, record));
+            .map(|record| self.open.trying_again(index, &self.delivery.message().id, *record));
         let started = Instant::now();
         let outcome = match &self.component.shared.options.inbox {
             Some(inbox) => attempt::run_once(&self.component, &self.delivery, inbox).await,
-            None => attempt::run(&self.component, &self.delivery, None).await,
+            None => attempt::run(&self.component, &self.delivery).await,
         };
         drop(permit);
         Ok(Some((outcome, pass, started.elapsed())))
@@ -261,7 +253,7 @@ impl Journey {
             let wait = match due {
                 // I12: it was waiting elsewhere when this partition came.
                 Some(due) => Some(until(now, due)),
-                None => match shared.gate.enter(self.delivery.message(), &self.sequence, now) {
+                None => match shared.gate.enter(self.delivery.message(), self.sequence(), now) {
                     Entry::Sidetrack => {
                         self.sidetrack().await?;
                         return Ok(None);
@@ -334,7 +326,8 @@ impl Journey {
             Outcome::SentToDlq => shared.fuse_terminal(),
             Outcome::Failed(_) => {}
         }
-        if shared.gate.succeeded(pass, shared.now()) {
+        // The time matters to the breaker only, and a breaker that is closed does not ask.
+        if !shared.gate.is_open() && shared.gate.succeeded(pass, shared.now()) {
             shared.tell(&Event::BreakerClosed);
         }
     }
@@ -352,9 +345,9 @@ impl Journey {
         }
         let entry =
             judge::attempt_record(&self.component, AttemptKind::Live, attempt, took, Some(&judged.failure));
-        let record = Record::failed(self.record.take(), attempt, entry, judged.failure);
+        let record = Record::failed(self.record.take().map(|record| *record), attempt, entry, judged.failure);
         let step = judge::next_step(&self.component, &self.delivery, judged.verdict, &record, false);
-        self.record = Some(record);
+        self.record = Some(Box::new(record));
         let stays = shared.options.dead_letter.is_none();
         match step {
             Step::Wait { due } => self.wait(due).await,
@@ -436,14 +429,21 @@ impl Journey {
     }
 
     fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Letter {
-        judge::write_letter(&self.component, &self.delivery, &self.sequence, state, due, self.record.as_ref())
+        judge::write_letter(
+            &self.component,
+            &self.delivery,
+            self.sequence(),
+            state,
+            due,
+            self.record.as_deref(),
+        )
     }
 
     /// The message as a letter that waits in its own sequence, whatever the strategy: it is held back as one of its
     /// sequence, not for a failure of its own.
     fn waiting(&self) -> Letter {
         let mut letter = self.letter(LetterState::Waiting, None);
-        letter.sequence = self.sequence.clone();
+        letter.sequence = self.sequence().clone();
         letter
     }
 
@@ -475,7 +475,7 @@ impl Journey {
                 }
             }
         };
-        if placement == Placement::Open && item.letter.sequence == self.sequence {
+        if placement == Placement::Open && item.letter.sequence == *self.sequence() {
             self.open.opened(self.component.index, self.hash);
         }
         match placed {
@@ -512,7 +512,7 @@ impl Journey {
     }
 
     fn tell_stored(&self, state: LetterState) {
-        let (queue, message, sequence) = (&self.component.queue, self.delivery.message(), &self.sequence);
+        let (queue, message, sequence) = (&self.component.queue, self.delivery.message(), self.sequence());
         self.component.shared.tell(&Event::LetterStored { queue, message, sequence, state });
     }
 }
@@ -556,7 +556,7 @@ pub(crate) async fn append_all<T>(mut journeys: Vec<(T, Journey)>) -> Vec<(T, Jo
         let Some(error) = trouble else { return ended };
         let over = waiting.after(error).await.is_err();
         let (stay, leave): (Vec<_>, Vec<_>) =
-            again.into_iter().partition(|(_, journey)| !over && !journey.tenure.gone.is_cancelled());
+            again.into_iter().partition(|(_, journey)| !over && !journey.tenure.is_gone());
         ended.extend(leave.into_iter().map(|(tag, journey)| (tag, journey, Some(Fate::Left))));
         if stay.is_empty() {
             return ended;

@@ -16,6 +16,8 @@ use crate::tenure::Tenure;
 pub(crate) struct OpenSequences {
     /// How many inserts each component has seen: 0 means that its set was never touched, and no lock is needed.
     touched: Vec<AtomicUsize>,
+    /// How many letters nobody knows of whether they were written.
+    uncertainties: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -49,6 +51,7 @@ impl OpenSequences {
     pub(crate) fn new(components: usize, limit: usize) -> Self {
         Self {
             touched: (0..components).map(|_| AtomicUsize::new(0)).collect(),
+            uncertainties: AtomicUsize::new(0),
             state: Mutex::new(State {
                 blocked: (0..components).map(|_| BlockedSet::new(limit)).collect(),
                 running: HashMap::new(),
@@ -132,18 +135,27 @@ impl OpenSequences {
         self.lock().failures.get(&(component, message.clone())).cloned()
     }
 
-    /// A handler asked for this letter, and the store's answer was lost.
+    /// A handler asked for this letter, and the store has not answered.
     pub(crate) fn uncertain(&self, component: usize, letter: Letter) {
+        self.uncertainties.fetch_add(1, Ordering::AcqRel);
         self.lock().uncertain.insert((component, letter.message.id.clone()), letter);
     }
 
     /// The letter of this message of which nobody knows whether it was written, if there is one.
     pub(crate) fn take_uncertain(&self, component: usize, message: &MessageId) -> Option<Letter> {
-        let mut state = self.lock();
-        if state.uncertain.is_empty() {
+        if !self.has_uncertain() {
             return None;
         }
-        state.uncertain.remove(&(component, message.clone()))
+        let letter = self.lock().uncertain.remove(&(component, message.clone()));
+        if letter.is_some() {
+            self.uncertainties.fetch_sub(1, Ordering::AcqRel);
+        }
+        letter
+    }
+
+    /// Whether there is any letter of which nobody knows whether it was written.
+    pub(crate) fn has_uncertain(&self) -> bool {
+        self.uncertainties.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn set_tenure(&self, tenure: &Arc<Tenure>) {

@@ -10,12 +10,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lazaret_core::handler::{Delivery, Desk};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
-use crate::attempt::{self, Outcome, Start};
+use crate::attempt::{self, Outcome, Running, Start};
 use crate::events::Counters;
 use crate::hash::SequenceHash;
 use crate::journey::{Begin, Fate, Journey, LiveDesk, append_all};
@@ -65,6 +68,8 @@ pub(crate) enum ToShard {
     Run(Box<Run>, OwnedSemaphorePermit),
     /// A partition goes: messages of it that were not started are given up.
     Leave { slot: u32, generation: u32 },
+    /// A partition is gone: what still runs of it is dropped.
+    Gone,
 }
 
 /// A lane: one component's view of one sequence.
@@ -87,12 +92,31 @@ struct Ready {
 
 /// What comes back from work that took time.
 enum Done {
+    /// The handler has answered, after this long.
+    Attempted(Parcel, Outcome, Duration),
     Journey(LaneKey, Ticket, Fate),
     Appended(LaneKey, Vec<(Parcel, Option<Fate>)>),
     Run,
 }
 
-type Work = Pin<Box<dyn Future<Output = Done> + Send>>;
+/// Work that takes time. Work for one message ends with the assignment of its partition.
+struct Work {
+    of: Option<(Arc<Tenure>, LaneKey, Ticket)>,
+    future: Pin<Box<dyn Future<Output = Done> + Send>>,
+}
+
+impl Future for Work {
+    type Output = Done;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        match &self.of {
+            Some((tenure, lane, ticket)) if tenure.is_gone() => {
+                Poll::Ready(Done::Journey(*lane, *ticket, Fate::Left))
+            }
+            _ => self.future.as_mut().poll(cx),
+        }
+    }
+}
 
 /// The lane hash is a good hash already.
 #[derive(Default)]
@@ -212,12 +236,15 @@ impl Shard {
             }
             ToShard::Run(mut run, slot) => {
                 run.open = Some(self.open.clone());
-                self.work.push(Box::pin(async move {
+                let future = Box::pin(async move {
                     run.run().await;
                     drop(slot);
                     Done::Run
-                }));
+                });
+                self.work.push(Work { of: None, future });
             }
+            // Whatever is pushed is polled, and what is polled sees that its partition is gone.
+            ToShard::Gone => self.work = std::mem::take(&mut self.work).into_iter().collect(),
             ToShard::Leave { slot, generation } => self.give_up(slot, generation),
         }
     }
@@ -302,15 +329,14 @@ impl Shard {
             Start::Running(mut running) => match Pin::new(&mut running).poll(cx) {
                 Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
                 Poll::Pending => {
-                    let Some(permit) = self.permit.take() else { return };
-                    return self.depart(parcel, lane, Begin::Running(running, permit));
+                    return self.let_run(parcel, lane, running);
                 }
             },
         };
         match outcome {
             Outcome::Handled => self.handled += 1,
             Outcome::Filtered => self.filtered += 1,
-            outcome => return self.depart(parcel, lane, Begin::Ended(outcome)),
+            outcome => return self.depart(parcel, lane, Begin::Ended(outcome, Duration::ZERO)),
         }
         self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Settled);
     }
@@ -327,6 +353,24 @@ impl Shard {
         }
     }
 
+    /// Lets the handler work on. The lane of the message is busy until it has answered.
+    fn let_run(&mut self, parcel: Parcel, lane: LaneKey, running: Running) {
+        let Some(tenure) = self.tenures.get(parcel.ticket.slot as usize).cloned().flatten() else {
+            return self.end_at_once(lane, true, parcel.ticket, Fate::Left);
+        };
+        self.lanes.entry(lane).or_default();
+        let component = self.components[parcel.component as usize].clone();
+        let permit = self.permit.take();
+        let of = Some((tenure, lane, parcel.ticket));
+        let future = Box::pin(async move {
+            let started = Instant::now();
+            let outcome = attempt::finish(&component, &parcel.delivery, running).await;
+            drop(permit);
+            Done::Attempted(parcel, outcome, started.elapsed())
+        });
+        self.work.push(Work { of, future });
+    }
+
     /// Sends the message on its journey. Its lane is busy until then.
     fn depart(&mut self, parcel: Parcel, lane: LaneKey, begin: Begin) {
         let ticket = parcel.ticket;
@@ -334,8 +378,9 @@ impl Shard {
             return self.end_at_once(lane, true, ticket, Fate::Left);
         };
         self.lanes.entry(lane).or_default();
-        let travel = journey.travel(begin);
-        self.work.push(Box::pin(async move { Done::Journey(lane, ticket, travel.await) }));
+        let of = Some((journey.tenure.clone(), lane, ticket));
+        let future = Box::pin(journey.travel(begin).map(move |fate| Done::Journey(lane, ticket, fate)));
+        self.work.push(Work { of, future });
     }
 
     fn journey(&self, parcel: Parcel) -> Option<Journey> {
@@ -351,6 +396,7 @@ impl Shard {
 
     fn finished(&mut self, done: Done) {
         match done {
+            Done::Attempted(parcel, outcome, took) => self.attempted(parcel, outcome, took),
             Done::Journey(lane, ticket, fate) => {
                 self.ended(ticket, fate);
                 self.next_in_lane(lane);
@@ -372,6 +418,15 @@ impl Shard {
             }
             Done::Run => {}
         }
+    }
+
+    fn attempted(&mut self, parcel: Parcel, outcome: Outcome, took: Duration) {
+        let lane = lane_of(&parcel);
+        if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
+            return self.depart(parcel, lane, Begin::Ended(outcome, took));
+        }
+        self.handled += 1;
+        self.end_at_once(lane, true, parcel.ticket, Fate::Settled);
     }
 
     /// A message came to its end. One that was not settled ends the whole assignment: nothing may overtake it (I2).
@@ -417,7 +472,7 @@ impl Shard {
                 None => self.pending.push(Notice { ticket, fate: Fate::Left }),
             }
         }
-        self.work.push(Box::pin(async move {
+        let future = Box::pin(async move {
             let ended = append_all(journeys).await.into_iter();
             let parcels = ended.map(|(ticket, journey, fate)| {
                 let component = lane.0;
@@ -425,7 +480,8 @@ impl Shard {
                 (Parcel { delivery, ticket, hash, component, misfit: false }, fate)
             });
             Done::Appended(lane, parcels.collect())
-        }));
+        });
+        self.work.push(Work { of: None, future });
     }
 
     fn hand_over(&mut self) {

@@ -182,7 +182,7 @@ impl Turn<'_> {
         let started = Instant::now();
         let outcome = match &shared.options.inbox {
             Some(inbox) => attempt::run_once(self.component, &delivery, inbox).await,
-            None => attempt::run(self.component, &delivery, None).await,
+            None => attempt::run(self.component, &delivery).await,
         };
         drop(permit);
         let settlement = self.judge(&letter, &delivery, outcome, &wish, pass, started.elapsed());

@@ -17,8 +17,8 @@ pub(crate) struct Tenure {
     pub(crate) partition: Partition,
     /// Cancelled when the partition shall go: nothing new starts, what waits gives up.
     pub(crate) leaving: CancellationToken,
-    /// Cancelled when the partition is gone: what still runs is dropped.
-    pub(crate) gone: CancellationToken,
+    /// The partition is gone: what still runs is dropped.
+    gone: AtomicBool,
     /// Nothing of this assignment may start any more.
     closing: AtomicBool,
     /// What the store granted to each component.
@@ -63,7 +63,7 @@ impl Tenure {
             generation,
             partition,
             leaving: CancellationToken::new(),
-            gone: CancellationToken::new(),
+            gone: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             stakes,
         }
@@ -73,6 +73,17 @@ impl Tenure {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.leaving.cancel();
+    }
+
+    /// The partition is gone. Whoever says so tells the shards, which drop what still runs.
+    pub(crate) fn end(&self) {
+        self.close();
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether the partition is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// Whether nothing may start any more.
