@@ -10,6 +10,7 @@ use lazaret_core::store::{Act, Actor, LetterStore, PauseScope, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, Handle};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{Script, refusal};
@@ -153,8 +154,8 @@ impl Born {
     pub(crate) async fn kill(self, world: &World) {
         world.trace(|| format!("life {} is over", self.life.number));
         self.task.abort();
-        let _ = self.task.await;
         world.died(self.life.number, None);
+        let _ = self.task.await;
     }
 
     /// A shutdown in order.
@@ -184,16 +185,8 @@ impl Born {
 /// One place in the group: an engine that dies, is restarted, leaves and comes back, until the chaos ends.
 pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64, handles: Arc<Handles>) {
     let mut random = Random::new(world.plan.seed).fork(100 + place);
-    let end = CancellationToken::new();
-    let over = {
-        let (end, chaos) = (end.clone(), world.plan.chaos);
-        async move {
-            tokio::time::sleep(chaos).await;
-            end.cancel()
-        }
-    };
-    let over = tokio::spawn(over);
-    while !end.is_cancelled() {
+    let end = Instant::now() + world.plan.chaos;
+    while Instant::now() < end {
         let born = nursery.bear();
         handles.put(place, (born.handle.clone(), born.life.crash.clone()));
         let patience = if world.plan.rebalances { random.millis(300, 12_000) } else { world.plan.chaos };
@@ -201,7 +194,7 @@ pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64,
         tokio::select! {
             biased;
             () = crash.cancelled() => born.kill(&world).await,
-            () = end.cancelled() => born.drain(&world).await,
+            () = tokio::time::sleep_until(end) => born.drain(&world).await,
             () = tokio::time::sleep(patience) => match random.below(4) {
                 0 => born.kill(&world).await,
                 1 => {
@@ -219,7 +212,6 @@ pub(crate) async fn member(world: Arc<World>, nursery: Arc<Nursery>, place: u64,
         handles.remove(place);
         tokio::time::sleep(random.millis(0, 1_500)).await;
     }
-    let _ = over.await;
 }
 
 /// The engines that operators can reach.

@@ -41,6 +41,8 @@ macro_rules! __source_test_suite {
                 a_resumed_partition_goes_on_where_it_stopped
                 a_pause_is_forgotten_at_the_next_assignment
                 a_commit_never_moves_back
+                a_commit_without_a_position_leaves_it_where_it_is
+                a_rewound_partition_comes_again_from_behind_the_committed_position
                 settled_ranges_are_told_to_the_next_owner
                 what_is_settled_beyond_stays_bounded
                 a_second_consumer_gets_its_share_after_the_first_let_go
@@ -191,6 +193,38 @@ pub async fn a_commit_never_moves_back<H: SourceHarness>(mut t: Yard<H>) {
     second.until("the rest has come", |c| c.count() == 2).await;
     second.until_quiet().await;
     assert_eq!(second.payloads(0), numbered(0, 8..10));
+}
+
+pub async fn a_commit_without_a_position_leaves_it_where_it_is<H: SourceHarness>(mut t: Yard<H>) {
+    t.fill(0, 0..6).await;
+    let mut first = t.open().await;
+    first.until("all have come", |c| c.count() == 6).await;
+    first.commit(&t.partition(0), 1, vec![]).await;
+    let settled = vec![first.offset(0, 4)..=first.offset(0, 5)];
+    first.commit_beyond(&t.partition(0), settled.clone()).await;
+    drop(first);
+    let mut second = t.open().await;
+    second.until("the rest has come", |c| c.count() == 4).await;
+    assert_eq!(second.payloads(0), numbered(0, 2..6));
+    if t.harness.capabilities().settled_ranges {
+        assert_eq!(second.held[&t.partition(0)], settled);
+    }
+}
+
+pub async fn a_rewound_partition_comes_again_from_behind_the_committed_position<H: SourceHarness>(
+    mut t: Yard<H>,
+) {
+    // I1: a grant that was taken over must not cost what was read under it.
+    t.fill(0, 0..8).await;
+    t.fill(1, 0..3).await;
+    let mut only = t.open().await;
+    only.until("all have come", |c| c.count() == 11).await;
+    only.commit(&t.partition(0), 2, vec![]).await;
+    only.rewind(&t.partition(0));
+    only.until("it comes again", |c| c.payloads(0).len() == 5).await;
+    only.until_quiet().await;
+    assert_eq!(only.payloads(0), numbered(0, 3..8));
+    assert_eq!(only.payloads(1), numbered(1, 0..3), "the other one goes on");
 }
 
 pub async fn settled_ranges_are_told_to_the_next_owner<H: SourceHarness>(mut t: Yard<H>) {

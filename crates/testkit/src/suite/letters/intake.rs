@@ -307,6 +307,74 @@ pub async fn a_note_on_attempts_comes_back_as_it_was<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.attempt_notes(&t.queue, &[t.partition()]).await.unwrap(), [one]);
 }
 
+pub async fn a_message_delivered_again_goes_before_later_ones_of_its_partition<S: Store>(t: Desk<S>) {
+    // I2: after a crash the source repeats what was handled before the letter; it is repeated before it again.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let again = ["one", "two", "three"].map(|id| t.waiting("a", id));
+    t.under_grant(t.dead("a", "failed"), Placement::Open, fence).await.unwrap();
+    t.under_grant(t.waiting("a", "after"), Placement::Behind, fence).await.unwrap();
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    for letter in again {
+        t.under_grant(letter, Placement::Behind, fence).await.unwrap();
+    }
+    assert_eq!(t.messages("a").await, ["one", "two", "three", "failed", "after"]);
+    let indexes: Vec<u64> = t.list("a").await.iter().map(|letter| letter.index).collect();
+    assert!(indexes.is_sorted_by(|one, next| one < next), "{indexes:?}");
+    let claims = t.store.claim_due(&t.queue, "worker", secs(30), 9).await.unwrap();
+    assert_eq!(claims[0].head.message.id.as_str(), "one");
+}
+
+pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: Store>(t: Desk<S>) {
+    // I2, I6
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let again = t.waiting("a", "again");
+    t.under_grant(t.retrying("a", "failed", secs(0)), Placement::Open, fence).await.unwrap();
+    let claim = t.store.claim_due(&t.queue, "worker", secs(30), 1).await.unwrap().remove(0);
+    let refused = t.under_grant(again.clone(), Placement::Behind, fence).await;
+    assert_eq!(kind(refused), ErrorKind::Conflict);
+    t.store.release(&claim.lease).await.unwrap();
+    assert_eq!(t.under_grant(again, Placement::Behind, fence).await.unwrap(), Placed::Appended);
+    assert_eq!(t.messages("a").await, ["again", "failed"]);
+}
+
+pub async fn a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order<S: Store>(t: Desk<S>) {
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let (one, two) = (t.waiting("a", "one"), t.waiting("a", "two"));
+    t.under_grant(t.dead("a", "failed"), Placement::Open, fence).await.unwrap();
+    t.under_grant(one, Placement::Behind, fence).await.unwrap();
+    t.act("one", Act::Evict).await.unwrap();
+    t.under_grant(two, Placement::Behind, fence).await.unwrap();
+    t.act("one", Act::Restore).await.unwrap();
+    let mut messages = t.messages("a").await;
+    assert_eq!(messages.pop().as_deref(), Some("failed"));
+    messages.sort();
+    assert_eq!(messages, ["one", "two"]);
+}
+
+pub async fn a_call_that_arrives_after_a_later_one_is_refused<S: Store>(t: Desk<S>) {
+    // What may have happened must not happen any more once a later call was answered.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let at_turn = |turn, letter| {
+        let grant = Some(GrantFence { partition: t.partition(), fence, turn });
+        vec![HandOff { letter, placement: Placement::Open, grant }]
+    };
+    let (late, next) = (at_turn(7, t.dead("a", "late")), at_turn(8, t.dead("b", "next")));
+    let same = at_turn(8, t.dead("c", "same"));
+    t.store.hand_off(&t.queue, &Limits::NONE, next).await.unwrap().remove(0).unwrap();
+    let refused = t.store.hand_off(&t.queue, &Limits::NONE, late).await.unwrap().remove(0);
+    assert_eq!(kind(refused), ErrorKind::Fenced);
+    t.store.hand_off(&t.queue, &Limits::NONE, same).await.unwrap().remove(0).unwrap();
+    let renewed = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    t.under_grant(t.dead("d", "fresh"), Placement::Open, renewed).await.unwrap();
+}
+
+pub async fn a_note_that_comes_late_takes_no_attempts_back<S: Store>(t: Desk<S>) {
+    // I4
+    t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 2)]).await.unwrap();
+    t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1)]).await.unwrap();
+    assert_eq!(noted(&t, 0).await, [(5, 2)]);
+}
+
 pub async fn a_newer_note_replaces_the_older_one<S: Store>(t: Desk<S>) {
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1), note(&t, 0, 6, 1)]).await.unwrap();
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 2)]).await.unwrap();

@@ -184,6 +184,11 @@ macro_rules! __store_test_suite {
                 a_message_that_was_not_stored_does_not_raise_the_horizon
                 look_ups_answer_in_the_order_of_the_question
                 a_note_on_attempts_comes_back_as_it_was
+                a_message_delivered_again_goes_before_later_ones_of_its_partition
+                a_message_delivered_again_waits_while_a_later_head_is_in_work
+                a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order
+                a_call_that_arrives_after_a_later_one_is_refused
+                a_note_that_comes_late_takes_no_attempts_back
                 a_newer_note_replaces_the_older_one
                 notes_belong_to_their_partition_and_queue
                 notes_are_forgotten_up_to_and_with_an_offset

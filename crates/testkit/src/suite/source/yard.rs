@@ -178,6 +178,22 @@ impl Consumer {
         self.source.commit(vec![commit]).await.expect("the source works");
     }
 
+    /// Says what is settled beyond the position, and nothing about the position.
+    pub(super) async fn commit_beyond(
+        &mut self,
+        partition: &Partition,
+        settled_beyond: Vec<RangeInclusive<u64>>,
+    ) {
+        let commit = Commit { partition: partition.clone(), position: None, settled_beyond };
+        self.source.commit(vec![commit]).await.expect("the source works");
+    }
+
+    /// Asks for a partition again. What came of it before does not count.
+    pub(super) fn rewind(&mut self, partition: &Partition) {
+        self.held.remove(partition);
+        self.source.rewind(std::slice::from_ref(partition));
+    }
+
     /// Lets go of everything that is being revoked.
     pub(super) async fn let_go(&mut self) {
         let revoking = std::mem::take(&mut self.revoking);
