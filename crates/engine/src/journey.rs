@@ -7,12 +7,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Limit, Stage};
-use lazaret_core::store::{AttemptNote, Certainty, ErrorKind, HandOff, Placed, Placement, StoreError};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
+use lazaret_core::store::{AttemptNote, ErrorKind, HandOff, Placed, Placement};
+use lazaret_core::{HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome};
@@ -562,50 +561,5 @@ pub(crate) async fn append_all<T>(mut journeys: Vec<(T, Journey)>) -> Vec<(T, Jo
             return ended;
         }
         rest = stay;
-    }
-}
-
-/// Where a live handler sends a message that it gives up on.
-pub(crate) struct LiveDesk {
-    pub(crate) component: Arc<Component>,
-    pub(crate) open: Arc<OpenSequences>,
-}
-
-#[async_trait]
-impl Desk for LiveDesk {
-    async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
-        let shared = &self.component.shared;
-        let message = delivery.message();
-        let sequence = shared.options.sequencing.id(message);
-        let failure = Failure::new(reason, "sent by the handler", why).in_phase(delivery.phase());
-        let entry = judge::attempt_record(
-            &self.component,
-            AttemptKind::Live,
-            delivery.attempt(),
-            Duration::ZERO,
-            Some(&failure),
-        );
-        let earlier = self.open.earlier_failures(self.component.index, &message.id);
-        let record = Record::failed(earlier, delivery.attempt(), entry, failure);
-        let state = LetterState::Dead;
-        let letter = judge::write_letter(&self.component, delivery, &sequence, state, None, Some(&record));
-        let tenure = self.open.tenure(&message.partition());
-        let grant = tenure.map(|tenure| tenure.grant(self.component.index));
-        let blocks = letter.sequence == sequence;
-        let item = HandOff { letter, placement: Placement::Open, grant };
-        // From here on nobody knows, also when the handler is dropped while it waits, until the store has answered.
-        self.open.uncertain(self.component.index, item.letter.clone());
-        let placed = shared.hand_offs.hand_off_one(&self.component.queue, item).await;
-        if !matches!(&placed, Err(error) if error.certainty() == Certainty::MaybeDone) {
-            self.open.take_uncertain(self.component.index, &message.id);
-        }
-        placed?;
-        if blocks {
-            self.open.opened(self.component.index, shared.hasher.hash(sequence.as_str()));
-        }
-        Counters::add(&shared.counters.handed_off, 1);
-        let queue = &self.component.queue;
-        shared.tell(&Event::LetterStored { queue, message, sequence: &sequence, state });
-        Ok(())
     }
 }

@@ -55,7 +55,8 @@ impl Record {
             first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
             last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
             failure,
-            same_failure: u32::try_from(same.max(1)).unwrap_or(u32::MAX),
+            // Somebody who released it gave it fresh attempts: what was before them does not count.
+            same_failure: u32::try_from(same).unwrap_or(u32::MAX).min(letter.attempts),
             due_at: None,
             history: Vec::new(),
         })

@@ -20,6 +20,7 @@ mod attempt;
 mod blocked;
 mod consumer;
 mod decide;
+mod desks;
 mod error;
 mod events;
 mod feed;

@@ -32,7 +32,8 @@ pub struct Options {
     pub concurrency: usize,
     /// How many tasks share the lanes. 0 takes one per core, never more than `concurrency`.
     pub shards: usize,
-    /// How many messages may be in flight: read, and neither settled nor given up.
+    /// How many messages may be in flight: read, and neither settled nor given up. The source is held when there are as
+    /// many; the batch that reaches the limit is still taken in.
     pub window: usize,
     /// How long one attempt may take; `None` waits for ever, which no default does.
     pub attempt_timeout: Option<Duration>,

@@ -19,9 +19,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome, Running, Start};
+use crate::desks::LiveDesk;
 use crate::events::Counters;
 use crate::hash::SequenceHash;
-use crate::journey::{Begin, Fate, Journey, LiveDesk, append_all};
+use crate::journey::{Begin, Fate, Journey, append_all};
 use crate::lanes::OpenSequences;
 use crate::mailbox::Mailbox;
 use crate::shared::{Component, mutated};

@@ -3,19 +3,19 @@
 //! Retries that became due and replays that somebody asked for go the same way. The lease is renewed beside the work;
 //! when it is lost, the work is dropped before anybody else can start.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
-use lazaret_core::policy::{Charge, Decision, Stage};
-use lazaret_core::store::{Certainty, Claim, ErrorKind, Lease, Requeue, Settled, Settlement, StoreError};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, Timestamp};
+use lazaret_core::policy::{Charge, Decision, Limit, Stage};
+use lazaret_core::store::{Certainty, Claim, ErrorKind, Lease, Requeue, Settled, Settlement};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Timestamp};
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome};
 use crate::decide::Step;
+use crate::desks::StoredDesk;
 use crate::error::Error;
 use crate::events::{Counters, Event};
 use crate::gate::Pass;
@@ -154,8 +154,10 @@ impl Turn<'_> {
         let record = Record::from_letter(&letter);
         if *self.purpose == Purpose::Retry
             && let Some(record) = &record
-            && self.used_up(record)
+            && let Some(limit) = self.used_up(record)
         {
+            let (queue, message) = (&self.component.queue, &*letter.message);
+            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit) });
             return self.settle(&letter, self.as_dead(&letter, None)).await;
         }
         let pass = match self.admission(&letter, record.is_some()).await {
@@ -208,10 +210,13 @@ impl Turn<'_> {
 
     /// Whether the letter may not be tried again by itself, whatever changed since it was written (I4). A letter that
     /// somebody released has no attempts and is tried at least once, however long ago it first failed.
-    fn used_up(&self, record: &Record) -> bool {
+    fn used_up(&self, record: &Record) -> Option<Limit> {
         let retry = &self.component.shared.options.retry;
+        if record.attempts >= retry.max_attempts {
+            return Some(Limit::Attempts);
+        }
         let expired = retry.expired(record.first_failed_at, self.component.shared.now());
-        record.attempts >= retry.max_attempts || (record.attempts > 0 && expired)
+        (record.attempts > 0 && expired).then_some(Limit::Elapsed)
     }
 
     /// Whether the attempt may start: `Ok(None)` means not now, `Err` that the letter ends instead.
@@ -238,6 +243,8 @@ impl Turn<'_> {
                     }
                 }
                 Charge::Exhausted(dimension) => {
+                    let (queue, message) = (&self.component.queue, &*letter.message);
+                    shared.tell(&Event::RetryExhausted { queue, message, limit: None });
                     let mut cause = letter.cause.clone();
                     if let Some(cause) = &mut cause {
                         cause.message =
@@ -411,24 +418,5 @@ impl Turn<'_> {
             }
         };
         shared.tell(&Event::LetterClosed { queue, message, state });
-    }
-}
-
-/// Takes down a handler's wish to give up on a message that is a letter already.
-#[derive(Default)]
-struct StoredDesk(Mutex<Option<(Reason, String)>>);
-
-impl StoredDesk {
-    fn take(&self) -> (Reason, String) {
-        let wish = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        wish.unwrap_or((Reason::MANUAL, String::new()))
-    }
-}
-
-#[async_trait]
-impl Desk for StoredDesk {
-    async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((reason, why));
-        Ok(())
     }
 }

@@ -136,7 +136,9 @@ impl Queue {
             return Err(StoreError::not_done(ErrorKind::Full, HAND_OFF, context));
         }
         let (sequence, id) = (letter.sequence.clone(), letter.id);
-        let index = match self.earlier_place(&letter, step.now).filter(|_| again) {
+        // Only what was delivered before can be earlier than what is there: the usual append looks at nothing.
+        let earlier = if again { self.earlier_place(&letter, step.now) } else { None };
+        let index = match earlier {
             Some(index) => index?,
             None => self.next_index(),
         };
