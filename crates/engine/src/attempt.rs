@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Once;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use lazaret_core::handler::{Delivery, HandlerFuture};
 use lazaret_core::store::InboxClaim;
@@ -91,23 +92,24 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
         Start::Running(running) => running,
         Start::Ended(outcome) => return outcome,
     };
-    finish(component, delivery, running).await
-}
-
-/// Lets a handler that was started come to its end, under the time limit.
-pub(crate) async fn finish(component: &Component, delivery: &Delivery, running: Running) -> Outcome {
     let result = match component.shared.options.attempt_timeout {
         None => running.await,
         Some(limit) => match tokio::time::timeout(limit, running).await {
             Ok(result) => result,
-            Err(_) => {
-                delivery.cancel();
-                let error = HandlerError::foreign("timeout", format!("no answer within {limit:?}"));
-                Err(error.reason(Reason::TIMEOUT).phase(delivery.phase()))
-            }
+            Err(_) => return timed_out(delivery, limit),
         },
     };
     ended(delivery, result)
+}
+
+/// What becomes of a handler that did not answer in time.
+pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
+    delivery.cancel();
+    if delivery.sent_to_dlq() {
+        return Outcome::SentToDlq;
+    }
+    let error = HandlerError::foreign("timeout", format!("no answer within {after:?}"));
+    Outcome::Failed(error.reason(Reason::TIMEOUT).phase(delivery.phase()))
 }
 
 /// What the handler's answer means.

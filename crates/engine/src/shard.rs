@@ -9,6 +9,7 @@ use std::future::Future;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -29,6 +30,10 @@ use crate::shared::{Component, mutated};
 use crate::stored::Run;
 use crate::tenure::Tenure;
 
+/// How long messages of an open sequence gather before they are handed off.
+const GATHERING: Duration = Duration::from_millis(2);
+/// How many messages of a lane are handed off in one call at most.
+const APPEND_LIMIT: usize = 512;
 /// How many messages are started before others get a turn.
 const TURN: usize = 256;
 
@@ -93,28 +98,70 @@ struct Ready {
 
 /// What comes back from work that took time.
 enum Done {
-    /// The handler has answered, after this long.
-    Attempted(Parcel, Outcome, Duration),
+    /// The handler has answered; it was started then.
+    Attempted(Parcel, Outcome, Instant, Option<OwnedSemaphorePermit>),
+    /// The handler was dropped with the partition.
+    Dropped(LaneKey, Ticket),
     Journey(LaneKey, Ticket, Fate),
     Appended(LaneKey, Vec<(Parcel, Option<Fate>)>),
     Run,
 }
 
 /// Work that takes time. Work for one message ends with the assignment of its partition.
-struct Work {
-    of: Option<(Arc<Tenure>, LaneKey, Ticket)>,
-    future: Pin<Box<dyn Future<Output = Done> + Send>>,
+enum Work {
+    /// A handler that did not answer at its first poll.
+    Attempt(Attempting),
+    /// A journey, with what is to be told when its partition is gone.
+    Journey { tenure: Arc<Tenure>, lane: LaneKey, ticket: Ticket, future: Later },
+    /// Anything that belongs to no single message.
+    Other(Later),
+}
+
+type Later = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// A handler at work. Not a future in a box: handlers that wait for something are the common case.
+struct Attempting {
+    tenure: Arc<Tenure>,
+    parcel: Option<Parcel>,
+    running: Running,
+    permit: Option<OwnedSemaphorePermit>,
+    started: Instant,
+    /// The limit that it has passed, once it has.
+    overdue: Option<Duration>,
 }
 
 impl Future for Work {
     type Output = Done;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        match &self.of {
-            Some((tenure, lane, ticket)) if tenure.is_gone() => {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        match self.get_mut() {
+            Self::Attempt(attempting) => attempting.poll(cx),
+            Self::Journey { tenure, lane, ticket, .. } if tenure.is_gone() => {
                 Poll::Ready(Done::Journey(*lane, *ticket, Fate::Left))
             }
-            _ => self.future.as_mut().poll(cx),
+            Self::Journey { future, .. } | Self::Other(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl Attempting {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
+        let Some(parcel) = &self.parcel else { return Poll::Pending };
+        if self.tenure.is_gone() {
+            return Poll::Ready(Done::Dropped(lane_of(parcel), parcel.ticket));
+        }
+        let outcome = if let Some(limit) = self.overdue {
+            attempt::timed_out(&parcel.delivery, limit)
+        } else {
+            match Pin::new(&mut self.running).poll(cx) {
+                Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
+                Poll::Pending => return Poll::Pending,
+            }
+        };
+        let permit = self.permit.take();
+        match self.parcel.take() {
+            Some(parcel) => Poll::Ready(Done::Attempted(parcel, outcome, self.started, permit)),
+            None => Poll::Pending,
         }
     }
 }
@@ -154,6 +201,15 @@ pub(crate) struct Shard {
     work: FuturesUnordered<Work>,
     /// A permit at hand for messages that end at their first poll.
     permit: Option<OwnedSemaphorePermit>,
+    /// Handlers at work here, and how many there would be if all shards had the same.
+    attempts: usize,
+    share: usize,
+    hungry: bool,
+    /// Lanes whose messages gather before they go behind their open sequence, and until when.
+    gathered: Vec<LaneKey>,
+    gathered_at: Option<Instant>,
+    /// When the time of the oldest handler at work may be up.
+    next_overdue: Option<Instant>,
     /// Notices not yet handed over.
     pending: Vec<Notice>,
     handled: u64,
@@ -172,7 +228,6 @@ impl Shard {
         };
         Self {
             desks: components.iter().map(desk).collect(),
-            components,
             open,
             mailbox,
             notices,
@@ -181,9 +236,16 @@ impl Shard {
             ready: VecDeque::new(),
             work: FuturesUnordered::new(),
             permit: None,
+            attempts: 0,
+            share: components[0].shared.options.concurrency / components[0].shared.options.shard_count(),
+            hungry: false,
+            gathered: Vec::new(),
+            gathered_at: None,
+            next_overdue: None,
             pending: Vec::new(),
             handled: 0,
             filtered: 0,
+            components,
         }
     }
 
@@ -192,6 +254,8 @@ impl Shard {
         let permits = self.components[0].shared.permits.clone();
         let mailbox = self.mailbox.clone();
         let mut arrivals = Vec::new();
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(timer);
         loop {
             if mailbox.take(&mut arrivals) {
                 for arrival in arrivals.drain(..) {
@@ -200,7 +264,15 @@ impl Shard {
             }
             std::future::poll_fn(|cx| {
                 while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
+                    let handled = matches!(done, Done::Attempted(_, Outcome::Handled, ..));
                     self.finished(done);
+                    // The place that has become free is taken at once; after a failure its consequences come first.
+                    if handled
+                        && self.permit.is_some()
+                        && let Some(ready) = self.ready.pop_front()
+                    {
+                        self.start(ready, cx);
+                    }
                 }
                 self.start_ready(cx);
                 Poll::Ready(())
@@ -209,15 +281,41 @@ impl Shard {
             self.hand_over();
             if self.permit.is_some() && !self.ready.is_empty() {
                 tokio::task::yield_now().await;
+                self.look_at_the_clock();
                 continue;
             }
             self.permit = None;
+            self.say_whether_hungry();
+            let alarm = self.alarm();
+            if let Some(at) = alarm.filter(|at| *at != timer.deadline()) {
+                timer.as_mut().reset(at);
+            }
             tokio::select! {
                 biased;
                 Some(done) = self.work.next(), if !self.work.is_empty() => self.finished(done),
                 () = mailbox.arrived() => {}
+                () = &mut timer, if alarm.is_some() => self.look_at_the_clock(),
                 permit = permits.clone().acquire_owned(), if !self.ready.is_empty() => self.permit = permit.ok(),
             }
+        }
+    }
+
+    /// When something must be done that nobody wakes this shard for.
+    fn alarm(&self) -> Option<Instant> {
+        self.next_overdue.into_iter().chain(self.gathered_at).min()
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let Some(alarm) = self.alarm() else { return };
+        let now = Instant::now();
+        if alarm > now {
+            return;
+        }
+        if self.next_overdue.is_some_and(|at| at <= now) {
+            self.end_overdue();
+        }
+        if self.gathered_at.is_some_and(|at| at <= now) {
+            self.append_gathered();
         }
     }
 
@@ -237,15 +335,14 @@ impl Shard {
             }
             ToShard::Run(mut run, slot) => {
                 run.open = Some(self.open.clone());
-                let future = Box::pin(async move {
+                self.work.push(Work::Other(Box::pin(async move {
                     run.run().await;
                     drop(slot);
                     Done::Run
-                });
-                self.work.push(Work { of: None, future });
+                })));
             }
             // Whatever is pushed is polled, and what is polled sees that its partition is gone.
-            ToShard::Gone => self.work = std::mem::take(&mut self.work).into_iter().collect(),
+            ToShard::Gone => self.poll_all(),
             ToShard::Leave { slot, generation } => self.give_up(slot, generation),
         }
     }
@@ -317,11 +414,13 @@ impl Shard {
         if parcel.misfit {
             return self.depart(parcel, lane, Begin::Misfit);
         }
-        if tenure.careful(index, offset)
+        let careful = tenure.careful(index, offset)
             || !component.shared.gate.is_open()
-            || component.shared.options.inbox.is_some()
-            || self.is_blocked(index, parcel.hash)
-        {
+            || component.shared.options.inbox.is_some();
+        if self.is_blocked(index, parcel.hash) && !holds_lane {
+            return self.gather(lane, parcel);
+        }
+        if careful || (holds_lane && self.is_blocked(index, parcel.hash)) {
             return self.depart(parcel, lane, Begin::Fresh);
         }
         parcel.delivery.set_desk(self.desks[index].clone());
@@ -360,16 +459,63 @@ impl Shard {
             return self.end_at_once(lane, true, parcel.ticket, Fate::Left);
         };
         self.lanes.entry(lane).or_default();
-        let component = self.components[parcel.component as usize].clone();
+        let started = Instant::now();
+        if let Some(limit) = self.components[0].shared.options.attempt_timeout {
+            self.next_overdue.get_or_insert(started + limit);
+        }
         let permit = self.permit.take();
-        let of = Some((tenure, lane, parcel.ticket));
-        let future = Box::pin(async move {
-            let started = Instant::now();
-            let outcome = attempt::finish(&component, &parcel.delivery, running).await;
-            drop(permit);
-            Done::Attempted(parcel, outcome, started.elapsed())
-        });
-        self.work.push(Work { of, future });
+        let parcel = Some(parcel);
+        let attempting = Attempting { tenure, parcel, running, permit, started, overdue: None };
+        self.attempts += 1;
+        self.work.push(Work::Attempt(attempting));
+    }
+
+    /// Keeps a permit for the next message here, unless another shard has got too little.
+    fn reuse(&mut self, permit: Option<OwnedSemaphorePermit>) {
+        let others_hungry =
+            self.components[0].shared.hungry.load(Ordering::Relaxed) > usize::from(self.hungry);
+        if self.permit.is_none() && !others_hungry {
+            self.permit = permit;
+        }
+    }
+
+    /// Says whether this shard has messages and less than half of its share of the attempts (I3).
+    fn say_whether_hungry(&mut self) {
+        let hungry = !self.ready.is_empty() && self.attempts < self.share / 2;
+        let counter = &self.components[0].shared.hungry;
+        match (self.hungry, hungry) {
+            (false, true) => _ = counter.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = counter.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        self.hungry = hungry;
+    }
+
+    /// Ends the attempts whose time is up. All have the same limit, so the oldest says when to look again: one timer for
+    /// all of them, and none to set and clear for each.
+    fn end_overdue(&mut self) {
+        self.next_overdue = None;
+        let Some(limit) = self.components[0].shared.options.attempt_timeout else { return };
+        let now = Instant::now();
+        let mut any = false;
+        let mut oldest: Option<Instant> = None;
+        for work in self.work.iter_mut() {
+            let Work::Attempt(attempting) = work else { continue };
+            if attempting.started + limit <= now {
+                (attempting.overdue, any) = (Some(limit), true);
+            } else {
+                oldest = Some(oldest.map_or(attempting.started, |oldest| oldest.min(attempting.started)));
+            }
+        }
+        self.next_overdue = oldest.map(|oldest| oldest + limit);
+        if any {
+            self.poll_all();
+        }
+    }
+
+    /// Has all work polled, whether it was woken or not.
+    fn poll_all(&mut self) {
+        self.work = std::mem::take(&mut self.work).into_iter().collect();
     }
 
     /// Sends the message on its journey. Its lane is busy until then.
@@ -379,9 +525,9 @@ impl Shard {
             return self.end_at_once(lane, true, ticket, Fate::Left);
         };
         self.lanes.entry(lane).or_default();
-        let of = Some((journey.tenure.clone(), lane, ticket));
+        let tenure = journey.tenure.clone();
         let future = Box::pin(journey.travel(begin).map(move |fate| Done::Journey(lane, ticket, fate)));
-        self.work.push(Work { of, future });
+        self.work.push(Work::Journey { tenure, lane, ticket, future });
     }
 
     fn journey(&self, parcel: Parcel) -> Option<Journey> {
@@ -397,7 +543,16 @@ impl Shard {
 
     fn finished(&mut self, done: Done) {
         match done {
-            Done::Attempted(parcel, outcome, took) => self.attempted(parcel, outcome, took),
+            Done::Attempted(parcel, outcome, started, permit) => {
+                self.attempts -= 1;
+                self.reuse(permit);
+                self.attempted(parcel, outcome, started);
+            }
+            Done::Dropped(lane, ticket) => {
+                self.attempts -= 1;
+                self.ended(ticket, Fate::Left);
+                self.next_in_lane(lane);
+            }
             Done::Journey(lane, ticket, fate) => {
                 self.ended(ticket, fate);
                 self.next_in_lane(lane);
@@ -421,10 +576,10 @@ impl Shard {
         }
     }
 
-    fn attempted(&mut self, parcel: Parcel, outcome: Outcome, took: Duration) {
+    fn attempted(&mut self, parcel: Parcel, outcome: Outcome, started: Instant) {
         let lane = lane_of(&parcel);
         if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
-            return self.depart(parcel, lane, Begin::Ended(outcome, took));
+            return self.depart(parcel, lane, Begin::Ended(outcome, started.elapsed()));
         }
         self.handled += 1;
         self.end_at_once(lane, true, parcel.ticket, Fate::Settled);
@@ -448,19 +603,39 @@ impl Shard {
             self.lanes.remove(&lane);
             return;
         };
-        let alone = queued.queue.is_empty() || queued.singly > 0 || parcel.misfit;
+        let singly = queued.singly > 0 || parcel.misfit;
         queued.singly = queued.singly.saturating_sub(1);
-        if alone || !self.is_blocked(parcel.component as usize, parcel.hash) {
+        if singly || !self.is_blocked(parcel.component as usize, parcel.hash) {
             self.ready.push_back(Ready { parcel, holds_lane: true });
             return;
         }
-        let mut parcels = vec![parcel];
-        if let Some(queued) = self.lanes.get_mut(&lane) {
-            while let Some(next) = queued.queue.pop_front_if(|next| !next.misfit) {
-                parcels.push(next);
+        self.gather(lane, parcel);
+    }
+
+    /// Lets a message of an open sequence wait a little for company: nobody waits for it, and many in one call cost the
+    /// others less (I3).
+    fn gather(&mut self, lane: LaneKey, parcel: Parcel) {
+        self.lanes.entry(lane).or_default().queue.push_front(parcel);
+        self.gathered.push(lane);
+        self.gathered_at.get_or_insert_with(|| Instant::now() + GATHERING);
+    }
+
+    /// Puts what has gathered behind its sequences, one call for each lane.
+    fn append_gathered(&mut self) {
+        self.gathered_at = None;
+        for lane in std::mem::take(&mut self.gathered) {
+            let Some(queued) = self.lanes.get_mut(&lane) else { continue };
+            let mut parcels = Vec::new();
+            while parcels.len() < APPEND_LIMIT
+                && let Some(parcel) = queued.queue.pop_front_if(|parcel| !parcel.misfit)
+            {
+                parcels.push(parcel);
+            }
+            match parcels.is_empty() {
+                true => self.next_in_lane(lane),
+                false => self.append(lane, parcels),
             }
         }
-        self.append(lane, parcels);
     }
 
     /// Puts these messages of a lane behind their open sequence, in one call.
@@ -482,7 +657,7 @@ impl Shard {
             });
             Done::Appended(lane, parcels.collect())
         });
-        self.work.push(Work { of: None, future });
+        self.work.push(Work::Other(future));
     }
 
     fn hand_over(&mut self) {

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) runs: AtomicUsize,
     /// So many letters wait for a retry that no more messages should be read.
     pub(crate) backlog_full: AtomicBool,
+    /// Shards that have messages and too few permits.
+    pub(crate) hungry: AtomicUsize,
     /// A run ended, or something else that matters to whoever waits for silence.
     pub(crate) calmer: Notify,
     /// Cancelled when the consumer shall end.
@@ -90,6 +92,7 @@ impl Shared {
             counters: Counters::default(),
             runs: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
+            hungry: AtomicUsize::new(0),
             calmer: Notify::new(),
             drain: CancellationToken::new(),
             cut: CancellationToken::new(),

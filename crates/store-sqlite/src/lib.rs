@@ -1,1 +1,51 @@
-//! x
+//! The embedded store: durable lanes in one SQLite file.
+//!
+//! [`SqliteStore`] keeps every promise of [`lazaret_core::store`] in one file (and its write-ahead log beside it), without
+//! a server. One thread writes: it takes all calls that wait, runs them in one transaction and forces them to the disk
+//! once, so many hand-offs at a time cost little more than one. Other threads read, side by side with it. A second
+//! process, such as the command line, may read and write the same file.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use lazaret_core::store::{HandOff, LetterStore, Limits, Placed, Placement};
+//! use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
+//! use lazaret_store_sqlite::{Options, SqliteStore};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("lazaret.db");
+//! let store = SqliteStore::open(&path, Options::default()).unwrap();
+//! let queue = QueueName::of("orders", "orders");
+//! let message = Arc::new(Message::new("evt-1", "orders", Position::new(0, 0)).with_key("order-7"));
+//! let mut letter = Letter::new(queue.clone(), "order-7".into(), message, Timestamp::now());
+//! letter.state = LetterState::Dead;
+//! let item = HandOff { letter, placement: Placement::Open, grant: None };
+//! let answers = store.hand_off(&queue, &Limits::default(), vec![item]).await.unwrap();
+//! assert_eq!(answers[0].as_ref().unwrap(), &Placed::Opened);
+//!
+//! // It is still there when the file is opened again.
+//! drop(store);
+//! let store = SqliteStore::open(&path, Options::default()).unwrap();
+//! assert_eq!(store.sequence_size(&queue, &"order-7".into()).await.unwrap(), 1);
+//! # });
+//! ```
+
+mod audit;
+mod checkpoints;
+mod error;
+mod facts;
+mod inbox;
+mod letters;
+mod locks;
+mod options;
+mod pauses;
+mod readers;
+mod rows;
+mod schema;
+mod store;
+mod writer;
+
+pub use audit::AuditCheck;
+pub use options::{Durability, Options};
+pub use schema::FORMAT_VERSION;
+pub use store::SqliteStore;

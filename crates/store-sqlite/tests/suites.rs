@@ -1,1 +1,52 @@
+//! The SQLite store keeps the contract, and behaves like the model.
 
+use std::sync::Arc;
+
+use lazaret_core::Clock;
+use lazaret_store_sqlite::{Durability, Options, SqliteStore};
+use lazaret_testkit::suite::letters::{self, Desk};
+use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
+
+/// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
+/// names, and so nothing is left behind.
+async fn store(clock: Arc<dyn Clock>) -> SqliteStore {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+    SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap()
+}
+
+store_test_suite!(letters_of, io, super::store);
+checkpoints_test_suite!(checkpoints, io, super::store);
+locks_test_suite!(locks, io, super::store);
+inbox_test_suite!(inbox, io, super::store);
+
+/// The races again, with callers on real threads.
+mod on_threads {
+    use super::*;
+
+    async fn desk() -> Desk<SqliteStore> {
+        Desk::new(store).await
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn appending_and_closing_exclude_each_other() {
+        letters::appending_and_closing_exclude_each_other(desk().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_workers_never_share_a_sequence() {
+        letters::many_workers_never_share_a_sequence(desk().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn two_appends_to_one_new_sequence_are_both_stored() {
+        for _ in 0..10 {
+            letters::x14_two_appends_to_one_new_sequence_are_both_stored(desk().await).await;
+        }
+    }
+}
+
+#[test]
+fn the_store_behaves_like_the_model() {
+    lazaret_testkit::model::check(48, store);
+}

@@ -154,7 +154,6 @@ impl Born {
     pub(crate) async fn kill(self, world: &World) {
         world.trace(|| format!("life {} is over", self.life.number));
         self.task.abort();
-        world.died(self.life.number, None);
         let _ = self.task.await;
     }
 

@@ -14,11 +14,12 @@ pub(crate) struct Tap {
     world: Arc<World>,
     life: Life,
     inner: MemorySource,
+    closed: bool,
 }
 
 impl Tap {
     pub(crate) fn new(world: &Arc<World>, life: Life, inner: MemorySource) -> Self {
-        Self { world: world.clone(), life, inner }
+        Self { world: world.clone(), life, inner, closed: false }
     }
 
     fn note(&self, what: &str, partitions: &[Partition]) {
@@ -103,6 +104,16 @@ impl Source for Tap {
         self.world.trace(|| format!("life {} closes its source", self.life.number));
         let all: Vec<u32> = (0..self.world.plan.partitions).collect();
         self.world.left(&self.life, &all);
+        self.closed = true;
         self.inner.close().await
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if !self.closed {
+            // The process is dead from here on, and others get what it had. What it knew is lost.
+            self.world.died(self.life.number, None);
+        }
     }
 }

@@ -1,0 +1,162 @@
+//! The record of acts, each entry chained to the one before it.
+//!
+//! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time
+//! in nanoseconds, who, via, why, action, subject, before and after. Whoever changes or takes out an entry in the file
+//! breaks the chain from there on. Entries cut off at the end leave a chain that holds; keep [`AuditCheck::hash`]
+//! elsewhere to notice that too.
+
+use async_trait::async_trait;
+use lazaret_core::store::{Actor, Audit, AuditEntry, Result};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use sha2::{Digest, Sha256};
+
+use crate::error::{Fault, Work};
+use crate::rows::{bound, limit as rows_of, nanos, time, unsigned};
+use crate::store::SqliteStore;
+
+type Hash = [u8; 32];
+
+/// The hash before the first entry.
+const BEGINNING: Hash = [0; 32];
+/// How many entries are checked at a time.
+const PAGE: usize = 1000;
+
+/// What the verification of the audit found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditCheck {
+    /// How many entries hold, from the first one on.
+    pub intact: u64,
+    /// The first entry that does not: it was changed, or one before it was taken out.
+    pub broken: Option<u64>,
+    /// The hash of the last entry that holds.
+    pub hash: Hash,
+}
+
+/// Writes an entry. Part of the transaction of the act that it speaks of.
+pub(crate) fn write(
+    connection: &Connection,
+    now: i64,
+    by: &Actor,
+    action: &str,
+    subject: &str,
+    before: Option<&str>,
+    after: Option<&str>,
+) -> Work<()> {
+    let mut select =
+        connection.prepare_cached("SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1")?;
+    let last = select.query_row([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Hash>(1)?)));
+    let (number, previous) = last.optional()?.unwrap_or((0, BEGINNING));
+    let entry = AuditEntry {
+        number: unsigned(number + 1)?,
+        at: time(now),
+        by: by.clone(),
+        action: action.to_owned(),
+        subject: subject.to_owned(),
+        before: before.map(str::to_owned),
+        after: after.map(str::to_owned),
+    };
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO audit (number, at, who, via, why, action, subject, before, after, prev_hash, hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?;
+    insert.execute(params![
+        number + 1,
+        now,
+        by.who,
+        by.via,
+        by.why,
+        action,
+        subject,
+        before,
+        after,
+        previous,
+        hash_of(&previous, &entry)?,
+    ])?;
+    Ok(())
+}
+
+fn hash_of(previous: &Hash, entry: &AuditEntry) -> Work<Hash> {
+    let AuditEntry { number, at, by, action, subject, before, after } = entry;
+    let text = (number, nanos(*at), &by.who, &by.via, &by.why, action, subject, before, after);
+    let text = serde_json::to_vec(&text)
+        .map_err(|error| Fault::Corrupt(format!("audit entry {number} cannot be written: {error}")))?;
+    let mut hasher = Sha256::new();
+    hasher.update(previous);
+    hasher.update(text);
+    Ok(hasher.finalize().into())
+}
+
+fn read(row: &Row<'_>) -> Work<AuditEntry> {
+    Ok(AuditEntry {
+        number: unsigned(row.get(0)?)?,
+        at: time(row.get(1)?),
+        by: Actor { who: row.get(2)?, via: row.get(3)?, why: row.get(4)? },
+        action: row.get(5)?,
+        subject: row.get(6)?,
+        before: row.get(7)?,
+        after: row.get(8)?,
+    })
+}
+
+/// Entries after a number, each with the hash before it and its own.
+fn entries(connection: &Connection, after: u64, limit: usize) -> Work<Vec<(AuditEntry, Hash, Hash)>> {
+    let mut select = connection.prepare_cached(
+        "SELECT number, at, who, via, why, action, subject, before, after, prev_hash, hash FROM audit
+         WHERE number > ?1 ORDER BY number LIMIT ?2",
+    )?;
+    let mut rows = select.query([bound(after), rows_of(limit)])?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push((read(row)?, row.get(9)?, row.get(10)?));
+    }
+    Ok(entries)
+}
+
+#[async_trait]
+impl Audit for SqliteStore {
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+        let found = self.ask("audit", move |view| entries(view.connection, after, limit)).await?;
+        Ok(found.into_iter().map(|(entry, ..)| entry).collect())
+    }
+}
+
+impl SqliteStore {
+    /// Checks the chain of the audit from its first entry on.
+    ///
+    /// ```
+    /// # use lazaret_core::store::{Actor, LetterStore, PauseScope};
+    /// # use lazaret_store_sqlite::{Options, SqliteStore};
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let store = SqliteStore::open(folder.path().join("lazaret.db"), Options::default()).unwrap();
+    /// let by = Actor::new("ada", "cli", "deployment");
+    /// store.pause(&"orders".into(), PauseScope::Consumer, &by).await.unwrap();
+    /// let check = store.verify_audit().await.unwrap();
+    /// assert_eq!((check.intact, check.broken), (1, None));
+    /// # });
+    /// ```
+    pub async fn verify_audit(&self) -> Result<AuditCheck> {
+        let mut check = AuditCheck { intact: 0, broken: None, hash: BEGINNING };
+        loop {
+            let after = check.intact;
+            let page = self.ask("verify_audit", move |view| {
+                let page = entries(view.connection, after, PAGE)?;
+                let hashes: Work<Vec<Hash>> =
+                    page.iter().map(|(entry, previous, _)| hash_of(previous, entry)).collect();
+                Ok((hashes?, page))
+            });
+            let (hashes, page) = page.await?;
+            let is_last = page.len() < PAGE;
+            for ((entry, previous, hash), computed) in page.into_iter().zip(hashes) {
+                if entry.number != check.intact + 1 || previous != check.hash || hash != computed {
+                    check.broken = Some(entry.number);
+                    return Ok(check);
+                }
+                (check.intact, check.hash) = (entry.number, hash);
+            }
+            if is_last {
+                return Ok(check);
+            }
+        }
+    }
+}

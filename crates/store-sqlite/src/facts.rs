@@ -1,0 +1,249 @@
+//! What the writer knows by heart of queues and grants, so that a hand-off need not read it back.
+//!
+//! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
+//! changed here and written once per group, before its commit. A request that fails leaves no trace: what it changes
+//! is kept apart until it has succeeded. When another process has written to the file, everything is read anew.
+
+use std::collections::HashMap;
+
+use lazaret_core::{Partition, QueueName};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::Work;
+
+/// The room between two letters that came one after the other: for those that are delivered again and go before.
+pub(crate) const INDEX_STEP: i64 = 1 << 20;
+/// Where the indexes of a queue begin: with room below for letters that go before the first.
+const FIRST_INDEX: i64 = 1 << 40;
+
+/// The numbers of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueFacts {
+    pub(crate) qid: i64,
+    pub(crate) revision: i64,
+    /// The last lease fence given.
+    pub(crate) fence: i64,
+    /// The last index given at an end.
+    pub(crate) index: i64,
+    /// How many sequences are open.
+    pub(crate) sequences: i64,
+    pub(crate) by_state: [i64; 9],
+    /// Whether any sequence of the consumer is paused: only then is it worth asking for one.
+    pub(crate) has_pauses: bool,
+}
+
+/// A grant, as it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GrantFacts {
+    pub(crate) fence: i64,
+    pub(crate) horizon: Option<i64>,
+    /// The highest turn seen under the current grant.
+    pub(crate) turn: i64,
+}
+
+type GrantKey = (i64, Partition);
+
+/// A fact and what of it stands in the file.
+struct Known<T> {
+    now: T,
+    written: Option<T>,
+}
+
+/// All facts of a writer.
+#[derive(Default)]
+pub(crate) struct Facts {
+    queues: HashMap<QueueName, Known<QueueFacts>>,
+    grants: HashMap<GrantKey, Known<GrantFacts>>,
+    /// What the current request has changed.
+    new_queues: HashMap<QueueName, QueueFacts>,
+    new_grants: HashMap<GrantKey, GrantFacts>,
+    /// Set when every queue must look at the pauses again.
+    forget_queues: bool,
+    data_version: Option<i64>,
+}
+
+impl Facts {
+    /// Begins a group of requests: forgets everything if somebody else has written since the last one.
+    pub(crate) fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut pragma = connection.prepare_cached("PRAGMA data_version")?;
+        let version: i64 = pragma.query_row([], |row| row.get(0))?;
+        if self.data_version != Some(version) {
+            *self = Self { data_version: Some(version), ..Self::default() };
+        }
+        Ok(())
+    }
+
+    /// Keeps what the current request has changed.
+    pub(crate) fn keep(&mut self, connection: &Connection) -> Work<()> {
+        for (name, facts) in self.new_queues.drain() {
+            let known = self.queues.entry(name).or_insert(Known { now: facts, written: None });
+            known.now = facts;
+        }
+        for (key, facts) in self.new_grants.drain() {
+            self.grants.entry(key).or_insert(Known { now: facts, written: None }).now = facts;
+        }
+        if std::mem::take(&mut self.forget_queues) {
+            self.write(connection)?;
+            self.queues.clear();
+        }
+        Ok(())
+    }
+
+    /// Forgets what the current request has changed.
+    pub(crate) fn undo(&mut self) {
+        self.new_queues.clear();
+        self.new_grants.clear();
+        self.forget_queues = false;
+    }
+
+    /// Writes what has changed since the last group.
+    pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
+        for known in self.queues.values_mut().filter(|known| known.written != Some(known.now)) {
+            write_queue(connection, &known.now, known.written.as_ref())?;
+            known.written = Some(known.now);
+        }
+        for ((qid, partition), known) in &mut self.grants {
+            if known.written == Some(known.now) {
+                continue;
+            }
+            write_grant(connection, *qid, partition, &known.now)?;
+            known.written = Some(known.now);
+        }
+        Ok(())
+    }
+
+    /// The numbers of a queue, which is made if it is not there.
+    pub(crate) fn queue(&mut self, connection: &Connection, name: &QueueName) -> Work<QueueFacts> {
+        if let Some(facts) = self.new_queues.get(name) {
+            return Ok(*facts);
+        }
+        if let Some(known) = self.queues.get(name) {
+            return Ok(known.now);
+        }
+        if let Some(facts) = read_queue(connection, name)? {
+            self.queues.insert(name.clone(), Known { now: facts, written: Some(facts) });
+            return Ok(facts);
+        }
+        let mut insert =
+            connection.prepare_cached("INSERT INTO queues (name, consumer, idx) VALUES (?1, ?2, ?3)")?;
+        insert.execute(params![name.as_str(), name.consumer(), FIRST_INDEX])?;
+        let facts = QueueFacts {
+            qid: connection.last_insert_rowid(),
+            revision: 0,
+            fence: 0,
+            index: FIRST_INDEX,
+            sequences: 0,
+            by_state: [0; 9],
+            has_pauses: has_pauses(connection, name)?,
+        };
+        self.new_queues.insert(name.clone(), facts);
+        Ok(facts)
+    }
+
+    pub(crate) fn set_queue(&mut self, name: &QueueName, facts: QueueFacts) {
+        self.new_queues.insert(name.clone(), facts);
+    }
+
+    /// Makes every queue look at the pauses again.
+    pub(crate) fn pauses_changed(&mut self) {
+        self.forget_queues = true;
+    }
+
+    /// The current grant of a partition, if there ever was one.
+    pub(crate) fn grant(
+        &mut self,
+        connection: &Connection,
+        qid: i64,
+        partition: &Partition,
+    ) -> Work<Option<GrantFacts>> {
+        let key = (qid, partition.clone());
+        if let Some(facts) = self.new_grants.get(&key) {
+            return Ok(Some(*facts));
+        }
+        if let Some(known) = self.grants.get(&key) {
+            return Ok(Some(known.now));
+        }
+        let mut select = connection.prepare_cached(
+            "SELECT fence, horizon, turn FROM grants WHERE qid = ?1 AND stream = ?2 AND partition = ?3",
+        )?;
+        let facts = select.query_row(params![qid, partition.stream.as_str(), partition.index], |row| {
+            Ok(GrantFacts { fence: row.get(0)?, horizon: row.get(1)?, turn: row.get(2)? })
+        });
+        let facts = facts.optional()?;
+        if let Some(facts) = facts {
+            self.grants.insert(key, Known { now: facts, written: Some(facts) });
+        }
+        Ok(facts)
+    }
+
+    pub(crate) fn set_grant(&mut self, qid: i64, partition: &Partition, facts: GrantFacts) {
+        self.new_grants.insert((qid, partition.clone()), facts);
+    }
+}
+
+fn has_pauses(connection: &Connection, name: &QueueName) -> Work<bool> {
+    let mut select = connection
+        .prepare_cached("SELECT 1 FROM pauses WHERE consumer = ?1 AND scope LIKE '{\"sequence\"%' LIMIT 1")?;
+    Ok(select.exists([name.consumer()])?)
+}
+
+fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueFacts>> {
+    let mut select = connection
+        .prepare_cached("SELECT qid, revision, fence, idx, sequences FROM queues WHERE name = ?1")?;
+    let facts = select.query_row([name.as_str()], |row| {
+        Ok(QueueFacts {
+            qid: row.get(0)?,
+            revision: row.get(1)?,
+            fence: row.get(2)?,
+            index: row.get(3)?,
+            sequences: row.get(4)?,
+            by_state: [0; 9],
+            has_pauses: false,
+        })
+    });
+    let Some(mut facts) = facts.optional()? else { return Ok(None) };
+    facts.by_state = read_counts(connection, facts.qid)?;
+    facts.has_pauses = has_pauses(connection, name)?;
+    Ok(Some(facts))
+}
+
+/// How many letters of a queue stand in each state.
+pub(crate) fn read_counts(connection: &Connection, qid: i64) -> Work<[i64; 9]> {
+    let mut counts = [0; 9];
+    let mut select = connection.prepare_cached("SELECT state, n FROM counts WHERE qid = ?1")?;
+    let mut rows = select.query([qid])?;
+    while let Some(row) = rows.next()? {
+        let state = crate::rows::state(row.get(0)?)?;
+        counts[state as usize] = row.get(1)?;
+    }
+    Ok(counts)
+}
+
+fn write_queue(connection: &Connection, facts: &QueueFacts, written: Option<&QueueFacts>) -> Work<()> {
+    let mut update = connection.prepare_cached(
+        "UPDATE queues SET revision = ?2, fence = ?3, idx = ?4, sequences = ?5 WHERE qid = ?1",
+    )?;
+    update.execute(params![facts.qid, facts.revision, facts.fence, facts.index, facts.sequences])?;
+    let before = written.map_or([0; 9], |written| written.by_state);
+    let mut upsert = connection.prepare_cached(
+        "INSERT INTO counts (qid, state, n) VALUES (?1, ?2, ?3)
+         ON CONFLICT (qid, state) DO UPDATE SET n = excluded.n",
+    )?;
+    for (state, (now, before)) in (0_i64..).zip(facts.by_state.iter().zip(before)) {
+        if *now != before {
+            upsert.execute([facts.qid, state, *now])?;
+        }
+    }
+    Ok(())
+}
+
+fn write_grant(connection: &Connection, qid: i64, partition: &Partition, facts: &GrantFacts) -> Work<()> {
+    let mut upsert = connection.prepare_cached(
+        "INSERT INTO grants (qid, stream, partition, fence, horizon, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (qid, stream, partition)
+         DO UPDATE SET fence = excluded.fence, horizon = excluded.horizon, turn = excluded.turn",
+    )?;
+    let GrantFacts { fence, horizon, turn } = facts;
+    upsert.execute(params![qid, partition.stream.as_str(), partition.index, fence, horizon, turn])?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! The readers: a few connections that answer questions beside the writer, each from one consistent view.
+//!
+//! A question that is asked after a write was answered sees that write.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use lazaret_core::store::{ErrorKind, Result, StoreError};
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::Work;
+use crate::options::Options;
+use crate::rows::nanos;
+use crate::schema;
+
+/// What a question is asked of.
+pub(crate) struct View<'a> {
+    pub(crate) connection: &'a Connection,
+    /// The store's time, in nanoseconds since 1970.
+    pub(crate) now: i64,
+}
+
+type Question = Box<dyn FnOnce(View<'_>) + Send>;
+
+/// The way to the readers' threads, which end when the last handle is dropped.
+pub(crate) struct Handle {
+    questions: mpsc::Sender<Question>,
+}
+
+impl Handle {
+    /// Starts the readers on a file that is open for writing.
+    pub(crate) fn start(path: &Path, options: &Options) -> Result<Self> {
+        let (questions, waiting) = mpsc::channel::<Question>(options.waiting.max(1));
+        let waiting = Arc::new(Mutex::new(waiting));
+        for number in 0..options.readers.max(1) {
+            let connection = schema::connect_reader(path, options)?;
+            let (waiting, clock) = (waiting.clone(), options.clock.clone());
+            let read = move || {
+                loop {
+                    // One reader waits for the next question, the others wait for their turn to wait.
+                    let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+                    let Some(question) = next else { return };
+                    question(View { connection: &connection, now: nanos(clock.now()) });
+                }
+            };
+            let started = thread::Builder::new().name(format!("lazaret-reader-{number}")).spawn(read);
+            started.map_err(|error| {
+                StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for a reader")
+                    .with_source(error)
+            })?;
+        }
+        Ok(Self { questions })
+    }
+
+    /// Asks something.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        let stopped =
+            || StoreError::not_done(ErrorKind::Unavailable, operation, "the store's thread has ended");
+        let (reply, answer) = oneshot::channel();
+        let ask = move |view: View<'_>| {
+            let answer = answer_in_one_view(&view, question).map_err(|fault| fault.into_error(operation));
+            // Who does not wait any more needs no answer.
+            _ = reply.send(answer);
+        };
+        self.questions.send(Box::new(ask)).await.map_err(|_| stopped())?;
+        answer.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+fn answer_in_one_view<T>(view: &View<'_>, question: impl FnOnce(&View<'_>) -> Work<T>) -> Work<T> {
+    view.connection.prepare_cached("BEGIN")?.execute([])?;
+    let answer = question(view);
+    view.connection.prepare_cached("ROLLBACK")?.execute([])?;
+    answer
+}

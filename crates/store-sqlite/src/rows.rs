@@ -1,0 +1,426 @@
+//! How values stand in the tables: times, numbers, states, headers, and the part of a letter that nobody queries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, HISTORY_LIMIT};
+use lazaret_core::message::{Operation, Position, Schema};
+use lazaret_core::store::{ErrorKind, StoreError};
+use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
+use rusqlite::{Row, params};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Fault, Work};
+
+/// The way in which `body` is written. It stands as the first byte of each.
+const BODY_VERSION: u8 = 1;
+
+/// A time as it is stored: nanoseconds since 1970. What lies beyond the years 1677 to 2262 becomes the beginning or the
+/// end of time.
+pub(crate) fn nanos(time: Timestamp) -> i64 {
+    let end = if time < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
+    i64::try_from(time.as_nanosecond()).unwrap_or(end)
+}
+
+/// A time that was stored.
+pub(crate) fn time(nanos: i64) -> Timestamp {
+    match nanos {
+        i64::MIN => Timestamp::MIN,
+        i64::MAX => Timestamp::MAX,
+        _ => Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::MAX),
+    }
+}
+
+/// The time this much later, or the end of time.
+pub(crate) fn later(now: i64, by: Duration) -> i64 {
+    now.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// A number as it is stored, to compare with. No stored number is larger than this makes it.
+pub(crate) fn bound(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// A number to be stored. SQLite's integers end at 2^63.
+pub(crate) fn number(number: u64, what: &str, operation: &'static str) -> Work<i64> {
+    i64::try_from(number).map_err(|_| {
+        let context = format!("{what} {number} is larger than this store can hold");
+        Fault::Refused(StoreError::not_done(ErrorKind::Invalid, operation, context))
+    })
+}
+
+/// A number that was stored and is never negative.
+pub(crate) fn unsigned(number: i64) -> Work<u64> {
+    u64::try_from(number).map_err(|_| Fault::Corrupt(format!("{number} stands where no negative number can")))
+}
+
+/// How many rows to ask for.
+pub(crate) fn limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// A state that was stored. States are numbered in the order of [`LetterState::ALL`].
+pub(crate) fn state(number: i64) -> Work<LetterState> {
+    let state = usize::try_from(number).ok().and_then(|place| LetterState::ALL.get(place));
+    state.copied().ok_or_else(|| Fault::Corrupt(format!("there is no letter state {number}")))
+}
+
+/// The letter id as it is stored.
+pub(crate) fn id_bytes(id: LetterId) -> [u8; 16] {
+    id.as_uuid().into_bytes()
+}
+
+fn letter_id(bytes: &[u8]) -> Work<LetterId> {
+    let uuid = Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))?;
+    let mut text = Uuid::encode_buffer();
+    let text = uuid.hyphenated().encode_lower(&mut text);
+    text.parse().map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))
+}
+
+/// Headers as bytes: for each its name and its value, each with its length in front. `None` when there are none.
+fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
+    if headers.is_empty() {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(headers.byte_size() + 16 * headers.len());
+    for (name, value) in headers.iter() {
+        for part in [name.as_bytes(), value] {
+            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+    }
+    Some(bytes)
+}
+
+fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
+    let corrupt = || Fault::Corrupt("the headers of a letter end too early".into());
+    let mut part = || -> Work<Option<&[u8]>> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| corrupt())?;
+        let (part, rest) = rest.split_at_checked(length).ok_or_else(corrupt)?;
+        bytes = rest;
+        Ok(Some(part))
+    };
+    let mut headers = Headers::new();
+    while let Some(name) = part()? {
+        let name = std::str::from_utf8(name)
+            .map_err(|error| Fault::Corrupt(format!("the name of a header: {error}")))?;
+        let value = part()?.ok_or_else(corrupt)?;
+        headers.push(name, Bytes::copy_from_slice(value));
+    }
+    Ok(headers)
+}
+
+/// What of a letter and its message has no column of its own.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Body {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cause: Option<Failure>,
+    #[serde(skip_serializing_if = "Diagnostics::is_empty")]
+    pub(crate) diagnostics: Diagnostics,
+    #[serde(skip_serializing_if = "Diagnostics::is_empty")]
+    context: Diagnostics,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    history: Vec<AttemptRecord>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    edits: Vec<EditRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<Operation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schema: Option<Box<Schema>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    undecodable: Option<Arc<str>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EditRow {
+    by: String,
+    at: Timestamp,
+    why: String,
+    original: Option<Hex>,
+}
+
+impl Body {
+    /// Remembers an attempt, as [`Letter::record`] does.
+    pub(crate) fn record(&mut self, attempt: AttemptRecord) {
+        if self.history.len() >= HISTORY_LIMIT {
+            self.history.remove(1);
+        }
+        self.history.push(attempt);
+    }
+
+    pub(crate) fn encode(&self) -> Work<Vec<u8>> {
+        let mut bytes = vec![BODY_VERSION];
+        serde_json::to_writer(&mut bytes, self)
+            .map_err(|error| Fault::Corrupt(format!("a letter that cannot be written: {error}")))?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Work<Self> {
+        match bytes.split_first() {
+            Some((&BODY_VERSION, json)) => serde_json::from_slice(json)
+                .map_err(|error| Fault::Corrupt(format!("the body of a letter: {error}"))),
+            Some((version, _)) => {
+                Err(Fault::Corrupt(format!("the body of a letter has the unknown version {version}")))
+            }
+            None => Err(Fault::Corrupt("the body of a letter is empty".into())),
+        }
+    }
+
+    fn of(letter: Letter) -> (Self, Arc<Message>) {
+        let message = letter.message;
+        let edits = letter.edits.into_iter().map(|edit| EditRow {
+            by: edit.by,
+            at: edit.at,
+            why: edit.why,
+            original: edit.original.map(Hex),
+        });
+        let body = Self {
+            cause: letter.cause,
+            diagnostics: letter.diagnostics,
+            context: letter.context,
+            owner: letter.owner,
+            history: letter.history,
+            edits: edits.collect(),
+            token: message.position.token.clone().map(Hex),
+            operation: message.operation,
+            content_type: message.content_type.clone(),
+            schema: message.schema.clone(),
+            timestamp: message.timestamp,
+            correlation: message.correlation.clone(),
+            undecodable: message.undecodable.clone(),
+        };
+        (body, message)
+    }
+}
+
+/// Bytes that stand in JSON as hexadecimal digits.
+struct Hex(Bytes);
+
+impl Serialize for Hex {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use std::fmt::Write as _;
+        let mut digits = String::with_capacity(2 * self.0.len());
+        for byte in &self.0 {
+            write!(digits, "{byte:02x}").map_err(serde::ser::Error::custom)?;
+        }
+        serializer.serialize_str(&digits)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
+        let bytes: Option<Vec<u8>> = digits
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| match pair {
+                [high, low] => Some(nibble(*high)? << 4 | nibble(*low)?),
+                _ => None,
+            })
+            .collect();
+        let bytes = bytes.ok_or_else(|| serde::de::Error::custom("not hexadecimal digits"))?;
+        Ok(Self(bytes.into()))
+    }
+}
+
+/// The columns of a letter that may change or be asked for, in the order that [`read_letter`] expects.
+macro_rules! letter_columns {
+    () => {
+        "id, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at, due_at, \
+         expires_at, first_failed_at, last_failed_at, partition, position, stream, sequence, message, event_type, body"
+    };
+}
+
+/// A query for whole letters, as [`read_letter`] expects them.
+macro_rules! select_letter {
+    ($rest:literal) => {
+        concat!(
+            "SELECT ",
+            crate::rows::letter_columns!(),
+            ", key, headers, payload FROM letters JOIN payloads USING (lid) ",
+            $rest
+        )
+    };
+}
+pub(crate) use {letter_columns, select_letter};
+
+/// A whole letter from a query made with [`select_letter`].
+pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
+    let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
+    let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
+    let blob = |column| -> Work<Option<Bytes>> {
+        Ok(row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?.map(Bytes::copy_from_slice))
+    };
+    let body = Body::decode(row.get_ref(19)?.as_blob().map_err(rusqlite::Error::from)?)?;
+    let headers = row.get_ref(21)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+    let message = Message {
+        id: lazaret_core::MessageId::new(text(17)?),
+        stream: lazaret_core::StreamName::new(text(15)?),
+        position: Position {
+            partition: row.get(13)?,
+            offset: unsigned(row.get(14)?)?,
+            token: body.token.map(|token| token.0),
+        },
+        key: blob(20)?,
+        event_type: row.get(18)?,
+        operation: body.operation,
+        headers: headers.map_or_else(|| Ok(Headers::new()), decode_headers)?,
+        payload: blob(22)?,
+        content_type: body.content_type,
+        schema: body.schema,
+        timestamp: body.timestamp,
+        correlation: body.correlation,
+        undecodable: body.undecodable,
+    };
+    let edits = body.edits.into_iter().map(|edit| Edit {
+        by: edit.by,
+        at: edit.at,
+        why: edit.why,
+        original: edit.original.map(|original| original.0),
+    });
+    Ok(Letter {
+        id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,
+        queue: queue.clone(),
+        sequence: SequenceId::new(text(16)?),
+        index: unsigned(row.get(1)?)?,
+        state: state(row.get(2)?)?,
+        message: message.into(),
+        cause: body.cause,
+        attempts: row.get(3)?,
+        crash_attempts: row.get(4)?,
+        replay_attempts: row.get(5)?,
+        poison: row.get(6)?,
+        first_failed_at: moment(11)?,
+        last_failed_at: moment(12)?,
+        enqueued_at: time(row.get(7)?),
+        last_touched_at: time(row.get(8)?),
+        due_at: moment(9)?,
+        expires_at: moment(10)?,
+        diagnostics: body.diagnostics,
+        context: body.context,
+        owner: body.owner,
+        history: body.history,
+        edits: edits.collect(),
+    })
+}
+
+/// Stores a new letter in this place. `sid` is none for a closed one.
+pub(crate) fn insert_letter(
+    connection: &rusqlite::Connection,
+    qid: i64,
+    sid: Option<i64>,
+    letter: Letter,
+) -> Work<()> {
+    let sequence = letter.sequence.clone();
+    let (id, state, index) = (id_bytes(letter.id), letter.state as i64, bound(letter.index));
+    let (attempts, crashes, replays) = (letter.attempts, letter.crash_attempts, letter.replay_attempts);
+    let (poison, enqueued, touched) =
+        (letter.poison, nanos(letter.enqueued_at), nanos(letter.last_touched_at));
+    let (due, expires) = (letter.due_at.map(nanos), letter.expires_at.map(nanos));
+    let (first, last) = (letter.first_failed_at.map(nanos), letter.last_failed_at.map(nanos));
+    let (body, message) = Body::of(letter);
+    let mut insert = connection.prepare_cached(concat!(
+        "INSERT INTO letters (qid, sid, ",
+        letter_columns!(),
+        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
+         ?22)"
+    ))?;
+    insert.execute(params![
+        qid,
+        sid,
+        id,
+        index,
+        state,
+        attempts,
+        crashes,
+        replays,
+        poison,
+        enqueued,
+        touched,
+        due,
+        expires,
+        first,
+        last,
+        message.position.partition,
+        bound(message.position.offset),
+        message.stream.as_str(),
+        sequence.as_str(),
+        message.id.as_str(),
+        message.event_type.as_deref(),
+        body.encode()?,
+    ])?;
+    let mut insert = connection
+        .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;
+    insert.execute(params![
+        connection.last_insert_rowid(),
+        message.key.as_deref(),
+        encode_headers(&message.headers),
+        message.payload.as_deref(),
+    ])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_keep_their_nanoseconds_and_end_at_the_ends() {
+        let some = Timestamp::new(1_767_225_600, 123_456_789).unwrap();
+        assert_eq!(time(nanos(some)), some);
+        for end in [Timestamp::MAX, Timestamp::MIN] {
+            assert_eq!(time(nanos(end)), end);
+        }
+        assert_eq!(later(nanos(some), Duration::MAX), i64::MAX);
+    }
+
+    #[test]
+    fn headers_come_back_byte_for_byte() {
+        // I5
+        let mut headers = Headers::new();
+        headers.push("", "");
+        headers.push("binary", (0..=255).collect::<Vec<u8>>());
+        headers.push("again", "1");
+        headers.push("again", "2");
+        let bytes = encode_headers(&headers).unwrap();
+        assert_eq!(decode_headers(&bytes).unwrap(), headers);
+        for end in [1, 9, bytes.len() - 1] {
+            assert!(matches!(decode_headers(&bytes[..end]), Err(Fault::Corrupt(_))), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_lossless() {
+        let all: Bytes = (0..=255).collect::<Vec<u8>>().into();
+        let json = serde_json::to_string(&Hex(all.clone())).unwrap();
+        assert_eq!(serde_json::from_str::<Hex>(&json).unwrap().0, all);
+        assert!(serde_json::from_str::<Hex>("\"abc\"").is_err());
+        assert!(serde_json::from_str::<Hex>("\"zz\"").is_err());
+    }
+
+    #[test]
+    fn a_body_of_another_version_is_refused() {
+        assert!(matches!(Body::decode(b"\x02{}"), Err(Fault::Corrupt(_))));
+        assert!(matches!(Body::decode(b""), Err(Fault::Corrupt(_))));
+        assert!(Body::decode(b"\x01{}").is_ok());
+    }
+}

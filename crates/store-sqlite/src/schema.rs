@@ -1,0 +1,161 @@
+//! The tables, the version of the format, and how a file is opened.
+//!
+//! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the rows, which are
+//!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`.
+//! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so a letter that is tried
+//!   again and again is written again and again without them.
+//! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
+//!   while the sequence may run by itself: `due` while nobody holds it, `busy` (when it can be claimed again) while
+//!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
+//! - `queues` and `counts` hold what is known of a queue as a whole; they change with the letters.
+//!
+//! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
+//! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
+
+use std::path::Path;
+
+use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use crate::error::of_sqlite;
+use crate::options::{Durability, Options};
+
+/// The version of the format that this code writes.
+pub const FORMAT_VERSION: u32 = 1;
+/// `LZRT`, in the file's header.
+const APPLICATION_ID: i32 = 0x4c5a_5254;
+/// How many pages of 4 KiB the log may hold before it is copied into the file.
+const CHECKPOINT_PAGES: u32 = 8000;
+/// The log file is cut back to this after it has grown, in bytes.
+const LOG_LIMIT: i64 = 64 * 1024 * 1024;
+const STATEMENTS: usize = 128;
+const OPEN: &str = "open";
+
+/// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
+/// never changed.
+const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql")];
+
+const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
+
+/// Opens the file, makes sure that it is ours and readable, and brings it to the current format.
+pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
+    refuse_read_only(path)?;
+    let mut connection = connect(path, options)?;
+    let failed = |error| at(path, error);
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(read_only(path));
+    }
+    let version = check_format(&connection, path)?;
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(failed)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        let context = format!("the file {} cannot be used with a write-ahead log", path.display());
+        return Err(StoreError::not_done(ErrorKind::Invalid, OPEN, context));
+    }
+    if version < FORMAT_VERSION {
+        migrate(&mut connection, path)?;
+    }
+    Ok(connection)
+}
+
+/// A connection to a file that [`open_file`] has opened before.
+pub(crate) fn connect(path: &Path, options: &Options) -> Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| at(path, error))?;
+    configure(&connection, options).map_err(|error| at(path, error))?;
+    Ok(connection)
+}
+
+/// A connection that can only read. It has read once, so that what stands in the way is known now.
+pub(crate) fn connect_reader(path: &Path, options: &Options) -> Result<Connection> {
+    let connection = connect(path, options)?;
+    connection.pragma_update(None, "query_only", true).map_err(|error| at(path, error))?;
+    check_format(&connection, path)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    connection.busy_timeout(options.busy_timeout)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    let synchronous = match options.durability {
+        Durability::Full => "full",
+        Durability::Normal => "normal",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.pragma_update(None, "cache_size", -i64::from(options.cache_kib))?;
+    if let Some(pages) = options.max_pages {
+        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    }
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT, |_| Ok(()))
+}
+
+/// Whoever may write everything, as root may, still respects that a file is marked as read-only.
+fn refuse_read_only(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(file) if file.permissions().readonly() => Err(read_only(path)),
+        // Whatever else is wrong with it, SQLite will say.
+        _ => Ok(()),
+    }
+}
+
+fn read_only(path: &Path) -> StoreError {
+    let context = format!("the file {} is read-only", path.display());
+    StoreError::not_done(ErrorKind::Invalid, OPEN, context)
+}
+
+/// The version of the format of the file; 0 when it is empty.
+fn check_format(connection: &Connection, path: &Path) -> Result<u32> {
+    let failed = |error| at(path, error);
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    let application = number("application_id").map_err(failed)?;
+    let version = number("user_version").map_err(failed)?;
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
+    let invalid = |what: String| {
+        let context = format!("the file {} {what}", path.display());
+        Err(StoreError::not_done(ErrorKind::Invalid, OPEN, context))
+    };
+    if application == 0 && version == 0 && tables == 0 {
+        return Ok(0);
+    }
+    if application != i64::from(APPLICATION_ID) {
+        return invalid("is an SQLite file, but not one of Lazaret's".into());
+    }
+    match u32::try_from(version) {
+        Ok(version) if version <= FORMAT_VERSION => Ok(version),
+        _ => invalid(format!(
+            "has format version {version}; this version of Lazaret knows up to {FORMAT_VERSION}"
+        )),
+    }
+}
+
+/// Brings the file to the current format, all or nothing. Another process may have done it in the meantime.
+fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = begun.map_err(|error| at(path, error))?;
+    let version = check_format(&transaction, path)?;
+    let steps = || {
+        for step in &MIGRATIONS[version as usize..] {
+            transaction.execute_batch(step)?;
+        }
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", FORMAT_VERSION)?;
+        transaction.execute(
+            "INSERT INTO meta (key, value) VALUES ('format_version', ?1)
+             ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            [FORMAT_VERSION],
+        )
+    };
+    steps().map_err(|error| at(path, error))?;
+    transaction.commit().map_err(|error| at(path, error))
+}
+
+/// An error at opening, with the name of the file.
+fn at(path: &Path, error: rusqlite::Error) -> StoreError {
+    let told = of_sqlite(error, OPEN, Certainty::NotDone);
+    let context = format!("the file {}: {}", path.display(), told.context());
+    StoreError::not_done(told.kind(), OPEN, context).with_source(told)
+}

@@ -1,0 +1,487 @@
+//! What only a store in a file has to show: it is there again, others may look at it, and harm to it is noticed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::{
+    Act, Actor, Anchor, AttemptNote, Audit, Certainty, Checkpoints, ErrorKind, GrantFence, HandOff, Inbox,
+    InboxClaim, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement,
+};
+use lazaret_core::{
+    Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
+};
+use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore};
+use lazaret_testkit::ManualClock;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// A folder with a store file, and the clock that all who open it go by.
+struct Place {
+    folder: TempDir,
+    clock: ManualClock,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), clock: ManualClock::new() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("lazaret.db")
+    }
+
+    fn options(&self) -> Options {
+        Options { clock: Arc::new(self.clock.clone()), ..Options::default() }
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(self.path(), self.options()).unwrap()
+    }
+
+    fn refused(&self) -> (ErrorKind, String) {
+        let error = SqliteStore::open(self.path(), self.options()).expect_err("the file should be refused");
+        (error.kind(), error.to_string())
+    }
+}
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+fn partition() -> Partition {
+    Partition::new("orders", 0)
+}
+
+fn operator() -> Actor {
+    Actor::new("ada", "cli", "the service is back")
+}
+
+fn id_of(message: &str) -> LetterId {
+    LetterId::of(&queue(), &MessageId::from(message))
+}
+
+fn letter(sequence: &str, message: &str, offset: u64, state: LetterState) -> Letter {
+    let message = Message::new(message, "orders", Position::new(0, offset))
+        .with_key(sequence.to_owned())
+        .with_payload("{}");
+    let now = lazaret_testkit::clock::test_epoch();
+    let mut letter = Letter::new(queue(), sequence.into(), message.into(), now);
+    letter.state = state;
+    letter
+}
+
+fn open(letter: Letter) -> HandOff {
+    HandOff { letter, placement: Placement::Open, grant: None }
+}
+
+async fn put(store: &SqliteStore, item: HandOff) -> Placed {
+    store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap()
+}
+
+async fn put_dead(store: &SqliteStore, sequence: &str, message: &str, offset: u64) -> Placed {
+    put(store, open(letter(sequence, message, offset, LetterState::Dead))).await
+}
+
+async fn messages(store: &SqliteStore, sequence: &str) -> Vec<String> {
+    let letters = store.sequence(&queue(), &sequence.into(), 0, 1000).await.unwrap();
+    letters.iter().map(|letter| letter.message.id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn everything_is_there_again_after_reopening() {
+    // I1, I4, I6, I8, I11
+    let place = Place::new();
+    let store = place.open();
+    let grant = store.assign(&queue(), &[partition()]).await.unwrap().remove(0);
+    let under = Some(GrantFence { partition: partition(), fence: grant.fence, turn: 4 });
+    let item = HandOff { grant: under.clone(), ..open(letter("a", "1", 7, LetterState::Retrying)) };
+    put(&store, item).await;
+    put_dead(&store, "b", "2", 8).await;
+    put_dead(&store, "c", "3", 9).await;
+    store.act(&queue(), id_of("3"), Act::Evict, &operator()).await.unwrap();
+    let claim = store.claim_due(&queue(), "worker", LEASE, 9).await.unwrap().remove(0);
+    let note = AttemptNote {
+        message: "9".into(),
+        partition: partition(),
+        offset: 9,
+        attempts: 2,
+        first_failed_at: lazaret_testkit::clock::test_epoch(),
+        failure: Failure::new(Reason::TIMEOUT, "HttpError", "boom"),
+        same_failure: 1,
+        due_at: lazaret_testkit::clock::test_epoch(),
+    };
+    store.note_attempts(&queue(), vec![note.clone()]).await.unwrap();
+    store.pause(&"orders".into(), PauseScope::Sequence("d".into()), &operator()).await.unwrap();
+    let anchor = Anchor { token: "t".into(), at: lazaret_testkit::clock::test_epoch() };
+    store.save_processed("stream", anchor.clone(), None).await.unwrap();
+    let lock = store.acquire("leader", "me", LEASE).await.unwrap().unwrap();
+    Inbox::done(&store, &queue(), &"1".into(), "me", LEASE).await.unwrap();
+    let letters: Vec<Letter> = store.heads(&queue(), None, 10).await.unwrap().heads;
+    let counts = store.counts(&queue()).await.unwrap();
+    let opened = store.opened_since(&queue(), 0, 10).await.unwrap();
+    let audit = store.audit(0, 10).await.unwrap();
+    drop(store);
+
+    let store = place.open();
+    assert_eq!(store.heads(&queue(), None, 10).await.unwrap().heads, letters);
+    assert_eq!(store.counts(&queue()).await.unwrap(), counts);
+    assert_eq!(store.opened_since(&queue(), 0, 10).await.unwrap(), opened);
+    assert_eq!((store.audit(0, 10).await.unwrap(), audit.len()), (audit, 2));
+    assert_eq!(store.attempt_notes(&queue(), &[partition()]).await.unwrap(), [note]);
+    assert_eq!(store.load("stream").await.unwrap().unwrap().processed, Some(anchor));
+    assert_eq!(Locks::state(&store, "leader").await.unwrap(), Some(lock.clone()));
+    assert_eq!(Inbox::claim(&store, &queue(), &"1".into(), "you", LEASE).await.unwrap(), InboxClaim::Done);
+    // A hand-off of an earlier turn is still refused, and a repeated one finds its letter.
+    let earlier = Some(GrantFence { turn: 3, ..under.clone().unwrap() });
+    let late = HandOff { grant: earlier, ..open(letter("e", "late", 10, LetterState::Dead)) };
+    let refused = store.hand_off(&queue(), &Limits::NONE, vec![late]).await.unwrap().remove(0);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(put_dead(&store, "c", "3", 9).await, Placed::Held(LetterState::Evicted));
+    // The pause of a sequence holds one that is opened only now; the lease from before holds too.
+    put(&store, open(letter("d", "4", 11, LetterState::Waiting))).await;
+    assert!(store.claim_due(&queue(), "other", LEASE, 9).await.unwrap().is_empty());
+    LetterStore::settle(&store, &claim.lease, id_of("1"), Settlement::Resolve(None)).await.unwrap();
+    // Numbers go on where they were.
+    let again = store.assign(&queue(), &[partition()]).await.unwrap().remove(0);
+    assert_eq!((again.fence, again.horizon), (grant.fence + 1, Some(7)));
+    let claim_again = LetterStore::claim(&store, &queue(), &"b".into(), "w", LEASE).await.unwrap().unwrap();
+    assert!(claim_again.lease.fence > claim.lease.fence);
+    Locks::release(&store, "leader", "me").await.unwrap();
+    assert!(store.acquire("leader", "you", LEASE).await.unwrap().unwrap().fence > lock.fence);
+    let placed = store.opened_since(&queue(), opened.revision, 10).await.unwrap();
+    assert_eq!(placed.sequences, ["d".into()]);
+}
+
+#[tokio::test]
+async fn a_second_store_on_the_file_reads_and_writes_beside_the_first() {
+    // I2, I6, I8: each sees what the other has done, whatever it has in memory.
+    let place = Place::new();
+    let (one, two) = (place.open(), place.open());
+    for round in 0..20_u64 {
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let message = format!("m{round:02}");
+        let placed = put_dead(writer, "a", &message, round).await;
+        assert_eq!(placed, if round == 0 { Placed::Opened } else { Placed::Appended });
+        assert_eq!(put_dead(reader, "a", &message, round).await, Placed::Held(LetterState::Dead));
+        assert_eq!(reader.counts(&queue()).await.unwrap().open(), round + 1);
+    }
+    let expected: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
+    assert_eq!(messages(&one, "a").await, expected);
+    let claim = LetterStore::claim(&one, &queue(), &"a".into(), "one", LEASE).await.unwrap().unwrap();
+    assert!(LetterStore::claim(&two, &queue(), &"a".into(), "two", LEASE).await.unwrap().is_none());
+    place.clock.advance(LEASE);
+    let taken = LetterStore::claim(&two, &queue(), &"a".into(), "two", LEASE).await.unwrap().unwrap();
+    assert!(taken.lease.fence > claim.lease.fence);
+    // Grants and pauses are known on both sides.
+    let old = one.assign(&queue(), &[partition()]).await.unwrap().remove(0);
+    assert!(two.assign(&queue(), &[partition()]).await.unwrap()[0].fence > old.fence);
+    let grant = Some(GrantFence { partition: partition(), fence: old.fence, turn: 1 });
+    let late = HandOff { grant, ..open(letter("b", "late", 99, LetterState::Dead)) };
+    let refused = one.hand_off(&queue(), &Limits::NONE, vec![late]).await.unwrap().remove(0);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    two.pause(&"orders".into(), PauseScope::Sequence("p".into()), &operator()).await.unwrap();
+    put(&one, open(letter("p", "paused", 100, LetterState::Waiting))).await;
+    assert!(one.claim_due(&queue(), "w", LEASE, 9).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_reader_beside_the_writer_sees_whole_batches_only() {
+    let place = Place::new();
+    let (writer, reader) = (place.open(), place.open());
+    put_dead(&writer, "a", "first", 0).await;
+    let writing = tokio::spawn(async move {
+        for batch in 0..40_u64 {
+            let items = (0..5).map(|n| {
+                let offset = 1 + batch * 5 + n;
+                open(letter("a", &format!("m{offset}"), offset, LetterState::Dead))
+            });
+            writer.hand_off(&queue(), &Limits::NONE, items.collect()).await.unwrap();
+        }
+    });
+    loop {
+        let done = writing.is_finished();
+        let size = reader.sequence_size(&queue(), &"a".into()).await.unwrap();
+        assert_eq!(size % 5, 1, "a batch is there as a whole or not at all");
+        if done {
+            assert_eq!(size, 201);
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_file_of_a_newer_format_is_refused() {
+    let place = Place::new();
+    drop(place.open());
+    let newer = FORMAT_VERSION + 6;
+    Connection::open(place.path()).unwrap().pragma_update(None, "user_version", newer).unwrap();
+    let (kind, text) = place.refused();
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(text.contains(&format!("format version {newer}")), "{text}");
+    assert!(text.contains(&format!("up to {FORMAT_VERSION}")), "{text}");
+    assert!(text.contains("lazaret.db"), "{text}");
+}
+
+#[test]
+fn the_database_of_somebody_else_is_refused_and_left_alone() {
+    let place = Place::new();
+    Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE letters (theirs)").unwrap();
+    let before = fs::read(place.path()).unwrap();
+    let (kind, text) = place.refused();
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(text.contains("not one of Lazaret's"), "{text}");
+    assert_eq!(fs::read(place.path()).unwrap(), before);
+}
+
+#[test]
+fn a_read_only_file_is_refused() {
+    let place = Place::new();
+    drop(place.open());
+    let mut permissions = fs::metadata(place.path()).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(place.path(), permissions).unwrap();
+    let (kind, text) = place.refused();
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(text.contains(&format!("the file {} is read-only", place.path().display())), "{text}");
+}
+
+#[test]
+fn garbage_is_refused_and_left_alone() {
+    let place = Place::new();
+    let garbage = b"this is no database, whatever it is called. ".repeat(400);
+    fs::write(place.path(), &garbage).unwrap();
+    let (kind, text) = place.refused();
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(text.contains("lazaret.db"), "{text}");
+    assert_eq!(fs::read(place.path()).unwrap(), garbage);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let place = Place::new();
+    let path = place.folder.path().join("nowhere/lazaret.db");
+    let error = SqliteStore::open(&path, place.options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    path.with_extension("db-wal")
+}
+
+#[tokio::test]
+async fn a_log_that_was_cut_off_keeps_what_was_committed_before_the_cut() {
+    // I1
+    const LETTERS: u64 = 12;
+    let place = Place::new();
+    let store = place.open();
+    let mut lengths = Vec::new();
+    for n in 0..LETTERS {
+        put_dead(&store, &format!("s{}", n % 3), &format!("m{n}"), n).await;
+        lengths.push(fs::metadata(log_of(&place.path())).unwrap().len());
+    }
+    let (file, log) = (fs::read(place.path()).unwrap(), fs::read(log_of(&place.path())).unwrap());
+    for (kept, length) in lengths.iter().enumerate() {
+        // Right behind a commit, and in the middle of what would have been the next.
+        for beyond in [0, 1, 700, 4000] {
+            let cut = usize::try_from(length + beyond).unwrap().min(log.len());
+            let damaged = Place::new();
+            fs::write(damaged.path(), &file).unwrap();
+            fs::write(log_of(&damaged.path()), &log[..cut]).unwrap();
+            let store = damaged.open();
+            let counts = store.counts(&queue()).await.unwrap();
+            assert!(counts.open() > kept as u64, "{} letters after {kept} + {beyond} bytes", counts.open());
+            let asked: Vec<MessageId> = (0..=kept).map(|n| MessageId::from(format!("m{n}"))).collect();
+            let states = store.lookup(&queue(), &asked).await.unwrap();
+            assert!(states.iter().all(|state| *state == Some(LetterState::Dead)), "{states:?}");
+            put_dead(&store, "s0", "after", 1000).await;
+            assert_eq!(messages(&store, "s0").await.last().unwrap(), "after");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_dropped_amid_writes_loses_nothing_that_was_answered() {
+    // I1
+    let place = Place::new();
+    let store = place.open();
+    let answered = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..32_u64)
+        .map(|task| {
+            let (store, answered) = (store.clone(), answered.clone());
+            tokio::spawn(async move {
+                for n in 0..50 {
+                    let message = format!("{task}-{n}");
+                    put_dead(&store, &format!("s{task}"), &message, n).await;
+                    answered.lock().unwrap().push(MessageId::from(message));
+                }
+            })
+        })
+        .collect();
+    drop(store);
+    while answered.lock().unwrap().len() < 200 {
+        tokio::task::yield_now().await;
+    }
+    // Calls are cut off in the middle, and the last clones of the store go with them.
+    for task in &tasks {
+        task.abort();
+    }
+    for task in tasks {
+        _ = task.await;
+    }
+    let answered = std::mem::take(&mut *answered.lock().unwrap());
+    let store = place.open();
+    let states = store.lookup(&queue(), &answered).await.unwrap();
+    assert!(states.iter().all(|state| *state == Some(LetterState::Dead)));
+    for task in 0..32 {
+        let stored = messages(&store, &format!("s{task}")).await;
+        let expected: Vec<String> = (0..stored.len()).map(|n| format!("{task}-{n}")).collect();
+        assert_eq!(stored, expected, "in order and without gaps");
+    }
+}
+
+#[tokio::test]
+async fn a_full_file_refuses_and_loses_nothing() {
+    // I9
+    let place = Place::new();
+    let options = Options { max_pages: Some(120), ..place.options() };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    let large = |n: u64| {
+        let mut item = open(letter(&format!("s{n}"), &format!("m{n}"), n, LetterState::Dead));
+        let message = (*item.letter.message).clone().with_payload(vec![b'x'; 10_000]);
+        item.letter.message = message.into();
+        vec![item]
+    };
+    let mut stored = 0;
+    let error = loop {
+        match store.hand_off(&queue(), &Limits::NONE, large(stored)).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 1000, "the file is not limited");
+    };
+    assert_eq!((error.kind(), error.certainty()), (ErrorKind::Full, Certainty::NotDone));
+    let counts = store.counts(&queue()).await.unwrap();
+    assert_eq!((counts.open(), counts.sequences), (stored, stored));
+    assert_eq!(store.lookup(&queue(), &[format!("m{stored}").into()]).await.unwrap(), [None]);
+    // Work goes on, and when there is room again so does the intake.
+    store.act(&queue(), id_of("m0"), Act::Resolve, &operator()).await.unwrap();
+    drop(store);
+    let store = place.open();
+    store.hand_off(&queue(), &Limits::NONE, large(stored)).await.unwrap().remove(0).unwrap();
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), stored);
+}
+
+#[tokio::test]
+async fn while_somebody_else_writes_for_long_the_store_says_so_and_goes_on_after() {
+    // I9
+    let place = Place::new();
+    let options = Options { busy_timeout: Duration::from_millis(20), ..place.options() };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    put_dead(&store, "a", "1", 0).await;
+    let other = Connection::open(place.path()).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let items = vec![open(letter("a", "2", 1, LetterState::Dead))];
+    let error = store.hand_off(&queue(), &Limits::NONE, items.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
+    assert_eq!(messages(&store, "a").await, ["1"], "reading goes on");
+    other.execute_batch("ROLLBACK").unwrap();
+    store.hand_off(&queue(), &Limits::NONE, items).await.unwrap().remove(0).unwrap();
+    assert_eq!(messages(&store, "a").await, ["1", "2"]);
+}
+
+#[tokio::test]
+async fn the_chain_of_the_audit_holds_until_somebody_changes_an_entry() {
+    // I11
+    let place = Place::new();
+    let store = place.open();
+    put_dead(&store, "a", "1", 0).await;
+    for act in [Act::Park, Act::Release, Act::Evict, Act::Restore, Act::Resolve] {
+        store.act(&queue(), id_of("1"), act, &operator()).await.unwrap();
+    }
+    let check = store.verify_audit().await.unwrap();
+    assert_eq!((check.intact, check.broken), (5, None));
+    let other = Connection::open(place.path()).unwrap();
+    other.execute("UPDATE audit SET who = 'nobody' WHERE number = 3", []).unwrap();
+    let check = store.verify_audit().await.unwrap();
+    assert_eq!((check.intact, check.broken), (2, Some(3)));
+    other.execute("DELETE FROM audit WHERE number = 3", []).unwrap();
+    let check = store.verify_audit().await.unwrap();
+    assert_eq!((check.intact, check.broken), (2, Some(4)));
+}
+
+#[tokio::test]
+async fn key_headers_and_payload_come_back_byte_for_byte_after_reopening() {
+    // I5
+    let place = Place::new();
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let large = every_byte.repeat(1000);
+    let blobs: [Option<&[u8]>; 5] = [None, Some(b""), Some(b"\0"), Some(&every_byte), Some(&large)];
+    let mut expected = Vec::new();
+    let store = place.open();
+    for (n, (key, payload)) in
+        blobs.iter().flat_map(|key| blobs.iter().map(move |payload| (key, payload))).enumerate()
+    {
+        let mut letter = letter("a", &format!("m\0{n}"), n as u64, LetterState::Dead);
+        let mut message = (*letter.message).clone();
+        message.key = key.map(|key| key.to_vec().into());
+        message.payload = payload.map(|payload| payload.to_vec().into());
+        message.position.token = payload.map(|token| token.to_vec().into());
+        for (name, value) in [("", ""), ("tenant", "acme"), ("tenant", "globex"), ("\0", "\n")] {
+            message.headers.push(name, value);
+        }
+        message.headers.push("binary", every_byte.clone());
+        letter.message = message.into();
+        expected.push(letter.message.clone());
+        put(&store, open(letter)).await;
+    }
+    drop(store);
+    let stored = place.open().sequence(&queue(), &"a".into(), 0, 100).await.unwrap();
+    let stored: Vec<Arc<Message>> = stored.into_iter().map(|letter| letter.message).collect();
+    assert_eq!(stored, expected);
+}
+
+#[tokio::test]
+async fn an_offset_that_does_not_fit_is_refused_and_harms_nobody() {
+    let place = Place::new();
+    let store = place.open();
+    let items = vec![
+        open(letter("a", "huge", u64::MAX, LetterState::Dead)),
+        open(letter("b", "largest", i64::MAX as u64, LetterState::Dead)),
+    ];
+    let mut answers = store.hand_off(&queue(), &Limits::NONE, items).await.unwrap();
+    assert_eq!(answers.remove(0).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(answers.remove(0).unwrap(), Placed::Opened);
+    assert_eq!(messages(&store, "b").await, ["largest"]);
+}
+
+#[tokio::test]
+async fn a_redelivered_message_finds_its_place_even_where_there_is_no_room() {
+    // I2
+    let place = Place::new();
+    let store = place.open();
+    let fence = store.assign(&queue(), &[partition()]).await.unwrap().remove(0).fence;
+    let under = |message: &str, offset| HandOff {
+        grant: Some(GrantFence { partition: partition(), fence, turn: 0 }),
+        ..open(letter("a", message, offset, LetterState::Dead))
+    };
+    for offset in [10, 30, 40] {
+        put(&store, under(&format!("m{offset}"), offset)).await;
+    }
+    let other = Connection::open(place.path()).unwrap();
+    other
+        .execute_batch(
+            "UPDATE letters SET idx = (SELECT idx + 1 FROM letters WHERE message = 'm10') WHERE message = 'm30'",
+        )
+        .unwrap();
+    for offset in [20, 25, 15, 5, 4] {
+        put(&store, under(&format!("m{offset:02}"), offset)).await;
+    }
+    let expected = ["m04", "m05", "m10", "m15", "m20", "m25", "m30", "m40"];
+    assert_eq!(messages(&store, "a").await, expected);
+    assert_eq!(store.heads(&queue(), None, 9).await.unwrap().heads[0].message.id.as_str(), "m04");
+}
