@@ -161,7 +161,7 @@ impl fmt::Display for Table {
         writeln!(f)?;
         writeln!(
             f,
-            "Each ratio is the median of the ratios of {ROUNDS} rounds, baseline and subject in turn."
+            "Each ratio is the median of the ratios of {ROUNDS} rounds or more, baseline and subject in turn."
         )?;
         let missed: Vec<&Row> = self.rows.iter().filter(|row| row.ok == Some(false)).collect();
         if missed.is_empty() {
