@@ -52,7 +52,8 @@ impl Default for Options {
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(5),
             waiting: 1024,
-            cache_kib: 64 * 1024,
+            // A commit walks over the cache, so a larger one makes small groups dearer; the system caches the rest.
+            cache_kib: 16 * 1024,
             max_pages: None,
         }
     }

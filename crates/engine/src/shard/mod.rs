@@ -4,6 +4,8 @@
 //! all: no task, no timer, no table entry. Otherwise the message goes on a [`Journey`], and its lane is busy until the
 //! journey ends. Every sequence belongs to exactly one shard, so lanes need no locks.
 
+mod work;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -29,6 +31,7 @@ use crate::mailbox::Mailbox;
 use crate::shared::{Component, mutated};
 use crate::stored::Run;
 use crate::tenure::Tenure;
+use work::{Attempting, Done, Work};
 
 /// How long messages of an open sequence gather before they are handed off.
 const GATHERING: Duration = Duration::from_millis(2);
@@ -94,76 +97,6 @@ struct Ready {
     parcel: Parcel,
     /// It comes from the queue of a lane that is kept for it.
     holds_lane: bool,
-}
-
-/// What comes back from work that took time.
-enum Done {
-    /// The handler has answered; it was started then.
-    Attempted(Parcel, Outcome, Instant, Option<OwnedSemaphorePermit>),
-    /// The handler was dropped with the partition.
-    Dropped(LaneKey, Ticket),
-    Journey(LaneKey, Ticket, Fate),
-    Appended(LaneKey, Vec<(Parcel, Option<Fate>)>),
-    Run,
-}
-
-/// Work that takes time. Work for one message ends with the assignment of its partition.
-enum Work {
-    /// A handler that did not answer at its first poll.
-    Attempt(Attempting),
-    /// A journey, with what is to be told when its partition is gone.
-    Journey { tenure: Arc<Tenure>, lane: LaneKey, ticket: Ticket, future: Later },
-    /// Anything that belongs to no single message.
-    Other(Later),
-}
-
-type Later = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-/// A handler at work. Not a future in a box: handlers that wait for something are the common case.
-struct Attempting {
-    tenure: Arc<Tenure>,
-    parcel: Option<Parcel>,
-    running: Running,
-    permit: Option<OwnedSemaphorePermit>,
-    started: Instant,
-    /// The limit that it has passed, once it has.
-    overdue: Option<Duration>,
-}
-
-impl Future for Work {
-    type Output = Done;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        match self.get_mut() {
-            Self::Attempt(attempting) => attempting.poll(cx),
-            Self::Journey { tenure, lane, ticket, .. } if tenure.is_gone() => {
-                Poll::Ready(Done::Journey(*lane, *ticket, Fate::Left))
-            }
-            Self::Journey { future, .. } | Self::Other(future) => future.as_mut().poll(cx),
-        }
-    }
-}
-
-impl Attempting {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
-        let Some(parcel) = &self.parcel else { return Poll::Pending };
-        if self.tenure.is_gone() {
-            return Poll::Ready(Done::Dropped(lane_of(parcel), parcel.ticket));
-        }
-        let outcome = if let Some(limit) = self.overdue {
-            attempt::timed_out(&parcel.delivery, limit)
-        } else {
-            match Pin::new(&mut self.running).poll(cx) {
-                Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
-                Poll::Pending => return Poll::Pending,
-            }
-        };
-        let permit = self.permit.take();
-        match self.parcel.take() {
-            Some(parcel) => Poll::Ready(Done::Attempted(parcel, outcome, self.started, permit)),
-            None => Poll::Pending,
-        }
-    }
 }
 
 /// The lane hash is a good hash already.
