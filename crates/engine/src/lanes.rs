@@ -1,7 +1,7 @@
 //! What the journeys and runs of one shard know together: which sequences are open, which are being run.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::{Letter, MessageId, Partition};
@@ -14,11 +14,47 @@ use crate::tenure::Tenure;
 /// The open sequences of each component, as far as one shard is concerned.
 #[derive(Debug)]
 pub(crate) struct OpenSequences {
-    /// How many inserts each component has seen: 0 means that its set was never touched, and no lock is needed.
-    touched: Vec<AtomicUsize>,
+    /// Before each component's set: turns most healthy messages away without the lock.
+    fronts: Vec<Front>,
     /// How many letters nobody knows of whether they were written.
     uncertainties: AtomicUsize,
     state: Mutex<State>,
+}
+
+/// How many words a front has: 8 KiB, so that it stays in the cache.
+const FRONT_WORDS: usize = 1024;
+
+/// A small bit filter that is read without a lock. Bits are set with the set, under its lock, and cleared when that is
+/// empty. With a few thousand open sequences it is full and lets everything through to the set.
+#[derive(Debug)]
+struct Front(Box<[AtomicU64]>);
+
+impl Default for Front {
+    fn default() -> Self {
+        Self((0..FRONT_WORDS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Front {
+    /// The word of a hash, and its two bits there.
+    fn spot(&self, sequence: SequenceHash) -> (&AtomicU64, u64) {
+        let bits = 1 << (sequence.low & 63) | 1 << ((sequence.low >> 6) & 63);
+        (&self.0[(sequence.low >> 12) as usize % FRONT_WORDS], bits)
+    }
+
+    fn maybe(&self, sequence: SequenceHash) -> bool {
+        let (word, bits) = self.spot(sequence);
+        word.load(Ordering::Acquire) & bits == bits
+    }
+
+    fn insert(&self, sequence: SequenceHash) {
+        let (word, bits) = self.spot(sequence);
+        word.fetch_or(bits, Ordering::AcqRel);
+    }
+
+    fn clear(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
 }
 
 #[derive(Debug)]
@@ -50,7 +86,7 @@ impl Drop for TryingAgain {
 impl OpenSequences {
     pub(crate) fn new(components: usize, limit: usize) -> Self {
         Self {
-            touched: (0..components).map(|_| AtomicUsize::new(0)).collect(),
+            fronts: (0..components).map(|_| Front::default()).collect(),
             uncertainties: AtomicUsize::new(0),
             state: Mutex::new(State {
                 blocked: (0..components).map(|_| BlockedSet::new(limit)).collect(),
@@ -65,14 +101,14 @@ impl OpenSequences {
 
     /// Whether the sequence may be open. `false` is certain.
     pub(crate) fn maybe(&self, component: usize, sequence: SequenceHash) -> bool {
-        self.touched[component].load(Ordering::Acquire) > 0 && self.lock().blocked[component].maybe(sequence)
+        self.fronts[component].maybe(sequence) && self.lock().blocked[component].maybe(sequence)
     }
 
     /// This shard put a letter into the sequence.
     pub(crate) fn opened(&self, component: usize, sequence: SequenceHash) {
-        self.touched[component].fetch_add(1, Ordering::AcqRel);
         let mut state = self.lock();
         state.blocked[component].insert(sequence);
+        self.fronts[component].insert(sequence);
         // The end of a run may be on its way to us while the sequence is open again: it must not close this one.
         if let Some(reopened) = state.running.get_mut(&(component, sequence)) {
             *reopened = true;
@@ -81,12 +117,10 @@ impl OpenSequences {
 
     /// The store lists these sequences as open, up to this revision.
     pub(crate) fn listed(&self, component: usize, sequences: &[SequenceHash], revision: u64) {
-        if !sequences.is_empty() {
-            self.touched[component].fetch_add(1, Ordering::AcqRel);
-        }
         let mut state = self.lock();
         for sequence in sequences {
             state.blocked[component].insert(*sequence);
+            self.fronts[component].insert(*sequence);
             if let Some(reopened) = state.running.get_mut(&(component, *sequence)) {
                 *reopened = true;
             }
@@ -99,7 +133,14 @@ impl OpenSequences {
         let mut state = self.lock();
         // A list that is newer than the answer may have opened it again.
         if state.revisions[component] <= revision {
-            state.blocked[component].remove(sequence);
+            self.remove(&mut state, component, sequence);
+        }
+    }
+
+    fn remove(&self, state: &mut State, component: usize, sequence: SequenceHash) {
+        state.blocked[component].remove(sequence);
+        if state.blocked[component].is_empty() {
+            self.fronts[component].clear();
         }
     }
 
@@ -114,7 +155,7 @@ impl OpenSequences {
         let mut state = self.lock();
         let reopened = state.running.remove(&(component, sequence)).unwrap_or(false);
         if closed && !reopened {
-            state.blocked[component].remove(sequence);
+            self.remove(&mut state, component, sequence);
         }
     }
 

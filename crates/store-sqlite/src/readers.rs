@@ -65,6 +65,7 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let ask = move |view: View<'_>| {
             let answer = answer_in_one_view(&view, question).map_err(|fault| fault.into_error(operation));
+            end_view(view.connection);
             // Who does not wait any more needs no answer.
             _ = reply.send(answer);
         };
@@ -75,7 +76,15 @@ impl Handle {
 
 fn answer_in_one_view<T>(view: &View<'_>, question: impl FnOnce(&View<'_>) -> Work<T>) -> Work<T> {
     view.connection.prepare_cached("BEGIN")?.execute([])?;
-    let answer = question(view);
-    view.connection.prepare_cached("ROLLBACK")?.execute([])?;
-    answer
+    let answer = question(view)?;
+    view.connection.prepare_cached("COMMIT")?.execute([])?;
+    Ok(answer)
+}
+
+/// Ends what a question that failed has left behind, so that the next one can begin.
+fn end_view(connection: &Connection) {
+    if !connection.is_autocommit() {
+        // If even that fails, the next question will say so.
+        _ = connection.execute_batch("ROLLBACK");
+    }
 }

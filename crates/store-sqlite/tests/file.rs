@@ -1,5 +1,7 @@
 //! What only a store in a file has to show: it is there again, others may look at it, and harm to it is noticed.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -211,6 +213,17 @@ async fn a_reader_beside_the_writer_sees_whole_batches_only() {
             return;
         }
     }
+}
+
+#[test]
+fn many_who_open_a_new_file_at_once_all_get_it() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        let openers: Vec<_> = (0..8).map(|_| scope.spawn(|| drop(place.open()))).collect();
+        for opener in openers {
+            opener.join().unwrap();
+        }
+    });
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! `cargo test -p lazaret-store-sqlite --test format -- --ignored` writes the one of the current version, unless it is
 //! there.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The SQLite store keeps the contract, and behaves like the model.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 use std::sync::Arc;
 
 use lazaret_core::Clock;

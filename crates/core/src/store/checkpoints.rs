@@ -35,7 +35,8 @@ pub struct Checkpoint {
 /// How to begin anew after the history behind a checkpoint was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// The new place to start from; `None` clears the anchors and the heartbeat.
+    /// The new place to start from; `None` clears the seen anchor and the heartbeat. The processed anchor goes under the
+    /// guard below in either case.
     pub fresh: Option<Anchor>,
     /// The processed token that was found dead. A processed anchor with another token is newer and stays.
     pub dead: Option<Bytes>,

@@ -31,7 +31,8 @@ pub trait Inbox: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<InboxClaim>;
 
-    /// Says that a claimed message was handled; remembered for `window`.
+    /// Says that a claimed message was handled; remembered for `window`. It counts even if the claim has ended meanwhile: the
+    /// effect has happened.
     async fn done(&self, queue: &QueueName, id: &MessageId, owner: &str, window: Duration) -> Result<()>;
 
     /// Gives a claim back without an effect.

@@ -25,6 +25,7 @@ impl Queue {
                 let letter = self.stored_mut(id);
                 letter.due_at = Some(step.now);
                 letter.attempts = 0;
+                letter.crash_attempts = 0;
                 letter.poison = false;
             }
             Act::Restore => {

@@ -6,7 +6,7 @@ use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
     Actor, AttemptNote, ErrorKind, Grant, GrantFence, HandOff, Limits, Placed, Placement, Result, StoreError,
 };
-use lazaret_core::{Letter, Partition, Timestamp};
+use lazaret_core::{Letter, Partition, SequenceId, Timestamp};
 
 use super::Step;
 use super::queue::{INDEX_STEP, Queue};
@@ -137,9 +137,9 @@ impl Queue {
         }
         let (sequence, id) = (letter.sequence.clone(), letter.id);
         // Only what was delivered before can be earlier than what is there: the usual append looks at nothing.
-        let earlier = if again { self.earlier_place(&letter, step.now) } else { None };
-        let index = match earlier {
-            Some(index) => index?,
+        let later = if again { self.first_later(&letter, step.now)? } else { None };
+        let index = match later {
+            Some(later) => self.index_before(&sequence, later),
             None => self.next_index(),
         };
         self.keep(letter, index, step);
@@ -153,9 +153,9 @@ impl Queue {
         self.index
     }
 
-    /// The place of a message before later ones of its partition; `None` when there are none in its sequence.
-    fn earlier_place(&self, letter: &Letter, now: Timestamp) -> Option<Result<u64>> {
-        let row = self.open.get(&letter.sequence)?;
+    /// The index of the first letter of the message's sequence that is later in its partition; `None` when there is none.
+    fn first_later(&self, letter: &Letter, now: Timestamp) -> Result<Option<u64>> {
+        let Some(row) = self.open.get(&letter.sequence) else { return Ok(None) };
         let position = &letter.message.position;
         let is_later = |other: &Letter| {
             let theirs = &other.message.position;
@@ -163,14 +163,31 @@ impl Queue {
                 && theirs.partition == position.partition
                 && theirs.offset > position.offset
         };
-        let (next, _) = row.letters.iter().find(|(_, id)| is_later(self.stored(**id)))?;
-        if *next == row.head_index() && row.is_leased(now) {
+        let Some((later, _)) = row.letters.iter().find(|(_, id)| is_later(self.stored(**id))) else {
+            return Ok(None);
+        };
+        if *later == row.head_index() && row.is_leased(now) {
             let context = format!("somebody is working on a later message of {}", letter.sequence);
-            return Some(Err(StoreError::not_done(ErrorKind::Conflict, HAND_OFF, context)));
+            return Err(StoreError::not_done(ErrorKind::Conflict, HAND_OFF, context));
         }
-        // Behind the one before it. Those that are delivered again come in order, so each finds room behind the last.
-        let before = row.letters.range(..next).next_back().map_or(next - INDEX_STEP, |(index, _)| *index);
-        Some(Ok((before + 1).min(next - 1)))
+        Ok(Some(*later))
+    }
+
+    /// A free index right before this one. Those that are delivered again come in order, so each leaves most of the room to
+    /// the next; where there is none left, the letters from here on move to the end.
+    fn index_before(&mut self, sequence: &SequenceId, later: u64) -> u64 {
+        let row = self.open.get_mut(sequence).expect("the sequence holds a later letter");
+        let before = row.letters.range(..later).next_back().map_or(0, |(index, _)| *index);
+        let room = later - before;
+        if room > 1 {
+            return before + (room / 1024).max(1);
+        }
+        for (_, id) in row.letters.split_off(&later) {
+            self.index += INDEX_STEP;
+            row.letters.insert(self.index, id);
+            self.letters.get_mut(&id).expect("a row names letters that are stored").index = self.index;
+        }
+        before + 1
     }
 
     /// Stores a new letter with its index and its times.

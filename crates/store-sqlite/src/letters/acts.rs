@@ -69,16 +69,15 @@ impl Queue<'_> {
             Act::Quarantine => self.set_state(letter, LetterState::Quarantined, None)?,
             Act::Release => {
                 self.set_state(letter, LetterState::Retrying, Some(self.now))?;
-                let mut update = self
-                    .connection
-                    .prepare_cached("UPDATE letters SET attempts = 0, poison = 0 WHERE lid = ?1")?;
+                let mut update = self.connection.prepare_cached(
+                    "UPDATE letters SET attempts = 0, crash_attempts = 0, poison = 0 WHERE lid = ?1",
+                )?;
                 update.execute([letter.lid])?;
             }
             // A closed letter; it has a way of its own.
             Act::Restore => {}
         }
-        self.refresh(&mut row)?;
-        Ok(())
+        self.refresh(&mut row)
     }
 
     /// Brings an evicted letter back to its old place, and opens its sequence if that was closed in the meantime.
@@ -126,9 +125,9 @@ impl Queue<'_> {
         let mut after = i64::MIN;
         loop {
             let rows = self.rows_after(after)?;
-            let Some(last) = rows.last() else { break };
-            after = last.sid;
-            for mut row in rows {
+            let Some((last, _)) = rows.last() else { break };
+            after = *last;
+            for (_, mut row) in rows {
                 let keep = i64::from(row.is_leased(self.now));
                 busy += keep;
                 evicted += self.evict_all(&mut row, keep)?;
@@ -142,33 +141,21 @@ impl Queue<'_> {
         Ok(cleared)
     }
 
-    /// The next open sequences by their number.
-    fn rows_after(&self, sid: i64) -> Work<Vec<SequenceRow>> {
-        // By number and not by name, which no index would give for one queue alone: this is the one walk over all.
+    /// The next open sequences, each with its revision, by which they are ordered.
+    fn rows_after(&self, revision: i64) -> Work<Vec<(i64, SequenceRow)>> {
         let mut select = self.connection.prepare_cached(select_sequence!(
-            "FROM sequences WHERE sid > ?2 AND qid = ?1 ORDER BY sid LIMIT ?3"
+            ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
-        let rows: rusqlite::Result<Vec<SequenceRow>> =
-            select.query_map([self.facts.qid, sid, PAGE], SequenceRow::read)?.collect();
-        Ok(rows?)
+        let rows = select
+            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(10)?, SequenceRow::read(row)?)))?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
     /// Evicts the letters of a sequence but the first `keep`. How many.
     fn evict_all(&mut self, row: &mut SequenceRow, keep: i64) -> Work<i64> {
         let mut evicted = 0;
         loop {
-            let page: Work<Vec<Found>> = {
-                let mut select = self.connection.prepare_cached(select_found!(
-                    "FROM letters WHERE sid = ?1 ORDER BY idx LIMIT ?2 OFFSET ?3"
-                ))?;
-                let mut rows = select.query([row.sid, PAGE, keep])?;
-                let mut page = Vec::new();
-                while let Some(found) = rows.next()? {
-                    page.push(Found::read(found)?);
-                }
-                Ok(page)
-            };
-            let page = page?;
+            let page = self.page_of(row.sid, keep)?;
             if page.is_empty() {
                 return Ok(evicted);
             }
@@ -177,5 +164,18 @@ impl Queue<'_> {
                 evicted += 1;
             }
         }
+    }
+
+    /// The first letters of a sequence behind `skip` others.
+    fn page_of(&self, sid: i64, skip: i64) -> Work<Vec<Found>> {
+        let mut select = self
+            .connection
+            .prepare_cached(select_found!("FROM letters WHERE sid = ?1 ORDER BY idx LIMIT ?2 OFFSET ?3"))?;
+        let mut rows = select.query([sid, PAGE, skip])?;
+        let mut page = Vec::new();
+        while let Some(row) = rows.next()? {
+            page.push(Found::read(row)?);
+        }
+        Ok(page)
     }
 }

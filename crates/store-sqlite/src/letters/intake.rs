@@ -244,7 +244,7 @@ impl Queue<'_> {
         audit::write(self.connection, self.now, &Actor::engine(why), action, &subject, None, after)
     }
 
-    pub(crate) fn note_attempts(&mut self, notes: Vec<AttemptNote>) -> Work<()> {
+    pub(crate) fn note_attempts(&self, notes: Vec<AttemptNote>) -> Work<()> {
         let mut upsert = self.connection.prepare_cached(
             "INSERT INTO notes (qid, stream, partition, position, message, attempts, body)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
@@ -266,7 +266,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    pub(crate) fn forget_attempts(&mut self, partition: &Partition, up_to: u64) -> Work<()> {
+    pub(crate) fn forget_attempts(&self, partition: &Partition, up_to: u64) -> Work<()> {
         let mut delete = self.connection.prepare_cached(
             "DELETE FROM notes WHERE qid = ?1 AND stream = ?2 AND partition = ?3 AND position <= ?4",
         )?;

@@ -89,7 +89,7 @@ impl Queue<'_> {
         }
     }
 
-    pub(crate) fn renew(&mut self, lease: Lease, duration: Duration) -> Work<Lease> {
+    pub(crate) fn renew(&self, lease: Lease, duration: Duration) -> Work<Lease> {
         let mut row = self.leased(&lease, "renew")?;
         let until = later(self.now, duration);
         if let Some(held) = &mut row.lease {
@@ -99,7 +99,7 @@ impl Queue<'_> {
         Ok(Lease { until: time(until), ..lease })
     }
 
-    pub(crate) fn release(&mut self, lease: &Lease) -> Work<()> {
+    pub(crate) fn release(&self, lease: &Lease) -> Work<()> {
         let Some(mut row) = self.sequence(&lease.sequence)? else {
             return Ok(());
         };
@@ -149,20 +149,18 @@ impl Queue<'_> {
     /// may not run now.
     fn close_and_go_on(&mut self, mut row: SequenceRow, head: &Found, state: LetterState) -> Work<Settled> {
         self.close(&mut row, head, state)?;
-        let Some(next) = self.head(row.sid)? else {
-            self.refresh(&mut row)?;
-            return Ok(Settled::Closed);
-        };
+        let next = self.head(row.sid)?;
         let replay = row.lease.as_ref().is_some_and(|lease| lease.replay);
-        let may_run = next.due().is_some_and(|due| due <= self.now) && !row.paused;
+        let may_run = next.as_ref().and_then(Found::due).is_some_and(|due| due <= self.now) && !row.paused;
         if !replay && !may_run {
             row.lease = None;
         }
-        self.refresh(&mut row)?;
-        if row.lease.is_none() {
-            return Ok(Settled::Blocked);
+        self.write_row(&mut row, next.as_ref())?;
+        match next {
+            None => Ok(Settled::Closed),
+            Some(_) if row.lease.is_none() => Ok(Settled::Blocked),
+            Some(next) => Ok(Settled::Next(Box::new(self.whole(next.lid)?))),
         }
-        Ok(Settled::Next(Box::new(self.whole(next.lid)?)))
     }
 
     fn body(&self, lid: i64) -> Work<Body> {

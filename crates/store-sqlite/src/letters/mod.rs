@@ -212,12 +212,18 @@ impl Queue<'_> {
         first(select.query([sid])?, Found::read)
     }
 
-    /// Brings a row in line with its letters and its lease, and removes one without letters. The new head, if any.
-    fn refresh(&mut self, row: &mut SequenceRow) -> Work<Option<Found>> {
-        let Some(head) = self.head(row.sid)? else {
+    /// Brings a row in line with its letters and its lease, and removes one without letters.
+    fn refresh(&mut self, row: &mut SequenceRow) -> Work<()> {
+        let head = self.head(row.sid)?;
+        self.write_row(row, head.as_ref())
+    }
+
+    /// As [`refresh`](Self::refresh), for who knows the head.
+    fn write_row(&mut self, row: &mut SequenceRow, head: Option<&Found>) -> Work<()> {
+        let Some(head) = head else {
             self.connection.prepare_cached("DELETE FROM sequences WHERE sid = ?1")?.execute([row.sid])?;
             self.facts.sequences -= 1;
-            return Ok(None);
+            return Ok(());
         };
         (row.head_index, row.head_due) = (head.index, head.due());
         let (due, busy) = row.keys();
@@ -239,7 +245,7 @@ impl Queue<'_> {
             due,
             busy,
         ])?;
-        Ok(Some(head))
+        Ok(())
     }
 
     /// Writes the lease of a row whose letters have not changed.

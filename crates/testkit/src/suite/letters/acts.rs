@@ -46,11 +46,13 @@ pub async fn a_letter_in_the_middle_can_be_taken_out<S: Store>(t: Desk<S>) {
 pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: Desk<S>) {
     let mut letter = t.dead("a", "1");
     letter.poison = true;
+    letter.crash_attempts = 2;
     letter.record(t.failed_attempt(3, "boom"));
     t.open(letter.clone()).await;
     t.advance(secs(1));
     let released = t.act("1", Act::Release).await.unwrap();
-    assert_eq!((released.attempts, released.poison, released.due_at), (0, false, Some(t.now())));
+    assert_eq!((released.attempts, released.crash_attempts, released.poison), (0, 0, false));
+    assert_eq!(released.due_at, Some(t.now()));
     assert_eq!((released.cause, released.history), (letter.cause, letter.history));
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "1");
 }

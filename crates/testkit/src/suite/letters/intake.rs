@@ -324,6 +324,20 @@ pub async fn a_message_delivered_again_goes_before_later_ones_of_its_partition<S
     assert_eq!(claims[0].head.message.id.as_str(), "one");
 }
 
+pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t: Desk<S>) {
+    // I2: no source goes back message by message, but nothing may be lost if one does.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let letters: Vec<Letter> = (0..40).map(|n| t.waiting("a", &format!("{n:02}"))).collect();
+    let order = [10, 30, 25, 20, 5, 3].into_iter().chain((31..40).rev()).chain((11..20).rev()).chain(21..25);
+    for number in order.clone() {
+        t.under_grant(letters[number].clone(), Placement::Open, fence).await.unwrap();
+    }
+    let mut expected: Vec<String> = order.map(|number| format!("{number:02}")).collect();
+    expected.sort();
+    assert_eq!(t.messages("a").await, expected);
+    assert_eq!(t.size("a").await, expected.len() as u64);
+}
+
 pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: Store>(t: Desk<S>) {
     // I2, I6
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;

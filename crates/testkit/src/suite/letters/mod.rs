@@ -185,6 +185,7 @@ macro_rules! __store_test_suite {
                 look_ups_answer_in_the_order_of_the_question
                 a_note_on_attempts_comes_back_as_it_was
                 a_message_delivered_again_goes_before_later_ones_of_its_partition
+                messages_delivered_again_in_any_order_find_their_place
                 a_message_delivered_again_waits_while_a_later_head_is_in_work
                 a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order
                 a_call_that_arrives_after_a_later_one_is_refused
