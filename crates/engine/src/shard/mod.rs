@@ -34,7 +34,7 @@ use crate::tenure::Tenure;
 use work::{Attempting, Done, Work};
 
 /// How long messages of an open sequence gather before they are handed off.
-const GATHERING: Duration = Duration::from_millis(2);
+const GATHERING: Duration = Duration::from_millis(5);
 /// How many messages of a lane are handed off in one call at most.
 const APPEND_LIMIT: usize = 512;
 /// How many messages are started before others get a turn.

@@ -144,7 +144,10 @@ impl Queue {
         };
         self.keep(letter, index, step);
         let opened = self.place(&sequence, index, id);
-        self.refresh(&sequence);
+        // Behind others nothing changes at the head, and so nothing in the indexes.
+        if opened || later.is_some() {
+            self.refresh(&sequence);
+        }
         Ok(if opened { Placed::Opened } else { Placed::Appended })
     }
 
