@@ -228,7 +228,7 @@ pub async fn a_rewound_partition_comes_again_from_behind_the_committed_position<
 }
 
 pub async fn settled_ranges_are_told_to_the_next_owner<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().settled_ranges {
+    if t.lacks("settled ranges", t.harness.capabilities().settled_ranges) {
         return;
     }
     t.fill(0, 0..10).await;
@@ -261,7 +261,7 @@ pub async fn what_is_settled_beyond_stays_bounded<H: SourceHarness>(mut t: Yard<
 }
 
 pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().groups {
+    if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
     let all = t.harness.partitions();
@@ -295,7 +295,7 @@ pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHa
 }
 
 pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().groups {
+    if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
     let all = t.harness.partitions() as usize;
@@ -311,7 +311,7 @@ pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t
 }
 
 pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().groups {
+    if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
     let all = t.harness.partitions() as usize;
@@ -326,7 +326,7 @@ pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(
 
 pub async fn a_lost_partition_cannot_be_committed<H: SourceHarness>(mut t: Yard<H>) {
     // I6
-    if !t.harness.capabilities().groups {
+    if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
     t.fill(0, 0..10).await;
@@ -348,7 +348,7 @@ pub async fn a_lost_partition_cannot_be_committed<H: SourceHarness>(mut t: Yard<
 }
 
 pub async fn a_finite_source_ends_after_its_last_message<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().finite {
+    if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
     t.fill(0, 0..3).await;
@@ -362,7 +362,7 @@ pub async fn a_finite_source_ends_after_its_last_message<H: SourceHarness>(mut t
 }
 
 pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().finite {
+    if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
     let mut consumer = t.open().await;
@@ -378,7 +378,7 @@ pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarne
 }
 
 pub async fn an_empty_finite_source_ends<H: SourceHarness>(mut t: Yard<H>) {
-    if !t.harness.capabilities().finite {
+    if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
     t.harness.finish().await;

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use lazaret_core::source::{Commit, Source, SourceEvent};
 use lazaret_core::{Message, Partition, Position, StreamName};
 
-/// What a source can do. Cases that need more pass without looking.
+/// What a source can do. A case that needs more says on its output that it did not look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Several consumers share the partitions, and [`SourceHarness::expel`] works.
@@ -65,6 +65,14 @@ impl<H: SourceHarness> Yard<H> {
         let harness = make().await;
         assert!(harness.partitions() >= 2, "the cases need two partitions");
         Self { harness }
+    }
+
+    /// Whether the source cannot do what a case is about, which is then said.
+    pub(super) fn lacks(&self, what: &str, can: bool) -> bool {
+        if !can {
+            println!("not looked at: this source has no {what}");
+        }
+        !can
     }
 
     /// Adds numbered messages to a partition: the payloads are `partition:number`.
