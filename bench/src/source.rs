@@ -77,11 +77,11 @@ impl Plan {
         Self::new(keys, (0..count).map(|_| Draw::new(random.below(keys), false)).collect())
     }
 
-    /// Uniform keys, and one more key that gets this share of all messages. These are bad if `fails`.
-    pub(crate) fn with_hot_key(count: usize, keys: u32, share: f64, fails: bool) -> Arc<Self> {
+    /// Uniform keys, and one more key that gets this share of all messages. These are bad.
+    pub(crate) fn with_hot_key(count: usize, keys: u32, share: f64) -> Arc<Self> {
         let mut random = Random::new(SEED);
         let draws = (0..count).map(|_| {
-            if random.unit() < share { Draw::new(keys, fails) } else { Draw::new(random.below(keys), false) }
+            if random.unit() < share { Draw::new(keys, true) } else { Draw::new(random.below(keys), false) }
         });
         Self::new(keys + 1, draws.collect())
     }
