@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_hot_key_gets_its_share_and_nobody_else_is_bad() {
-        let plan = Plan::with_hot_key(100_000, 10, 0.01, true);
+        let plan = Plan::with_hot_key(100_000, 10, 0.01);
         assert_eq!(plan.bad_count(), plan.count_of_key(10));
         assert!((900..1100).contains(&plan.bad_count()), "{}", plan.bad_count());
     }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::message::{Message, MessageId, QueueName};
 use crate::sequence::SequenceId;
+use crate::store::Comment;
 
 /// How many entries of its attempt history a letter keeps; the oldest of the middle give way (I7).
 pub const HISTORY_LIMIT: usize = 32;
@@ -231,6 +232,12 @@ pub struct Letter {
     pub context: Diagnostics,
     /// The team that owns it.
     pub owner: Option<Arc<str>>,
+    /// The person who looks after it.
+    pub assignee: Option<Arc<str>>,
+    /// What people said about it, oldest first.
+    pub comments: Vec<Comment>,
+    /// Whether its payload was left out when it ended, because its consumer keeps none.
+    pub payload_left_out: bool,
     /// Its attempts, oldest first, at most [`HISTORY_LIMIT`].
     pub history: Vec<AttemptRecord>,
     /// What people changed in it, oldest first.
@@ -269,6 +276,9 @@ impl Letter {
             diagnostics: Diagnostics::new(),
             context: Diagnostics::new(),
             owner: None,
+            assignee: None,
+            comments: Vec::new(),
+            payload_left_out: false,
             history: Vec::new(),
             edits: Vec::new(),
         }

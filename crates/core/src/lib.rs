@@ -10,6 +10,7 @@ pub mod handler;
 pub mod letter;
 pub mod message;
 pub mod policy;
+pub mod query;
 pub mod sequence;
 pub mod source;
 pub mod store;

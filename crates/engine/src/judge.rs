@@ -7,7 +7,9 @@ use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics, HISTORY_LIMIT};
 use lazaret_core::policy::{Classification, Decision, Stage, Subject, run_length};
 use lazaret_core::store::AttemptNote;
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp, Verdict};
+use lazaret_core::{
+    Failure, HandlerError, Letter, LetterState, Message, Reason, SequenceId, Timestamp, Verdict,
+};
 
 use crate::attempt::guarded;
 use crate::decide::{End, Facts, Step, decide};
@@ -203,6 +205,10 @@ pub(crate) fn write_letter(
     letter.diagnostics = delivery.metadata();
     if let Some(options) = &shared.options.dead_letter {
         letter.owner.clone_from(&options.owner);
+        if options.leaves_out_payload(state) {
+            letter.message = Arc::new(Message { payload: None, ..message.clone() });
+            letter.payload_left_out = true;
+        }
         letter.expires_at = options.ttl.map(|ttl| later(now, ttl));
     }
     if let Some(record) = record {

@@ -9,7 +9,7 @@ use lazaret_core::policy::{
     RetryPolicy, Strategy,
 };
 use lazaret_core::store::{Inbox, Limits};
-use lazaret_core::{HandlerError, Message, Sequencing};
+use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
 
 use crate::error::BuildError;
 
@@ -91,8 +91,18 @@ pub struct DeadLetterOptions {
     pub ttl: Option<Duration>,
     /// The team that owns the letters.
     pub owner: Option<Arc<str>>,
+    /// Whether payloads are kept once a letter will not be tried again by itself. Without its payload a letter can be
+    /// looked at and closed, never replayed.
+    pub include_payload: bool,
     /// Whether backtraces are kept.
     pub include_backtrace: bool,
+}
+
+impl DeadLetterOptions {
+    /// Whether a letter in this state goes without its payload. One that will run by itself needs it.
+    pub(crate) fn leaves_out_payload(&self, state: LetterState) -> bool {
+        !self.include_payload && !state.is_automatic()
+    }
 }
 
 impl Default for DeadLetterOptions {
@@ -101,6 +111,7 @@ impl Default for DeadLetterOptions {
             limits: Limits::default(),
             ttl: Some(Duration::from_secs(30 * 24 * 3600)),
             owner: None,
+            include_payload: true,
             include_backtrace: true,
         }
     }

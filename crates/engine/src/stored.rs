@@ -344,6 +344,7 @@ impl Turn<'_> {
                 decision.diagnostics().cloned().unwrap_or(diagnostics)
             },
             attempt: record.history.last().cloned(),
+            leave_out_payload: self.leaves_out_payload(state),
         })))
     }
 
@@ -359,7 +360,13 @@ impl Turn<'_> {
             poison: letter.poison,
             diagnostics: letter.diagnostics.clone(),
             attempt: None,
+            leave_out_payload: self.leaves_out_payload(LetterState::Dead),
         }))
+    }
+
+    fn leaves_out_payload(&self, state: LetterState) -> bool {
+        let options = &self.component.shared.options.dead_letter;
+        options.as_ref().is_some_and(|options| options.leaves_out_payload(state))
     }
 
     /// Writes the settlement until it is known to be written. `None` when it cannot be, or when it is not known how the

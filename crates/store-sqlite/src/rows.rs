@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, HISTORY_LIMIT};
 use lazaret_core::message::{Operation, Position, Schema};
-use lazaret_core::store::{ErrorKind, StoreError};
+use lazaret_core::store::{Comment, ErrorKind, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
 use rusqlite::{Row, params};
 use serde::{Deserialize, Serialize};
@@ -129,6 +129,12 @@ pub(crate) struct Body {
     context: Diagnostics,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    assignee: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    comments: Vec<Comment>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) payload_left_out: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     history: Vec<AttemptRecord>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -147,6 +153,10 @@ pub(crate) struct Body {
     correlation: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     undecodable: Option<Arc<str>>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 #[derive(Serialize, Deserialize)]
@@ -197,6 +207,9 @@ impl Body {
             diagnostics: letter.diagnostics,
             context: letter.context,
             owner: letter.owner,
+            assignee: letter.assignee,
+            comments: letter.comments,
+            payload_left_out: letter.payload_left_out,
             history: letter.history,
             edits: edits.collect(),
             token: message.position.token.clone().map(Hex),
@@ -318,6 +331,9 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         diagnostics: body.diagnostics,
         context: body.context,
         owner: body.owner,
+        assignee: body.assignee,
+        comments: body.comments,
+        payload_left_out: body.payload_left_out,
         history: body.history,
         edits: edits.collect(),
     })

@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Conflict,
     /// What was given makes no sense.
     Invalid,
+    /// This person may not do that.
+    Denied,
     /// What is stored cannot be read.
     Corrupt,
 }
@@ -37,6 +39,7 @@ impl ErrorKind {
             Self::NotFound => "not found",
             Self::Conflict => "conflict",
             Self::Invalid => "invalid request",
+            Self::Denied => "denied",
             Self::Corrupt => "stored data is corrupt",
         }
     }

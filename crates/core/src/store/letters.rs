@@ -188,6 +188,8 @@ pub struct Requeue {
     pub diagnostics: Diagnostics,
     /// The attempt, for the history; `None` when none was made.
     pub attempt: Option<AttemptRecord>,
+    /// Leave the payload out from now on: the letter will not run again by itself and its consumer keeps none.
+    pub leave_out_payload: bool,
 }
 
 /// What follows a settlement.

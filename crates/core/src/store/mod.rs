@@ -21,6 +21,8 @@ mod error;
 mod inbox;
 mod letters;
 mod locks;
+mod operations;
+mod triage;
 
 pub use audit::{Actor, Audit, AuditEntry};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
@@ -31,6 +33,14 @@ pub use letters::{
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
 };
 pub use locks::{LockState, Locks};
+pub use operations::{
+    Action, Command, Conduct, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState,
+    Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, Selection, Taken, Turn,
+};
+pub use triage::{
+    Change, Comment, Expired, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId, LettersPage,
+    Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
+};
 
 /// Everything that an engine needs from a store. Implemented for whatever implements the parts.
 pub trait Store: LetterStore + Audit {}

@@ -1,11 +1,12 @@
 //! Handing out work and writing down what became of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use lazaret_core::SequenceId;
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{Actor, Claim, ErrorKind, Lease, Requeue, Result, Settled, Settlement, StoreError};
+use lazaret_core::{Message, SequenceId};
 
 use super::queue::{LeaseRow, Queue, due_of};
 use super::{Step, later};
@@ -193,6 +194,10 @@ impl Queue {
         letter.replay_attempts = requeue.replay_attempts;
         letter.poison = requeue.poison;
         letter.diagnostics = requeue.diagnostics;
+        if requeue.leave_out_payload && !letter.payload_left_out {
+            letter.payload_left_out = true;
+            letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
+        }
         let failed = requeue.attempt.as_ref().is_some_and(|attempt| attempt.failure.is_some());
         if failed || requeue.cause.is_some() {
             let at = requeue.attempt.as_ref().map_or(now, |attempt| attempt.at);

@@ -196,6 +196,12 @@ impl Queue<'_> {
         let failed_at = (failed || requeue.cause.is_some())
             .then(|| requeue.attempt.as_ref().map_or(self.now, |attempt| nanos(attempt.at)));
         body.diagnostics = requeue.diagnostics;
+        if requeue.leave_out_payload && !body.payload_left_out {
+            body.payload_left_out = true;
+            let mut update =
+                self.connection.prepare_cached("UPDATE payloads SET payload = NULL WHERE lid = ?1")?;
+            update.execute([head.lid])?;
+        }
         if let Some(cause) = requeue.cause {
             body.cause = Some(cause);
         }

@@ -222,6 +222,7 @@ impl<S: Store> Driver<S> {
                     poison: attempts > 3,
                     diagnostics: Default::default(),
                     attempt: None,
+                    leave_out_payload: false,
                 }))
             }
         };

@@ -56,6 +56,7 @@ pub fn requeue_of(letter: &Letter) -> Requeue {
         poison: letter.poison,
         diagnostics: letter.diagnostics.clone(),
         attempt: None,
+        leave_out_payload: false,
     }
 }
 
