@@ -11,6 +11,7 @@ pub mod letter;
 pub mod message;
 pub mod policy;
 pub mod query;
+pub mod recorder;
 pub mod sequence;
 pub mod source;
 pub mod store;

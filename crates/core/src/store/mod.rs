@@ -43,6 +43,6 @@ pub use triage::{
 };
 
 /// Everything that an engine needs from a store. Implemented for whatever implements the parts.
-pub trait Store: LetterStore + Audit {}
+pub trait Store: LetterStore + Operations + Triage + Audit {}
 
-impl<S: LetterStore + Audit + ?Sized> Store for S {}
+impl<S: LetterStore + Operations + Triage + Audit + ?Sized> Store for S {}
