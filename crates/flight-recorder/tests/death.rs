@@ -2,6 +2,7 @@
 //!
 //! Each test runs this very binary a second time, with only [`victim`] in it, and lets it die.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 #![cfg(unix)]
 
 use std::hint::black_box;
@@ -156,6 +157,20 @@ fn running_out_of_memory_is_charged() {
     let status = wait_until_ready(scene.command(shell, "memory", 1)).wait().unwrap();
     assert_eq!(status.signal(), Some(SIGABRT), "{status}");
     scene.charged(1);
+}
+
+#[test]
+fn a_file_for_which_there_is_no_room_is_not_made_by_halves() {
+    let scene = Scene::new();
+    let mut shell = Command::new("sh");
+    // A limit on the size of files stands for a full disk: the write fails in the middle.
+    shell
+        .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap());
+    let status = scene.command(shell, "exit", 0).wait().unwrap();
+    assert!(!status.success());
+    assert_eq!(std::fs::metadata(&scene.path).unwrap().len(), 0);
+    assert!(scene.dies("exit", 0).success(), "with room it works");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A recorder's file: opened again, shared, foreign, cut off, enlarged, on a full disk.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 use std::fs;
 use std::path::PathBuf;
 
