@@ -25,6 +25,7 @@ pub use letter::{Letter, LetterId, LetterState};
 pub use message::{
     ConsumerName, Headers, Message, MessageId, Operation, Partition, Position, QueueName, Schema, StreamName,
 };
+pub use recorder::FlightRecorder;
 pub use sequence::{SequenceId, Sequencing};
 pub use source::Source;
 pub use store::{LetterStore, Store};
