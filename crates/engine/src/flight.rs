@@ -132,14 +132,20 @@ impl Flight {
         })
     }
 
+    /// A suspect has had its turn and we are still here. What it was charged with before stays until its fate is durable.
     fn clear(&self, queue: &QueueName, message: &MessageId) {
-        self.with(|suspects| {
-            for known in suspects.iter_mut().filter(|known| known.suspect.is(queue, message)) {
+        let charged = self.with(|suspects| {
+            let known = suspects.iter_mut().find(|known| known.suspect.is(queue, message));
+            let charged = known.is_some_and(|known| {
                 known.cleared = true;
-            }
-            suspects.retain(|known| !known.cleared || known.suspect.crashes > 0);
+                known.suspect.crashes > 0
+            });
             self.suspicious.store(suspects.iter().any(|known| !known.cleared), Ordering::Release);
+            charged
         });
+        if !charged {
+            self.forget(queue, message);
+        }
     }
 
     /// The fate of the message is durable: its crashes count no longer, or they stand in its letter.
@@ -160,8 +166,16 @@ impl Flight {
     pub(crate) fn lose_patience(&self) {
         if self.is_suspicious() && Instant::now() >= self.until {
             tracing::warn!("some messages that were in flight when the process died did not come again");
-            self.with(|suspects| suspects.iter_mut().for_each(|known| known.cleared = true));
+            let gone = self.with(|suspects| {
+                suspects.iter_mut().for_each(|known| known.cleared = true);
+                let gone: Vec<Suspect> = suspects.iter().map(|known| known.suspect.clone()).collect();
+                suspects.retain(|known| known.suspect.crashes > 0);
+                gone
+            });
             self.suspicious.store(false, Ordering::Release);
+            for suspect in gone.iter().filter(|suspect| suspect.crashes == 0) {
+                self.recorder.iter().for_each(|recorder| recorder.forget(&suspect.queue, &suspect.message));
+            }
         }
     }
 
