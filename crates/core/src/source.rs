@@ -1,5 +1,8 @@
 //! Where messages come from, and where positions are committed.
 
+pub mod jsonl;
+mod new_message;
+
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,6 +10,8 @@ use std::ops::RangeInclusive;
 use async_trait::async_trait;
 
 use crate::message::{Message, Partition, Position};
+
+pub use new_message::NewMessage;
 
 /// A partition that this consumer may read from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
