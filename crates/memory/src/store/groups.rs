@@ -56,7 +56,8 @@ impl Queue {
         let letter = self.letters.get(&letter).expect("the letter was stored before");
         let Some(cause) = &letter.cause else { return };
         let failed_at = letter.last_failed_at.unwrap_or(now);
-        let row = self.groups.entry(cause.fingerprint).or_insert_with(|| GroupRow::of(cause, failed_at, now));
+        let row = self.groups.entry(cause.fingerprint);
+        let row = row.or_insert_with(|| GroupRow::new(cause.reason.clone(), failed_at, now));
         row.letters += 1;
         row.trend.record(now);
         row.see(cause, failed_at);
