@@ -24,6 +24,16 @@ const MESSAGES: u64 = 40;
 const QUEUES: [&str; 2] = ["orders/orders", "orders/mails"];
 const LEASE: Duration = Duration::from_secs(300);
 
+/// What a walk has besides the rest. Not both: where a restored letter stands beside one that was delivered again while
+/// it was away is up to the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Messages that are delivered again and go before later ones.
+    Redelivery,
+    /// Letters that are brought back.
+    Restore,
+}
+
 /// A generator of numbers (Knuth's MMIX), good enough to pick steps.
 struct Dice(u64);
 
@@ -64,6 +74,7 @@ enum How {
 struct Walker<S> {
     store: S,
     clock: ManualClock,
+    kind: Kind,
     leases: BTreeMap<(QueueName, SequenceId), (Lease, LetterId)>,
     fences: BTreeMap<QueueName, u64>,
 }
@@ -93,8 +104,8 @@ fn comparable(letter: Letter) -> Letter {
 }
 
 impl<S: LetterStore + Triage + Audit> Walker<S> {
-    fn new(store: S, clock: &ManualClock) -> Self {
-        Self { store, clock: clock.clone(), leases: BTreeMap::new(), fences: BTreeMap::new() }
+    fn new(store: S, clock: &ManualClock, kind: Kind) -> Self {
+        Self { store, clock: clock.clone(), kind, leases: BTreeMap::new(), fences: BTreeMap::new() }
     }
 
     async fn call(&mut self, queue: &QueueName, call: Call) -> String {
@@ -109,7 +120,7 @@ impl<S: LetterStore + Triage + Audit> Walker<S> {
                 let items = letters.into_iter().map(|(letter, placement)| HandOff {
                     letter,
                     placement,
-                    grant: Some(grant.clone()),
+                    grant: Some(grant.clone()).filter(|_| self.kind == Kind::Redelivery),
                 });
                 let limits = Limits { max_sequences: Some(4), max_sequence_size: Some(6) };
                 let answers = self.store.hand_off(queue, &limits, items.collect()).await.unwrap();
@@ -225,7 +236,7 @@ fn letter(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> (Letter, P
     (letter, placement)
 }
 
-fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
+fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock, kind: Kind) -> Call {
     let sequence = SequenceId::from(dice.pick(&["a", "b", "c", "d", "e"]));
     let message = dice.below(MESSAGES);
     match dice.below(20) {
@@ -250,7 +261,8 @@ fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
                 Act::Restore,
                 Act::Restore,
             ];
-            Call::Act(message, dice.pick(&acts))
+            let allowed = if kind == Kind::Restore { &acts[..] } else { &acts[..5] };
+            Call::Act(message, dice.pick(allowed))
         }
         16 | 17 => Call::Change(
             message,
@@ -272,20 +284,20 @@ fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
     }
 }
 
-async fn walk(seed: u64) {
+async fn walk(seed: u64, kind: Kind) {
     let clock = ManualClock::new();
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
     let options = Options { clock: shared.clone(), durability: Durability::Normal, ..Options::default() };
-    let mut here = Walker::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock);
-    let mut there = Walker::new(MemoryStore::new(shared), &clock);
+    let mut here = Walker::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock, kind);
+    let mut there = Walker::new(MemoryStore::new(shared), &clock, kind);
     let file = rusqlite::Connection::open(&path).unwrap();
     let mut dice = Dice(seed);
     for step in 0..STEPS {
         clock.advance(Duration::from_secs(dice.below(600)));
         let queue = QueueName::from(dice.pick(&QUEUES));
-        let call = next(&mut dice, &queue, &clock);
+        let call = next(&mut dice, &queue, &clock, kind);
         let (ours, theirs) = (here.call(&queue, call.clone()).await, there.call(&queue, call.clone()).await);
         assert_eq!(ours, theirs, "seed {seed}, step {step}: {call:?} in {queue}");
         if step % 20 == 19 {
@@ -301,8 +313,9 @@ async fn walk(seed: u64) {
 
 #[tokio::test]
 async fn every_counter_is_right_after_any_sequence_of_calls() {
-    for seed in 0..12 {
-        walk(seed).await;
+    for seed in 0..8 {
+        walk(seed, Kind::Redelivery).await;
+        walk(seed, Kind::Restore).await;
     }
 }
 
