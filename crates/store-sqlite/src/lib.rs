@@ -31,6 +31,8 @@
 //! ```
 
 mod audit;
+#[cfg(test)]
+mod check;
 mod checkpoints;
 mod error;
 mod facts;
@@ -43,6 +45,9 @@ mod readers;
 mod rows;
 mod schema;
 mod store;
+mod triage;
+#[cfg(test)]
+mod walk;
 mod writer;
 
 pub use audit::AuditCheck;

@@ -73,7 +73,7 @@ pub(crate) fn id_bytes(id: LetterId) -> [u8; 16] {
     id.as_uuid().into_bytes()
 }
 
-fn letter_id(bytes: &[u8]) -> Work<LetterId> {
+pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
     let uuid = Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))?;
     let mut text = Uuid::encode_buffer();
     let text = uuid.hyphenated().encode_lower(&mut text);
@@ -194,7 +194,7 @@ impl Body {
         }
     }
 
-    fn of(letter: Letter) -> (Self, Arc<Message>) {
+    pub(crate) fn of(letter: Letter) -> (Self, Arc<Message>) {
         let message = letter.message;
         let edits = letter.edits.into_iter().map(|edit| EditRow {
             by: edit.by,
@@ -339,11 +339,12 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
     })
 }
 
-/// Stores a new letter in this place. `sid` is none for a closed one.
+/// Stores a new letter in this place. `sid` is none for a closed one, `gid` for one without a cause.
 pub(crate) fn insert_letter(
     connection: &rusqlite::Connection,
     qid: i64,
     sid: Option<i64>,
+    gid: Option<i64>,
     letter: Letter,
 ) -> Work<()> {
     let sequence = letter.sequence.clone();
@@ -353,16 +354,19 @@ pub(crate) fn insert_letter(
         (letter.poison, nanos(letter.enqueued_at), nanos(letter.last_touched_at));
     let (due, expires) = (letter.due_at.map(nanos), letter.expires_at.map(nanos));
     let (first, last) = (letter.first_failed_at.map(nanos), letter.last_failed_at.map(nanos));
+    let closed = sid.is_none().then_some(touched);
     let (body, message) = Body::of(letter);
     let mut insert = connection.prepare_cached(concat!(
-        "INSERT INTO letters (qid, sid, ",
+        "INSERT INTO letters (qid, sid, gid, closed_at, ",
         letter_columns!(),
         ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-         ?22)"
+         ?22, ?23, ?24)"
     ))?;
     insert.execute(params![
         qid,
         sid,
+        gid,
+        closed,
         id,
         index,
         state,

@@ -25,7 +25,8 @@ use crate::{pauses, readers, schema, writer};
 /// A store in one SQLite file. Clones share it; its threads end with the last one, after they have answered what was
 /// asked before.
 ///
-/// Closed letters keep their row: a message whose letter was closed must be known when it comes again (I8).
+/// Closed letters keep their row, and purged ones a trace of it: a message whose letter was closed must be known when it
+/// comes again (I8).
 ///
 /// Numbers in the file end at 2^63: a message with a larger offset is refused as `Invalid`. Times are kept to the
 /// nanosecond between 1677 and 2262; times of a letter beyond that become the beginning or the end of time. See the
@@ -82,7 +83,7 @@ impl SqliteStore {
     }
 
     /// Changes a queue, which is made if it is not there.
-    async fn change<T: Send + 'static>(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
         queue: &QueueName,

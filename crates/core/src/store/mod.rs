@@ -16,15 +16,18 @@
 //! The conformance suite of `lazaret-testkit` is the executable form of this text.
 
 mod audit;
+mod changes;
 mod checkpoints;
 mod error;
 mod inbox;
 mod letters;
 mod locks;
 mod operations;
+mod trend;
 mod triage;
 
 pub use audit::{Actor, Audit, AuditEntry};
+pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use inbox::{Inbox, InboxClaim};
@@ -37,9 +40,10 @@ pub use operations::{
     Action, Command, Conduct, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState,
     Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, Selection, Taken, Turn,
 };
+pub use trend::Trend;
 pub use triage::{
-    Change, Comment, Expired, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId, LettersPage,
-    Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
+    Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,
+    LettersPage, Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
 };
 
 /// Everything that an engine needs from a store. Implemented for whatever implements the parts.

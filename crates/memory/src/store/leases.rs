@@ -188,6 +188,7 @@ impl Queue {
         }
         self.set_state(id, requeue.state, now);
         let letter = self.stored_mut(id);
+        let group = letter.cause.as_ref().map(|cause| cause.fingerprint);
         letter.due_at = requeue.due_at.filter(|_| requeue.state == LetterState::Retrying);
         letter.attempts = requeue.attempts;
         letter.crash_attempts = requeue.crash_attempts;
@@ -199,7 +200,8 @@ impl Queue {
             letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
         }
         let failed = requeue.attempt.as_ref().is_some_and(|attempt| attempt.failure.is_some());
-        if failed || requeue.cause.is_some() {
+        let is_new = requeue.cause.is_some();
+        if failed || is_new {
             let at = requeue.attempt.as_ref().map_or(now, |attempt| attempt.at);
             letter.first_failed_at.get_or_insert(at);
             letter.last_failed_at = Some(at);
@@ -209,6 +211,9 @@ impl Queue {
         }
         if let Some(attempt) = requeue.attempt {
             letter.record(attempt);
+        }
+        if failed || is_new {
+            self.failed_again(id, group, now);
         }
         self.open.get_mut(sequence).expect("a lease is held on an open sequence").lease = None;
         self.refresh(sequence);

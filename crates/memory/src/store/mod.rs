@@ -2,16 +2,20 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for.
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`groups`] and [`lifecycle`] stand behind
+//! the operators' side in [`triage`].
 
 mod acts;
 mod audit;
 mod checkpoints;
+mod groups;
 mod inbox;
 mod intake;
 mod leases;
+mod lifecycle;
 mod locks;
 mod queue;
+mod triage;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,8 +39,8 @@ use queue::Queue;
 
 /// A store that lives in memory. Clones share what they hold.
 ///
-/// Closed letters are kept as long as the store lives, because a message whose letter was closed must be known when
-/// it comes again (I8). The audit keeps its newest [`AUDIT_LIMIT`] entries.
+/// A message whose letter was closed must be known when it comes again (I8), so of a closed letter at least its trace is
+/// kept as long as the store lives. The audit keeps its newest [`AUDIT_LIMIT`] entries.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -186,9 +190,7 @@ impl LetterStore for MemoryStore {
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
         // The ids are hashes: made before the lock is taken.
         let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
-        let states = self.ask(queue, |queue| {
-            Some(ids.iter().map(|id| queue.letter(*id).map(|letter| letter.state)).collect())
-        });
+        let states = self.ask(queue, |queue| Some(ids.iter().map(|id| queue.state_of(*id)).collect()));
         Ok(states.unwrap_or_else(|| vec![None; messages.len()]))
     }
 

@@ -11,7 +11,9 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, Result, StoreError,
 };
-use lazaret_core::{MessageId, Partition, QueueName, SequenceId};
+use lazaret_core::{Fingerprint, MessageId, Partition, QueueName, SequenceId};
+
+use super::groups::GroupRow;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
 pub(super) const INDEX_STEP: u64 = 1 << 20;
@@ -20,6 +22,11 @@ pub(super) struct Queue {
     pub(super) name: QueueName,
     /// Every letter, open or closed.
     pub(super) letters: BTreeMap<LetterId, Box<Letter>>,
+    /// When each closed letter was closed.
+    pub(super) closed_at: BTreeMap<LetterId, Timestamp>,
+    /// How the letters ended that were purged since.
+    pub(super) traces: BTreeMap<LetterId, LetterState>,
+    pub(super) groups: BTreeMap<Fingerprint, GroupRow>,
     pub(super) open: BTreeMap<SequenceId, Row>,
     pub(super) paused: BTreeSet<SequenceId>,
     /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
@@ -103,6 +110,9 @@ impl Queue {
         Self {
             name,
             letters: BTreeMap::new(),
+            closed_at: BTreeMap::new(),
+            traces: BTreeMap::new(),
+            groups: BTreeMap::new(),
             open: BTreeMap::new(),
             paused,
             due: BTreeSet::new(),
@@ -122,6 +132,11 @@ impl Queue {
         self.letters.get(&id).map(Box::as_ref)
     }
 
+    /// How a letter stands, or ended before it was purged.
+    pub(super) fn state_of(&self, id: LetterId) -> Option<LetterState> {
+        self.letter(id).map(|letter| letter.state).or_else(|| self.traces.get(&id).copied())
+    }
+
     /// The letter that a row names.
     pub(super) fn stored(&self, id: LetterId) -> &Letter {
         self.letters.get(&id).expect("a row names letters that are stored")
@@ -132,9 +147,19 @@ impl Queue {
     }
 
     /// Stores a new letter and counts it.
-    pub(super) fn store(&mut self, letter: Letter) {
+    pub(super) fn store(&mut self, letter: Letter, now: Timestamp) {
+        let id = letter.id;
         self.by_state[letter.state as usize] += 1;
-        self.letters.insert(letter.id, Box::new(letter));
+        if !letter.state.is_open() {
+            self.closed_at.insert(id, now);
+        }
+        self.letters.insert(id, Box::new(letter));
+        self.came_in(id, now);
+    }
+
+    /// Counts a letter less that was in this state.
+    pub(super) fn uncount(&mut self, state: LetterState) {
+        self.by_state[state as usize] -= 1;
     }
 
     /// Moves a letter to another state, touches it, and gives the state it had.
@@ -144,6 +169,11 @@ impl Queue {
         letter.last_touched_at = now;
         if state != LetterState::Retrying {
             letter.due_at = None;
+        }
+        if state.is_open() {
+            self.closed_at.remove(&id);
+        } else {
+            self.closed_at.insert(id, now);
         }
         self.by_state[before as usize] -= 1;
         self.by_state[state as usize] += 1;

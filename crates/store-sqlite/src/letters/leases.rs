@@ -208,11 +208,15 @@ impl Queue<'_> {
         if let Some(attempt) = requeue.attempt {
             body.record(attempt);
         }
-        self.count(Some(head.state), requeue.state);
+        let gid = match failed_at {
+            Some(at) => self.failed_again(head, body.cause.as_ref(), at)?,
+            None => head.gid,
+        };
+        self.count(Some(head.standing()), Some((gid, requeue.state)))?;
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = coalesce(first_failed_at, ?9),
-             last_failed_at = coalesce(?9, last_failed_at), body = ?10 WHERE lid = ?1",
+             last_failed_at = coalesce(?9, last_failed_at), body = ?10, gid = ?11 WHERE lid = ?1",
         )?;
         update.execute(params![
             head.lid,
@@ -225,6 +229,7 @@ impl Queue<'_> {
             requeue.poison,
             failed_at,
             body.encode()?,
+            gid,
         ])?;
         row.lease = None;
         self.refresh(&mut row)?;

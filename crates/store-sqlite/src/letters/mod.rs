@@ -1,11 +1,14 @@
 //! One queue inside a transaction: its sequence rows, and what every change to a letter has to keep in line.
 //!
-//! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, and
-//! [`listing`] answers questions. Nothing here walks over all letters.
+//! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`lifecycle`]
+//! sees letters out, [`groups`] counts them by their cause, and [`listing`] answers questions. Nothing here walks over all
+//! letters.
 
 mod acts;
+pub(crate) mod groups;
 mod intake;
 mod leases;
+mod lifecycle;
 pub(crate) mod listing;
 
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::error::{Fault, Work};
 use crate::facts::{Facts, QueueFacts};
 use crate::rows::{self, id_bytes, read_letter, select_letter};
+use groups::Blocked;
 
 /// A queue on which a request works. Its numbers count once the request has succeeded.
 pub(crate) struct Queue<'a> {
@@ -38,6 +42,8 @@ pub(crate) struct SequenceRow {
     head_due: Option<i64>,
     paused: bool,
     lease: Option<LeaseRow>,
+    /// What of it the group of its head has counted.
+    counted: Option<Blocked>,
 }
 
 struct LeaseRow {
@@ -57,12 +63,19 @@ struct Found {
     due_at: Option<i64>,
     enqueued_at: i64,
     touched_at: i64,
+    /// Its group, if it has a cause.
+    gid: Option<i64>,
+    /// Whether only its trace is left.
+    purged: bool,
 }
 
 /// A query for what [`Found::read`] expects.
 macro_rules! select_found {
     ($rest:literal) => {
-        concat!("SELECT lid, id, idx, state, due_at, enqueued_at, touched_at ", $rest)
+        concat!(
+            "SELECT lid, id, idx, state, due_at, enqueued_at, touched_at, gid, sid IS NULL AND closed_at IS NULL ",
+            $rest
+        )
     };
 }
 use select_found;
@@ -77,6 +90,8 @@ impl Found {
             due_at: row.get(4)?,
             enqueued_at: row.get(5)?,
             touched_at: row.get(6)?,
+            gid: row.get(7)?,
+            purged: row.get(8)?,
         })
     }
 
@@ -100,7 +115,8 @@ fn due_of(state: LetterState, due_at: Option<i64>, enqueued_at: i64) -> Option<i
 macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
-            "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay ",
+            "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay, \
+             head_gid ",
             $rest
         )
     };
@@ -115,19 +131,26 @@ impl SequenceRow {
             }
             None => None,
         };
+        let (count, head_gid): (i64, Option<i64>) = (row.get(2)?, row.get(10)?);
         Ok(Self {
             sid: row.get(0)?,
             name: SequenceId::new(row.get::<_, Arc<str>>(1)?),
-            count: row.get(2)?,
+            count,
             head_index: row.get(3)?,
             head_due: row.get(4)?,
             paused: row.get(5)?,
             lease,
+            counted: head_gid.map(|gid| (gid, count - 1)),
         })
     }
 
     fn is_leased(&self, now: i64) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.until > now)
+    }
+
+    /// Whether somebody works on a letter: it is at or before the head, so a change to it is not theirs any more.
+    fn is_in_work(&self, letter: &Found, now: i64) -> bool {
+        self.is_leased(now) && letter.index <= self.head_index
     }
 
     /// Under which times the row stands in the indexes for the scheduler.
@@ -159,13 +182,20 @@ impl Queue<'_> {
     }
 
     /// Opens a sequence for a letter that is about to be stored as its head, and gives its number.
-    fn open_sequence(&mut self, name: &SequenceId, index: i64, head_due: Option<i64>) -> Work<i64> {
+    fn open_sequence(
+        &mut self,
+        name: &SequenceId,
+        index: i64,
+        head_due: Option<i64>,
+        head_gid: Option<i64>,
+    ) -> Work<i64> {
+        self.count_blocked(None, head_gid.map(|gid| (gid, 0)))?;
         self.facts.revision += 1;
         self.facts.sequences += 1;
         let paused = self.facts.has_pauses && self.is_paused(name)?;
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO sequences (qid, name, count, head_idx, head_due, touched, revision, paused, due)
-             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO sequences (qid, name, count, head_idx, head_due, touched, revision, paused, due, head_gid)
+             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?;
         insert.execute(params![
             self.facts.qid,
@@ -176,6 +206,7 @@ impl Queue<'_> {
             self.facts.revision,
             paused,
             head_due.filter(|_| !paused),
+            head_gid,
         ])?;
         Ok(self.connection.last_insert_rowid())
     }
@@ -188,11 +219,11 @@ impl Queue<'_> {
     }
 
     /// Says that one more letter stands behind the others of a sequence.
-    fn count_one_more(&self, sid: i64) -> Work<()> {
+    fn count_one_more(&mut self, row: &SequenceRow) -> Work<()> {
         let mut update =
             self.connection.prepare_cached("UPDATE sequences SET count = count + 1 WHERE sid = ?1")?;
-        update.execute([sid])?;
-        Ok(())
+        update.execute([row.sid])?;
+        self.count_blocked(row.counted, row.counted.map(|(gid, behind)| (gid, behind + 1)))
     }
 
     /// Gives an open sequence a new revision.
@@ -220,6 +251,9 @@ impl Queue<'_> {
 
     /// As [`refresh`](Self::refresh), for who knows the head.
     fn write_row(&mut self, row: &mut SequenceRow, head: Option<&Found>) -> Work<()> {
+        let blocked = head.and_then(|head| row.blocked(head));
+        self.count_blocked(row.counted, blocked)?;
+        row.counted = blocked;
         let Some(head) = head else {
             self.connection.prepare_cached("DELETE FROM sequences WHERE sid = ?1")?.execute([row.sid])?;
             self.facts.sequences -= 1;
@@ -230,7 +264,7 @@ impl Queue<'_> {
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
-             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, due = ?10, busy = ?11 WHERE sid = ?1",
+             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, due = ?10, busy = ?11, head_gid = ?12 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -244,6 +278,7 @@ impl Queue<'_> {
             lease.map(|lease| lease.replay),
             due,
             busy,
+            head.gid,
         ])?;
         Ok(())
     }
@@ -276,17 +311,9 @@ impl Queue<'_> {
         first(rows, |row| rows::state(row.get(0)?))
     }
 
-    /// Counts a letter that has changed from one state to another.
-    fn count(&mut self, before: Option<LetterState>, after: LetterState) {
-        if let Some(before) = before {
-            self.facts.by_state[before as usize] -= 1;
-        }
-        self.facts.by_state[after as usize] += 1;
-    }
-
     /// Moves an open letter to another open state and touches it.
     fn set_state(&mut self, letter: &Found, state: LetterState, due_at: Option<i64>) -> Work<()> {
-        self.count(Some(letter.state), state);
+        self.count(Some(letter.standing()), Some((letter.gid, state)))?;
         let mut update = self
             .connection
             .prepare_cached("UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4 WHERE lid = ?1")?;
@@ -296,10 +323,10 @@ impl Queue<'_> {
 
     /// Closes an open letter and takes it out of its row. The row may be empty after it: refresh.
     fn close(&mut self, row: &mut SequenceRow, letter: &Found, state: LetterState) -> Work<()> {
-        self.count(Some(letter.state), state);
+        self.count(Some(letter.standing()), Some((letter.gid, state)))?;
         row.count -= 1;
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3 WHERE lid = ?1",
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3 WHERE lid = ?1",
         )?;
         update.execute(params![letter.lid, state as i64, self.now])?;
         Ok(())
