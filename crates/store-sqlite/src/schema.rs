@@ -3,6 +3,7 @@
 //! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the rows, which are
 //!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`,
 //!   but the time when it was closed; a purged one has neither: its row is the trace that is left of it.
+//!   `reason` repeats what stands in the body, for queries; whoever changes the cause there changes it, too.
 //! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so a letter that is tried
 //!   again and again is written again and again without them.
 //! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
@@ -45,7 +46,10 @@ struct Migration {
 /// never changed.
 const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v1.sql"), fill: |_| Ok(()) },
-    Migration { sql: concat!(include_str!("schema/v2/groups.sql")), fill: groups::fill },
+    Migration {
+        sql: concat!(include_str!("schema/v2/groups.sql"), include_str!("schema/v2/query.sql")),
+        fill: groups::fill,
+    },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

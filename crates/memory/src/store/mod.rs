@@ -2,8 +2,8 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`groups`] and [`lifecycle`] stand behind
-//! the operators' side in [`triage`].
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`query`] finds letters for them,
+//! [`groups`] and [`lifecycle`] stand behind the operators' side in [`triage`].
 
 mod acts;
 mod audit;
@@ -14,11 +14,13 @@ mod intake;
 mod leases;
 mod lifecycle;
 mod locks;
+mod query;
 mod queue;
 mod triage;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -73,6 +75,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<QueueName, Queue>,
+    /// The number of the last letter that was taken in.
+    last_arrival: Arc<AtomicU64>,
     pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
     audit: AuditLog,
     checkpoints: BTreeMap<String, Checkpoint>,
@@ -148,7 +152,8 @@ impl State {
                 PauseScope::Sequence(sequence) => Some(sequence.clone()),
                 _ => None,
             });
-            self.queues.insert(name.clone(), Queue::new(name.clone(), paused.collect()));
+            let queue = Queue::new(name.clone(), paused.collect(), self.last_arrival.clone());
+            self.queues.insert(name.clone(), queue);
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
         (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })

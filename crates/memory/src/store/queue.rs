@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
@@ -27,6 +29,10 @@ pub(super) struct Queue {
     /// How the letters ended that were purged since.
     pub(super) traces: BTreeMap<LetterId, LetterState>,
     pub(super) groups: BTreeMap<Fingerprint, GroupRow>,
+    /// Every letter by a number that grows with each letter taken into the store, whatever its queue.
+    pub(super) arrivals: BTreeMap<u64, LetterId>,
+    /// The last of these numbers.
+    last_arrival: Arc<AtomicU64>,
     pub(super) open: BTreeMap<SequenceId, Row>,
     pub(super) paused: BTreeSet<SequenceId>,
     /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
@@ -106,13 +112,15 @@ pub(super) fn due_of(letter: &Letter) -> Option<Timestamp> {
 }
 
 impl Queue {
-    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>) -> Self {
+    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>, last_arrival: Arc<AtomicU64>) -> Self {
         Self {
             name,
             letters: BTreeMap::new(),
             closed_at: BTreeMap::new(),
             traces: BTreeMap::new(),
             groups: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            last_arrival,
             open: BTreeMap::new(),
             paused,
             due: BTreeSet::new(),
@@ -153,6 +161,9 @@ impl Queue {
         if !letter.state.is_open() {
             self.closed_at.insert(id, now);
         }
+        // The store's lock is held: no two letters come at once.
+        let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
+        self.arrivals.insert(arrival, id);
         self.letters.insert(id, Box::new(letter));
         self.came_in(id, now);
     }

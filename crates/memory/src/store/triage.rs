@@ -12,7 +12,7 @@ use lazaret_core::store::{
     QueueSummary, Result, StoreError, Triage,
 };
 
-use super::MemoryStore;
+use super::{MemoryStore, query};
 
 /// A place in a list: what it is ordered by, and what keeps equals apart.
 fn place(text: &str, operation: &'static str) -> Result<(i128, String)> {
@@ -39,32 +39,16 @@ fn page<T>(
     (page, places.last().filter(|_| more).map(|(rank, name)| format!("{rank}/{name}")))
 }
 
-impl MemoryStore {
-    /// Every letter that matches, the latest taken in first.
-    fn matching(&self, query: &Query) -> Vec<((i128, String), Letter)> {
-        let (state, now) = self.begin();
-        let letters = state.queues.values().flat_map(|queue| queue.letters.values());
-        let mut found: Vec<_> = letters
-            .filter(|letter| query.matches(letter, now))
-            .map(|letter| {
-                ((letter.enqueued_at.as_nanosecond(), letter.id.to_string()), Letter::clone(letter))
-            })
-            .collect();
-        found.sort_by(|(one, _), (other, _)| (Reverse(one.0), &one.1).cmp(&(Reverse(other.0), &other.1)));
-        found
-    }
-}
-
 #[async_trait]
 impl Triage for MemoryStore {
     async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
-        let after = after.map(|after| place(after, "find")).transpose()?;
-        let (letters, next) = page(self.matching(query), after, limit);
-        Ok(LettersPage { letters, next })
+        let (state, now) = self.begin();
+        query::find(&state, query, after, limit, now)
     }
 
     async fn count(&self, query: &Query) -> Result<Matches> {
-        Ok(Matches { letters: self.matching(query).len() as u64, exact: true })
+        let (state, now) = self.begin();
+        Ok(query::count(&state, query, now))
     }
 
     async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {

@@ -216,7 +216,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = coalesce(first_failed_at, ?9),
-             last_failed_at = coalesce(?9, last_failed_at), body = ?10, gid = ?11 WHERE lid = ?1",
+             last_failed_at = coalesce(?9, last_failed_at), body = ?10, gid = ?11, reason = ?12 WHERE lid = ?1",
         )?;
         update.execute(params![
             head.lid,
@@ -230,6 +230,7 @@ impl Queue<'_> {
             failed_at,
             body.encode()?,
             gid,
+            body.reason(),
         ])?;
         row.lease = None;
         self.refresh(&mut row)?;

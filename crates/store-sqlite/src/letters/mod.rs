@@ -1,8 +1,8 @@
 //! One queue inside a transaction: its sequence rows, and what every change to a letter has to keep in line.
 //!
 //! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`lifecycle`]
-//! sees letters out, [`groups`] counts them by their cause, and [`listing`] answers questions. Nothing here walks over all
-//! letters.
+//! sees letters out, [`groups`] counts them by their cause, and [`listing`] answers questions. Nothing of it walks over
+//! all letters; [`query`], which finds letters by what is known of them, looks at a bounded number of them at a time.
 
 mod acts;
 pub(crate) mod groups;
@@ -10,6 +10,7 @@ mod intake;
 mod leases;
 mod lifecycle;
 pub(crate) mod listing;
+pub(crate) mod query;
 
 use std::sync::Arc;
 
