@@ -27,7 +27,8 @@ usage: cargo xtask COMMAND [ARGUMENTS]
   bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
                                --json FILE   write the results there too
                                --quick       fewer and shorter measurements
-                             NAME is core unless given
+                               --only NAME   only this one of the group
+                             NAME is core unless given, or embedded
   deps                       check licences, banned crates, and what lazaret-core depends on
   help                       this text
 

@@ -43,7 +43,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
 }
 
 /// What all runs have in common: they end with their source, and no limit, breaker or fuse stops them.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         until_idle: true,
         breaker: None,
@@ -101,6 +101,6 @@ async fn clear_away(store: Arc<MemoryStore>) {
 }
 
 /// Messages per second.
-fn rate(messages: usize, took: Duration) -> f64 {
+pub(crate) fn rate(messages: usize, took: Duration) -> f64 {
     messages as f64 / took.as_secs_f64()
 }
