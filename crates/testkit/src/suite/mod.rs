@@ -17,6 +17,7 @@ pub mod inbox;
 pub mod letters;
 pub mod locks;
 pub mod source;
+pub mod triage;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -110,6 +111,12 @@ mod tests {
             include_str!("letters/crowds.rs"),
             include_str!("letters/acts.rs"),
             include_str!("letters/listing.rs"),
+            include_str!("triage/groups.rs"),
+            include_str!("triage/queues.rs"),
+            include_str!("triage/changes.rs"),
+            include_str!("triage/purge.rs"),
+            include_str!("triage/expiry.rs"),
+            include_str!("triage/payloads.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
             include_str!("inbox.rs"),
