@@ -29,7 +29,8 @@ pub use queue::*;
 /// Makes one test per case of the letter store contract, in a module of this name.
 ///
 /// The second argument makes a fresh, empty store that goes by the given clock. The store needs
-/// [`LetterStore`](lazaret_core::store::LetterStore) and [`Audit`](lazaret_core::store::Audit). The calling crate needs
+/// [`LetterStore`](lazaret_core::store::LetterStore), [`Audit`](lazaret_core::store::Audit) and
+/// [`Triage`](lazaret_core::store::Triage). The calling crate needs
 /// tokio with `macros`, `rt` and `test-util`.
 ///
 /// ```
@@ -264,6 +265,65 @@ macro_rules! __store_test_suite {
                 closed_letters_are_not_listed_but_can_be_read
                 the_counts_follow_every_change
                 leases_change_no_letter
+            }
+            triage {
+                a_failed_letter_is_counted_in_the_group_of_its_cause
+                failures_that_differ_in_what_varies_share_a_group
+                an_older_failure_does_not_replace_the_latest
+                a_group_keeps_only_the_beginning_of_a_long_message
+                letters_without_a_cause_belong_to_no_group
+                a_skipped_message_with_a_cause_is_counted_as_closed
+                a_message_handed_off_twice_is_counted_once
+                a_message_that_was_refused_is_counted_nowhere
+                the_counts_of_a_group_follow_every_act
+                settling_moves_a_letter_between_the_counts_of_its_group
+                a_letter_that_fails_in_another_way_moves_to_another_group
+                a_letter_that_fails_in_the_same_way_stays_in_its_group
+                a_failed_attempt_without_a_new_cause_is_seen
+                a_waiting_letter_that_fails_comes_into_a_group
+                those_behind_a_head_are_blocked_by_its_group
+                a_message_delivered_again_blocks_the_later_ones
+                the_oldest_open_letter_tells_the_age_of_a_group
+                the_trend_counts_what_came_in_each_of_the_last_hours
+                groups_come_in_pages_those_with_the_most_open_letters_first
+                groups_without_open_letters_are_listed_on_demand
+                groups_of_one_cause_are_kept_apart_by_queue
+                what_names_no_group_finds_none
+                queues_are_summed_up_by_name
+                the_oldest_letter_of_a_queue_may_only_wait
+                a_queue_is_listed_once_it_held_a_letter
+                a_new_payload_keeps_the_original
+                a_payload_can_be_changed_only_while_nobody_works_on_the_letter
+                comments_are_kept_in_order
+                comments_are_bounded
+                owner_assignee_and_expiry_are_set_and_taken_back
+                what_is_noted_on_a_letter_in_work_stays
+                closed_letters_can_be_noted_on
+                a_noted_head_was_touched_and_its_sequence_with_it
+                every_change_is_audited_and_none_shows_a_payload
+                a_letter_that_is_not_there_cannot_be_noted_on
+                of_a_purged_letter_only_the_trace_is_left
+                purged_letters_are_not_counted
+                an_evicted_letter_is_restored_until_it_is_purged
+                open_letters_are_not_purged
+                a_purged_letter_is_not_there_for_anybody
+                a_purge_is_audited
+                a_letter_expires_at_its_time_and_not_before
+                each_letter_that_expires_is_audited
+                an_expired_head_releases_those_behind_it
+                a_letter_behind_others_expires_too
+                a_head_in_work_does_not_expire_under_the_worker
+                no_more_than_the_limit_expires_in_one_call
+                closed_letters_are_purged_when_they_were_kept_long_enough
+                a_note_on_a_closed_letter_does_not_keep_it_longer
+                a_letter_that_was_restored_is_not_purged
+                letters_stored_closed_and_expired_ones_are_purged_in_time
+                expiring_and_purging_share_the_limit
+                expiring_keeps_to_its_queue
+                a_requeue_may_leave_out_the_payload_and_says_so
+                a_requeue_that_does_not_ask_keeps_the_payload
+                a_payload_left_out_at_the_hand_off_is_remembered
+                a_payload_that_was_left_out_can_be_brought_back
             }
         }
     };
