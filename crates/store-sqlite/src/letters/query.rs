@@ -1,8 +1,8 @@
 //! Finding and counting letters with a query.
 //!
-//! The rows are walked over from the newest to the oldest, along the index that leads to the fewest (see
-//! [`compile`]). For each row SQLite says whether it can match; where that is not certain, the letter is read and asked.
-//! A call looks at a bounded number of rows and bytes (I7).
+//! The rows are walked over from the newest to the oldest, along the index that leads to the fewest (see [`compile`]). Each
+//! row is asked whether it can match; where it cannot tell, the letter is read and asked. A call looks at a bounded
+//! number of rows and bytes (I7).
 
 mod compile;
 
@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use lazaret_core::query::Query;
 use lazaret_core::store::{ErrorKind, LettersPage, Matches, StoreError};
 use lazaret_core::{Letter, QueueName};
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, Row, Statement, params_from_iter};
 
 use super::first;
 use crate::error::{Fault, Work};
 use crate::readers::View;
 use crate::rows::{read_letter, select_letter, state, time, unsigned};
-use compile::{Condition, Part, Sql, Walk};
+use compile::{Condition, Part, Sql};
 
 /// How many letters a page holds at most.
 const PAGE_LIMIT: usize = 1000;
@@ -133,33 +133,62 @@ impl<'a> Search<'a> {
         mut visit: impl FnMut(Whole<'_>) -> Work<bool>,
     ) -> Work<Option<i64>> {
         let condition = Condition::of(self.query, &self.queues, self.now);
-        let fits = match condition.part {
-            Part::Never => return Ok(None),
-            Part::Always => Sql { text: "1".into(), parameters: Vec::new() },
-            Part::Sometimes(sql) => sql,
-        };
-        let walk = Walk::of(self.query, &self.queues, self.connection)?;
-        if walk.is_nowhere() {
+        let arms = compile::walk(self.query, &self.queues, self.connection)?;
+        if matches!(condition.part, Part::Never) || arms.is_empty() {
             return Ok(None);
         }
-        let way = walk.sql();
-        let sql =
-            format!("SELECT lid, qid, {} FROM letters {} AND lid < ? ORDER BY lid DESC", fits.text, way.text);
-        let mut select = self.connection.prepare(&sql)?;
-        let parameters = fits.parameters.into_iter().chain(way.parameters).chain([before.into()]);
+        let mut check = match condition.part {
+            Part::Sometimes(sql) => Some(Check::new(self.connection, sql)?),
+            _ => None,
+        };
+        let Sql { text, parameters } = in_order(arms, before);
+        let mut select = self.connection.prepare(&text)?;
         let mut rows = select.query(params_from_iter(parameters))?;
         let mut reader = Reader { search: self, exact: condition.exact, bytes: 0 };
         let mut looked_at = 0;
         while let Some(row) = rows.next()? {
             let lid = row.get(0)?;
             looked_at += 1;
-            let goes_on = !row.get::<_, bool>(2)? || reader.show(lid, row.get(1)?, &mut visit)?;
+            let fits = check.as_mut().map_or(Ok(true), |check| check.holds(lid))?;
+            let goes_on = !fits || reader.show(lid, row.get(1)?, &mut visit)?;
             if !goes_on || looked_at >= bounds.rows || reader.bytes >= bounds.bytes {
                 // If nothing is left, nobody has to ask for it.
                 return Ok(rows.next()?.map(|_| lid));
             }
         }
         Ok(None)
+    }
+}
+
+/// The rows of all arms below this one, newest first. Arms whose index has that order are merged, not sorted.
+fn in_order(arms: Vec<Sql>, before: i64) -> Sql {
+    let text: Vec<String> =
+        arms.iter().map(|arm| format!("SELECT lid, qid FROM letters {} AND lid < ?", arm.text)).collect();
+    let parameters = arms.into_iter().flat_map(|arm| arm.parameters.into_iter().chain([before.into()]));
+    Sql { text: text.join(" UNION ALL ") + " ORDER BY lid DESC", parameters: parameters.collect() }
+}
+
+/// Asks a row whether it can match.
+struct Check<'a> {
+    select: Statement<'a>,
+    parameters: usize,
+}
+
+impl<'a> Check<'a> {
+    fn new(connection: &'a Connection, condition: Sql) -> Work<Self> {
+        let sql = format!("SELECT {} FROM letters WHERE lid = ?", condition.text);
+        let mut select = connection.prepare(&sql)?;
+        let parameters = condition.parameters.len();
+        for (place, value) in (1..).zip(condition.parameters) {
+            select.raw_bind_parameter(place, value)?;
+        }
+        Ok(Self { select, parameters })
+    }
+
+    fn holds(&mut self, lid: i64) -> Work<bool> {
+        self.select.raw_bind_parameter(self.parameters + 1, lid)?;
+        let mut rows = self.select.raw_query();
+        Ok(rows.next()?.map_or(Ok(false), |row| row.get(0))?)
     }
 }
 
