@@ -526,7 +526,10 @@ pub async fn the_largest_queries_are_answered<S: Triage + LetterStore>(t: Bed<S>
         let count = (LENGTH_LIMIT - 40) / (piece.len() + between.len());
         vec![piece; count].join(between)
     };
+    let numbers: Vec<String> = (0..990).map(|n| format!("{n:x}")).collect();
     let matching = [
+        format!("message:{},m", numbers.join(",")),
+        format!("type:{},x or seq:m", numbers.join(",")),
         format!("attempts:9,{},1", fill("9", ",")),
         format!("seq:x,{},m", fill("x", ",")),
         format!("message:{},m", fill("x", ",")),
