@@ -6,11 +6,12 @@
 
 mod compile;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::query::Query;
 use lazaret_core::store::{ErrorKind, LettersPage, Matches, StoreError};
 use lazaret_core::{Letter, QueueName};
-use rusqlite::{Connection, Row, Statement, params_from_iter};
+use rusqlite::{Connection, Statement, params_from_iter};
 
 use super::first;
 use crate::error::{Fault, Work};
@@ -54,7 +55,7 @@ fn find_within(
     let search = Search::new(view, query)?;
     let mut letters = Vec::new();
     let end = search.run(before, bounds, |whole| {
-        letters.extend(whole()?);
+        letters.push(whole()?);
         Ok(letters.len() < limit)
     })?;
     Ok(LettersPage { letters, next: end.map(|lid| lid.to_string()) })
@@ -82,8 +83,8 @@ fn parse_cursor(text: &str) -> Work<i64> {
     })
 }
 
-/// Reads a whole letter that has been found to match; `None` when only its trace is left.
-type Whole<'w> = &'w mut dyn FnMut() -> Work<Option<Letter>>;
+/// Reads a whole letter that has been found to match.
+type Whole<'w> = &'w mut dyn FnMut() -> Work<Letter>;
 
 /// A query on its way over the rows.
 struct Search<'a> {
@@ -204,44 +205,42 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Shows a letter to the visitor if it matches, and says whether to go on.
     fn show(&mut self, lid: i64, qid: i64, visit: &mut impl FnMut(Whole<'_>) -> Work<bool>) -> Work<bool> {
-        let search = self.search;
-        let matches = |letter: &Letter| search.query.matches(letter, search.now);
+        let query = self.search.query;
         let mut read = None;
         if !self.exact {
             // Most letters that are asked do not match: what the query does not look at is left where it is.
-            let letter =
-                if search.query.needs_payload() { self.whole(lid, qid)? } else { light(search, lid, qid)? };
-            if !letter.as_ref().is_some_and(matches) {
+            let letter = if query.needs_payload() { self.whole(lid, qid)? } else { self.light(lid, qid)? };
+            if !query.matches(&letter, self.search.now) {
                 return Ok(true);
             }
-            read = letter.filter(|_| search.query.needs_payload());
+            read = Some(letter).filter(|_| query.needs_payload());
         }
         let mut whole = || match read.take() {
-            Some(letter) => Ok(Some(letter)),
+            Some(letter) => Ok(letter),
             None => self.whole(lid, qid),
         };
         visit(&mut whole)
     }
 
-    fn whole(&mut self, lid: i64, qid: i64) -> Work<Option<Letter>> {
-        let queue = self.search.queue(qid)?;
-        let mut select = self.search.connection.prepare_cached(select_letter!("WHERE lid = ?1"))?;
-        let letter = first(select.query([lid])?, |row: &Row<'_>| read_letter(row, queue))?;
-        let size = |letter: &Letter| {
-            let message = &letter.message;
-            let bytes = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, bytes::Bytes::len);
-            message.headers.byte_size() + bytes(&message.key) + bytes(&message.payload)
-        };
-        self.bytes += letter.as_ref().map_or(0, size);
+    fn whole(&mut self, lid: i64, qid: i64) -> Work<Letter> {
+        let letter = self.read(select_letter!("WHERE lid = ?1"), lid, qid)?;
+        let message = &letter.message;
+        let size = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        self.bytes += message.headers.byte_size() + size(&message.key) + size(&message.payload);
         Ok(letter)
     }
-}
 
-/// A letter without key, headers and payload.
-fn light(search: &Search<'_>, lid: i64, qid: i64) -> Work<Option<Letter>> {
-    let queue = search.queue(qid)?;
-    let mut select = search.connection.prepare_cached(select_letter!(light "WHERE lid = ?1"))?;
-    first(select.query([lid])?, |row| read_letter(row, queue))
+    /// A letter without key, headers and payload.
+    fn light(&self, lid: i64, qid: i64) -> Work<Letter> {
+        self.read(select_letter!(light "WHERE lid = ?1"), lid, qid)
+    }
+
+    fn read(&self, sql: &str, lid: i64, qid: i64) -> Work<Letter> {
+        let queue = self.search.queue(qid)?;
+        let mut select = self.search.connection.prepare_cached(sql)?;
+        let letter = first(select.query([lid])?, |row| read_letter(row, queue))?;
+        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is gone")))
+    }
 }
 
 #[cfg(test)]

@@ -59,11 +59,16 @@ impl Condition {
     /// The condition that a query puts on a row.
     pub(super) fn of(query: &Query, queues: &[(i64, QueueName)], now: Timestamp) -> Self {
         let condition = Compiler { queues, now }.expr(query.expr(), false);
-        if query.names_state() {
-            return condition;
+        let mut parts = vec![condition.part];
+        if !query.names_state() {
+            parts.push(Part::Sometimes(Sql::new("sid IS NOT NULL", Vec::new())));
         }
-        let open = Part::Sometimes(Sql::new("sid IS NOT NULL", Vec::new()));
-        Self { part: join(vec![open, condition.part], true), exact: condition.exact }
+        if !query.is_about_open() {
+            // Of a purged letter only the trace is left, without a payload row.
+            let kept = "EXISTS (SELECT 1 FROM payloads WHERE payloads.lid = letters.lid)";
+            parts.push(Part::Sometimes(Sql::new(kept, Vec::new())));
+        }
+        Self { part: join(parts, true), exact: condition.exact }
     }
 
     const fn exact(part: Part) -> Self {

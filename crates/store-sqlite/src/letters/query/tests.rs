@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lazaret_core::store::{
-    Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, HandOff, LetterStore, Limits,
+    Act, Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, HandOff, LetterStore, Limits,
     Placement, QueueSummary, Result, Triage,
 };
 use lazaret_core::{Clock, Failure, LetterId, LetterState, Message, Position, Reason};
@@ -189,5 +189,27 @@ async fn letters_of_a_file_of_version_1_are_found() {
     {
         let page = store.find(&Query::parse(text).unwrap(), None, 10).await.unwrap();
         assert_eq!(page.letters.len(), letters, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_letter_of_which_only_the_trace_is_left_is_not_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("lazaret.db"), Options::default()).unwrap();
+    fill(&store, 3, "{}").await;
+    let queue = QueueName::of("orders", "orders");
+    for message in ["m0", "m1"] {
+        let (letter, by) = (LetterId::of(&queue, &message.into()), Actor::new("ada", "cli", "done"));
+        store.act(&queue, letter, Act::Resolve, &by).await.unwrap();
+    }
+    let file = Connection::open(store.path()).unwrap();
+    let trace = "DELETE FROM payloads WHERE lid = (SELECT lid FROM letters WHERE message = 'm0')";
+    assert_eq!(file.execute(trace, []).unwrap(), 1);
+    for text in ["state:closed attempts:0", "state:closed usual or rare", "state:closed payload.:* or rare"] {
+        let query = Query::parse(&format!("state:resolved ({text})")).unwrap();
+        let page = store.find(&query, None, 10).await.unwrap();
+        let found: Vec<&str> = page.letters.iter().map(|letter| letter.message.id.as_str()).collect();
+        assert_eq!(found, ["m1"], "{text}");
+        assert_eq!(store.count(&query).await.unwrap(), Matches { letters: 1, exact: true }, "{text}");
     }
 }
