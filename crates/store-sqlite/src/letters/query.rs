@@ -1,22 +1,23 @@
 //! Finding and counting letters with a query.
 //!
-//! The rows are walked over from the newest to the oldest, along the index that leads to the fewest (see
-//! [`compile`]). For each row SQLite says whether it can match; where that is not certain, the letter is read and asked.
-//! A call looks at a bounded number of rows and bytes (I7).
+//! The rows are walked over from the newest to the oldest, along the index that leads to the fewest (see [`compile`]). Each
+//! row is asked whether it can match; where it cannot tell, the letter is read and asked. A call looks at a bounded
+//! number of rows and bytes (I7).
 
 mod compile;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::query::Query;
 use lazaret_core::store::{ErrorKind, LettersPage, Matches, StoreError};
 use lazaret_core::{Letter, QueueName};
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, Statement, params_from_iter};
 
 use super::first;
 use crate::error::{Fault, Work};
 use crate::readers::View;
 use crate::rows::{read_letter, select_letter, state, time, unsigned};
-use compile::{Condition, Part, Sql, Walk};
+use compile::{Condition, Part, Sql};
 
 /// How many letters a page holds at most.
 const PAGE_LIMIT: usize = 1000;
@@ -54,7 +55,7 @@ fn find_within(
     let search = Search::new(view, query)?;
     let mut letters = Vec::new();
     let end = search.run(before, bounds, |whole| {
-        letters.extend(whole()?);
+        letters.push(whole()?);
         Ok(letters.len() < limit)
     })?;
     Ok(LettersPage { letters, next: end.map(|lid| lid.to_string()) })
@@ -82,8 +83,8 @@ fn parse_cursor(text: &str) -> Work<i64> {
     })
 }
 
-/// Reads a whole letter that has been found to match; `None` when only its trace is left.
-type Whole<'w> = &'w mut dyn FnMut() -> Work<Option<Letter>>;
+/// Reads a whole letter that has been found to match.
+type Whole<'w> = &'w mut dyn FnMut() -> Work<Letter>;
 
 /// A query on its way over the rows.
 struct Search<'a> {
@@ -133,33 +134,62 @@ impl<'a> Search<'a> {
         mut visit: impl FnMut(Whole<'_>) -> Work<bool>,
     ) -> Work<Option<i64>> {
         let condition = Condition::of(self.query, &self.queues, self.now);
-        let fits = match condition.part {
-            Part::Never => return Ok(None),
-            Part::Always => Sql { text: "1".into(), parameters: Vec::new() },
-            Part::Sometimes(sql) => sql,
-        };
-        let walk = Walk::of(self.query, &self.queues, self.connection)?;
-        if walk.is_nowhere() {
+        let arms = compile::walk(self.query, &self.queues, self.connection)?;
+        if matches!(condition.part, Part::Never) || arms.is_empty() {
             return Ok(None);
         }
-        let way = walk.sql();
-        let sql =
-            format!("SELECT lid, qid, {} FROM letters {} AND lid < ? ORDER BY lid DESC", fits.text, way.text);
-        let mut select = self.connection.prepare(&sql)?;
-        let parameters = fits.parameters.into_iter().chain(way.parameters).chain([before.into()]);
+        let mut check = match condition.part {
+            Part::Sometimes(sql) => Some(Check::new(self.connection, sql)?),
+            _ => None,
+        };
+        let Sql { text, parameters } = in_order(arms, before);
+        let mut select = self.connection.prepare(&text)?;
         let mut rows = select.query(params_from_iter(parameters))?;
         let mut reader = Reader { search: self, exact: condition.exact, bytes: 0 };
         let mut looked_at = 0;
         while let Some(row) = rows.next()? {
             let lid = row.get(0)?;
             looked_at += 1;
-            let goes_on = !row.get::<_, bool>(2)? || reader.show(lid, row.get(1)?, &mut visit)?;
+            let fits = check.as_mut().map_or(Ok(true), |check| check.holds(lid))?;
+            let goes_on = !fits || reader.show(lid, row.get(1)?, &mut visit)?;
             if !goes_on || looked_at >= bounds.rows || reader.bytes >= bounds.bytes {
                 // If nothing is left, nobody has to ask for it.
                 return Ok(rows.next()?.map(|_| lid));
             }
         }
         Ok(None)
+    }
+}
+
+/// The rows of all arms below this one, newest first. Arms whose index has that order are merged, not sorted.
+fn in_order(arms: Vec<Sql>, before: i64) -> Sql {
+    let text: Vec<String> =
+        arms.iter().map(|arm| format!("SELECT lid, qid FROM letters {} AND lid < ?", arm.text)).collect();
+    let parameters = arms.into_iter().flat_map(|arm| arm.parameters.into_iter().chain([before.into()]));
+    Sql { text: text.join(" UNION ALL ") + " ORDER BY lid DESC", parameters: parameters.collect() }
+}
+
+/// Asks a row whether it can match.
+struct Check<'a> {
+    select: Statement<'a>,
+    parameters: usize,
+}
+
+impl<'a> Check<'a> {
+    fn new(connection: &'a Connection, condition: Sql) -> Work<Self> {
+        let sql = format!("SELECT {} FROM letters WHERE lid = ?", condition.text);
+        let mut select = connection.prepare(&sql)?;
+        let parameters = condition.parameters.len();
+        for (place, value) in (1..).zip(condition.parameters) {
+            select.raw_bind_parameter(place, value)?;
+        }
+        Ok(Self { select, parameters })
+    }
+
+    fn holds(&mut self, lid: i64) -> Work<bool> {
+        self.select.raw_bind_parameter(self.parameters + 1, lid)?;
+        let mut rows = self.select.raw_query();
+        Ok(rows.next()?.map_or(Ok(false), |row| row.get(0))?)
     }
 }
 
@@ -175,44 +205,42 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Shows a letter to the visitor if it matches, and says whether to go on.
     fn show(&mut self, lid: i64, qid: i64, visit: &mut impl FnMut(Whole<'_>) -> Work<bool>) -> Work<bool> {
-        let search = self.search;
-        let matches = |letter: &Letter| search.query.matches(letter, search.now);
+        let query = self.search.query;
         let mut read = None;
         if !self.exact {
             // Most letters that are asked do not match: what the query does not look at is left where it is.
-            let letter =
-                if search.query.needs_payload() { self.whole(lid, qid)? } else { light(search, lid, qid)? };
-            if !letter.as_ref().is_some_and(matches) {
+            let letter = if query.needs_payload() { self.whole(lid, qid)? } else { self.light(lid, qid)? };
+            if !query.matches(&letter, self.search.now) {
                 return Ok(true);
             }
-            read = letter.filter(|_| search.query.needs_payload());
+            read = Some(letter).filter(|_| query.needs_payload());
         }
         let mut whole = || match read.take() {
-            Some(letter) => Ok(Some(letter)),
+            Some(letter) => Ok(letter),
             None => self.whole(lid, qid),
         };
         visit(&mut whole)
     }
 
-    fn whole(&mut self, lid: i64, qid: i64) -> Work<Option<Letter>> {
-        let queue = self.search.queue(qid)?;
-        let mut select = self.search.connection.prepare_cached(select_letter!("WHERE lid = ?1"))?;
-        let letter = first(select.query([lid])?, |row: &Row<'_>| read_letter(row, queue))?;
-        let size = |letter: &Letter| {
-            let message = &letter.message;
-            let bytes = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, bytes::Bytes::len);
-            message.headers.byte_size() + bytes(&message.key) + bytes(&message.payload)
-        };
-        self.bytes += letter.as_ref().map_or(0, size);
+    fn whole(&mut self, lid: i64, qid: i64) -> Work<Letter> {
+        let letter = self.read(select_letter!("WHERE lid = ?1"), lid, qid)?;
+        let message = &letter.message;
+        let size = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        self.bytes += message.headers.byte_size() + size(&message.key) + size(&message.payload);
         Ok(letter)
     }
-}
 
-/// A letter without key, headers and payload.
-fn light(search: &Search<'_>, lid: i64, qid: i64) -> Work<Option<Letter>> {
-    let queue = search.queue(qid)?;
-    let mut select = search.connection.prepare_cached(select_letter!(light "WHERE lid = ?1"))?;
-    first(select.query([lid])?, |row| read_letter(row, queue))
+    /// A letter without key, headers and payload.
+    fn light(&self, lid: i64, qid: i64) -> Work<Letter> {
+        self.read(select_letter!(light "WHERE lid = ?1"), lid, qid)
+    }
+
+    fn read(&self, sql: &str, lid: i64, qid: i64) -> Work<Letter> {
+        let queue = self.search.queue(qid)?;
+        let mut select = self.search.connection.prepare_cached(sql)?;
+        let letter = first(select.query([lid])?, |row| read_letter(row, queue))?;
+        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is gone")))
+    }
 }
 
 #[cfg(test)]

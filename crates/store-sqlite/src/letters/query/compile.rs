@@ -3,6 +3,8 @@
 //! Every value is a bound parameter. The condition of a query never says no to a letter that matches; where it may say
 //! yes to one that does not, it is not `exact`, and the letter itself has to be asked.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use lazaret_core::LetterId;
 use lazaret_core::message::{MessageId, QueueName};
@@ -13,8 +15,10 @@ use rusqlite::types::Value;
 use crate::error::Work;
 use crate::rows::{id_bytes, nanos, time};
 
-/// How many letters may be looked up by their ids instead of walking.
-const IDS_LIMIT: usize = 1000;
+/// How many letters or sequences may be looked up by their names instead of walking.
+const LIST_LIMIT: usize = 1000;
+/// How many arms a walk may have. SQLite takes 500.
+const ARMS_LIMIT: usize = 200;
 
 /// A piece of SQL and its parameters, in their order.
 #[derive(Clone, Debug)]
@@ -55,11 +59,16 @@ impl Condition {
     /// The condition that a query puts on a row.
     pub(super) fn of(query: &Query, queues: &[(i64, QueueName)], now: Timestamp) -> Self {
         let condition = Compiler { queues, now }.expr(query.expr(), false);
-        if query.names_state() {
-            return condition;
+        let mut parts = vec![condition.part];
+        if !query.names_state() {
+            parts.push(Part::Sometimes(Sql::new("sid IS NOT NULL", Vec::new())));
         }
-        let open = Part::Sometimes(Sql::new("sid IS NOT NULL", Vec::new()));
-        Self { part: join(vec![open, condition.part], true), exact: condition.exact }
+        if !query.is_about_open() {
+            // Of a purged letter only the trace is left, without a payload row.
+            let kept = "EXISTS (SELECT 1 FROM payloads WHERE payloads.lid = letters.lid)";
+            parts.push(Part::Sometimes(Sql::new(kept, Vec::new())));
+        }
+        Self { part: join(parts, true), exact: condition.exact }
     }
 
     const fn exact(part: Part) -> Self {
@@ -307,115 +316,93 @@ fn balanced(mut conditions: Vec<Sql>, between: &str) -> Option<Sql> {
     Some(left)
 }
 
-/// The way to the rows that can match, newest first.
-#[derive(Clone, Debug)]
-pub(super) enum Walk {
-    /// These letters.
-    Ids(Vec<LetterId>),
-    /// The open letters of these sequences.
-    Sequences(Vec<i64>),
-    /// Open letters with this reason.
-    Reason(String),
-    /// Open letters of this type.
-    Type(String),
-    /// All open letters.
-    Open,
-    /// All letters.
-    All,
-}
+/// The shortest way to the rows that can match: each arm is what stands after `FROM letters`, and the rows of all arms
+/// together are walked over. No row stands on two arms. Without arms there is nowhere to go.
+pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Connection) -> Work<Vec<Sql>> {
+    let required = || query.expr().required();
+    let wanted: Vec<&(i64, QueueName)> = queues
+        .iter()
+        .filter(|(_, name)| required().all(|term| term.matches_queue(name) != Some(false)))
+        .collect();
+    let exact = |wanted: TextField| required().find_map(|term| exact_texts(term, wanted));
+    let few = |texts: &BTreeSet<&str>| texts.len().saturating_mul(wanted.len()) <= LIST_LIMIT;
 
-impl Walk {
-    /// The shortest way for this query.
-    pub(super) fn of(query: &Query, queues: &[(i64, QueueName)], connection: &Connection) -> Work<Self> {
-        let open = query.is_about_open();
-        let mut way = if open { Self::Open } else { Self::All };
-        for term in query.expr().required() {
-            let Term::Text(field, any) = term else { continue };
-            let Some(texts) = exact_texts(any) else { continue };
-            match (field, texts.as_slice()) {
-                (TextField::Id, texts) => {
-                    return Ok(Self::Ids(texts.iter().filter_map(|text| letter_id(text)).collect()));
-                }
-                // The id of a letter follows from its queue and its message.
-                (TextField::Message, texts) if texts.len().saturating_mul(queues.len()) <= IDS_LIMIT => {
-                    let of = |text: &&str| {
-                        let message = MessageId::from(*text);
-                        queues.iter().map(move |(_, queue)| LetterId::of(queue, &message))
-                    };
-                    return Ok(Self::Ids(texts.iter().flat_map(of).collect()));
-                }
-                (TextField::Sequence, texts)
-                    if open && texts.len().saturating_mul(queues.len()) <= IDS_LIMIT =>
-                {
-                    way = Self::Sequences(open_sequences(connection, queues, texts)?);
-                }
-                (TextField::Reason, [reason]) if open && !matches!(way, Self::Sequences(_)) => {
-                    way = Self::Reason((*reason).to_owned());
-                }
-                (TextField::Type, [event_type]) if open && matches!(way, Self::Open) => {
-                    way = Self::Type((*event_type).to_owned());
-                }
-                _ => {}
+    if let Some(texts) = exact(TextField::Id) {
+        return Ok(by_id(texts.into_iter().filter_map(letter_id)));
+    }
+    // The id of a letter follows from its queue and its message.
+    if let Some(texts) = exact(TextField::Message).filter(few) {
+        let of = |text| wanted.iter().map(move |(_, queue)| LetterId::of(queue, &MessageId::from(text)));
+        return Ok(by_id(texts.into_iter().flat_map(of)));
+    }
+    if query.is_about_open() {
+        if let Some(texts) = exact(TextField::Sequence).filter(few) {
+            let sids = open_sequences(connection, &wanted, &texts)?;
+            return Ok(in_one_arm("letters_place", "sid", sids));
+        }
+        let columns = [
+            (TextField::Reason, "letters_reason", "reason"),
+            (TextField::Type, "letters_type", "event_type"),
+        ];
+        for (field, index, column) in columns {
+            if let Some(texts) = exact(field).filter(|texts| texts.len() <= ARMS_LIMIT) {
+                return Ok(an_arm_each(index, column, texts.into_iter().map(|text| text.to_owned().into())));
             }
         }
-        Ok(way)
-    }
-
-    /// Whether it leads to no row at all.
-    pub(super) fn is_nowhere(&self) -> bool {
-        match self {
-            Self::Ids(ids) => ids.is_empty(),
-            Self::Sequences(sids) => sids.is_empty(),
-            _ => false,
+        if wanted.len() <= ARMS_LIMIT {
+            let qids = wanted.iter().map(|(qid, _)| Value::from(*qid));
+            return Ok(an_arm_each("letters_oldest", "qid", qids));
         }
     }
+    Ok(vec![Sql::new("WHERE 1", Vec::new())])
+}
 
-    /// What stands after `FROM letters`, but for the row to begin behind.
-    pub(super) fn sql(&self) -> Sql {
-        match self {
-            Self::Ids(ids) => {
-                let ids = ids.iter().map(|id| Value::from(id_bytes(*id).to_vec())).collect();
-                indexed("letters_id", Sql::list("id", ids))
-            }
-            Self::Sequences(sids) => {
-                let sids = sids.iter().map(|sid| Value::from(*sid)).collect();
-                indexed("letters_place", Sql::list("sid", sids))
-            }
-            Self::Reason(reason) => {
-                let sql = Sql::new("reason = ? AND sid IS NOT NULL", vec![reason.clone().into()]);
-                indexed("letters_reason", sql)
-            }
-            Self::Type(event_type) => {
-                let sql = Sql::new("event_type = ? AND sid IS NOT NULL", vec![event_type.clone().into()]);
-                indexed("letters_type", sql)
-            }
-            Self::Open => indexed("letters_open", Sql::new("sid IS NOT NULL", Vec::new())),
-            Self::All => Sql::new("WHERE 1", Vec::new()),
-        }
+// The index is named, so that the way is always the one that was thought of.
+
+/// Rows by the values of a column whose index has them in another order. They are sorted, so they should be few.
+fn in_one_arm(index: &str, column: &str, values: Vec<Value>) -> Vec<Sql> {
+    if values.is_empty() {
+        return Vec::new();
     }
+    let Sql { text, parameters } = Sql::list(column, values);
+    vec![Sql::new(format!("INDEXED BY {index} WHERE {text}"), parameters)]
 }
 
-/// The way over an index. Said in words, so that the way is always the one that was thought of.
-fn indexed(index: &str, sql: Sql) -> Sql {
-    Sql::new(format!("INDEXED BY {index} WHERE {}", sql.text), sql.parameters)
+/// Open letters by the values of a column whose index has them in the order of the walk.
+fn an_arm_each(index: &str, column: &str, values: impl Iterator<Item = Value>) -> Vec<Sql> {
+    let text = format!("INDEXED BY {index} WHERE {column} = ? AND sid IS NOT NULL");
+    values.map(|value| Sql::new(text.clone(), vec![value])).collect()
 }
 
-/// The texts, if none of them is a pattern.
-fn exact_texts(any: &[Text]) -> Option<Vec<&str>> {
-    let exact = |text| match text {
-        &Text::Exact(ref exact) => Some(exact.as_str()),
-        Text::Glob(_) => None,
-    };
-    any.iter().map(exact).collect()
+fn by_id(ids: impl Iterator<Item = LetterId>) -> Vec<Sql> {
+    in_one_arm("letters_id", "id", ids.map(|id| Value::from(id_bytes(id).to_vec())).collect())
 }
 
-fn open_sequences(connection: &Connection, queues: &[(i64, QueueName)], names: &[&str]) -> Work<Vec<i64>> {
+/// The texts that a term wants in this field, if none of them is a pattern.
+fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
+    let Term::Text(field, any) = term else { return None };
+    if *field != wanted {
+        return None;
+    }
+    any.iter()
+        .map(|text| match text {
+            Text::Exact(exact) => Some(exact.as_str()),
+            Text::Glob(_) => None,
+        })
+        .collect()
+}
+
+fn open_sequences(
+    connection: &Connection,
+    queues: &[&(i64, QueueName)],
+    names: &BTreeSet<&str>,
+) -> Work<Vec<Value>> {
     let mut select = connection.prepare_cached("SELECT sid FROM sequences WHERE qid = ?1 AND name = ?2")?;
     let mut found = Vec::new();
     for (qid, _) in queues {
         for name in names {
-            for sid in select.query_map((qid, name), |row| row.get(0))? {
-                found.push(sid?);
+            for sid in select.query_map((qid, name), |row| row.get::<_, i64>(0))? {
+                found.push(sid?.into());
             }
         }
     }

@@ -333,8 +333,9 @@ pub async fn a_letter_is_found_as_it_is_stored<S: Triage + LetterStore>(t: Bed<S
 }
 
 pub async fn paging_shows_each_letter_once_while_others_come<S: Triage + LetterStore>(t: Bed<S>) {
-    for text in ["", "reason:TIMEOUT", "error:boom", "payload.:*", "queue:payments state:dead"] {
-        let queue = QueueName::of("payments", &format!("q{}", text.len()));
+    let texts = ["", "reason:TIMEOUT", "error:boom", "payload.:*", "queue:payments state:dead"];
+    for (n, text) in texts.into_iter().enumerate() {
+        let queue = QueueName::of("payments", &format!("q{n}"));
         let old: BTreeSet<String> = (0..23).map(|n| format!("old-{n}")).collect();
         for id in &old {
             put(&t, dead(&t, &queue, id)).await;
@@ -525,7 +526,10 @@ pub async fn the_largest_queries_are_answered<S: Triage + LetterStore>(t: Bed<S>
         let count = (LENGTH_LIMIT - 40) / (piece.len() + between.len());
         vec![piece; count].join(between)
     };
+    let numbers: Vec<String> = (0..990).map(|n| format!("{n:x}")).collect();
     let matching = [
+        format!("message:{},m", numbers.join(",")),
+        format!("type:{},x or seq:m", numbers.join(",")),
         format!("attempts:9,{},1", fill("9", ",")),
         format!("seq:x,{},m", fill("x", ",")),
         format!("message:{},m", fill("x", ",")),
@@ -533,7 +537,7 @@ pub async fn the_largest_queries_are_answered<S: Triage + LetterStore>(t: Bed<S>
         format!("{} or seq:m", fill("seq:x", " or ")),
         fill("(-seq:x)", ""),
         fill("age:<1h", " "),
-        format!("{} state:dead", fill("due:>1s", " or ")),
+        format!("{} or state:dead", fill("due:>1s", " or ")),
         format!("{}m{}", "(".repeat(DEPTH_LIMIT), ")".repeat(DEPTH_LIMIT)),
         format!("{}seq:m", "-".repeat(DEPTH_LIMIT)),
         format!("{}boom", "boom ".repeat(500)),
