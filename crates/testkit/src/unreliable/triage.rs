@@ -56,3 +56,31 @@ impl<S: Triage> Triage for Unreliable<S> {
         self.call("expire", self.inner.expire(queue, closed_before, limit)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::{Certainty, ErrorKind, HandOff, LetterStore, Limits, Placement};
+    use lazaret_core::{LetterState, Message, Position};
+    use lazaret_memory::MemoryStore;
+
+    use super::*;
+    use crate::Profile;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_purge_whose_answer_was_lost_has_happened() {
+        let store = Unreliable::new(MemoryStore::default(), 7);
+        let queue = QueueName::of("c", "c");
+        let message = Message::new("m", "s", Position::new(0, 0));
+        let mut letter = Letter::new(queue.clone(), "a".into(), message.into(), Timestamp::UNIX_EPOCH);
+        letter.state = LetterState::Skipped;
+        let (id, by) = (letter.id, Actor::engine("test"));
+        let item = HandOff { letter, placement: Placement::Closed, grant: None };
+        store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+        store.set_profile(Profile { error: 1.0, ..Profile::default() });
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().certainty(), Certainty::NotDone);
+        store.set_profile(Profile { error_after: 1.0, ..Profile::default() });
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().certainty(), Certainty::MaybeDone);
+        store.set_profile(Profile::default());
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
