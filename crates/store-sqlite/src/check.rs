@@ -114,3 +114,126 @@ fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeM
     }
     assert!(sequences.is_empty(), "letters of sequences that are not there: {sequences:?}");
 }
+
+mod tests {
+    use lazaret_core::store::{
+        Act, Actor, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits, Placement, Triage,
+    };
+    use lazaret_core::{
+        Failure, Letter, LetterId, LetterState, Message, Position, QueueName, Reason, SequenceId, Timestamp,
+    };
+
+    use super::check;
+    use crate::error::Fault;
+    use crate::letters::{groups, lifecycle};
+    use crate::{Options, SqliteStore};
+
+    /// Opens a store in a file of its own, with one dead letter that failed.
+    async fn one_letter(folder: &tempfile::TempDir, options: Options) -> (SqliteStore, QueueName) {
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
+        let queue = QueueName::of("orders", "orders");
+        store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, 0, 2)]).await.unwrap().remove(0).unwrap();
+        (store, queue)
+    }
+
+    /// A dead letter in a sequence and a group of its own.
+    fn dead(queue: &QueueName, number: u64, payload: usize) -> HandOff {
+        let message = Message::new(format!("m{number}"), "orders", Position::new(0, number))
+            .with_payload(vec![b'x'; payload]);
+        let sequence = SequenceId::new(format!("s{number}"));
+        let mut letter = Letter::new(queue.clone(), sequence, message.into(), Timestamp::UNIX_EPOCH);
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(
+            Reason::TIMEOUT,
+            format!("Error{}", char::from(b'A' + (number % 26) as u8)),
+            "",
+        ));
+        HandOff { letter, placement: Placement::Open, grant: None }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_fails_half_way_leaves_no_trace_in_the_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, queue) = one_letter(&folder, Options::default()).await;
+        let name = queue.clone();
+        let failed = store.write("hand_off", move |step| {
+            step.queue(&name, |queue| {
+                queue.hand_off_all(vec![dead(queue.name, 1, 2), dead(queue.name, 26, 2)], &Limits::NONE)?;
+                Err::<(), _>(Fault::Corrupt("on purpose".into()))
+            })
+        });
+        assert_eq!(failed.await.unwrap_err().kind(), ErrorKind::Corrupt);
+        let file = rusqlite::Connection::open(store.path()).unwrap();
+        check(&file);
+        store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, 1, 2)]).await.unwrap().remove(0).unwrap();
+        check(&file);
+        assert_eq!(store.counts(&queue).await.unwrap().open(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_full_leaves_the_groups_as_they_were() {
+        // I9
+        let folder = tempfile::tempdir().unwrap();
+        let (store, queue) =
+            one_letter(&folder, Options { max_pages: Some(150), ..Options::default() }).await;
+        let mut number = 1;
+        while store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, number, 10_000)]).await.is_ok() {
+            number += 1;
+            assert!(number < 1000, "the file is not limited");
+        }
+        check(&rusqlite::Connection::open(store.path()).unwrap());
+        store
+            .act(
+                &queue,
+                LetterId::of(&queue, &"m0".into()),
+                Act::Resolve,
+                &Actor::new("ada", "cli", "why not"),
+            )
+            .await
+            .unwrap();
+        check(&rusqlite::Connection::open(store.path()).unwrap());
+    }
+
+    /// The questions of operators and of the expiry go by indexes, whatever the number of letters.
+    #[tokio::test]
+    async fn no_question_walks_over_all_letters_or_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = one_letter(&folder, Options::default()).await;
+        let file = rusqlite::Connection::open(store.path()).unwrap();
+        for (sql, index) in [
+            (groups::OF_ALL, "groups_open (open"),
+            (groups::OF_QUEUE, "groups_of_queue (qid=? AND open"),
+            (groups::OLDEST_OF_GROUP, "letters_group (gid=?)"),
+            (groups::OLDEST_OF_QUEUE, "letters_oldest (qid=?)"),
+            (lifecycle::EXPIRING, "letters_expiring (qid=? AND expires_at"),
+            (lifecycle::CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
+        ] {
+            let mut explain = file.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let parameters = vec![rusqlite::types::Null; explain.parameter_count()];
+            let mut rows = explain.query(rusqlite::params_from_iter(parameters)).unwrap();
+            let mut plan = Vec::new();
+            while let Some(row) = rows.next().unwrap() {
+                plan.push(row.get::<_, String>(3).unwrap());
+            }
+            assert_eq!(plan.len(), 1, "{sql}: {plan:?}");
+            assert!(plan[0].contains(index), "{sql}: {plan:?}");
+        }
+    }
+
+    /// A file of version 1 knew no groups: they are made when it is opened.
+    #[tokio::test]
+    async fn the_letters_of_an_old_file_are_put_into_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old.db");
+        let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1.db");
+        std::fs::write(&path, std::fs::read(fixture).unwrap()).unwrap();
+        let store = SqliteStore::open(&path, Options::default()).unwrap();
+        let groups =
+            store.groups(&GroupsRequest { limit: 10, ..GroupsRequest::default() }).await.unwrap().groups;
+        assert_eq!(groups.len(), 1);
+        let group = &groups[0];
+        assert_eq!((group.error_type.as_str(), group.message.as_str()), ("HttpError", "boom"));
+        assert_eq!((group.counts.of(LetterState::Retrying), group.blocked_behind), (1, 1));
+        check(&rusqlite::Connection::open(&path).unwrap());
+    }
+}

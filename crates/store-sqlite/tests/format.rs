@@ -12,8 +12,8 @@ use std::time::Duration;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
 use lazaret_core::store::{
-    Act, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, GrantFence, HandOff, Inbox, InboxClaim,
-    LetterStore, Limits, Locks, PauseScope, Placed, Placement,
+    Act, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, GrantFence, GroupsRequest, HandOff,
+    Inbox, InboxClaim, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Triage,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
@@ -157,6 +157,11 @@ async fn check(store: &SqliteStore) {
     assert_eq!(evicted, Letter { index: evicted.index, state: LetterState::Evicted, ..closed() });
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.open(), counts.sequences, counts.of(LetterState::Evicted)), (2, 1, 1));
+    let request = GroupsRequest { closed: true, limit: 10, ..GroupsRequest::default() };
+    let groups = store.groups(&request).await.unwrap().groups;
+    let group = groups.iter().find(|group| group.message == "boom").unwrap();
+    assert_eq!((group.counts.of(LetterState::Retrying), group.blocked_behind, groups.len()), (1, 1, 1));
+    assert_eq!((group.oldest, group.trend[23]), (Some(test_epoch()), 1));
     assert_eq!(store.attempt_notes(&queue(), &[partition()]).await.unwrap(), [note()]);
     let pauses = store.pauses(&"orders".into()).await.unwrap();
     assert_eq!((pauses[0].by.clone(), pauses[0].since, pauses.len()), (operator(), test_epoch(), 1));

@@ -10,8 +10,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::error::{Fault, Work};
 use crate::rows::time;
 
-/// How many groups are known at a time; beyond that all are forgotten and read again when they are needed (I7).
-const LIMIT: usize = 4096;
+/// How many groups are known at a time; beyond that all are forgotten and read again when they are needed (I7). In tests
+/// that is soon.
+const LIMIT: usize = if cfg!(test) { 3 } else { 4096 };
 
 /// The numbers of a group.
 #[derive(Clone, Debug)]

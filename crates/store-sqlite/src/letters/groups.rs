@@ -147,6 +147,17 @@ fn fill_heads(connection: &Connection, groups: &mut Groups) -> Work<()> {
     groups.write(connection)
 }
 
+pub(crate) const OF_ALL: &str =
+    select_group!("WHERE (open, gid) < (?1, ?2) AND open >= ?3 ORDER BY open DESC, gid DESC LIMIT ?4");
+pub(crate) const OF_QUEUE: &str = select_group!(
+    "WHERE (open, gid) < (?1, ?2) AND open >= ?3 AND qid = ?5 ORDER BY open DESC, gid DESC LIMIT ?4"
+);
+/// Letters are numbered as they come in, so the oldest has the lowest number.
+pub(crate) const OLDEST_OF_GROUP: &str =
+    "SELECT enqueued_at FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
+pub(crate) const OLDEST_OF_QUEUE: &str =
+    "SELECT enqueued_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
+
 /// A place in the list of groups: how many open letters the last one shown has, and its number.
 #[derive(Clone, Copy)]
 struct Place {
@@ -177,20 +188,12 @@ pub(crate) fn groups(connection: &Connection, now: i64, request: &GroupsRequest)
     let Place { open, gid } = after.unwrap_or(Place { open: i64::MAX, gid: i64::MAX });
     let (least, wanted) = (i64::from(!request.closed), rows_of(limit.saturating_add(1)));
     let mut found = match &request.queue {
-        None => {
-            let sql = select_group!(
-                "WHERE (open, gid) < (?1, ?2) AND open >= ?3 ORDER BY open DESC, gid DESC LIMIT ?4"
-            );
-            read_all(connection, sql, [open, gid, least, wanted])?
-        }
+        None => read_all(connection, OF_ALL, [open, gid, least, wanted])?,
         Some(queue) => {
             let Some(qid) = qid_of(connection, queue)? else {
                 return Ok(GroupsPage { groups: Vec::new(), next: None });
             };
-            let sql = select_group!(
-                "WHERE (open, gid) < (?1, ?2) AND open >= ?3 AND qid = ?5 ORDER BY open DESC, gid DESC LIMIT ?4"
-            );
-            read_all(connection, sql, [open, gid, least, wanted, qid])?
+            read_all(connection, OF_QUEUE, [open, gid, least, wanted, qid])?
         }
     };
     let more = found.len() > limit;
@@ -244,7 +247,6 @@ fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, facts: G
     for (count, stored) in counts.by_state.iter_mut().zip(facts.by_state) {
         *count = unsigned(stored)?;
     }
-    let oldest = "SELECT enqueued_at FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
     let latest = &facts.latest;
     Ok(Group {
         id: GroupId { queue, fingerprint: facts.fingerprint },
@@ -253,7 +255,7 @@ fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, facts: G
         message: latest.message.clone(),
         counts,
         blocked_behind: unsigned(facts.behind)?,
-        oldest: first_time(connection, oldest, gid)?,
+        oldest: first_time(connection, OLDEST_OF_GROUP, gid)?,
         first_seen: time(facts.first_seen),
         last_seen: time(facts.last_seen),
         trend: facts.trend.at(time(now)),
@@ -271,13 +273,12 @@ fn first_time(connection: &Connection, sql: &str, parameter: i64) -> Work<Option
 pub(crate) fn queues(connection: &Connection) -> Work<Vec<QueueSummary>> {
     let mut select = connection.prepare_cached("SELECT qid, name, idx FROM queues ORDER BY name")?;
     let mut rows = select.query([])?;
-    let oldest = "SELECT enqueued_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
     let mut queues = Vec::new();
     while let Some(row) = rows.next()? {
         let queue = QueueName::from(row.get::<_, String>(1)?);
         let used = is_used(row.get(2)?);
         if let Some(listing) = Listing::of(connection, &queue)?.filter(|_| used) {
-            let (counts, oldest) = (listing.counts()?, first_time(connection, oldest, row.get(0)?)?);
+            let (counts, oldest) = (listing.counts()?, first_time(connection, OLDEST_OF_QUEUE, row.get(0)?)?);
             queues.push(QueueSummary { queue, counts, oldest });
         }
     }

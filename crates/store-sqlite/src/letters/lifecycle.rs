@@ -17,6 +17,13 @@ use crate::rows::{Body, letter_id, limit as rows_of, nanos};
 /// How many letters are taken in hand at a time where all of them are wanted (I7).
 const PAGE: usize = 512;
 
+pub(crate) const EXPIRING: &str = select_found!(
+    ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2
+     AND (expires_at, lid) > (?3, ?4) ORDER BY expires_at, lid LIMIT ?5"
+);
+pub(crate) const CLOSED_BEFORE: &str =
+    select_found!("FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3");
+
 /// An open letter whose time has run out.
 struct Due {
     letter: Found,
@@ -146,10 +153,7 @@ impl Queue<'_> {
 
     /// The next open letters whose time has run out, the earliest first.
     fn expiring(&self, (expires_at, lid): (i64, i64)) -> Work<Vec<Due>> {
-        let mut select = self.connection.prepare_cached(select_found!(
-            ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2
-             AND (expires_at, lid) > (?3, ?4) ORDER BY expires_at, lid LIMIT ?5"
-        ))?;
+        let mut select = self.connection.prepare_cached(EXPIRING)?;
         let mut rows = select.query([self.facts.qid, self.now, expires_at, lid, rows_of(PAGE)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
@@ -181,9 +185,7 @@ impl Queue<'_> {
 
     /// Letters that were closed before this time, the earliest first.
     fn closed_before(&self, end: i64, limit: usize) -> Work<Vec<Found>> {
-        let mut select = self.connection.prepare_cached(select_found!(
-            "FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3"
-        ))?;
+        let mut select = self.connection.prepare_cached(CLOSED_BEFORE)?;
         let mut rows = select.query([self.facts.qid, end, rows_of(limit)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {

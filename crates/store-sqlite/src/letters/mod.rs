@@ -8,7 +8,7 @@ mod acts;
 pub(crate) mod groups;
 mod intake;
 mod leases;
-mod lifecycle;
+pub(crate) mod lifecycle;
 pub(crate) mod listing;
 pub(crate) mod query;
 

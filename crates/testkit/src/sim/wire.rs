@@ -1,6 +1,8 @@
 //! The way between one life of an engine and the store: requests and answers get lost or come late, the store goes
 //! away, and the engine may die at any call.
 
+mod triage;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -156,6 +158,7 @@ macro_rules! send {
         $self.call(stringify!($method), $late, async move { store.$method($(&$arg),*).await }).await
     }};
 }
+use send;
 
 #[async_trait]
 impl LetterStore for Wire {

@@ -1,10 +1,10 @@
 //! What people note on letters.
 
+use lazaret_core::LetterState;
 use lazaret_core::store::{Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, Settled, Store, Triage};
-use lazaret_core::{Letter, LetterState};
 
 use crate::suite::letters::Desk;
-use crate::suite::letters::bed::{kind, operator, resolve, seq};
+use crate::suite::letters::bed::{fail_again, ids, kind, operator, resolve};
 use crate::suite::secs;
 
 pub async fn a_new_payload_keeps_the_original<S: Store + Triage>(t: Desk<S>) {
@@ -92,9 +92,7 @@ pub async fn what_is_noted_on_a_letter_in_work_stays<S: Store + Triage>(t: Desk<
     t.change("1", Change::Comment("I look at it".into())).await.unwrap();
     t.change("1", Change::Assignee(Some("grace".into()))).await.unwrap();
     t.change("1", Change::ExpiresAt(Some(later))).await.unwrap();
-    t.settle(&claim, &claim.head, super::requeued(super::super::letters::requeue_of(&claim.head)))
-        .await
-        .unwrap();
+    t.settle(&claim, &claim.head, fail_again(&claim.head)).await.unwrap();
     let letter = t.get("1").await;
     assert_eq!((letter.comments.len(), letter.assignee.as_deref()), (1, Some("grace")));
     assert_eq!(letter.expires_at, Some(later));
@@ -115,8 +113,8 @@ pub async fn a_noted_head_was_touched_and_its_sequence_with_it<S: Store + Triage
     t.advance(secs(1));
     t.change("1", Change::Comment("seen".into())).await.unwrap();
     let heads = t.heads(10).await;
-    let order: Vec<&Letter> = heads.iter().collect();
-    assert_eq!(order.iter().map(|letter| &letter.sequence).collect::<Vec<_>>(), [&seq("b"), &seq("a")]);
+    assert_eq!(ids(&heads), ["2", "1"], "the longest untouched first");
+    assert_eq!(heads[1].last_touched_at, t.now());
 }
 
 pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store + Triage>(t: Desk<S>) {
