@@ -17,6 +17,7 @@
 
 mod audit;
 mod checkpoints;
+mod course;
 mod error;
 mod inbox;
 mod letters;
@@ -26,6 +27,7 @@ mod triage;
 
 pub use audit::{Actor, Audit, AuditEntry};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
+pub use course::{Course, PlanHasher, plan_hash};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use inbox::{Inbox, InboxClaim};
 pub use letters::{
