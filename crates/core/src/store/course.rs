@@ -218,7 +218,7 @@ impl Course {
         let Some(rate) = self.operation.conduct.rate else { return u64::MAX };
         let ahead = match self.next_at {
             // Slower than time lasts.
-            Some(Timestamp::MAX) => return 0,
+            Some(next) if next == Timestamp::MAX => return 0,
             Some(next) => nanos_between(now, next).max(0.0) * rate / NANOS,
             None => 0.0,
         };
