@@ -37,6 +37,7 @@ mod facts;
 mod inbox;
 mod letters;
 mod locks;
+mod operations;
 mod options;
 mod pauses;
 mod readers;

@@ -73,7 +73,7 @@ pub(crate) fn id_bytes(id: LetterId) -> [u8; 16] {
     id.as_uuid().into_bytes()
 }
 
-fn letter_id(bytes: &[u8]) -> Work<LetterId> {
+pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
     let uuid = Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))?;
     let mut text = Uuid::encode_buffer();
     let text = uuid.hyphenated().encode_lower(&mut text);

@@ -8,6 +8,8 @@
 //!   while the sequence may run by itself: `due` while nobody holds it, `busy` (when it can be claimed again) while
 //!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
 //! - `queues` and `counts` hold what is known of a queue as a whole; they change with the letters.
+//! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
+//!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
@@ -21,7 +23,7 @@ use crate::error::of_sqlite;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -33,7 +35,8 @@ const OPEN: &str = "open";
 
 /// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
 /// never changed.
-const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema/v1.sql"), concat!(include_str!("schema/v2/operations.sql"))];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 

@@ -82,7 +82,7 @@ impl SqliteStore {
     }
 
     /// Changes a queue, which is made if it is not there.
-    async fn change<T: Send + 'static>(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
         queue: &QueueName,

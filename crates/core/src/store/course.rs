@@ -1,5 +1,7 @@
 //! The rules by which every store moves an operation on: state, stage, stop rule and pace, as pure functions.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
@@ -55,6 +57,9 @@ fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Resu
 }
 
 impl Course {
+    /// When to ask again if letters are in work, or their sequences are.
+    pub const ASK_AGAIN: Duration = Duration::from_millis(500);
+
     /// A plan that begins to be carried out. `Invalid` for a conduct that makes no sense, `Conflict` for a plan that has
     /// expired. That a plan is carried out once is the store's to know.
     pub fn begin(
@@ -302,8 +307,6 @@ pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = LetterId>) ->
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::message::QueueName;
     use crate::store::PlanId;

@@ -2,7 +2,7 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for.
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`operations`] does it to many letters.
 
 mod acts;
 mod audit;
@@ -11,6 +11,7 @@ mod inbox;
 mod intake;
 mod leases;
 mod locks;
+mod operations;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub use audit::AUDIT_LIMIT;
 use audit::AuditLog;
 use inbox::InboxTable;
 use locks::LockTable;
+use operations::OperationTable;
 use queue::Queue;
 
 /// A store that lives in memory. Clones share what they hold.
@@ -74,13 +76,15 @@ struct State {
     checkpoints: BTreeMap<String, Checkpoint>,
     locks: LockTable,
     inbox: InboxTable,
+    operations: OperationTable,
     fences_forgotten: bool,
 }
 
-/// What a change to a queue needs besides the queue: the time, the audit, and whether fences hold.
+/// What a change to a queue needs besides the queue: the time, the audit, the operations, and whether fences hold.
 struct Step<'a> {
     now: Timestamp,
     audit: &'a mut AuditLog,
+    operations: &'a mut OperationTable,
     fences_hold: bool,
 }
 
@@ -147,7 +151,8 @@ impl State {
             self.queues.insert(name.clone(), Queue::new(name.clone(), paused.collect()));
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
-        (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })
+        let fences_hold = !self.fences_forgotten;
+        (queue, Step { now, audit: &mut self.audit, operations: &mut self.operations, fences_hold })
     }
 
     /// Tells every queue of the consumer that a sequence is paused, or no longer.
@@ -235,7 +240,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        self.change(&lease.queue, |queue, _| queue.release(lease));
+        self.change(&lease.queue, |queue, step| queue.release(lease, step));
         Ok(())
     }
 

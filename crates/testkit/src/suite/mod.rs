@@ -16,6 +16,7 @@ pub mod checkpoints;
 pub mod inbox;
 pub mod letters;
 pub mod locks;
+pub mod operations;
 pub mod source;
 
 use std::future::Future;
@@ -110,6 +111,10 @@ mod tests {
             include_str!("letters/crowds.rs"),
             include_str!("letters/acts.rs"),
             include_str!("letters/listing.rs"),
+            include_str!("operations/freezing.rs"),
+            include_str!("operations/commanding.rs"),
+            include_str!("operations/taking.rs"),
+            include_str!("operations/acting.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
             include_str!("inbox.rs"),
