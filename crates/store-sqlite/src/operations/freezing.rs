@@ -23,10 +23,10 @@ use crate::writer::Step;
 /// plan, the index of the first letter that is not part of it.
 const TABLES: &str = "
     CREATE TEMP TABLE IF NOT EXISTS selected (
-        lid INTEGER PRIMARY KEY, qid INTEGER, sid INTEGER, sequence TEXT, idx INTEGER, id BLOB, state INTEGER,
+        lid INTEGER PRIMARY KEY, qid INTEGER, sid INTEGER, sequence TEXT, place INTEGER, id BLOB, state INTEGER,
         enqueued INTEGER, exclusion INTEGER
     );
-    CREATE TEMP TABLE IF NOT EXISTS gaps (sid INTEGER PRIMARY KEY, idx INTEGER);
+    CREATE TEMP TABLE IF NOT EXISTS gaps (sid INTEGER PRIMARY KEY, place INTEGER);
     DELETE FROM temp.selected;
     DELETE FROM temp.gaps;
 ";
@@ -35,7 +35,7 @@ const TABLES: &str = "
 macro_rules! select_into {
     ($rest:literal) => {
         concat!(
-            "INSERT INTO temp.selected (lid, qid, sid, sequence, idx, id, state, enqueued) \
+            "INSERT INTO temp.selected (lid, qid, sid, sequence, place, id, state, enqueued) \
              SELECT lid, qid, sid, sequence, idx, id, state, enqueued_at FROM letters ",
             $rest
         )
@@ -162,7 +162,7 @@ fn exclude(connection: &Connection, request: &PlanRequest) -> Work<()> {
 /// to the first such letter.
 fn exclude_behind(connection: &Connection) -> Work<()> {
     connection.execute(
-        "INSERT INTO temp.gaps (sid, idx) SELECT sid, (
+        "INSERT INTO temp.gaps (sid, place) SELECT sid, (
              SELECT letters.idx FROM letters WHERE letters.sid = touched.sid AND NOT EXISTS (
                  SELECT 1 FROM temp.selected WHERE selected.lid = letters.lid AND exclusion IS NULL)
              ORDER BY letters.idx LIMIT 1)
@@ -171,7 +171,7 @@ fn exclude_behind(connection: &Connection) -> Work<()> {
     )?;
     connection.execute(
         "UPDATE temp.selected SET exclusion = ?1 WHERE exclusion IS NULL
-         AND idx > (SELECT gaps.idx FROM temp.gaps WHERE gaps.sid = selected.sid)",
+         AND place > (SELECT gaps.place FROM temp.gaps WHERE gaps.sid = selected.sid)",
         [number(Exclusion::Behind)],
     )?;
     Ok(())
@@ -225,11 +225,11 @@ fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO items (plan, ordinal, last, qid, sequence, letter, state)
          SELECT ?1, ordinal, max(ordinal) OVER (PARTITION BY sid), qid, sequence, id, state FROM (
-             SELECT *, row_number() OVER (ORDER BY born, name, start, sid, idx) - 1 AS ordinal FROM (
+             SELECT *, row_number() OVER (ORDER BY born, name, start, sid, place) - 1 AS ordinal FROM (
                  SELECT selected.*, queues.name, first_value(enqueued) OVER along AS born,
-                        first_value(idx) OVER along AS start
+                        first_value(place) OVER along AS start
                  FROM temp.selected JOIN queues USING (qid) WHERE exclusion IS NULL
-                 WINDOW along AS (PARTITION BY sid ORDER BY idx)))
+                 WINDOW along AS (PARTITION BY sid ORDER BY place)))
          ORDER BY ordinal",
     )?;
     insert.execute([bound(plan.0)])?;
