@@ -1,5 +1,7 @@
 //! A store that fails by a seed: before the effect, after it, late, or altogether.
 
+mod operations;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};

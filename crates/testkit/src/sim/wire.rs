@@ -1,6 +1,8 @@
 //! The way between one life of an engine and the store: requests and answers get lost or come late, the store goes
 //! away, and the engine may die at any call.
 
+mod operations;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
