@@ -39,6 +39,7 @@ mod facts;
 mod inbox;
 mod letters;
 mod locks;
+mod operations;
 mod options;
 mod pauses;
 mod readers;

@@ -11,6 +11,8 @@
 //!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
 //! - `queues` and `counts` hold what is known of a queue as a whole, `groups` what is known of the letters with one cause;
 //!   they change with the letters. A sequence names the group of its head, because all behind it are blocked by that.
+//! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
+//!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
@@ -47,7 +49,11 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v1.sql"), fill: |_| Ok(()) },
     Migration {
-        sql: concat!(include_str!("schema/v2/groups.sql"), include_str!("schema/v2/query.sql")),
+        sql: concat!(
+            include_str!("schema/v2/groups.sql"),
+            include_str!("schema/v2/operations.sql"),
+            include_str!("schema/v2/query.sql"),
+        ),
         fill: groups::fill,
     },
 ];

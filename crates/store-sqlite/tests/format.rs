@@ -12,8 +12,9 @@ use std::time::Duration;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
 use lazaret_core::store::{
-    Act, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, GrantFence, GroupsRequest, HandOff,
-    Inbox, InboxClaim, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Triage,
+    Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Conduct, Exclusion,
+    GrantFence, GroupsRequest, HandOff, Inbox, InboxClaim, LetterStore, Limits, Locks, OperationState,
+    Operations, PauseScope, Placed, Placement, PlanRequest, Selection, Triage, plan_hash,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
@@ -145,6 +146,40 @@ async fn fill(store: &SqliteStore) {
     LetterStore::claim(store, &queue(), &"~x:00ff6b".into(), "worker", HOUR).await.unwrap().unwrap();
 }
 
+/// What the second version added.
+async fn fill_operations(store: &SqliteStore) {
+    let request = PlanRequest {
+        action: Action::Evict,
+        selection: Selection::Letters(vec![(queue(), bare().id), (queue(), closed().id)]),
+        valid_for: HOUR,
+        max_letters: 10,
+    };
+    let plan = store.freeze(&request, &operator()).await.unwrap();
+    let id = store.begin(plan.id, &conduct(), &operator()).await.unwrap().id;
+    store.command(id, Command::Approve, &Actor::new("bob", "api", "looks right")).await.unwrap();
+}
+
+fn conduct() -> Conduct {
+    Conduct { start_at: Some(test_epoch() + HOUR), needs_approval: true, ..Conduct::default() }
+}
+
+async fn check_operations(store: &SqliteStore) {
+    let operation = store.operations(None, 10).await.unwrap().operations.remove(0);
+    assert_eq!((operation.action, operation.state), (Action::Evict, OperationState::Scheduled));
+    assert_eq!((operation.conduct, operation.by, operation.letters), (conduct(), operator(), 1));
+    assert_eq!(operation.approved_by, Some(Actor::new("bob", "api", "looks right")));
+    assert_eq!((operation.created_at, operation.ended_at), (test_epoch(), None));
+    let plan = store.plan(operation.plan).await.unwrap().unwrap();
+    assert_eq!((plan.letters, plan.expires_at), (1, test_epoch() + HOUR));
+    assert_eq!(plan.excluded, [(Exclusion::Closed, 1)]);
+    assert_eq!(plan.hash, plan_hash(Action::Evict, [bare().id]));
+    let item = store.items(operation.id, 0, 10).await.unwrap().remove(0);
+    assert_eq!((item.queue, item.letter, item.outcome), (queue(), bare().id, None));
+    let taken = store.take(&queue(), "worker", HOUR, 10).await.unwrap();
+    assert_eq!(taken.again_at, Some(test_epoch() + HOUR));
+    assert_eq!(store.command(operation.id, Command::Cancel, &operator()).await.unwrap().skipped, 1);
+}
+
 /// Checks that what [`fill`] has written is there, and that the store works on with it.
 async fn check(store: &SqliteStore) {
     let letters = store.sequence(&queue(), &"~x:00ff6b".into(), 0, 10).await.unwrap();
@@ -172,9 +207,9 @@ async fn check(store: &SqliteStore) {
     assert_eq!(claim, InboxClaim::Done);
     let audit: Vec<String> =
         store.audit(0, 10).await.unwrap().into_iter().map(|entry| entry.action).collect();
-    assert_eq!(audit, ["evict", "pause"]);
+    assert_eq!(audit[..2], ["evict", "pause"]);
     let verified = store.verify_audit().await.unwrap();
-    assert_eq!((verified.intact, verified.broken), (2, None));
+    assert_eq!((verified.intact, verified.broken), (audit.len() as u64, None));
     let due: Option<Timestamp> = store.next_due(&queue()).await.unwrap();
     assert_eq!(due, Some(test_epoch() + HOUR), "it is leased until then");
     let opened = store.opened_since(&queue(), 0, 10).await.unwrap();
@@ -193,6 +228,8 @@ async fn what_the_current_version_writes_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
+    fill_operations(&store).await;
+    check_operations(&store).await;
     check(&store).await;
 }
 
@@ -202,7 +239,11 @@ async fn the_files_of_every_version_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("old.db");
         std::fs::write(&copy, std::fs::read(fixture(version)).unwrap()).unwrap();
-        check(&SqliteStore::open(&copy, options()).unwrap()).await;
+        let store = SqliteStore::open(&copy, options()).unwrap();
+        if version >= 2 {
+            check_operations(&store).await;
+        }
+        check(&store).await;
     }
 }
 
@@ -223,6 +264,7 @@ async fn write_fixture(target: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
+    fill_operations(&store).await;
     let file = rusqlite::Connection::open(store.path()).unwrap();
     file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
     let small = rusqlite::Connection::open(target).unwrap();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lazaret_core::Clock;
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Desk};
+use lazaret_testkit::suite::operations;
 use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
 
 /// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
@@ -38,6 +39,11 @@ mod on_threads {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn many_workers_never_share_a_sequence() {
         letters::many_workers_never_share_a_sequence(desk().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_takers_never_share_a_letter() {
+        operations::many_takers_never_share_a_letter(desk().await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -18,6 +18,7 @@
 mod audit;
 mod changes;
 mod checkpoints;
+mod course;
 mod error;
 mod inbox;
 mod letters;
@@ -29,6 +30,7 @@ mod triage;
 pub use audit::{Actor, Audit, AuditEntry};
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
+pub use course::{Course, PlanHasher, plan_hash};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use inbox::{Inbox, InboxClaim};
 pub use letters::{

@@ -2,8 +2,8 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`query`] finds letters for them,
-//! [`groups`] and [`lifecycle`] stand behind the operators' side in [`triage`].
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`operations`] does it to many letters,
+//! [`query`] finds letters, [`groups`] and [`lifecycle`] stand behind the operators' side in [`triage`].
 
 mod acts;
 mod audit;
@@ -14,6 +14,7 @@ mod intake;
 mod leases;
 mod lifecycle;
 mod locks;
+mod operations;
 mod query;
 mod queue;
 mod triage;
@@ -37,6 +38,7 @@ pub use audit::AUDIT_LIMIT;
 use audit::AuditLog;
 use inbox::InboxTable;
 use locks::LockTable;
+use operations::OperationTable;
 use queue::Queue;
 
 /// A store that lives in memory. Clones share what they hold.
@@ -82,13 +84,15 @@ struct State {
     checkpoints: BTreeMap<String, Checkpoint>,
     locks: LockTable,
     inbox: InboxTable,
+    operations: OperationTable,
     fences_forgotten: bool,
 }
 
-/// What a change to a queue needs besides the queue: the time, the audit, and whether fences hold.
+/// What a change to a queue needs besides the queue: the time, the audit, the operations, and whether fences hold.
 struct Step<'a> {
     now: Timestamp,
     audit: &'a mut AuditLog,
+    operations: &'a mut OperationTable,
     fences_hold: bool,
 }
 
@@ -156,7 +160,8 @@ impl State {
             self.queues.insert(name.clone(), queue);
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
-        (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })
+        let fences_hold = !self.fences_forgotten;
+        (queue, Step { now, audit: &mut self.audit, operations: &mut self.operations, fences_hold })
     }
 
     /// Tells every queue of the consumer that a sequence is paused, or no longer.
@@ -242,7 +247,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        self.change(&lease.queue, |queue, _| queue.release(lease));
+        self.change(&lease.queue, |queue, step| queue.release(lease, step));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
-    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, Result, StoreError,
+    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, OperationId, Result, StoreError,
 };
 use lazaret_core::{Fingerprint, MessageId, Partition, QueueName, SequenceId};
 
@@ -69,6 +69,8 @@ pub(super) struct LeaseRow {
     pub(super) until: Timestamp,
     /// Whether it was taken by `claim`: a replay runs letters in any state.
     pub(super) replay: bool,
+    /// The operation for which it was taken.
+    pub(super) operation: Option<OperationId>,
 }
 
 #[derive(Default)]

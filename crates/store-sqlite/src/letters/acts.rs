@@ -35,7 +35,7 @@ impl Queue<'_> {
         Ok(changed)
     }
 
-    pub(super) fn find(&self, id: LetterId) -> Work<Option<(Found, SequenceId)>> {
+    pub(crate) fn find(&self, id: LetterId) -> Work<Option<(Found, SequenceId)>> {
         let mut select = self
             .connection
             .prepare_cached(select_found!(", sequence FROM letters WHERE id = ?1 AND qid = ?2"))?;
@@ -151,7 +151,7 @@ impl Queue<'_> {
             ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
         let rows = select
-            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(11)?, SequenceRow::read(row)?)))?;
+            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(12)?, SequenceRow::read(row)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

@@ -38,10 +38,10 @@ pub(crate) struct SequenceRow {
     sid: i64,
     name: SequenceId,
     count: i64,
-    head_index: i64,
+    pub(crate) head_index: i64,
     /// When the head may run by itself; `None` when it may not.
     head_due: Option<i64>,
-    paused: bool,
+    pub(crate) paused: bool,
     lease: Option<LeaseRow>,
     /// What of it the group of its head has counted.
     counted: Option<Blocked>,
@@ -53,14 +53,16 @@ struct LeaseRow {
     until: i64,
     /// Whether it was taken by `claim`: a replay runs letters in any state.
     replay: bool,
+    /// The operation for which it was taken.
+    operation: Option<i64>,
 }
 
 /// What a decision about a letter needs to know of it.
-struct Found {
-    lid: i64,
+pub(crate) struct Found {
+    pub(crate) lid: i64,
     id: [u8; 16],
-    index: i64,
-    state: LetterState,
+    pub(crate) index: i64,
+    pub(crate) state: LetterState,
     due_at: Option<i64>,
     enqueued_at: i64,
     touched_at: i64,
@@ -117,7 +119,7 @@ macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
             "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay, \
-             head_gid ",
+             lease_operation, head_gid ",
             $rest
         )
     };
@@ -127,12 +129,16 @@ use select_sequence;
 impl SequenceRow {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let lease = match row.get(7)? {
-            Some(fence) => {
-                Some(LeaseRow { owner: row.get(6)?, fence, until: row.get(8)?, replay: row.get(9)? })
-            }
+            Some(fence) => Some(LeaseRow {
+                owner: row.get(6)?,
+                fence,
+                until: row.get(8)?,
+                replay: row.get(9)?,
+                operation: row.get(10)?,
+            }),
             None => None,
         };
-        let (count, head_gid): (i64, Option<i64>) = (row.get(2)?, row.get(10)?);
+        let (count, head_gid): (i64, Option<i64>) = (row.get(2)?, row.get(11)?);
         Ok(Self {
             sid: row.get(0)?,
             name: SequenceId::new(row.get::<_, Arc<str>>(1)?),
@@ -145,13 +151,18 @@ impl SequenceRow {
         })
     }
 
-    fn is_leased(&self, now: i64) -> bool {
+    pub(crate) fn is_leased(&self, now: i64) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.until > now)
     }
 
     /// Whether somebody works on a letter: it is at or before the head, so a change to it is not theirs any more.
     fn is_in_work(&self, letter: &Found, now: i64) -> bool {
         self.is_leased(now) && letter.index <= self.head_index
+    }
+
+    /// The operation for which the row is leased now.
+    pub(crate) fn operation(&self, now: i64) -> Option<i64> {
+        self.lease.as_ref().filter(|lease| lease.until > now)?.operation
     }
 
     /// Under which times the row stands in the indexes for the scheduler.
@@ -164,7 +175,10 @@ impl SequenceRow {
 }
 
 /// The first row of a query, read by a function that may find it corrupt.
-fn first<T>(mut rows: rusqlite::Rows<'_>, read: impl FnOnce(&Row<'_>) -> Work<T>) -> Work<Option<T>> {
+pub(crate) fn first<T>(
+    mut rows: rusqlite::Rows<'_>,
+    read: impl FnOnce(&Row<'_>) -> Work<T>,
+) -> Work<Option<T>> {
     rows.next()?.map(read).transpose()
 }
 
@@ -174,7 +188,7 @@ impl Queue<'_> {
     }
 
     /// The row of a sequence, if it is open.
-    fn sequence(&self, name: &SequenceId) -> Work<Option<SequenceRow>> {
+    pub(crate) fn sequence(&self, name: &SequenceId) -> Work<Option<SequenceRow>> {
         let mut select = self
             .connection
             .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND name = ?2"))?;
@@ -265,7 +279,8 @@ impl Queue<'_> {
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
-             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, due = ?10, busy = ?11, head_gid = ?12 WHERE sid = ?1",
+             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
+             head_gid = ?13 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -277,6 +292,7 @@ impl Queue<'_> {
             lease.map(|lease| lease.fence),
             lease.map(|lease| lease.until),
             lease.map(|lease| lease.replay),
+            lease.and_then(|lease| lease.operation),
             due,
             busy,
             head.gid,
@@ -289,8 +305,8 @@ impl Queue<'_> {
         let (due, busy) = row.keys();
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
-            "UPDATE sequences SET lease_owner = ?2, lease_fence = ?3, lease_until = ?4, lease_replay = ?5, due = ?6,
-             busy = ?7 WHERE sid = ?1",
+            "UPDATE sequences SET lease_owner = ?2, lease_fence = ?3, lease_until = ?4, lease_replay = ?5,
+             lease_operation = ?6, due = ?7, busy = ?8 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -298,6 +314,7 @@ impl Queue<'_> {
             lease.map(|lease| lease.fence),
             lease.map(|lease| lease.until),
             lease.map(|lease| lease.replay),
+            lease.and_then(|lease| lease.operation),
             due,
             busy,
         ])?;

@@ -1,6 +1,7 @@
 //! The way between one life of an engine and the store: requests and answers get lost or come late, the store goes
 //! away, and the engine may die at any call.
 
+mod operations;
 mod triage;
 
 use std::future::Future;

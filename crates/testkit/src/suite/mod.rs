@@ -17,6 +17,7 @@ pub mod checkpoints;
 pub mod inbox;
 pub mod letters;
 pub mod locks;
+pub mod operations;
 pub mod source;
 pub mod triage;
 
@@ -123,6 +124,10 @@ mod tests {
             include_str!("triage/purge.rs"),
             include_str!("triage/expiry.rs"),
             include_str!("triage/payloads.rs"),
+            include_str!("operations/freezing.rs"),
+            include_str!("operations/commanding.rs"),
+            include_str!("operations/taking.rs"),
+            include_str!("operations/acting.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
             include_str!("inbox.rs"),
