@@ -176,6 +176,11 @@ impl Body {
         self.history.push(attempt);
     }
 
+    /// The reason of the cause, as it stands in a column of its own.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.cause.as_ref().map(|cause| cause.reason.as_str())
+    }
+
     pub(crate) fn encode(&self) -> Work<Vec<u8>> {
         let mut bytes = vec![BODY_VERSION];
         serde_json::to_writer(&mut bytes, self)
@@ -263,8 +268,11 @@ macro_rules! letter_columns {
     };
 }
 
-/// A query for whole letters, as [`read_letter`] expects them.
+/// A query for whole letters, as [`read_letter`] expects them; `light` ones come without key, headers and payload.
 macro_rules! select_letter {
+    (light $rest:literal) => {
+        concat!("SELECT ", crate::rows::letter_columns!(), ", NULL, NULL, NULL FROM letters ", $rest)
+    };
     ($rest:literal) => {
         concat!(
             "SELECT ",
@@ -357,8 +365,8 @@ pub(crate) fn insert_letter(
     let mut insert = connection.prepare_cached(concat!(
         "INSERT INTO letters (qid, sid, ",
         letter_columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-         ?22)"
+        ", reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
+         ?21, ?22, ?23)"
     ))?;
     insert.execute(params![
         qid,
@@ -383,6 +391,7 @@ pub(crate) fn insert_letter(
         message.id.as_str(),
         message.event_type.as_deref(),
         body.encode()?,
+        body.reason(),
     ])?;
     let mut insert = connection
         .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;

@@ -2,6 +2,7 @@
 //!
 //! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the rows, which are
 //!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`.
+//!   `reason` repeats what stands in the body, for queries; whoever changes the cause there changes it, too.
 //! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so a letter that is tried
 //!   again and again is written again and again without them.
 //! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
@@ -21,7 +22,7 @@ use crate::error::of_sqlite;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -33,7 +34,7 @@ const OPEN: &str = "open";
 
 /// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
 /// never changed.
-const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql"), concat!(include_str!("schema/v2/query.sql"))];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 

@@ -67,9 +67,9 @@ impl Display for Term {
 fn named(f: &mut Formatter<'_>, prefix: &str, name: &str, any: &[Text]) -> fmt::Result {
     f.write_str(prefix)?;
     if name.contains(':') {
-        quoted(f, name)?
+        quoted(f, name)?;
     } else {
-        plain_or_quoted(f, name)?
+        plain_or_quoted(f, name)?;
     }
     f.write_str(":")?;
     list(f, any, ",", |_| false)

@@ -2,7 +2,7 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for.
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`query`] finds letters for them.
 
 mod acts;
 mod audit;
@@ -11,10 +11,13 @@ mod inbox;
 mod intake;
 mod leases;
 mod locks;
+#[cfg_attr(not(test), expect(dead_code, reason = "called by the store's side of triage"))]
+mod query;
 mod queue;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +72,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<QueueName, Queue>,
+    /// The number of the last letter that was taken in.
+    last_arrival: Arc<AtomicU64>,
     pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
     audit: AuditLog,
     checkpoints: BTreeMap<String, Checkpoint>,
@@ -144,7 +149,8 @@ impl State {
                 PauseScope::Sequence(sequence) => Some(sequence.clone()),
                 _ => None,
             });
-            self.queues.insert(name.clone(), Queue::new(name.clone(), paused.collect()));
+            let queue = Queue::new(name.clone(), paused.collect(), self.last_arrival.clone());
+            self.queues.insert(name.clone(), queue);
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
         (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })

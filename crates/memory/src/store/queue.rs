@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
@@ -20,6 +22,10 @@ pub(super) struct Queue {
     pub(super) name: QueueName,
     /// Every letter, open or closed.
     pub(super) letters: BTreeMap<LetterId, Box<Letter>>,
+    /// Every letter by a number that grows with each letter taken into the store, whatever its queue.
+    pub(super) arrivals: BTreeMap<u64, LetterId>,
+    /// The last of these numbers.
+    last_arrival: Arc<AtomicU64>,
     pub(super) open: BTreeMap<SequenceId, Row>,
     pub(super) paused: BTreeSet<SequenceId>,
     /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
@@ -99,10 +105,12 @@ pub(super) fn due_of(letter: &Letter) -> Option<Timestamp> {
 }
 
 impl Queue {
-    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>) -> Self {
+    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>, last_arrival: Arc<AtomicU64>) -> Self {
         Self {
             name,
             letters: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            last_arrival,
             open: BTreeMap::new(),
             paused,
             due: BTreeSet::new(),
@@ -134,6 +142,9 @@ impl Queue {
     /// Stores a new letter and counts it.
     pub(super) fn store(&mut self, letter: Letter) {
         self.by_state[letter.state as usize] += 1;
+        // The store's lock is held: no two letters come at once.
+        let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
+        self.arrivals.insert(arrival, letter.id);
         self.letters.insert(letter.id, Box::new(letter));
     }
 

@@ -212,7 +212,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = coalesce(first_failed_at, ?9),
-             last_failed_at = coalesce(?9, last_failed_at), body = ?10 WHERE lid = ?1",
+             last_failed_at = coalesce(?9, last_failed_at), body = ?10, reason = ?11 WHERE lid = ?1",
         )?;
         update.execute(params![
             head.lid,
@@ -225,6 +225,7 @@ impl Queue<'_> {
             requeue.poison,
             failed_at,
             body.encode()?,
+            body.reason(),
         ])?;
         row.lease = None;
         self.refresh(&mut row)?;

@@ -1,12 +1,15 @@
 //! One queue inside a transaction: its sequence rows, and what every change to a letter has to keep in line.
 //!
 //! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, and
-//! [`listing`] answers questions. Nothing here walks over all letters.
+//! [`listing`] answers questions. Nothing of it walks over all letters; [`query`], which finds letters by what is known
+//! of them, looks at a bounded number of them at a time.
 
 mod acts;
 mod intake;
 mod leases;
 pub(crate) mod listing;
+#[cfg_attr(not(test), expect(dead_code, reason = "called by the store's side of triage"))]
+pub(crate) mod query;
 
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@
 //! Each case is a function that takes a fresh bed (a backend, a clock, helpers) and panics when a promise is broken.
 //! The macros make one `#[tokio::test]` per case: [`store_test_suite!`](crate::store_test_suite),
 //! [`checkpoints_test_suite!`](crate::checkpoints_test_suite), [`locks_test_suite!`](crate::locks_test_suite),
-//! [`inbox_test_suite!`](crate::inbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
+//! [`inbox_test_suite!`](crate::inbox_test_suite), [`find_test_suite!`](crate::find_test_suite) and
+//! [`source_test_suite!`](crate::source_test_suite).
 //!
 //! A case whose name begins with a letter and a number comes from the catalogues that Lazaret was built from: `q` and
 //! `x` from Axon's sequenced dead-letter queue and the holes in its suite, `h`, `i` and `k` from its component,
@@ -17,6 +18,7 @@ pub mod inbox;
 pub mod letters;
 pub mod locks;
 pub mod source;
+pub mod triage;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -97,8 +99,13 @@ mod tests {
     fn every_case_stands_in_a_list() {
         let lists =
             [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
-        let lists =
-            [lists.concat(), include_str!("inbox.rs").into(), include_str!("source.rs").into()].concat();
+        let lists = [
+            &lists.concat(),
+            include_str!("inbox.rs"),
+            include_str!("source.rs"),
+            include_str!("triage/find.rs"),
+        ]
+        .concat();
         let files = [
             include_str!("letters/queue.rs"),
             include_str!("letters/holes.rs"),
@@ -114,6 +121,7 @@ mod tests {
             include_str!("locks.rs"),
             include_str!("inbox.rs"),
             include_str!("source.rs"),
+            include_str!("triage/find.rs"),
         ];
         let mut cases = 0;
         for file in files {
