@@ -35,6 +35,7 @@ mod checkpoints;
 mod error;
 mod facts;
 mod inbox;
+mod inbox_source;
 mod letters;
 mod locks;
 mod options;
@@ -46,6 +47,7 @@ mod store;
 mod writer;
 
 pub use audit::AuditCheck;
+pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
 pub use options::{Durability, Options};
 pub use schema::FORMAT_VERSION;
 pub use store::SqliteStore;

@@ -7,6 +7,8 @@
 //! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
 //!   while the sequence may run by itself: `due` while nobody holds it, `busy` (when it can be claimed again) while
 //!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
+//! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
+//!   `consumed_posts` their ids for a while after that.
 //! - `queues` and `counts` hold what is known of a queue as a whole; they change with the letters.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
@@ -21,7 +23,7 @@ use crate::error::of_sqlite;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -33,7 +35,8 @@ const OPEN: &str = "open";
 
 /// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
 /// never changed.
-const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema/v1.sql"), concat!(include_str!("schema/v2/inbox_source.sql"))];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 
