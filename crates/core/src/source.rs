@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use async_trait::async_trait;
 
 use crate::message::{Message, Partition, Position};
+use crate::store::StoreError;
 
 pub use new_message::NewMessage;
 
@@ -86,6 +87,14 @@ impl SourceError {
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "source failed: {}", self.context)
+    }
+}
+
+/// A source that keeps something in a store fails with it. What may pass for the store may pass for the source.
+impl From<StoreError> for SourceError {
+    fn from(error: StoreError) -> Self {
+        let (temporary, context) = (error.kind().is_temporary(), error.to_string());
+        Self { temporary, context, source: Some(error.into()) }
     }
 }
 

@@ -269,4 +269,18 @@ mod tests {
         assert_eq!(bed.open().len(), SLOTS as usize);
         assert_eq!(bed.open().len(), MARKS, "what has room stays");
     }
+
+    #[test]
+    fn nobody_without_a_mark_becomes_alone_by_half_a_clearing() {
+        let bed = Bed::new();
+        for slot in 0..SLOTS as usize {
+            bed.enter(slot, &format!("m-{slot}"));
+        }
+        let before = bed.snapshot();
+        bed.open();
+        // All slots but the last were cleared, whose message found no room for a mark.
+        bed.restore(&before, head::GENERATION..head::GENERATION + 1);
+        bed.restore(&before, before.len() - layout::RECORD..before.len());
+        assert!(bed.open().iter().all(|(_, crashes)| *crashes == 0));
+    }
 }

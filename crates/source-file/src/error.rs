@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use lazaret_core::source::SourceError;
-use lazaret_core::store::StoreError;
 
 /// What is wrong with the file.
 #[derive(Debug)]
@@ -53,15 +52,4 @@ impl From<Trouble> for SourceError {
             }
         }
     }
-}
-
-/// What the store says, in the words of a source.
-pub(crate) fn of_store(error: StoreError, what: &str) -> SourceError {
-    let context = format!("{what}: {error}");
-    let told = if error.kind().is_temporary() {
-        SourceError::temporary(context)
-    } else {
-        SourceError::permanent(context)
-    };
-    told.with_source(error)
 }

@@ -12,7 +12,7 @@ use lazaret_core::store::{Anchor, Checkpoints};
 use lazaret_core::{Message, Partition, Position, StreamName};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::error::{Trouble, of_store};
+use crate::error::Trouble;
 use crate::options::Options;
 use crate::place::{HEAD, Place};
 use crate::reader::{Look, Reader, Taken};
@@ -65,7 +65,7 @@ impl FileSource {
         options: Options,
     ) -> Result<Self, SourceError> {
         let (path, name) = (path.as_ref().to_owned(), name.into());
-        let stored = checkpoints.load(&name).await.map_err(|error| of_store(error, "the checkpoint"))?;
+        let stored = checkpoints.load(&name).await?;
         let place = match stored.and_then(|checkpoint| checkpoint.processed) {
             None => None,
             Some(anchor) => Some(Place::from_token(&anchor.token).map_err(|why| {
@@ -219,8 +219,7 @@ impl Source for FileSource {
                 continue;
             }
             let anchor = Anchor { token: place.to_token(&self.head), at: Timestamp::now() };
-            let saved = self.checkpoints.save_processed(&self.name, anchor, None).await;
-            saved.map_err(|error| of_store(error, "the checkpoint"))?;
+            self.checkpoints.save_processed(&self.name, anchor, None).await?;
             self.committed = place;
         }
         Ok(())

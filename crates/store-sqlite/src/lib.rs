@@ -37,6 +37,7 @@ mod checkpoints;
 mod error;
 mod facts;
 mod inbox;
+mod inbox_source;
 mod letters;
 mod locks;
 mod operations;
@@ -52,6 +53,7 @@ mod walk;
 mod writer;
 
 pub use audit::AuditCheck;
+pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
 pub use options::{Durability, Options};
 pub use schema::FORMAT_VERSION;
 pub use store::SqliteStore;

@@ -81,7 +81,7 @@ pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
 }
 
 /// Headers as bytes: for each its name and its value, each with its length in front. `None` when there are none.
-fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
+pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     if headers.is_empty() {
         return None;
     }
@@ -95,7 +95,8 @@ fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
+/// Headers that were stored.
+pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
     let corrupt = || Fault::Corrupt("the headers of a letter end too early".into());
     let mut part = || -> Work<Option<&[u8]>> {
         if bytes.is_empty() {

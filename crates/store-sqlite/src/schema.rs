@@ -13,6 +13,8 @@
 //!   they change with the letters. A sequence names the group of its head, because all behind it are blocked by that.
 //! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
 //!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
+//! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
+//!   `consumed_posts` their ids for a while after that.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
@@ -53,6 +55,7 @@ const MIGRATIONS: &[Migration] = &[
             include_str!("schema/v2/groups.sql"),
             include_str!("schema/v2/operations.sql"),
             include_str!("schema/v2/query.sql"),
+            include_str!("schema/v2/inbox_source.sql"),
         ),
         fill: groups::fill,
     },

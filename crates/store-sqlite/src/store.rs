@@ -15,6 +15,7 @@ use lazaret_core::store::{
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
 use crate::error::Work;
+use crate::inbox_source::Bells;
 use crate::letters::Queue;
 use crate::letters::listing::{Cursor, Listing};
 use crate::options::Options;
@@ -40,6 +41,7 @@ struct Shared {
     path: PathBuf,
     writer: writer::Handle,
     readers: readers::Handle,
+    bells: Bells,
 }
 
 impl SqliteStore {
@@ -56,12 +58,17 @@ impl SqliteStore {
             StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for the writer")
                 .with_source(error)
         })?;
-        Ok(Self { shared: Arc::new(Shared { path, writer, readers }) })
+        Ok(Self { shared: Arc::new(Shared { path, writer, readers, bells: Bells::default() }) })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.shared.path
+    }
+
+    /// Who is told when something is posted to an inbox.
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.shared.bells
     }
 
     /// Has the writer do something.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
+use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Conduct, Exclusion,
     GrantFence, GroupsRequest, HandOff, Inbox, InboxClaim, LetterStore, Limits, Locks, OperationState,
@@ -19,7 +20,7 @@ use lazaret_core::store::{
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
 };
-use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore};
+use lazaret_store_sqlite::{FORMAT_VERSION, InboxOptions, Options, Posted, SqliteStore};
 use lazaret_testkit::ManualClock;
 use lazaret_testkit::clock::test_epoch;
 
@@ -144,6 +145,50 @@ async fn fill(store: &SqliteStore) {
     store.acquire("leader", "pod-1", HOUR).await.unwrap().unwrap();
     Inbox::done(store, &queue(), &"evt-0".into(), "pod-1", HOUR).await.unwrap();
     LetterStore::claim(store, &queue(), &"~x:00ff6b".into(), "worker", HOUR).await.unwrap().unwrap();
+    fill_inbox(store).await;
+}
+
+fn posts() -> Vec<NewMessage> {
+    let headers = [("tenant", "acme"), ("empty", "")].into_iter().collect();
+    let full = NewMessage {
+        id: Some("post-1".into()),
+        key: Some(vec![0, 255].into()),
+        event_type: Some("OrderPlaced".into()),
+        headers,
+        payload: Some(vec![0, 159, 146, 150].into()),
+        content_type: Some("application/json".into()),
+        timestamp: Some(test_epoch() - Duration::from_nanos(1)),
+        correlation: Some("corr-1".into()),
+        undecodable: Some("not JSON".into()),
+    };
+    let consumed = NewMessage { id: Some("post-0".into()), ..NewMessage::default() };
+    let bare = NewMessage { timestamp: Some(test_epoch()), ..NewMessage::default() };
+    vec![consumed, full, bare]
+}
+
+/// Posts messages of which the first is consumed and the last is settled. Since version 2.
+async fn fill_inbox(store: &SqliteStore) {
+    let inbox = store.inbox_log("orders", InboxOptions::default());
+    inbox.post(posts()).await.unwrap();
+    let mut source = inbox.source();
+    source.next().await.unwrap();
+    let position = Some(Position::new(0, 0));
+    let commit = Commit { partition: source.partition(), position, settled_beyond: vec![2..=2] };
+    source.commit(vec![commit]).await.unwrap();
+}
+
+async fn check_inbox(store: &SqliteStore) {
+    let inbox = store.inbox_log("orders", InboxOptions::default());
+    let mut source = inbox.source();
+    let SourceEvent::Assigned(assigned) = source.next().await.unwrap() else { panic!("assigned first") };
+    assert_eq!(assigned[0].settled, [2..=2]);
+    let SourceEvent::Messages(messages) = source.next().await.unwrap() else { panic!("then messages") };
+    let place = |offset: u64, new: NewMessage| new.at("orders".into(), Position::new(0, offset));
+    let expected: Vec<Message> = (0..).zip(posts()).skip(1).map(|(offset, new)| place(offset, new)).collect();
+    assert_eq!(messages, expected);
+    let posted = inbox.post(posts()).await.unwrap();
+    assert!(matches!(&posted[0], Posted::Known { position, .. } if position.offset == 0));
+    assert!(matches!(&posted[2], Posted::Taken { position, .. } if position.offset == 3));
 }
 
 /// What the second version added.
@@ -231,6 +276,7 @@ async fn what_the_current_version_writes_it_reads() {
     fill_operations(&store).await;
     check_operations(&store).await;
     check(&store).await;
+    check_inbox(&store).await;
 }
 
 #[tokio::test]
@@ -244,6 +290,10 @@ async fn the_files_of_every_version_are_read() {
             check_operations(&store).await;
         }
         check(&store).await;
+        if version < 2 {
+            fill_inbox(&store).await;
+        }
+        check_inbox(&store).await;
     }
 }
 
