@@ -24,6 +24,10 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seeds N   how many seeds
                                --seed S    this seed only
                                --from S    begin with this seed
+  torture [ARGUMENTS]        kill a consumer over and over and check what it leaves behind; it gets all arguments
+                               --kills N      how often, 200 unless given
+                               --messages N   how many messages, 100000 unless given
+                               --seed S       this seed
   bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
                                --json FILE   write the results there too
                                --quick       fewer and shorter measurements
@@ -73,6 +77,7 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             Ok(())
         }
         ("sim", _) => pass_on::simulation(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
         ("bench", _) => pass_on::benchmark(rest).run().map(|_| ()).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("deps", []) => dependencies::check().map_err(Failed::Check),

@@ -8,6 +8,11 @@ pub(crate) fn simulation(arguments: &[String]) -> Cargo {
     Cargo::new("run --release -p lazaret-testkit --bin sim --").with_arguments(arguments)
 }
 
+/// The kill loop.
+pub(crate) fn torture(arguments: &[String]) -> Cargo {
+    Cargo::new("run --release -p lazaret-torture -- drive").with_arguments(arguments.iter().cloned())
+}
+
 /// A benchmark, by default the one of the core.
 pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     let (name, rest) = match arguments.split_first() {
@@ -29,6 +34,12 @@ mod tests {
     fn the_simulation_gets_its_arguments() {
         let call = simulation(&words("--release --seeds 300"));
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-testkit --bin sim -- --seeds 300");
+    }
+
+    #[test]
+    fn the_kill_loop_gets_its_arguments() {
+        let call = torture(&words("--kills 15"));
+        assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- drive --kills 15");
     }
 
     #[test]

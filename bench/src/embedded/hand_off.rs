@@ -146,7 +146,7 @@ async fn bare_rate(disk: &Disk, letters: usize, group: usize) -> f64 {
             bytes.extend_from_slice(letter.message.payload.as_deref().unwrap_or_default());
             let (done, is_done) = oneshot::channel();
             let sent = inserts.send(Insert { id, bytes, done }).await;
-            sent.ok().expect("the writer lives");
+            assert!(sent.is_ok(), "the writer lives");
             is_done.await.expect("the writer answers");
         }
     })
