@@ -219,7 +219,8 @@ pub enum Act {
     Park,
     /// Hold it apart.
     Quarantine,
-    /// Let the scheduler try it again now, with fresh attempts, crash attempts among them. Its time limit still counts from
+    /// Let the scheduler try it again now, with fresh attempts, crash attempts among them. Refused for one whose payload was
+    /// left out. Its time limit still counts from
     /// the first failure, so one that is past it gets a single attempt.
     Release,
     /// Bring an evicted letter back, as `dead`, to its old place.

@@ -127,7 +127,7 @@ delegate! { LetterStore {
     fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Vec<AttemptNote>;
     fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> ();
     fn claim_due(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Vec<Claim>;
-    fn next_due(&self, queue: &QueueName) -> Option<lazaret_core::Timestamp>;
+    fn next_due(&self, queue: &QueueName) -> Option<Timestamp>;
     fn claim(
         &self, queue: &QueueName, sequence: &SequenceId, owner: &str, lease: Duration,
     ) -> Option<Claim>;

@@ -58,6 +58,9 @@ impl Queue {
         if !allowed {
             return conflict(&format!("it is {}", letter.state));
         }
+        if act == Act::Release && letter.payload_left_out {
+            return conflict("its payload was left out, so there is nothing to run");
+        }
         // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
         if self.is_in_work(letter, step.now) {
             return conflict("somebody is working on its sequence");

@@ -56,6 +56,9 @@ impl Queue<'_> {
         if !allowed {
             return conflict(&format!("it is {}", letter.state));
         }
+        if act == Act::Release && self.body(letter.lid)?.payload_left_out {
+            return conflict("its payload was left out, so there is nothing to run");
+        }
         // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
         if row.is_some_and(|row| row.is_in_work(letter, self.now)) {
             return conflict("somebody is working on its sequence");

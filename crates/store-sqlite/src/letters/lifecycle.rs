@@ -108,7 +108,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET gid = NULL, closed_at = NULL, attempts = 0, crash_attempts = 0, replay_attempts = 0,
              poison = 0, touched_at = ?2, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
-             partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, body = ?3
+             partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL, body = ?3
              WHERE lid = ?1",
         )?;
         update.execute(params![letter.lid, self.now, Body::default().encode()?])?;

@@ -43,6 +43,18 @@ pub(crate) fn count(view: &View<'_>, query: &Query) -> Work<Matches> {
     count_within(view, query, COUNT)
 }
 
+/// Shows the row of every letter that matches, however many there are.
+pub(crate) fn each_row(
+    connection: &Connection,
+    now: i64,
+    query: &Query,
+    mut visit: impl FnMut(i64) -> Work<()>,
+) -> Work<()> {
+    let search = Search::new(connection, now, query)?;
+    let all = Bounds { rows: u64::MAX, bytes: usize::MAX };
+    search.run(i64::MAX, all, |lid, _| visit(lid).map(|()| true)).map(drop)
+}
+
 fn find_within(
     view: &View<'_>,
     query: &Query,
@@ -52,9 +64,9 @@ fn find_within(
 ) -> Work<LettersPage> {
     let before = after.map_or(Ok(i64::MAX), parse_cursor)?;
     let limit = limit.clamp(1, PAGE_LIMIT);
-    let search = Search::new(view, query)?;
+    let search = Search::new(view.connection, view.now, query)?;
     let mut letters = Vec::new();
-    let end = search.run(before, bounds, |whole| {
+    let end = search.run(before, bounds, |_, whole| {
         letters.push(whole()?);
         Ok(letters.len() < limit)
     })?;
@@ -62,12 +74,12 @@ fn find_within(
 }
 
 fn count_within(view: &View<'_>, query: &Query, bounds: Bounds) -> Work<Matches> {
-    let search = Search::new(view, query)?;
+    let search = Search::new(view.connection, view.now, query)?;
     if let Some(letters) = search.counted()? {
         return Ok(Matches { letters, exact: true });
     }
     let mut letters = 0;
-    let end = search.run(i64::MAX, bounds, |_| {
+    let end = search.run(i64::MAX, bounds, |_, _| {
         letters += 1;
         Ok(true)
     })?;
@@ -95,12 +107,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(view: &View<'a>, query: &'a Query) -> Work<Self> {
-        let mut select = view.connection.prepare_cached("SELECT qid, name FROM queues ORDER BY qid")?;
+    fn new(connection: &'a Connection, now: i64, query: &'a Query) -> Work<Self> {
+        let mut select = connection.prepare_cached("SELECT qid, name FROM queues ORDER BY qid")?;
         let rows =
             select.query_map([], |row| Ok((row.get(0)?, QueueName::from(row.get::<_, String>(1)?))))?;
         let queues = rows.collect::<rusqlite::Result<_>>()?;
-        Ok(Self { connection: view.connection, query, queues, now: time(view.now) })
+        Ok(Self { connection, query, queues, now: time(now) })
     }
 
     fn queue(&self, qid: i64) -> Work<&QueueName> {
@@ -131,7 +143,7 @@ impl<'a> Search<'a> {
         &self,
         before: i64,
         bounds: Bounds,
-        mut visit: impl FnMut(Whole<'_>) -> Work<bool>,
+        mut visit: impl FnMut(i64, Whole<'_>) -> Work<bool>,
     ) -> Work<Option<i64>> {
         let condition = Condition::of(self.query, &self.queues, self.now);
         let arms = compile::walk(self.query, &self.queues, self.connection)?;
@@ -204,7 +216,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Shows a letter to the visitor if it matches, and says whether to go on.
-    fn show(&mut self, lid: i64, qid: i64, visit: &mut impl FnMut(Whole<'_>) -> Work<bool>) -> Work<bool> {
+    fn show(
+        &mut self,
+        lid: i64,
+        qid: i64,
+        visit: &mut impl FnMut(i64, Whole<'_>) -> Work<bool>,
+    ) -> Work<bool> {
         let query = self.search.query;
         let mut read = None;
         if !self.exact {
@@ -219,7 +236,7 @@ impl Reader<'_> {
             Some(letter) => Ok(letter),
             None => self.whole(lid, qid),
         };
-        visit(&mut whole)
+        visit(lid, &mut whole)
     }
 
     fn whole(&mut self, lid: i64, qid: i64) -> Work<Letter> {

@@ -15,8 +15,8 @@ use rusqlite::{Connection, params};
 
 use super::table;
 use crate::error::{Fault, Work};
-use crate::letters::first;
-use crate::rows::{bound, id_bytes, later, letter_id, read_letter, select_letter, time, unsigned};
+use crate::letters::query;
+use crate::rows::{bound, id_bytes, later, letter_id, time, unsigned};
 use crate::writer::Step;
 
 /// `exclusion` is the place of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not whole in the
@@ -104,25 +104,13 @@ fn selected(connection: &Connection, selection: &Selection, now: i64) -> Work<u6
     }
 }
 
-fn matching(connection: &Connection, query: &Query, now: i64) -> Work<()> {
-    if query.is_everything() {
+fn matching(connection: &Connection, wanted: &Query, now: i64) -> Work<()> {
+    if wanted.is_everything() {
         connection.execute(select_into!("WHERE sid IS NOT NULL"), [])?;
         return Ok(());
     }
-    let mut places = connection.prepare_cached(
-        "SELECT lid, queues.name FROM letters JOIN queues USING (qid) WHERE sid IS NOT NULL OR ?1",
-    )?;
-    let mut whole = connection.prepare_cached(select_letter!("WHERE lid = ?1"))?;
     let mut insert = connection.prepare_cached(select_into!("WHERE lid = ?1"))?;
-    let mut places = places.query([query.names_state()])?;
-    while let Some(place) = places.next()? {
-        let (lid, queue) = (place.get::<_, i64>(0)?, QueueName::from(place.get::<_, String>(1)?));
-        let letter = first(whole.query([lid])?, |row| read_letter(row, &queue))?;
-        if letter.is_some_and(|letter| query.matches(&letter, time(now))) {
-            insert.execute([lid])?;
-        }
-    }
-    Ok(())
+    query::each_row(connection, now, wanted, |lid| Ok(insert.execute([lid]).map(drop)?))
 }
 
 /// Says of each selected letter why it is left out, as far as the letter itself tells.

@@ -102,6 +102,7 @@ mod tests {
             [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
         let lists = [
             &lists.concat(),
+            include_str!("triage/find.rs"),
             include_str!("inbox.rs"),
             include_str!("source.rs"),
             include_str!("triage/find.rs"),

@@ -340,6 +340,9 @@ pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Conn
             let sids = open_sequences(connection, &wanted, &texts)?;
             return Ok(in_one_arm("letters_place", "sid", sids));
         }
+        if let Some(gids) = groups(required(), queues, connection)? {
+            return Ok(an_arm_each("letters_group", "gid", gids.into_iter().map(Value::from)));
+        }
         let columns = [
             (TextField::Reason, "letters_reason", "reason"),
             (TextField::Type, "letters_type", "event_type"),
@@ -390,6 +393,27 @@ fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
             Text::Glob(_) => None,
         })
         .collect()
+}
+
+/// The groups that a query asks for, if it does and they are few.
+fn groups<'q>(
+    mut required: impl Iterator<Item = &'q Term>,
+    queues: &[(i64, QueueName)],
+    connection: &Connection,
+) -> Work<Option<Vec<i64>>> {
+    let wanted = required.find_map(|term| if let Term::Group(any) = term { Some(any) } else { None });
+    let Some(wanted) = wanted else { return Ok(None) };
+    let mut select = connection.prepare_cached("SELECT gid, qid, fingerprint FROM groups")?;
+    let mut rows = select.query([])?;
+    let mut gids = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (qid, fingerprint): (i64, String) = (row.get(1)?, row.get(2)?);
+        let Ok(place) = queues.binary_search_by_key(&qid, |(qid, _)| *qid) else { continue };
+        if wanted.iter().any(|pattern| pattern.matches(&fingerprint, &queues[place].1)) {
+            gids.push(row.get(0)?);
+        }
+    }
+    Ok(Some(gids).filter(|gids| gids.len() <= ARMS_LIMIT))
 }
 
 fn open_sequences(
