@@ -4,7 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lazaret_core::policy::RetryPolicy;
 use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
@@ -26,9 +26,13 @@ struct State {
 }
 
 impl Recorder {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no test panics here")
+    }
+
     /// What the next process finds.
     fn restart(&self) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state();
         let flying: Vec<Suspect> = std::mem::take(&mut state.flying).into_values().collect();
         let alone = flying.len() == 1;
         for mut suspect in flying {
@@ -41,17 +45,17 @@ impl Recorder {
     }
 
     fn peak(&self) -> usize {
-        self.0.lock().unwrap().peak
+        self.state().peak
     }
 
     fn flying(&self) -> Vec<String> {
-        self.0.lock().unwrap().flying.values().map(|suspect| suspect.message.to_string()).collect()
+        self.state().flying.values().map(|suspect| suspect.message.to_string()).collect()
     }
 }
 
 impl FlightRecorder for Recorder {
     fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state();
         state.next += 1;
         let slot = state.next;
         let suspect = Suspect {
@@ -70,23 +74,23 @@ impl FlightRecorder for Recorder {
     }
 
     fn leave(&self, slot: Slot) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state();
         if let Some(slot) = slot.index() {
             state.flying.remove(&slot);
         }
     }
 
     fn suspects(&self) -> Vec<Suspect> {
-        self.0.lock().unwrap().suspects.clone()
+        self.state().suspects.clone()
     }
 
     fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32 {
-        let state = self.0.lock().unwrap();
+        let state = self.state();
         state.suspects.iter().find(|suspect| suspect.is(queue, message)).map_or(0, |suspect| suspect.crashes)
     }
 
     fn forget(&self, queue: &QueueName, message: &MessageId) {
-        self.0.lock().unwrap().suspects.retain(|suspect| !suspect.is(queue, message));
+        self.state().suspects.retain(|suspect| !suspect.is(queue, message));
     }
 
     fn unrecorded(&self) -> u64 {
@@ -101,9 +105,9 @@ fn recorded(recorder: &Recorder) -> Options {
 
 /// The engine dies with what it has in flight: nothing is given back to the recorder.
 async fn die(running: Running, recorder: &Recorder) {
-    let flying = std::mem::take(&mut recorder.0.lock().unwrap().flying);
+    let flying = std::mem::take(&mut recorder.state().flying);
     running.crash().await;
-    recorder.0.lock().unwrap().flying = flying;
+    recorder.state().flying = flying;
     recorder.restart();
 }
 
@@ -207,6 +211,7 @@ async fn a_replay_that_killed_the_process_is_not_repeated() {
     let replay = tokio::spawn(async move { replayer.process_any().await });
     eventually("the replay runs", || !recorder.flying().is_empty()).await;
     replay.abort();
+    assert!(replay.await.is_err_and(|error| error.is_cancelled()));
     // The abort took the replay out of the recorder; a death would not have.
     let message = bench.letter("x").message.clone();
     let slot = recorder.enter(&Bench::queue(), &message, 2);

@@ -150,6 +150,7 @@ async fn replays_wait_while_they_are_paused() {
     let_pass(secs(60)).await;
     assert_eq!(operation(&bench, id).sent(), 0);
     running.handle.resume(&PauseScope::Replay, &somebody("now")).await.unwrap();
+    let_pass(secs(5)).await; eprintln!("{:?} {:?} {}", operation(&bench, id), bench.told.all(), bench.store.calls("take"));
     assert_eq!(over(&bench, id).await.ok, 1);
     running.stop().await;
 }
