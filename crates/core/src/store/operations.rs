@@ -558,6 +558,10 @@ pub trait Operations: Send + Sync + 'static {
     /// later. A letter that by now is closed, quarantined or without its payload, or is not the head although its turn has
     /// come, is skipped as changed.
     ///
+    /// Once a letter of a sequence went well, those behind it that are part of the same operation are kept for it until
+    /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) leaves them out, so that
+    /// nothing goes around its stages and its rate.
+    ///
     /// Only letters that are handed out or acted upon count for the rate, not those that are skipped.
     async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken>;
 }

@@ -38,6 +38,8 @@ pub(crate) struct SequenceRow {
     head_due: Option<i64>,
     pub(crate) paused: bool,
     lease: Option<LeaseRow>,
+    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    reserved: Option<i64>,
 }
 
 struct LeaseRow {
@@ -103,7 +105,7 @@ macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
             "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay, \
-             lease_operation ",
+             lease_operation, reserved ",
             $rest
         )
     };
@@ -130,6 +132,7 @@ impl SequenceRow {
             head_due: row.get(4)?,
             paused: row.get(5)?,
             lease,
+            reserved: row.get(11)?,
         })
     }
 
@@ -144,7 +147,8 @@ impl SequenceRow {
 
     /// Under which times the row stands in the indexes for the scheduler.
     fn keys(&self) -> (Option<i64>, Option<i64>) {
-        match (self.head_due.filter(|_| !self.paused), &self.lease) {
+        let may_run = !self.paused && self.reserved.is_none();
+        match (self.head_due.filter(|_| may_run), &self.lease) {
             (Some(due), Some(lease)) => (None, Some(due.max(lease.until))),
             (due, _) => (due, None),
         }
@@ -245,8 +249,8 @@ impl Queue<'_> {
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
-             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12
-             WHERE sid = ?1",
+             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
+             reserved = ?13 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -261,6 +265,7 @@ impl Queue<'_> {
             lease.and_then(|lease| lease.operation),
             due,
             busy,
+            row.reserved,
         ])?;
         Ok(())
     }

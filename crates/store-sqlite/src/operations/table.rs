@@ -240,11 +240,18 @@ pub(super) struct Pending {
     pub(super) letter: [u8; 16],
     /// Its state when it was frozen.
     pub(super) state: i64,
+    pub(super) sequence: String,
 }
 
 impl Pending {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { ordinal: row.get(0)?, last: row.get(1)?, letter: row.get(2)?, state: row.get(3)? })
+        Ok(Self {
+            ordinal: row.get(0)?,
+            last: row.get(1)?,
+            letter: row.get(2)?,
+            state: row.get(3)?,
+            sequence: row.get(4)?,
+        })
     }
 }
 
@@ -256,7 +263,7 @@ pub(super) fn next_pending(
     from: i64,
 ) -> Work<Option<Pending>> {
     let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state FROM items INDEXED BY items_of_queue
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_of_queue
          WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL ORDER BY ordinal LIMIT 1",
     )?;
     Ok(select.query_row([bound(plan.0), qid, from], Pending::read).optional()?)
@@ -269,7 +276,7 @@ pub(super) fn pending_letter(
     letter: [u8; 16],
 ) -> Work<Option<Pending>> {
     let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state FROM items INDEXED BY items_letter
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_letter
          WHERE letter = ?1 AND plan = ?2 AND outcome IS NULL",
     )?;
     Ok(select.query_row(params![letter, bound(plan.0)], Pending::read).optional()?)
@@ -296,4 +303,17 @@ pub(super) fn write_outcomes(
     )?;
     let written = update.execute(params![bound(plan.0), ordinals.0, ordinals.1, outcome_number(outcome)])?;
     Ok(written as u64)
+}
+
+/// Gives back the sequences that an operation keeps for itself, or this one of them: their letters may run by themselves
+/// again.
+pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
+    let mut update = connection.prepare_cached(
+        "UPDATE sequences SET reserved = NULL,
+         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN head_due END,
+         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
+    )?;
+    update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;
+    Ok(())
 }

@@ -210,7 +210,8 @@ impl OperationTable {
         }
     }
 
-    /// Writes down what became of a letter under a lease that was taken for an operation.
+    /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
+    /// with the letters behind it.
     pub(in crate::store) fn settle_item(
         &mut self,
         operation: OperationId,
@@ -218,9 +219,9 @@ impl OperationTable {
         outcome: Outcome,
         now: Timestamp,
         audit: &mut AuditLog,
-    ) {
-        let Some(mut course) = self.course(operation).cloned() else { return };
-        let Some(item) = self.pending_letter(course.operation.plan, letter) else { return };
+    ) -> bool {
+        let Some(mut course) = self.course(operation).cloned() else { return false };
+        let Some(item) = self.pending_letter(course.operation.plan, letter) else { return false };
         self.settle_one(&mut course, item.ordinal, outcome, now);
         if outcome == Outcome::FailedAgain {
             // I2: nothing behind it may overtake it.
@@ -229,7 +230,9 @@ impl OperationTable {
             course.count(Outcome::SkippedBehindFailed, behind, now);
         }
         self.advance(&mut course, now, audit);
+        let is_over = course.operation.state.is_over();
         self.write(course);
+        outcome == Outcome::Ok && item.ordinal < item.last && !is_over
     }
 
     /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the

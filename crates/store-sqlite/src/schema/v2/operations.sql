@@ -56,6 +56,8 @@ CREATE TABLE operations (
 -- Those with letters that have no outcome yet.
 CREATE INDEX operations_live ON operations (served_at, operation) WHERE ok + failed_again + skipped < letters;
 
--- The operation for which a lease was taken.
+-- The operation for which a lease was taken, and the one whose turns are not over in a sequence that it has begun.
 ALTER TABLE sequences ADD COLUMN lease_operation INTEGER;
+ALTER TABLE sequences ADD COLUMN reserved INTEGER;
 CREATE INDEX sequences_operation ON sequences (lease_operation) WHERE lease_operation IS NOT NULL;
+CREATE INDEX sequences_reserved ON sequences (reserved) WHERE reserved IS NOT NULL;

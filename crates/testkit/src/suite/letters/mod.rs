@@ -326,6 +326,8 @@ macro_rules! __store_test_suite {
                 a_lost_turn_comes_again_and_has_one_outcome
                 a_lost_turn_that_the_scheduler_took_is_skipped
                 a_letter_in_work_is_not_taken_by_the_scheduler
+                what_an_operation_has_begun_does_not_run_around_it
+                what_an_operation_lets_go_runs_by_itself
                 many_takers_never_share_a_letter
                 an_operation_may_be_about_several_queues
                 a_limit_of_none_takes_nothing
