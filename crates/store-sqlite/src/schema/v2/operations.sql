@@ -51,10 +51,10 @@ CREATE TABLE operations (
     next_at        INTEGER,
     counted_ok     INTEGER NOT NULL,
     counted_failed INTEGER NOT NULL,
-    served_at      INTEGER NOT NULL DEFAULT 0
+    -- When a letter last had its turn, from 0; NULL when every letter has its outcome.
+    served_at      INTEGER
 );
--- Those with letters that have no outcome yet.
-CREATE INDEX operations_live ON operations (served_at, operation) WHERE ok + failed_again + skipped < letters;
+CREATE INDEX operations_live ON operations (served_at, operation) WHERE served_at IS NOT NULL;
 
 -- The operation for which a lease was taken, and the one whose turns are not over in a sequence that it has begun.
 ALTER TABLE sequences ADD COLUMN lease_operation INTEGER;
