@@ -217,6 +217,14 @@ pub struct Plan {
     pub expires_at: Timestamp,
 }
 
+impl Plan {
+    /// How long a plan that was not carried out can still be looked at after it has expired.
+    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+    /// How many such plans a freeze forgets at most.
+    pub const FORGOTTEN_AT_ONCE: usize = 2;
+}
+
 /// One letter of a plan or an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -517,6 +525,9 @@ pub trait Operations: Send + Sync + 'static {
     ///
     /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter that is not
     /// part of the plan are excluded. `Invalid` when more than `max_letters` are left.
+    ///
+    /// Plans that were not carried out are forgotten some time after they have expired ([`Plan::KEPT_FOR`]), a few with each
+    /// freeze (I7).
     async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan>;
 
     /// A plan.

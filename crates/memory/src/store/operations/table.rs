@@ -10,10 +10,12 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId};
 
 use crate::store::audit::AuditLog;
+use crate::store::later;
 
 #[derive(Default)]
 pub(in crate::store) struct OperationTable {
     plans: BTreeMap<PlanId, PlanRow>,
+    last_plan: u64,
     operations: BTreeMap<OperationId, OperationRow>,
 }
 
@@ -60,8 +62,24 @@ impl PlanRow {
 }
 
 impl OperationTable {
-    pub(super) fn next_plan(&self) -> PlanId {
-        PlanId(self.plans.len() as u64 + 1)
+    pub(super) fn next_plan(&mut self) -> PlanId {
+        self.last_plan += 1;
+        PlanId(self.last_plan)
+    }
+
+    /// Forgets some plans that nobody can carry out any more.
+    pub(super) fn forget_old(&mut self, now: Timestamp) {
+        let plans = self.plans.values().map(|row| &row.plan);
+        let is_old = |plan: &&Plan| later(plan.expires_at, Plan::KEPT_FOR) <= now;
+        let mut old: Vec<(Timestamp, PlanId)> = plans
+            .filter(is_old)
+            .filter(|plan| !self.is_carried_out(plan.id))
+            .map(|plan| (plan.expires_at, plan.id))
+            .collect();
+        old.sort_unstable();
+        for (_, plan) in old.into_iter().take(Plan::FORGOTTEN_AT_ONCE) {
+            self.plans.remove(&plan);
+        }
     }
 
     pub(super) fn insert_plan(&mut self, plan: Plan, items: Vec<ItemRow>) {

@@ -1,5 +1,5 @@
 CREATE TABLE plans (
-    plan       INTEGER PRIMARY KEY,
+    plan       INTEGER PRIMARY KEY AUTOINCREMENT,
     action     TEXT    NOT NULL,
     query      TEXT,
     letters    INTEGER NOT NULL,
@@ -12,6 +12,7 @@ CREATE TABLE plans (
     frozen_at  INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 );
+CREATE INDEX plans_expired ON plans (expires_at);
 
 -- The letters of one sequence stand together; `last` is the ordinal of the last of them.
 CREATE TABLE items (
