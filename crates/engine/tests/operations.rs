@@ -123,7 +123,10 @@ async fn the_rate_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
-    let (bench, running, repaired) = with_dead(one_attempt(), &["a9", "b1", "c1", "d1"]).await;
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a9"]).await;
+    let_pass(secs(1)).await;
+    bench.push(&["b1", "c1", "d1"]);
+    eventually("all are letters", || bench.committed() == Some(3)).await;
     repaired.repair();
     let plan = freeze(&bench, Action::Retry);
     let conduct = Conduct { ramp: vec![1, 2], stop_at: Some(0.5), ..Conduct::unlimited() };
@@ -150,7 +153,6 @@ async fn replays_wait_while_they_are_paused() {
     let_pass(secs(60)).await;
     assert_eq!(operation(&bench, id).sent(), 0);
     running.handle.resume(&PauseScope::Replay, &somebody("now")).await.unwrap();
-    let_pass(secs(5)).await; eprintln!("{:?} {:?} {}", operation(&bench, id), bench.told.all(), bench.store.calls("take"));
     assert_eq!(over(&bench, id).await.ok, 1);
     running.stop().await;
 }

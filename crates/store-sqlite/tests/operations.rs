@@ -80,7 +80,7 @@ impl Story {
         self.store.as_ref().unwrap()
     }
 
-    async fn fill(&mut self) {
+    async fn fill(&self) {
         for n in 0..40_u64 {
             let sequence = format!("s{}", n % 25);
             let message = Message::new(format!("m{n}"), "orders", Position::new(0, n));

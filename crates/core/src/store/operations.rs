@@ -217,6 +217,14 @@ pub struct Plan {
     pub expires_at: Timestamp,
 }
 
+impl Plan {
+    /// How long a plan that was not carried out can still be looked at after it has expired.
+    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+    /// How many such plans a freeze forgets at most.
+    pub const FORGOTTEN_AT_ONCE: usize = 2;
+}
+
 /// One letter of a plan or an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
@@ -517,6 +525,9 @@ pub trait Operations: Send + Sync + 'static {
     ///
     /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter that is not
     /// part of the plan are excluded. `Invalid` when more than `max_letters` are left.
+    ///
+    /// Plans that were not carried out are forgotten some time after they have expired ([`Plan::KEPT_FOR`]), a few with each
+    /// freeze (I7).
     async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan>;
 
     /// A plan.
@@ -557,6 +568,10 @@ pub trait Operations: Send + Sync + 'static {
     /// Replays: claims the sequences, one letter each; a sequence that somebody holds, or that is paused, is left for
     /// later. A letter that by now is closed, quarantined or without its payload, or is not the head although its turn has
     /// come, is skipped as changed.
+    ///
+    /// Once a letter of a sequence went well, those behind it that are part of the same operation are kept for it until
+    /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) leaves them out, so that
+    /// nothing goes around its stages and its rate.
     ///
     /// Only letters that are handed out or acted upon count for the rate, not those that are skipped.
     async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken>;

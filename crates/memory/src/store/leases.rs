@@ -152,7 +152,8 @@ impl Queue {
         };
         let settled = self.write_settlement(&lease.sequence, id, settlement, &mut step)?;
         if let Some(operation) = operation {
-            step.operations.settle_item(operation, id, outcome, step.now, step.audit);
+            let goes_on = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
+            self.reserve(&lease.sequence, goes_on.then_some(operation));
         }
         Ok(settled)
     }

@@ -59,6 +59,8 @@ pub(super) struct Row {
     /// Its open letters by index; never empty between two calls.
     pub(super) letters: BTreeMap<u64, LetterId>,
     pub(super) lease: Option<LeaseRow>,
+    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    pub(super) reserved: Option<OperationId>,
     revision: u64,
     keys: Keys,
 }
@@ -209,8 +211,13 @@ impl Queue {
             row.letters.insert(index, id);
             return false;
         }
-        let row =
-            Row { letters: BTreeMap::from([(index, id)]), lease: None, revision: 0, keys: Keys::default() };
+        let row = Row {
+            letters: BTreeMap::from([(index, id)]),
+            lease: None,
+            reserved: None,
+            revision: 0,
+            keys: Keys::default(),
+        };
         self.open.insert(sequence.clone(), row);
         self.mark_opened(sequence);
         true
@@ -243,7 +250,8 @@ impl Queue {
         if let Some((_, head)) = row.letters.first_key_value() {
             let head = self.letters.get(head).expect("a row names letters that are stored");
             keys.touched = Some(head.last_touched_at);
-            if let Some(due) = due_of(head).filter(|_| !self.paused.contains(sequence)) {
+            let may_run = row.reserved.is_none() && !self.paused.contains(sequence);
+            if let Some(due) = due_of(head).filter(|_| may_run) {
                 match &row.lease {
                     Some(lease) => keys.busy = Some(due.max(lease.until)),
                     None => keys.due = Some(due),
@@ -267,6 +275,23 @@ impl Queue {
             self.paused.remove(sequence);
         }
         self.refresh(sequence);
+    }
+
+    /// Gives back the sequences that an operation keeps for itself: their letters may run by themselves again.
+    pub(super) fn unreserve(&mut self, operation: OperationId) {
+        let reserved = self.open.iter().filter(|(_, row)| row.reserved == Some(operation));
+        let reserved: Vec<SequenceId> = reserved.map(|(sequence, _)| sequence.clone()).collect();
+        for sequence in &reserved {
+            self.reserve(sequence, None);
+        }
+    }
+
+    /// Keeps a sequence for an operation, or for none.
+    pub(super) fn reserve(&mut self, sequence: &SequenceId, operation: Option<OperationId>) {
+        if let Some(row) = self.open.get_mut(sequence) {
+            row.reserved = operation;
+            self.refresh(sequence);
+        }
     }
 
     pub(super) fn size_of(&self, sequence: &SequenceId) -> Option<u64> {

@@ -154,7 +154,7 @@ impl Queue<'_> {
             ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
         let rows = select
-            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(12)?, SequenceRow::read(row)?)))?;
+            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(13)?, SequenceRow::read(row)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

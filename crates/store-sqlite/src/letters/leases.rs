@@ -131,7 +131,7 @@ impl Queue<'_> {
     }
 
     pub(crate) fn settle(&mut self, lease: &Lease, id: LetterId, settlement: Settlement) -> Work<Settled> {
-        let row = self.leased(lease, "settle")?;
+        let mut row = self.leased(lease, "settle")?;
         let head = self.head(row.sid)?.filter(|head| head.id == id_bytes(id));
         let Some(head) = head else {
             let context = format!("letter {id} is not the head of {}", lease.sequence);
@@ -142,7 +142,8 @@ impl Queue<'_> {
                 Settlement::Requeue(_) => Outcome::FailedAgain,
                 Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
             };
-            self.settle_item(operation, head.id, outcome)?;
+            let goes_on = self.settle_item(operation, head.id, outcome)?;
+            row.reserved = goes_on.then_some(operation);
         }
         match settlement {
             Settlement::Requeue(requeue) => self.requeue(row, &head, id, *requeue),

@@ -45,6 +45,8 @@ pub(crate) struct SequenceRow {
     lease: Option<LeaseRow>,
     /// What of it the group of its head has counted.
     counted: Option<Blocked>,
+    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    reserved: Option<i64>,
 }
 
 struct LeaseRow {
@@ -119,7 +121,7 @@ macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
             "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay, \
-             lease_operation, head_gid ",
+             lease_operation, head_gid, reserved ",
             $rest
         )
     };
@@ -148,6 +150,7 @@ impl SequenceRow {
             paused: row.get(5)?,
             lease,
             counted: head_gid.map(|gid| (gid, count - 1)),
+            reserved: row.get(12)?,
         })
     }
 
@@ -167,7 +170,8 @@ impl SequenceRow {
 
     /// Under which times the row stands in the indexes for the scheduler.
     fn keys(&self) -> (Option<i64>, Option<i64>) {
-        match (self.head_due.filter(|_| !self.paused), &self.lease) {
+        let may_run = !self.paused && self.reserved.is_none();
+        match (self.head_due.filter(|_| may_run), &self.lease) {
             (Some(due), Some(lease)) => (None, Some(due.max(lease.until))),
             (due, _) => (due, None),
         }
@@ -280,7 +284,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
              lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
-             head_gid = ?13 WHERE sid = ?1",
+             head_gid = ?13, reserved = ?14 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -296,6 +300,7 @@ impl Queue<'_> {
             due,
             busy,
             head.gid,
+            row.reserved,
         ])?;
         Ok(())
     }

@@ -43,6 +43,7 @@ pub(super) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &A
     if course.operation.state.is_over() {
         let cancelled = cancel_pending(step, &course.operation)?;
         course.count(Outcome::SkippedCancelled, cancelled, now);
+        table::unreserve(connection, id, None)?;
     }
     table::write_course(connection, &course)?;
     let (before, after) = (Some(before.as_str()), Some(course.operation.state.as_str()));

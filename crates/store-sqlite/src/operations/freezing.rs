@@ -16,7 +16,7 @@ use rusqlite::{Connection, params};
 use super::table;
 use crate::error::{Fault, Work};
 use crate::letters::query;
-use crate::rows::{bound, id_bytes, later, letter_id, time, unsigned};
+use crate::rows::{bound, id_bytes, later, letter_id, limit as rows_of, time, unsigned};
 use crate::writer::Step;
 
 /// `exclusion` is the place of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not whole in the
@@ -44,6 +44,7 @@ macro_rules! select_into {
 
 pub(super) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
     let connection = step.connection;
+    forget_old(connection, step.now)?;
     connection.execute_batch(TABLES)?;
     let missing = selected(connection, &request.selection, step.now)?;
     exclude(connection, request)?;
@@ -82,6 +83,22 @@ pub(super) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
     connection.execute("UPDATE plans SET hash = ?2 WHERE plan = ?1", params![bound(plan.id.0), plan.hash])?;
     connection.execute_batch("DELETE FROM temp.selected; DELETE FROM temp.gaps")?;
     Ok(plan)
+}
+
+/// Forgets some plans that nobody can carry out any more, so that the file does not grow with every look ahead.
+fn forget_old(connection: &Connection, now: i64) -> Work<()> {
+    let mut select = connection.prepare_cached(
+        "SELECT plan FROM plans WHERE expires_at <= ?1
+         AND NOT EXISTS (SELECT 1 FROM operations WHERE operations.plan = plans.plan) ORDER BY expires_at LIMIT ?2",
+    )?;
+    let before = now.saturating_sub(later(0, Plan::KEPT_FOR));
+    let old: rusqlite::Result<Vec<i64>> =
+        select.query_map([before, rows_of(Plan::FORGOTTEN_AT_ONCE)], |row| row.get(0))?.collect();
+    for plan in old? {
+        connection.execute("DELETE FROM items WHERE plan = ?1", [plan])?;
+        connection.execute("DELETE FROM plans WHERE plan = ?1", [plan])?;
+    }
+    Ok(())
 }
 
 /// Finds the letters that are selected. How many were named that are not there.

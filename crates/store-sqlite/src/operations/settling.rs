@@ -9,12 +9,13 @@ use crate::letters::Queue;
 use crate::rows::{time, unsigned};
 
 impl Queue<'_> {
-    /// Writes down what became of a letter under a lease that was taken for an operation.
-    pub(crate) fn settle_item(&self, operation: i64, letter: [u8; 16], outcome: Outcome) -> Work<()> {
+    /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
+    /// with the letters behind it.
+    pub(crate) fn settle_item(&self, operation: i64, letter: [u8; 16], outcome: Outcome) -> Work<bool> {
         let mut course = self.course(operation)?;
         let plan = course.operation.plan;
         // The head of a leased sequence stays where it is, so it is the letter whose turn it was.
-        let Some(item) = table::pending_letter(self.connection, plan, letter)? else { return Ok(()) };
+        let Some(item) = table::pending_letter(self.connection, plan, letter)? else { return Ok(false) };
         let now = time(self.now);
         table::write_outcomes(self.connection, plan, (item.ordinal, item.ordinal), outcome)?;
         course.count(outcome, 1, now);
@@ -25,7 +26,8 @@ impl Queue<'_> {
             course.count(Outcome::SkippedBehindFailed, behind, now);
         }
         self.advance(&mut course)?;
-        table::write_course(self.connection, &course)
+        table::write_course(self.connection, &course)?;
+        Ok(outcome == Outcome::Ok && item.ordinal < item.last && !course.operation.state.is_over())
     }
 
     /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the

@@ -123,8 +123,9 @@ pub(super) fn course(connection: &Connection, id: OperationId) -> Work<Option<Co
 /// The operations that have letters of this queue without an outcome, the one served longest ago first.
 pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<Course>> {
     let mut select = connection.prepare_cached(select_course!(
-        "WHERE ok + failed_again + skipped < letters
-         AND EXISTS (SELECT 1 FROM items WHERE items.plan = operations.plan AND qid = ?1 AND outcome IS NULL)
+        "INDEXED BY operations_live WHERE served_at IS NOT NULL
+         AND EXISTS (SELECT 1 FROM items INDEXED BY items_of_queue
+                     WHERE items.plan = operations.plan AND qid = ?1 AND outcome IS NULL)
          ORDER BY served_at, operation"
     ))?;
     let mut rows = select.query([qid])?;
@@ -138,8 +139,8 @@ pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<Course>> {
 /// Whether any operation has letters of this queue without an outcome.
 pub(super) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool> {
     let mut select = connection.prepare_cached(
-        "SELECT 1 FROM operations WHERE ok + failed_again + skipped < letters AND EXISTS (
-             SELECT 1 FROM items WHERE items.plan = operations.plan AND outcome IS NULL
+        "SELECT 1 FROM operations INDEXED BY operations_live WHERE served_at IS NOT NULL AND EXISTS (
+             SELECT 1 FROM items INDEXED BY items_of_queue WHERE items.plan = operations.plan AND outcome IS NULL
              AND qid = (SELECT qid FROM queues WHERE name = ?1))",
     )?;
     Ok(select.exists([queue.as_str()])?)
@@ -170,8 +171,8 @@ pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<Op
     let operation = &course.operation;
     let mut insert = connection.prepare_cached(
         "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,
-         why, created_at, updated_at, ended_at, counted_ok, counted_failed)
-         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9, ?10, 0, 0)",
+         why, created_at, updated_at, ended_at, counted_ok, counted_failed, served_at)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9, ?10, 0, 0, CASE WHEN ?5 > 0 THEN 0 END)",
     )?;
     insert.execute(params![
         bound(operation.plan.0),
@@ -193,7 +194,8 @@ pub(super) fn write_course(connection: &Connection, course: &Course) -> Work<()>
     let operation = &course.operation;
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
-         approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13
+         approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
+         served_at = CASE WHEN ?14 THEN served_at END
          WHERE operation = ?1",
     )?;
     update.execute(params![
@@ -210,14 +212,16 @@ pub(super) fn write_course(connection: &Connection, course: &Course) -> Work<()>
         course.next_at.map(nanos),
         bound(course.counted_ok),
         bound(course.counted_failed),
+        course.pending() > 0,
     ])?;
     Ok(())
 }
 
 /// Remembers that letters of an operation had their turn now.
 pub(super) fn mark_served(connection: &Connection, id: OperationId, now: i64) -> Work<()> {
-    let mut update =
-        connection.prepare_cached("UPDATE operations SET served_at = ?2 WHERE operation = ?1")?;
+    let mut update = connection.prepare_cached(
+        "UPDATE operations SET served_at = ?2 WHERE operation = ?1 AND served_at IS NOT NULL",
+    )?;
     update.execute([bound(id.0), now])?;
     Ok(())
 }
@@ -240,11 +244,18 @@ pub(super) struct Pending {
     pub(super) letter: [u8; 16],
     /// Its state when it was frozen.
     pub(super) state: i64,
+    pub(super) sequence: String,
 }
 
 impl Pending {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { ordinal: row.get(0)?, last: row.get(1)?, letter: row.get(2)?, state: row.get(3)? })
+        Ok(Self {
+            ordinal: row.get(0)?,
+            last: row.get(1)?,
+            letter: row.get(2)?,
+            state: row.get(3)?,
+            sequence: row.get(4)?,
+        })
     }
 }
 
@@ -256,7 +267,7 @@ pub(super) fn next_pending(
     from: i64,
 ) -> Work<Option<Pending>> {
     let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state FROM items INDEXED BY items_of_queue
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_of_queue
          WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL ORDER BY ordinal LIMIT 1",
     )?;
     Ok(select.query_row([bound(plan.0), qid, from], Pending::read).optional()?)
@@ -269,7 +280,7 @@ pub(super) fn pending_letter(
     letter: [u8; 16],
 ) -> Work<Option<Pending>> {
     let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state FROM items INDEXED BY items_letter
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_letter
          WHERE letter = ?1 AND plan = ?2 AND outcome IS NULL",
     )?;
     Ok(select.query_row(params![letter, bound(plan.0)], Pending::read).optional()?)
@@ -296,4 +307,17 @@ pub(super) fn write_outcomes(
     )?;
     let written = update.execute(params![bound(plan.0), ordinals.0, ordinals.1, outcome_number(outcome)])?;
     Ok(written as u64)
+}
+
+/// Gives back the sequences that an operation keeps for itself, or this one of them: their letters may run by themselves
+/// again.
+pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
+    let mut update = connection.prepare_cached(
+        "UPDATE sequences SET reserved = NULL,
+         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN head_due END,
+         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
+    )?;
+    update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;
+    Ok(())
 }

@@ -70,11 +70,7 @@ impl Queue<'_> {
                 }
             }
             OperationState::Scheduled => taker.again(course.operation.conduct.start_at.unwrap_or(now)),
-            OperationState::Cancelled => {
-                if self.sweep(course, taker)? {
-                    taker.again(now + Course::ASK_AGAIN);
-                }
-            }
+            OperationState::Cancelled => self.sweep(course, taker)?,
             _ => {}
         }
         Ok(())
@@ -113,6 +109,10 @@ impl Queue<'_> {
                     }
                     Step::Skip => {
                         self.skip(course, item.ordinal, Outcome::SkippedChanged)?;
+                        if item.ordinal == item.last {
+                            let sequence = (self.facts.qid, item.sequence.as_str());
+                            table::unreserve(self.connection, course.operation.id, Some(sequence))?;
+                        }
                         taker.taken.settled += 1;
                         skipped += 1;
                     }
@@ -177,21 +177,21 @@ impl Queue<'_> {
         Ok(Step::Done)
     }
 
-    /// Skips the letters of a cancelled operation whose lease was lost. Whether some are still being tried.
-    fn sweep(&self, course: &mut Course, taker: &mut Taker<'_>) -> Work<bool> {
-        let (mut from, mut busy) = (0, false);
+    /// Skips the letters of a cancelled operation whose lease was lost.
+    fn sweep(&self, course: &mut Course, taker: &mut Taker<'_>) -> Work<()> {
+        let mut from = 0;
         while let Some(item) =
             table::next_pending(self.connection, course.operation.plan, self.facts.qid, from)?
         {
             from = item.ordinal + 1;
             if self.is_tried(&item, course)? {
-                busy = true;
+                taker.again(time(self.now) + Course::ASK_AGAIN);
             } else {
                 self.skip(course, item.ordinal, Outcome::SkippedCancelled)?;
                 taker.taken.settled += 1;
             }
         }
-        Ok(busy)
+        Ok(())
     }
 
     fn is_tried(&self, item: &Pending, course: &Course) -> Work<bool> {

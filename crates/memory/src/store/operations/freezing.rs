@@ -59,7 +59,7 @@ impl State {
                 outcome: None,
             }));
         }
-        let letters = items.len() as u64;
+        let (letters, sequences) = (items.len() as u64, ordered.len() as u64);
         if letters > request.max_letters {
             let context =
                 format!("the plan would be about {letters} letters, more than {}", request.max_letters);
@@ -67,6 +67,7 @@ impl State {
         }
         let mut excluded: Vec<_> = counts.into_iter().filter(|(_, letters)| *letters > 0).collect();
         excluded.sort_by_key(|(_, letters)| Reverse(*letters));
+        self.operations.forget_old(now);
         let plan = Plan {
             id: self.operations.next_plan(),
             action: request.action,
@@ -75,7 +76,7 @@ impl State {
                 Selection::Letters(_) => None,
             },
             letters,
-            sequences: ordered.len() as u64,
+            sequences,
             excluded,
             hash: plan_hash(request.action, items.iter().map(|item| item.letter)),
             by: by.clone(),

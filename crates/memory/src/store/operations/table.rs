@@ -10,10 +10,12 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId};
 
 use crate::store::audit::AuditLog;
+use crate::store::later;
 
 #[derive(Default)]
 pub(in crate::store) struct OperationTable {
     plans: BTreeMap<PlanId, PlanRow>,
+    last_plan: u64,
     operations: BTreeMap<OperationId, OperationRow>,
 }
 
@@ -60,8 +62,24 @@ impl PlanRow {
 }
 
 impl OperationTable {
-    pub(super) fn next_plan(&self) -> PlanId {
-        PlanId(self.plans.len() as u64 + 1)
+    pub(super) fn next_plan(&mut self) -> PlanId {
+        self.last_plan += 1;
+        PlanId(self.last_plan)
+    }
+
+    /// Forgets some plans that nobody can carry out any more.
+    pub(super) fn forget_old(&mut self, now: Timestamp) {
+        let plans = self.plans.values().map(|row| &row.plan);
+        let is_old = |plan: &&Plan| later(plan.expires_at, Plan::KEPT_FOR) <= now;
+        let mut old: Vec<(Timestamp, PlanId)> = plans
+            .filter(is_old)
+            .filter(|plan| !self.is_carried_out(plan.id))
+            .map(|plan| (plan.expires_at, plan.id))
+            .collect();
+        old.sort_unstable();
+        for (_, plan) in old.into_iter().take(Plan::FORGOTTEN_AT_ONCE) {
+            self.plans.remove(&plan);
+        }
     }
 
     pub(super) fn insert_plan(&mut self, plan: Plan, items: Vec<ItemRow>) {
@@ -210,7 +228,8 @@ impl OperationTable {
         }
     }
 
-    /// Writes down what became of a letter under a lease that was taken for an operation.
+    /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
+    /// with the letters behind it.
     pub(in crate::store) fn settle_item(
         &mut self,
         operation: OperationId,
@@ -218,9 +237,9 @@ impl OperationTable {
         outcome: Outcome,
         now: Timestamp,
         audit: &mut AuditLog,
-    ) {
-        let Some(mut course) = self.course(operation).cloned() else { return };
-        let Some(item) = self.pending_letter(course.operation.plan, letter) else { return };
+    ) -> bool {
+        let Some(mut course) = self.course(operation).cloned() else { return false };
+        let Some(item) = self.pending_letter(course.operation.plan, letter) else { return false };
         self.settle_one(&mut course, item.ordinal, outcome, now);
         if outcome == Outcome::FailedAgain {
             // I2: nothing behind it may overtake it.
@@ -229,7 +248,9 @@ impl OperationTable {
             course.count(Outcome::SkippedBehindFailed, behind, now);
         }
         self.advance(&mut course, now, audit);
+        let is_over = course.operation.state.is_over();
         self.write(course);
+        outcome == Outcome::Ok && item.ordinal < item.last && !is_over
     }
 
     /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the

@@ -68,6 +68,7 @@ impl State {
                 self.operations.settle_one(course, item.ordinal, Outcome::SkippedCancelled, now);
             }
         }
+        self.queues.values_mut().for_each(|queue| queue.unreserve(course.operation.id));
     }
 }
 
@@ -148,6 +149,9 @@ impl Taker<'_> {
                     }
                     Next::Skip => {
                         self.operations.settle_one(course, item.ordinal, Outcome::SkippedChanged, self.now);
+                        if item.ordinal == item.last {
+                            self.give_back(course, &item);
+                        }
                         self.taken.settled += 1;
                     }
                     // Those behind it must wait for it, too.
@@ -204,6 +208,16 @@ impl Taker<'_> {
         };
         self.queue.act(item.letter, act, &course.actor(), step)?;
         Ok(Next::Done)
+    }
+
+    /// Lets the sequence of a letter run by itself again, if this operation kept it.
+    fn give_back(&mut self, course: &Course, item: &Pending) {
+        let Some(letter) = self.queue.letter(item.letter) else { return };
+        let sequence = letter.sequence.clone();
+        let reserved = self.queue.open.get(&sequence).and_then(|row| row.reserved);
+        if reserved == Some(course.operation.id) {
+            self.queue.reserve(&sequence, None);
+        }
     }
 
     /// Skips the letters of a cancelled operation whose lease was lost.

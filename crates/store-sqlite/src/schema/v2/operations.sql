@@ -1,5 +1,5 @@
 CREATE TABLE plans (
-    plan       INTEGER PRIMARY KEY,
+    plan       INTEGER PRIMARY KEY AUTOINCREMENT,
     action     TEXT    NOT NULL,
     query      TEXT,
     letters    INTEGER NOT NULL,
@@ -12,6 +12,7 @@ CREATE TABLE plans (
     frozen_at  INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 );
+CREATE INDEX plans_expired ON plans (expires_at);
 
 -- The letters of one sequence stand together; `last` is the ordinal of the last of them.
 CREATE TABLE items (
@@ -51,11 +52,13 @@ CREATE TABLE operations (
     next_at        INTEGER,
     counted_ok     INTEGER NOT NULL,
     counted_failed INTEGER NOT NULL,
-    served_at      INTEGER NOT NULL DEFAULT 0
+    -- When a letter last had its turn, from 0; NULL when every letter has its outcome.
+    served_at      INTEGER
 );
--- Those with letters that have no outcome yet.
-CREATE INDEX operations_live ON operations (served_at, operation) WHERE ok + failed_again + skipped < letters;
+CREATE INDEX operations_live ON operations (served_at, operation) WHERE served_at IS NOT NULL;
 
--- The operation for which a lease was taken.
+-- The operation for which a lease was taken, and the one whose turns are not over in a sequence that it has begun.
 ALTER TABLE sequences ADD COLUMN lease_operation INTEGER;
+ALTER TABLE sequences ADD COLUMN reserved INTEGER;
 CREATE INDEX sequences_operation ON sequences (lease_operation) WHERE lease_operation IS NOT NULL;
+CREATE INDEX sequences_reserved ON sequences (reserved) WHERE reserved IS NOT NULL;

@@ -340,6 +340,7 @@ macro_rules! __store_test_suite {
                 equal_plans_have_equal_hashes
                 a_plan_with_too_many_letters_is_refused
                 the_letters_of_a_plan_come_in_pages
+                old_plans_that_were_not_carried_out_are_forgotten
                 unknown_plans_and_operations_are_not_found
                 an_operation_begins_as_it_was_asked_for
                 a_plan_is_carried_out_once
@@ -386,6 +387,8 @@ macro_rules! __store_test_suite {
                 a_lost_turn_comes_again_and_has_one_outcome
                 a_lost_turn_that_the_scheduler_took_is_skipped
                 a_letter_in_work_is_not_taken_by_the_scheduler
+                what_an_operation_has_begun_does_not_run_around_it
+                what_an_operation_lets_go_runs_by_itself
                 many_takers_never_share_a_letter
                 an_operation_may_be_about_several_queues
                 a_limit_of_none_takes_nothing

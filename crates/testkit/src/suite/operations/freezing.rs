@@ -2,8 +2,8 @@
 
 use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::store::{
-    Act, Action, Conduct, ErrorKind, Exclusion, OperationId, Operations, PlanId, PlanRequest, Selection,
-    Store, plan_hash,
+    Act, Action, Conduct, ErrorKind, Exclusion, OperationId, Operations, Plan, PlanId, PlanRequest,
+    Selection, Store, plan_hash,
 };
 use lazaret_core::{LetterId, QueueName};
 
@@ -183,6 +183,39 @@ pub async fn the_letters_of_a_plan_come_in_pages<S: Store + Operations>(t: Desk<
     t.take(10).await;
     assert_eq!(t.store.plan_items(plan.id, 2, 2).await.unwrap(), page, "a plan is as it was frozen");
     assert_ne!(t.store.items(id, 2, 2).await.unwrap(), page);
+}
+
+pub async fn old_plans_that_were_not_carried_out_are_forgotten<S: Store + Operations>(t: Desk<S>) {
+    // I7
+    t.letters("a", 3).await;
+    let used = t.freeze(Action::Retry).await;
+    let id = t.begin(&used, &Conduct::unlimited()).await;
+    let mut old = Vec::new();
+    for _ in 0..2 * Plan::FORGOTTEN_AT_ONCE {
+        old.push(t.freeze(Action::Evict).await.id);
+        t.advance(secs(1));
+    }
+    t.advance(secs(3600) + Plan::KEPT_FOR - secs(5));
+    t.freeze(Action::Evict).await;
+    for plan in &old {
+        assert!(t.store.plan(*plan).await.unwrap().is_some(), "one may still want to look at it");
+    }
+    t.advance(secs(10));
+    for left in [Plan::FORGOTTEN_AT_ONCE, 0] {
+        let new = t.freeze(Action::Evict).await.id;
+        assert!(new > *old.last().unwrap(), "no name is given twice");
+        let mut found = Vec::new();
+        for plan in &old {
+            found.extend(t.store.plan(*plan).await.unwrap());
+        }
+        assert_eq!(found.len(), left, "the oldest go first, some at a time");
+        assert!(found.iter().all(|plan| old[Plan::FORGOTTEN_AT_ONCE..].contains(&plan.id)));
+    }
+    assert!(t.store.plan_items(old[0], 0, 10).await.unwrap().is_empty());
+    assert_eq!(kind(t.store.begin(old[0], &Conduct::default(), &operator()).await), ErrorKind::NotFound);
+    assert_eq!(t.store.plan(used.id).await.unwrap(), Some(used));
+    assert_eq!(t.drain(|_| false).await.len(), 3);
+    assert_eq!(t.tally(id).await, (3, 0, 0, 0));
 }
 
 pub async fn unknown_plans_and_operations_are_not_found<S: Store + Operations>(t: Desk<S>) {

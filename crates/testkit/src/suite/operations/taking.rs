@@ -137,7 +137,7 @@ pub async fn a_letter_skipped_behind_a_failed_one_counts_for_its_stage<S: Store 
     t.fail_turn(&turn).await;
     assert_eq!(t.tally(id).await, (0, 1, 2, 1));
     let turn = t.take_one().await;
-    assert_eq!((names(&[turn.clone()]), t.operation(id).await.stage), (vec!["b-0"], 2));
+    assert_eq!((names(std::slice::from_ref(&turn)), t.operation(id).await.stage), (vec!["b-0"], 2));
 }
 
 pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store + Operations>(t: Desk<S>) {
@@ -428,6 +428,61 @@ pub async fn a_letter_in_work_is_not_taken_by_the_scheduler<S: Store + Operation
     assert_eq!(kind(t.act("1", Act::Evict).await), ErrorKind::Conflict);
     t.fail_turn(&turn).await;
     assert_eq!(t.due("scheduler", 10).await.len(), 1);
+}
+
+pub async fn what_an_operation_has_begun_does_not_run_around_it<S: Store + Operations>(t: Desk<S>) {
+    // What waits behind a dead head is due as soon as the head is handled, but the operation has its stages.
+    t.enqueue("a", "1").await;
+    t.behind(t.waiting("a", "2")).await;
+    t.behind(t.waiting("a", "3")).await;
+    let plan = t.freeze(Action::Retry).await;
+    t.behind(t.waiting("a", "late")).await;
+    let id = t.begin(&plan, &ramp(&[1])).await;
+    t.succeed(&t.take_one().await).await;
+    t.tell(id, Command::Pause).await;
+    assert!(t.due("scheduler", 10).await.is_empty());
+    assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
+    t.pause("a").await;
+    t.store.resume(&t.consumer(), &PauseScope::Sequence(seq("a")), &operator()).await.unwrap();
+    assert!(t.due("scheduler", 10).await.is_empty(), "a pause that came and went changes nothing");
+    t.tell(id, Command::Resume).await;
+    let lost = t.take_one().await;
+    t.advance(LEASE);
+    assert!(t.due("scheduler", 10).await.is_empty(), "a lost turn comes again");
+    t.succeed(&t.take_one().await).await;
+    assert_eq!(kind(t.settle(&lost.claim, &lost.claim.head, resolve()).await), ErrorKind::Fenced);
+    t.succeed(&t.take_one().await).await;
+    assert_eq!(t.stands(id).await, OperationState::Done);
+    assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "late", "that was never its own");
+}
+
+pub async fn what_an_operation_lets_go_runs_by_itself<S: Store + Operations>(t: Desk<S>) {
+    for sequence in ["cancelled", "failed", "changed"] {
+        t.enqueue(sequence, &format!("{sequence}-1")).await;
+        for n in 2..=4 {
+            t.behind(t.waiting(sequence, &format!("{sequence}-{n}"))).await;
+        }
+        let id = t.start(Action::Retry, &Conduct::unlimited()).await;
+        t.succeed(&t.take_one().await).await;
+        match sequence {
+            "cancelled" => _ = t.tell(id, Command::Cancel).await,
+            "failed" => _ = t.fail(&t.take_one().await).await,
+            _ => {
+                for n in 2..=4 {
+                    t.act(&format!("{sequence}-{n}"), Act::Quarantine).await.unwrap();
+                }
+                assert_eq!(t.take(10).await.settled, 3);
+                t.act(&format!("{sequence}-2"), Act::Release).await.unwrap();
+            }
+        }
+        let claim = t.due_one("scheduler").await;
+        assert_eq!(claim.head.message.id.as_str(), format!("{sequence}-2"));
+        t.act(&format!("{sequence}-3"), Act::Park).await.unwrap();
+        assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Blocked));
+        for n in 3..=4 {
+            t.act(&format!("{sequence}-{n}"), Act::Evict).await.unwrap();
+        }
+    }
 }
 
 pub async fn many_takers_never_share_a_letter<S: Store + Operations>(t: Desk<S>) {
