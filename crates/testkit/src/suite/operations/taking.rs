@@ -466,7 +466,7 @@ pub async fn what_an_operation_lets_go_runs_by_itself<S: Store + Operations>(t: 
         t.succeed(&t.take_one().await).await;
         match sequence {
             "cancelled" => _ = t.tell(id, Command::Cancel).await,
-            "failed" => _ = t.fail(&t.take_one().await).await,
+            "failed" => _ = t.fail_turn(&t.take_one().await).await,
             _ => {
                 for n in 2..=4 {
                     t.act(&format!("{sequence}-{n}"), Act::Quarantine).await.unwrap();
