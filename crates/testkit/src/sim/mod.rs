@@ -11,6 +11,7 @@
 //! ```
 
 mod chaos;
+mod command;
 mod plan;
 mod random;
 mod tap;
@@ -28,6 +29,7 @@ use lazaret_core::{Clock, ConsumerName, LetterState};
 use lazaret_memory::MemoryStore;
 
 use chaos::{Born, Handles, Nursery};
+pub use command::command;
 use plan::Plan;
 use random::Random;
 use world::{CONSUMER, World};
