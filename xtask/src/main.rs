@@ -24,6 +24,7 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seeds N   how many seeds
                                --seed S    this seed only
                                --from S    begin with this seed
+                               --store S   on this store: memory unless given, or sqlite
   torture [ARGUMENTS]        kill a consumer over and over and check what it leaves behind; it gets all arguments
                                --kills N      how often, 200 unless given
                                --messages N   how many messages, 100000 unless given
@@ -76,7 +77,10 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             print!("{HELP}");
             Ok(())
         }
-        ("sim", _) => pass_on::simulation(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("sim", _) => {
+            let simulation = pass_on::simulation(rest).map_err(Failed::Usage)?;
+            simulation.run().map(|_| ()).map_err(Failed::Check)
+        }
         ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
         ("bench", _) => pass_on::benchmark(rest).run().map(|_| ()).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),

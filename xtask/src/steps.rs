@@ -37,9 +37,9 @@ impl Step {
 }
 
 /// All checks, in the order in which they run.
-fn steps() -> Vec<Step> {
-    let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()]);
-    vec![
+fn steps() -> Result<Vec<Step>, String> {
+    let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
+    Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets -- -D warnings")),
         // All targets but the benchmarks.
@@ -56,14 +56,14 @@ fn steps() -> Vec<Step> {
             repeat: format!("cargo xtask sim --seeds {SEEDS}"),
             work: Work::Cargo(simulation),
         },
-    ]
+    ])
 }
 
 /// Runs all checks, stops at the first that fails, and sums up.
 pub(crate) fn run() -> Result<(), String> {
     let root = workspace_root()?;
     std::env::set_current_dir(&root).map_err(|error| format!("failed to enter the workspace: {error}"))?;
-    let steps = steps();
+    let steps = steps()?;
     let count = steps.len();
     let mut passed = 0;
     let mut times = Vec::new();
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_step_can_be_repeated_from_its_line() {
-        for step in steps() {
+        for step in steps().unwrap() {
             assert!(step.repeat.contains("cargo "), "{}", step.name);
         }
     }

@@ -139,8 +139,9 @@ impl LetterStore for SqliteStore {
         limits: &Limits,
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>> {
-        let limits = *limits;
-        self.change("hand_off", queue, move |queue| queue.hand_off_all(items, &limits)).await
+        let (limits, name) = (*limits, queue.clone());
+        let work = move |step: &mut Step<'_>| step.queue(&name, |queue| queue.hand_off_all(items, &limits));
+        self.shared.writer.call_without_savepoint("hand_off", work).await
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {

@@ -73,7 +73,7 @@ impl Torture {
                 }
                 Some(status) if status.success() => break,
                 Some(status) if status.code() == Some(i32::from(MORE)) && endings < MOST_ENDINGS => {
-                    endings += 1
+                    endings += 1;
                 }
                 Some(status) => return Err(format!("life {lives} ended with {status}")),
             }
