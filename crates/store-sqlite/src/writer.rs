@@ -1,8 +1,9 @@
 //! The one writer: takes all requests that wait, runs them in one transaction, commits once, answers all.
 //!
 //! Each request has a savepoint, so that one that fails takes nothing with it; but hand-offs, which are many and fail only
-//! with the file, go without and take their group with them. Nobody is answered before the commit. When the transaction is lost before the commit, nothing has happened and everybody is told so. When the commit itself
-//! fails, nobody knows, and everybody is told that; the connection is opened anew.
+//! with the file, go without and take their group with them. Nobody is answered before the commit. When the transaction
+//! is lost before the commit, nothing has happened and everybody is told so. When the commit itself fails, nobody knows,
+//! and everybody is told that; the connection is opened anew.
 
 use std::path::PathBuf;
 use std::thread;

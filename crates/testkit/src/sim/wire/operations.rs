@@ -30,7 +30,7 @@ impl Operations for Wire {
 
     async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
         let (store, conduct, by) = (self.store.clone(), conduct.clone(), by.clone());
-        self.call("begin", true, async move { Operations::begin(&store, plan, &conduct, &by).await }).await
+        self.call("begin", true, async move { Operations::begin(&*store, plan, &conduct, &by).await }).await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
