@@ -6,6 +6,7 @@ mod due;
 mod growth;
 mod hand_off;
 mod letters;
+mod listing;
 mod million;
 mod replay;
 mod restart;
@@ -29,7 +30,7 @@ const BENCH: &str = "embedded";
 const CONSUMER: &str = "bench";
 
 /// The benchmarks of the group, in the order in which they run.
-pub(crate) const NAMES: [&str; 6] = ["hand-off", "growth", "consumer", "replay", "due", "restart"];
+pub(crate) const NAMES: [&str; 7] = ["hand-off", "growth", "consumer", "replay", "due", "listing", "restart"];
 
 /// Runs every benchmark of the group, or only the one of this name.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
@@ -45,6 +46,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
             "consumer" => consumer::run(scale, &disk).await,
             "replay" => replay::run(scale, &disk).await,
             "due" => due::run(scale, &disk).await,
+            "listing" => listing::run(&million).await,
             "restart" => restart::run(&million).await,
             _ => unreachable!("every name has its benchmark"),
         });
