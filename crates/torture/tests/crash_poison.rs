@@ -44,7 +44,7 @@ async fn handler(Json(kind): Json<String>) -> Result<(), HandlerError> {
 #[expect(unconditional_recursion, reason = "the stack shall overflow")]
 fn overflow(depth: u64) -> u64 {
     let room = std::hint::black_box([depth; 512]);
-    overflow(depth + room[7]) + room[3]
+    overflow(depth.wrapping_add(1)).wrapping_add(room[7])
 }
 
 /// Takes memory until the system's limit ends the process, as the memory killer would.
