@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lazaret_core::handler::{BoxHandler, Handler, handler};
 use lazaret_core::store::{Limits, Store};
@@ -205,6 +205,7 @@ impl Builder {
                 shared: shared.clone(),
                 due: Notify::new(),
                 turn_over: Notify::new(),
+                operating: AtomicBool::new(true),
                 revision: AtomicU64::new(0),
             })
         });

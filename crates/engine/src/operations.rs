@@ -4,6 +4,7 @@
 //! and restarts change nothing about it. Here is only the pair of hands.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -21,6 +22,8 @@ use crate::stored::{Purpose, Run};
 const TAKE_LIMIT: usize = 64;
 /// How long to wait after an error.
 const PAUSE: Duration = Duration::from_millis(100);
+/// An operation that goes on by then is under way. One that is to start tomorrow keeps nobody from ending today.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Carries out the operations on one queue until the consumer drains. `places` bounds how many letters are replayed at
 /// once.
@@ -47,6 +50,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
     let now = shared.now();
     if let Err(again) = shared.gate.allows_stored(true, now) {
         drop(place);
+        component.operating.store(false, Ordering::Release);
         return change_or(&mut changed, again.map(|again| until(now, again))).await;
     }
     // A turn that finds no place would hold its sequence for nothing: never take more than there is room for.
@@ -68,6 +72,8 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
         }
     };
     let busy = taken.turns.len() == limit || taken.settled > 0;
+    let soon = taken.again_at.is_some_and(|again| until(shared.now(), again) <= SOON);
+    component.operating.store(busy || soon || !taken.turns.is_empty(), Ordering::Release);
     for (turn, place) in taken.turns.into_iter().zip(held) {
         let purpose = Purpose::Replay(turn.operation.to_string());
         let run = Run { component: component.clone(), claim: turn.claim, claimed_at, purpose, open: None };

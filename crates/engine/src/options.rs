@@ -80,7 +80,8 @@ pub struct Options {
     pub instance: String,
     /// Where jitter and hashes come from; 0 draws a fresh one.
     pub seed: u64,
-    /// End when a finite source is read to its end and nothing is in flight or waiting for a retry.
+    /// End when a finite source is read to its end and nothing is in flight or waiting for a retry, or for its turn in an
+    /// operation.
     pub until_idle: bool,
     /// The bug that this engine has on purpose.
     #[cfg(feature = "mutations")]

@@ -64,6 +64,8 @@ pub(crate) struct Component {
     pub(crate) due: Notify,
     /// A stored run is over, or there may be something new to replay.
     pub(crate) turn_over: Notify,
+    /// Operations on the queue are under way, or nobody has looked yet.
+    pub(crate) operating: AtomicBool,
     /// The highest revision of the queue that was listed to the shards.
     pub(crate) revision: AtomicU64,
 }

@@ -14,7 +14,8 @@ use lazaret_core::store::{
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, Reply, Running, Try, at_once, eventually, fatal, let_pass, one_attempt, options, secs, somebody,
+    Bench, PausedClock, Reply, Running, Try, at_once, eventually, fatal, let_pass, one_attempt, options,
+    secs, somebody,
 };
 
 /// Whether the handler is repaired, and for whom.
@@ -172,6 +173,23 @@ async fn an_operation_goes_on_after_a_crash_and_counts_each_letter_once() {
     let items = at_once(bench.store.memory().items(id, 0, 100));
     assert!(items.iter().all(|item| item.outcome == Some(Outcome::Ok)));
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_ends_when_idle_carries_its_operations_out_first() {
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "b1", "c1", "d1"]).await;
+    running.stop().await;
+    repaired.repair();
+    let plan = freeze(&bench, Action::Retry);
+    let id = begin(&bench, &plan, &Conduct { rate: Some(0.5), ..Conduct::unlimited() });
+    let late = Conduct { start_at: Some(PausedClock::at(secs(90_000))), ..Conduct::unlimited() };
+    bench.push(&["z9"]);
+    bench.run(one_attempt(), repaired.script()).await;
+    assert_eq!(operation(&bench, id).ok, 4);
+    let plan = freeze(&bench, Action::Retry);
+    let id = begin(&bench, &plan, &late);
+    bench.run(one_attempt(), repaired.script()).await;
+    assert_eq!(operation(&bench, id).state, OperationState::Scheduled, "nobody waits a day for it");
 }
 
 #[tokio::test(start_paused = true)]

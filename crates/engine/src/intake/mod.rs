@@ -410,6 +410,9 @@ impl Intake {
         let components = self.components.clone();
         self.idle_check = Some(Box::pin(async move {
             for component in components {
+                if component.operating.load(Ordering::Acquire) {
+                    return false;
+                }
                 match component.shared.store.next_due(&component.queue).await {
                     Ok(None) => {}
                     Ok(Some(_)) | Err(_) => return false,
