@@ -398,16 +398,17 @@ impl Journey {
         }
     }
 
-    /// What is to be remembered of the attempts so far; `None` when there were none.
+    /// What is to be remembered of the attempts so far; `None` when there were none. Crashes stand in the flight recorder
+    /// until the message is settled.
     fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
-        let record = self.record.as_ref()?;
+        let record = self.record.as_ref().filter(|record| record.attempts > record.crashes)?;
         let message = self.delivery.message();
         self.tenure.noted(self.component.index, message.position.offset);
         Some(AttemptNote {
             message: message.id.clone(),
             partition: self.tenure.partition.clone(),
             offset: message.position.offset,
-            attempts: record.attempts,
+            attempts: record.attempts - record.crashes,
             first_failed_at: record.first_failed_at,
             failure: record.failure.clone(),
             same_failure: record.same_failure,

@@ -98,9 +98,10 @@ impl Record {
         }
     }
 
-    /// The process died while this message alone was in flight.
+    /// The process died while this message alone was in flight. Attempts that were cut off in company do not count, so the
+    /// number of the last one says nothing: every charged crash is one attempt.
     pub(crate) fn crashed(earlier: Option<Self>, suspect: &Suspect, now: Timestamp) -> Self {
-        let attempts = earlier.as_ref().map_or(0, |r| r.attempts).max(suspect.attempt);
+        let attempts = earlier.as_ref().map_or(0, |r| r.attempts) + suspect.crashes;
         let first_failed_at = earlier.as_ref().map_or(now, |r| r.first_failed_at);
         Self {
             attempts,

@@ -175,6 +175,42 @@ async fn a_suspect_that_does_no_harm_is_cleared() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempts_count_on_over_crashes_and_deaths_in_company() {
+    // I4
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["x1"]);
+    let mut options = recorded(&recorder);
+    (options.retry.max_crashes, options.retry.hold) = (0, secs(600));
+    let script = |this: &Try| match this.before {
+        // It kills the process, alone.
+        0 => Reply::Hang,
+        // It is in company when the process dies.
+        1 => Reply::Hang,
+        // It fails once, and waits in memory.
+        2 => Reply::Fail(support::transient()),
+        _ => Reply::Hang,
+    };
+    let running = bench.start(options.clone(), script);
+    eventually("it is alone", || recorder.flying() == ["events/0/0"]).await;
+    die(running, &recorder).await;
+    let running = bench.start(options.clone(), script);
+    eventually("it runs", || recorder.flying() == ["events/0/0"]).await;
+    let other = Message::new("other", "events", lazaret_core::Position::new(0, 99));
+    let slot = recorder.enter(&Bench::queue(), &other, 1);
+    assert!(slot.index().is_some());
+    die(running, &recorder).await;
+    for calls in [4, 5] {
+        let running = bench.start(options.clone(), script);
+        eventually("it runs", || bench.calls.len() == calls).await;
+        let slot = recorder.enter(&Bench::queue(), &other, 1);
+        assert!(slot.index().is_some());
+        die(running, &recorder).await;
+    }
+    let attempts: Vec<u32> = bench.calls.all().iter().map(|call| call.attempt).collect();
+    assert_eq!(attempts, [1, 2, 2, 3, 3], "one crash was charged; what was cut off in company is repeated");
+}
+
+#[tokio::test(start_paused = true)]
 async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
     let (bench, recorder) = (Bench::new(), Recorder::default());
     bench.push(&["x1", "x2"]);

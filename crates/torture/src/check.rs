@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use lazaret_core::store::{Checkpoints, Counts, LetterStore};
-use lazaret_core::{LetterState, SequenceId, Sequencing};
+use lazaret_core::{LetterId, LetterState, SequenceId, Sequencing};
 use lazaret_store_sqlite::{Options, SqliteStore};
 
 use crate::journal::{self, Entry};
@@ -34,6 +34,8 @@ pub struct Findings {
     pub failed: u64,
     /// Messages that were handled.
     pub handled: u64,
+    /// Crashes that dead letters are charged with.
+    pub crashes: u64,
     /// Letters by state.
     pub letters: Counts,
     /// Entries of the audit.
@@ -58,6 +60,7 @@ impl fmt::Display for Findings {
             ("attempts", self.attempts),
             ("repeated", self.repeated),
             ("failed", self.failed),
+            ("charged crashes", self.crashes),
             ("audit entries", self.audit),
             ("open sequences", self.letters.sequences),
         ];
@@ -230,7 +233,13 @@ async fn check_store(
         if let Some(state) = state {
             found.by_state[*state as usize] += 1;
         }
-        check_message(plan, number, told, *state, findings);
+        let mut crashes = 0;
+        if *state == Some(LetterState::Dead) {
+            let letter = store.get(&queue, LetterId::of(&queue, &message_id(number))).await?;
+            crashes = letter.map_or(0, |letter| letter.crash_attempts);
+        }
+        findings.crashes += u64::from(crashes);
+        check_message(plan, number, told, *state, crashes > 0, findings);
     }
     findings.letters = store.counts(&queue).await?;
     if findings.letters.by_state != found.by_state {
@@ -249,7 +258,14 @@ async fn check_store(
 }
 
 /// One message, by its script, the log and its letter.
-fn check_message(plan: Plan, number: u64, told: &Told, state: Option<LetterState>, findings: &mut Findings) {
+fn check_message(
+    plan: Plan,
+    number: u64,
+    told: &Told,
+    state: Option<LetterState>,
+    crashed: bool,
+    findings: &mut Findings,
+) {
     let script = plan.script(number);
     let handled = told.handled.is_some();
     let is_right = match state {
@@ -259,7 +275,8 @@ fn check_message(plan: Plan, number: u64, told: &Told, state: Option<LetterState
         Some(LetterState::Evicted) => told.closed && !handled,
         // One that was handled may wait again: it came again after a kill and found its sequence open.
         Some(LetterState::Waiting) => true,
-        Some(LetterState::Dead) => script == Script::FailsAlways,
+        // Who was alone in flight at a kill is charged with it, and may run out of attempts by that.
+        Some(LetterState::Dead) => script == Script::FailsAlways || crashed,
         Some(_) => false,
     };
     if !is_right {
@@ -400,7 +417,7 @@ mod tests {
         let plan = Plan { seed: 1, messages: 1, keys: 1 };
         let lost = |told: Told, state| {
             let mut findings = Findings::default();
-            check_message(plan, 0, &told, state, &mut findings);
+            check_message(plan, 0, &told, state, false, &mut findings);
             !findings.violations.is_empty()
         };
         let handled = Told { handled: Some(1), ..Told::default() };

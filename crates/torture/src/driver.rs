@@ -18,8 +18,8 @@ const LOOK: Duration = Duration::from_millis(1);
 const EARLY: u64 = 4;
 /// Such a kill comes within this time.
 const EARLY_WITHIN: Duration = Duration::from_millis(60);
-/// About how many bytes of log a message leaves, repetitions among them.
-const BYTES_EACH: u64 = 80;
+/// How many bytes of log a message leaves at least: one attempt, without repetitions.
+const BYTES_EACH: u64 = 40;
 /// How long one life may take before something is wrong.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How many lives may end by themselves before something is wrong.
@@ -100,8 +100,11 @@ impl Torture {
             let within = EARLY_WITHIN.as_micros() as u64;
             return Moment::At(Instant::now() + Duration::from_micros((draw >> 16) % within));
         }
-        let share = self.plan.messages * BYTES_EACH / u64::from(self.kills);
-        Moment::After(size(files) + (draw >> 16) % (2 * share).max(1))
+        // What is left of the log is shared among the kills that are left, so that all of them find a living worker.
+        let size = size(files);
+        let left = (self.plan.messages * BYTES_EACH).saturating_sub(size);
+        let share = left / u64::from(self.kills - kill);
+        Moment::After(size + (draw >> 16) % (2 * share).max(1))
     }
 }
 

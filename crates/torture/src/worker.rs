@@ -10,6 +10,7 @@ use lazaret_core::policy::{PoisonPolicy, RetryPolicy};
 use lazaret_core::store::{Act, Actor, LetterStore, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Reason};
 use lazaret_engine::{Consumer, DeadLetterOptions, Options, Replayer};
+use lazaret_flight_recorder::{MappedRecorder, Options as RecorderOptions};
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +48,11 @@ impl Files {
         self.folder.join("torture.db")
     }
 
+    /// The flight recorder.
+    pub fn recorder(&self) -> PathBuf {
+        self.folder.join("torture.flight")
+    }
+
     /// The log of attempts.
     pub fn journal(&self) -> PathBuf {
         self.folder.join("journal.log")
@@ -57,6 +63,7 @@ impl Files {
 pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn Error>> {
     let journal = Arc::new(Journal::open(&files.journal())?);
     let store = Arc::new(SqliteStore::open(files.store(), StoreOptions::default())?);
+    let recorder = Arc::new(MappedRecorder::open(files.recorder(), RecorderOptions::default())?);
     journal.write(Entry::Life(life))?;
     let noted = journal.clone();
     let consumer = Consumer::builder(CONSUMER)
@@ -65,7 +72,7 @@ pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn
         .handler(move |message: Message, Attempt(attempt)| {
             follow(plan, noted.clone(), message.position.offset, attempt)
         })
-        .options(options(life))
+        .options(Options { flight_recorder: Some(recorder), ..options(life) })
         .build()?;
     let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
     let mut run = tokio::spawn(consumer.run(CancellationToken::new()));
