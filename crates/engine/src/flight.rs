@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::recorder::{FlightRecorder, Slot, Suspect};
-use lazaret_core::{Message, MessageId, QueueName};
+use lazaret_core::{Message, MessageId, Partition, QueueName};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
@@ -31,6 +31,8 @@ struct Known {
     suspect: Suspect,
     /// It has had its turn alone and we are still here.
     cleared: bool,
+    /// It was handled; as long as its position is not committed, it may come again.
+    handled: bool,
 }
 
 /// An attempt that stands in the recorder for as long as this lives.
@@ -82,7 +84,10 @@ impl Flight {
             recorder,
             suspicious: AtomicBool::new(!suspects.is_empty()),
             suspects: Mutex::new(
-                suspects.into_iter().map(|suspect| Known { suspect, cleared: false }).collect(),
+                suspects
+                    .into_iter()
+                    .map(|suspect| Known { suspect, cleared: false, handled: false })
+                    .collect(),
             ),
             until: Instant::now() + PATIENCE,
             alone: RwLock::new(()),
@@ -148,7 +153,8 @@ impl Flight {
         }
     }
 
-    /// The fate of the message is durable: its crashes count no longer, or they stand in its letter.
+    /// The fate of the message is durable: its crashes count no longer, or they stand in its letter. That of a message that
+    /// was handled live is durable when its position is [committed](Self::committed).
     pub(crate) fn forget(&self, queue: &QueueName, message: &MessageId) {
         let Some(recorder) = &self.recorder else { return };
         let known = self.with(|suspects| {
@@ -159,6 +165,33 @@ impl Flight {
         });
         if known {
             recorder.forget(queue, message);
+        }
+    }
+
+    /// A live message was handled.
+    pub(crate) fn handled(&self, queue: &QueueName, message: &MessageId) {
+        if self.recorder.is_some() {
+            self.with(|suspects| {
+                let known = suspects.iter_mut().find(|known| known.suspect.is(queue, message));
+                known.into_iter().for_each(|known| known.handled = true);
+            });
+        }
+    }
+
+    /// No message of this partition up to here comes again. Letters of it may still be tried.
+    pub(crate) fn committed(&self, partition: &Partition, offset: u64) {
+        let Some(recorder) = &self.recorder else { return };
+        let gone = self.with(|suspects| {
+            let is_gone = |known: &mut Known| {
+                let Suspect { partition: of, offset: at, .. } = &known.suspect;
+                known.handled && of == partition && *at <= offset
+            };
+            let gone: Vec<Known> = suspects.extract_if(.., is_gone).collect();
+            self.suspicious.store(suspects.iter().any(|known| !known.cleared), Ordering::Release);
+            gone
+        });
+        for Known { suspect, .. } in gone {
+            recorder.forget(&suspect.queue, &suspect.message);
         }
     }
 

@@ -325,7 +325,7 @@ impl Journey {
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
         let shared = &self.component.shared;
-        shared.flight.forget(&self.component.queue, &self.delivery.message().id);
+        shared.flight.handled(&self.component.queue, &self.delivery.message().id);
         match outcome {
             Outcome::Handled => {
                 Counters::add(&shared.counters.handled, 1);

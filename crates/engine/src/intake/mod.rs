@@ -319,6 +319,7 @@ impl Intake {
         for (slot, offset) in committed {
             let Some(offset) = offset else { continue };
             let slot = &self.slots[*slot];
+            self.shared.flight.committed(&slot.partition, *offset);
             let (Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. }) = &slot.stage else {
                 continue;
             };
