@@ -34,7 +34,7 @@ pub struct Findings {
     pub failed: u64,
     /// Messages that were handled.
     pub handled: u64,
-    /// Crashes that dead letters are charged with.
+    /// Crashes that dead and evicted letters are charged with.
     pub crashes: u64,
     /// Letters by state.
     pub letters: Counts,
@@ -234,7 +234,7 @@ async fn check_store(
             found.by_state[*state as usize] += 1;
         }
         let mut crashes = 0;
-        if *state == Some(LetterState::Dead) {
+        if matches!(state, Some(LetterState::Dead | LetterState::Evicted)) {
             let letter = store.get(&queue, LetterId::of(&queue, &message_id(number))).await?;
             crashes = letter.map_or(0, |letter| letter.crash_attempts);
         }
@@ -272,7 +272,8 @@ fn check_message(
         None => handled,
         // Handled by the engine, or closed as handled by the operator.
         Some(LetterState::Resolved) => handled || told.closed,
-        Some(LetterState::Evicted) => told.closed && !handled,
+        // One that was handled and not committed came again, and a kill in which it was alone used up its last attempt.
+        Some(LetterState::Evicted) => told.closed && (!handled || crashed),
         // One that was handled may wait again: it came again after a kill and found its sequence open.
         Some(LetterState::Waiting) => true,
         // Who was alone in flight at a kill is charged with it, and may run out of attempts by that.
