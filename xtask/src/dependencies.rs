@@ -15,6 +15,8 @@ const BANNED: [(&str, &str); 5] = [
     ("openssl-sys", "TLS is rustls with ring"),
     ("serde_yaml", "it is no longer maintained"),
 ];
+/// The one package that may bring a banned crate: librdkafka has no other TLS than OpenSSL's.
+const EXCEPTION: (&str, &str) = ("openssl-sys", "rdkafka-sys");
 /// The crate that must stay small.
 const CORE: &str = "lazaret-core";
 
@@ -113,6 +115,10 @@ fn licences(packages: &[Package]) -> Vec<String> {
 fn banned(packages: &[Package]) -> Vec<String> {
     let wrong = packages.iter().filter_map(|Package { name, version, .. }| {
         let (_, why) = BANNED.iter().find(|(banned, _)| banned == name)?;
+        let mut users = packages.iter().filter(|package| package.needs.contains(name));
+        if name == EXCEPTION.0 && users.all(|user| user.name == EXCEPTION.1) {
+            return None;
+        }
         Some(format!("{name} {version} is banned: {why}"))
     });
     wrong.collect()
@@ -183,6 +189,15 @@ mod tests {
     fn a_banned_crate_is_named_with_the_reason() {
         let wrong = banned(&[package("jiff", Some("MIT")), package("chrono", Some("MIT"))]);
         assert_eq!(wrong, ["chrono 1.0.0 is banned: jiff is the one time library"]);
+    }
+
+    #[test]
+    fn openssl_comes_with_the_kafka_client_and_with_nothing_else() {
+        let openssl = || package("openssl-sys", Some("MIT"));
+        let user = |name| Package { needs: vec!["openssl-sys".to_owned()], ..package(name, Some("MIT")) };
+        assert!(banned(&[openssl(), user("rdkafka-sys")]).is_empty());
+        let wrong = banned(&[openssl(), user("rdkafka-sys"), user("openssl")]);
+        assert_eq!(wrong, ["openssl-sys 1.0.0 is banned: TLS is rustls with ring"]);
     }
 
     #[test]
