@@ -29,7 +29,7 @@ struct Package {
     /// The native library that it links.
     links: Option<String>,
     is_ours: bool,
-    /// The names of what it needs at run time, as far as it says so itself.
+    /// The names of what it needs at run time, without what its features leave out.
     needs: Vec<String>,
 }
 
@@ -67,7 +67,16 @@ fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let ours = list(&metadata["workspace_members"]);
-    let packages: Vec<Package> = list(&metadata["packages"])
+    let described = list(&metadata["packages"]);
+    let name_of = |id: &Value| described.iter().find(|p| p["id"] == *id).and_then(|p| text(&p["name"]));
+    let nodes = list(&metadata["resolve"]["nodes"]);
+    let needs_of = |id: &Value| -> Vec<String> {
+        let node = nodes.iter().find(|node| node["id"] == *id);
+        let needs = node.map(|node| list(&node["deps"])).unwrap_or_default();
+        let at_run_time = |need: &&Value| list(&need["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+        needs.iter().filter(at_run_time).filter_map(|need| name_of(&need["pkg"])).collect()
+    };
+    let packages: Vec<Package> = described
         .iter()
         .map(|package| Package {
             name: text(&package["name"]).unwrap_or_default(),
@@ -75,11 +84,7 @@ fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
             licence: text(&package["license"]),
             links: text(&package["links"]),
             is_ours: ours.contains(&package["id"]),
-            needs: list(&package["dependencies"])
-                .iter()
-                .filter(|dependency| dependency["kind"].is_null())
-                .filter_map(|dependency| text(&dependency["name"]))
-                .collect(),
+            needs: needs_of(&package["id"]),
         })
         .collect();
     if packages.is_empty() { Err("cargo's metadata names no package".to_owned()) } else { Ok(packages) }
@@ -236,10 +241,16 @@ mod tests {
         let metadata = r#"{
             "workspace_members": ["a"],
             "packages": [
-                {"id": "a", "name": "ours", "version": "0.1.0", "license": null, "links": null, "dependencies": [
-                    {"name": "bytes", "kind": null}, {"name": "proptest", "kind": "dev"}]},
-                {"id": "b", "name": "bytes", "version": "1.0.0", "license": "MIT", "links": "c", "dependencies": []}
-            ]}"#;
+                {"id": "a", "name": "ours", "version": "0.1.0", "license": null, "links": null},
+                {"id": "b", "name": "bytes", "version": "1.0.0", "license": "MIT", "links": "c"},
+                {"id": "c", "name": "proptest", "version": "1.0.0", "license": "MIT", "links": null}
+            ],
+            "resolve": {"nodes": [
+                {"id": "a", "deps": [
+                    {"pkg": "b", "dep_kinds": [{"kind": "dev"}, {"kind": null}]},
+                    {"pkg": "c", "dep_kinds": [{"kind": "dev"}]}]},
+                {"id": "b", "deps": []}
+            ]}}"#;
         let packages = read_packages(metadata).unwrap();
         assert_eq!((packages[0].is_ours, packages[0].needs.as_slice()), (true, &["bytes".to_owned()][..]));
         assert_eq!((packages[1].is_ours, packages[1].links.as_deref()), (false, Some("c")));
