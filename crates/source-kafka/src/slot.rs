@@ -1,0 +1,133 @@
+//! One partition from its coming to its going.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::source::Assignment;
+use lazaret_core::{Message, Partition, Position};
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
+
+use crate::lookup::Beginning;
+use crate::member::{Client, Member};
+use crate::record::Reader;
+
+/// A partition that is ours.
+///
+/// Its records come by a queue of their own. Holding it back means not to ask that queue: nothing is fetched twice, and
+/// what librdkafka has fetched ahead stays where it is, bounded by `queued.max.messages.kbytes`.
+pub(crate) struct Slot {
+    pub(crate) partition: Partition,
+    queue: PartitionQueue<Member>,
+    pub(crate) stage: Stage,
+    pub(crate) paused: bool,
+    /// Where this assignment began.
+    pub(crate) start: u64,
+    /// The first offset that was not delivered, as far as is known.
+    pub(crate) next: u64,
+    pub(crate) committed: Option<u64>,
+    /// What was settled before this assignment.
+    settled: Vec<RangeInclusive<u64>>,
+    /// The offset behind the last message when it was assigned.
+    pub(crate) end: u64,
+    /// The end was reached.
+    at_end: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is read.
+    Held,
+    /// It will be read again from where it was committed.
+    Rewinding,
+    /// The engine is about to let it go.
+    Going,
+}
+
+/// What a partition has to say.
+pub(crate) enum Said {
+    Message(Box<Message>),
+    /// There is nothing, or nothing that may be delivered.
+    Nothing,
+    /// The log goes on at an offset that lies before what was delivered: it was cut.
+    Back(u64),
+    Error(KafkaError),
+}
+
+impl Slot {
+    /// Takes a partition that has not been assigned yet, so that its records never come by the common queue. `None`
+    /// when the client does not know it.
+    pub(crate) fn new(client: &Arc<Client>, member: &Member, beginning: Beginning) -> Option<Self> {
+        let Beginning { partition, start, committed, settled, end } = beginning;
+        let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
+        let member = member.clone();
+        queue.set_nonempty_callback(move || member.wake());
+        let stage = Stage::Held;
+        let (paused, at_end) = (false, false);
+        Some(Self { partition, queue, stage, paused, start, next: start, committed, settled, end, at_end })
+    }
+
+    /// Begins anew, after the client was told to.
+    pub(crate) fn begin_again(&mut self, beginning: Beginning) {
+        let Beginning { start, committed, settled, end, .. } = beginning;
+        let (stage, paused, at_end) = (Stage::Held, false, false);
+        (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
+        (self.start, self.next, self.end) = (start, start, end);
+        (self.committed, self.settled) = (committed, settled);
+    }
+
+    pub(crate) fn assignment(&self) -> Assignment {
+        Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
+    }
+
+    /// Whether its messages may be delivered.
+    pub(crate) fn flows(&self) -> bool {
+        self.stage == Stage::Held && !self.paused
+    }
+
+    /// Whether all was delivered that was there when it was assigned.
+    pub(crate) fn is_read(&self) -> bool {
+        self.stage == Stage::Held && (self.at_end || self.next >= self.end)
+    }
+
+    /// The next message, if one is there. A finite one gives none that was written after it was assigned.
+    pub(crate) fn next_message(&mut self, reader: &Reader, finite: bool) -> Said {
+        if finite && self.is_read() {
+            return Said::Nothing;
+        }
+        let record = match self.queue.poll(Duration::ZERO) {
+            Some(Ok(record)) => record,
+            Some(Err(KafkaError::PartitionEOF(_))) => {
+                self.at_end = true;
+                return Said::Nothing;
+            }
+            Some(Err(error)) => return Said::Error(error),
+            None => return Said::Nothing,
+        };
+        let offset = record.offset().unsigned_abs();
+        if offset < self.next {
+            return Said::Back(offset);
+        }
+        // What lies between is gone, or was never a message: compacted, aborted, a mark.
+        self.next = offset + 1;
+        if finite && offset >= self.end {
+            return Said::Nothing;
+        }
+        let position = Position::new(self.partition.index, offset);
+        Said::Message(Box::new(reader.read(&record, &self.partition.stream, position)))
+    }
+
+    /// What is settled beyond the committed position: what the engine says, and what was settled before and has not been
+    /// delivered again yet, so the engine cannot know.
+    pub(crate) fn settled_beyond(&self, told: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+        let mut ranges = told;
+        let from = ranges.last().map_or(self.next, |last| self.next.max(last.end().saturating_add(1)));
+        ranges.extend(self.settled.iter().filter_map(|range| {
+            let start = (*range.start()).max(from);
+            (start <= *range.end()).then_some(start..=*range.end())
+        }));
+        ranges
+    }
+}
