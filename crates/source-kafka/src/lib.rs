@@ -20,7 +20,7 @@
 //!
 //! - `options`: what one can choose, and what one cannot.
 //! - `source`: the member of the group, as the engine sees it.
-//! - `member`: what librdkafka tells from its side: rebalances, commits, errors.
+//! - `member`: what librdkafka tells from its side: rebalances, errors, statistics.
 //! - `slot`: one partition from its coming to its going.
 //! - `lookup`: where to begin reading a partition.
 //! - `settled`: what is settled beyond the committed offset, as text.

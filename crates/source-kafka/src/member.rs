@@ -1,4 +1,4 @@
-//! What librdkafka tells from its side: rebalances, commits, errors and statistics.
+//! What librdkafka tells from its side: rebalances, errors and statistics.
 //!
 //! Its callbacks run while the consumer is polled. They only write down what happened. The source acts on it afterwards,
 //! outside of the callback, because a rebalance has to wait for the engine and polling must not.
@@ -29,26 +29,10 @@ pub(crate) enum Change {
     },
 }
 
-/// The answer to a commit.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) offsets: Vec<Committed>,
-}
-
-/// One partition of a commit, as it was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Committed {
-    pub(crate) partition: Partition,
-    pub(crate) offset: i64,
-    pub(crate) metadata: String,
-    pub(crate) error: Option<RDKafkaErrorCode>,
-}
-
 /// What has been written down.
 #[derive(Debug, Default)]
 struct Notes {
     changes: VecDeque<Change>,
-    answers: Vec<Answer>,
     /// What was said about the error that comes next.
     reason: String,
     /// The ends of partitions, as the statistics tell.
@@ -113,10 +97,6 @@ impl Member {
         self.notes().changes.pop_front()
     }
 
-    pub(crate) fn take_answers(&self) -> Vec<Answer> {
-        std::mem::take(&mut self.notes().answers)
-    }
-
     pub(crate) fn take_reason(&self) -> String {
         std::mem::take(&mut self.notes().reason)
     }
@@ -174,18 +154,6 @@ impl ConsumerContext for Member {
                 false => Change::Go { partitions, lost },
             });
         });
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, list: &TopicPartitionList) {
-        let global = result.err().and_then(|error| error.rdkafka_error_code());
-        let offsets = list.elements().into_iter().map(|element| Committed {
-            partition: partition(element.topic(), element.partition()),
-            offset: element.offset().to_raw().unwrap_or(-1),
-            metadata: element.metadata().to_owned(),
-            error: element.error().err().and_then(|error| error.rdkafka_error_code()).or(global),
-        });
-        let answer = Answer { offsets: offsets.collect() };
-        self.note(|notes| notes.answers.push(answer));
     }
 }
 

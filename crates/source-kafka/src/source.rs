@@ -32,6 +32,8 @@ use crate::trouble::{Trouble, judge};
 const TICK: Duration = Duration::from_millis(100);
 /// How long to wait before positions are looked up again.
 const LOOKUP_REST: Duration = Duration::from_millis(500);
+/// How long to wait for what follows when partitions were let go.
+const FINISHING: Duration = Duration::from_millis(500);
 /// How long leaving the group may take.
 const CLOSING: Duration = Duration::from_secs(10);
 
@@ -63,6 +65,7 @@ pub struct KafkaSource {
     /// Partitions that shall be read again, once no other look-up is under way.
     rewinds: Vec<Partition>,
     going: Option<Going>,
+    committing: Option<commit::Committing>,
     /// The slot that messages were taken from last; the next one has its turn.
     turn: usize,
     joined: bool,
@@ -112,6 +115,7 @@ impl KafkaSource {
             lookup: None,
             rewinds: Vec::new(),
             going: None,
+            committing: None,
             turn: 0,
             joined: false,
             ended: false,
@@ -313,16 +317,21 @@ impl KafkaSource {
 
     // Partitions that go.
 
-    /// Acts on what the group wants, one thing after the other.
-    fn take_changes(&mut self) {
-        while self.lookup.is_none() && self.going.is_none() {
-            match self.member.next_change() {
-                Some(Change::Come(partitions)) if partitions.is_empty() => self.come(Vec::new()),
-                Some(Change::Come(partitions)) => self.look_up(Purpose::Come(partitions)),
-                Some(Change::Go { partitions, lost }) => self.go(partitions, lost),
-                None => return,
+    /// Acts on what the group wants, one thing after the other. Says whether it wanted anything.
+    fn take_changes(&mut self) -> bool {
+        let mut any = false;
+        while self.lookup.is_none()
+            && self.going.is_none()
+            && let Some(change) = self.member.next_change()
+        {
+            any = true;
+            match change {
+                Change::Come(partitions) if partitions.is_empty() => self.come(Vec::new()),
+                Change::Come(partitions) => self.look_up(Purpose::Come(partitions)),
+                Change::Go { partitions, lost } => self.go(partitions, lost),
             }
         }
+        any
     }
 
     fn go(&mut self, partitions: Vec<Partition>, lost: bool) {
@@ -358,6 +367,22 @@ impl KafkaSource {
             tracing::warn!(%error, "partitions were not given back");
         }
         self.be_well();
+    }
+
+    /// Waits a little for what the group asks next. A member that let go is given what it gets instead, be it nothing, and
+    /// only when it has taken that does it join again, and the others get what it let go.
+    async fn finish_rebalance(&mut self) {
+        let until = Instant::now() + FINISHING;
+        while self.lookup.is_none() && Instant::now() < until {
+            self.pump();
+            if self.take_changes() {
+                return;
+            }
+            tokio::select! {
+                () = self.member.woken() => {}
+                () = tokio::time::sleep(TICK) => {}
+            }
+        }
     }
 
     /// Gives up waiting for the engine before the group gives up waiting for us.
@@ -562,6 +587,7 @@ impl Source for KafkaSource {
             && let Some(going) = self.going.take()
         {
             self.lose(&going.partitions, Vec::new());
+            self.finish_rebalance().await;
         }
         Ok(())
     }

@@ -1,35 +1,52 @@
 //! Makes positions durable: the first offset that is not settled, and what is settled beyond it.
+//!
+//! The client answers only to commits that block, so they are made in a thread of their own while it goes on being polled.
+//! It tells one error for a whole list, and that only if no partition of it succeeded. So what can fail by itself is
+//! committed by itself: each topic, and each partition with much metadata.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use lazaret_core::Partition;
 use lazaret_core::source::{Commit, SourceError};
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{KafkaSource, TICK};
-use crate::member::{Committed, add_offset, list_of};
+use crate::member::{Client, Member, add_offset, list_of};
 use crate::settled::{self, Place};
 use crate::trouble::{Trouble, judge};
 
 /// How long to wait for the answer to a commit.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Metadata of this many characters is taken by every broker.
+const SHORT: usize = 256;
 
 /// What is to be committed for one partition.
-#[derive(Clone, Debug)]
-struct Offer {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
     partition: Partition,
     /// The first offset that is not settled.
     offset: u64,
     metadata: String,
 }
 
+/// Offers that were committed together, and what came of it.
+type Outcome = (Vec<Offer>, Result<(), KafkaError>);
+
+/// A commit that is under way.
+pub(super) type Committing = oneshot::Receiver<Vec<Outcome>>;
+
 impl KafkaSource {
     pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        // One that was given up on may still be on its way, and must not come after this one.
+        self.answer_to_commit().await?;
         let offers: Vec<Offer> = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
-        let too_large = self.send(&offers).await?;
+        let too_large = self.send(offers).await?;
         if too_large.is_empty() {
             return Ok(());
         }
@@ -39,9 +56,8 @@ impl KafkaSource {
             characters = self.metadata_limit,
             "the broker takes less metadata than assumed; some messages may be repeated after a restart"
         );
-        let offers = offers.into_iter().filter(|offer| too_large.contains(&offer.partition));
-        let offers: Vec<Offer> = offers.map(|offer| Offer { metadata: String::new(), ..offer }).collect();
-        self.send(&offers).await.map(|_| ())
+        let without = too_large.into_iter().map(|offer| Offer { metadata: String::new(), ..offer }).collect();
+        self.send(without).await.map(|_| ())
     }
 
     /// What to commit for a partition; `None` when it is not ours, or when that would move its position back.
@@ -62,30 +78,35 @@ impl KafkaSource {
         Some(Offer { partition: commit.partition, offset, metadata })
     }
 
-    /// Commits, and waits for the answer without blocking: the client goes on being polled. Returns the partitions whose
-    /// metadata is too large.
-    async fn send(&mut self, offers: &[Offer]) -> Result<BTreeSet<Partition>, SourceError> {
+    /// Commits, and returns the offers whose metadata is too large.
+    async fn send(&mut self, offers: Vec<Offer>) -> Result<Vec<Offer>, SourceError> {
         let Some(client) = self.client.clone().filter(|_| !offers.is_empty()) else {
-            return Ok(BTreeSet::new());
+            return Ok(Vec::new());
         };
-        let mut list = list_of([]);
-        for Offer { partition, offset, metadata } in offers {
-            add_offset(&mut list, partition, *offset, metadata);
-        }
-        client.commit(&list, CommitMode::Async).map_err(|error| self.failed(error))?;
-        drop(client);
+        self.committing = Some(start(client, self.member.clone(), bundles(offers)));
+        self.answer_to_commit().await
+    }
+
+    /// Waits for the answer to the commit that is under way, and polls the client meanwhile.
+    async fn answer_to_commit(&mut self) -> Result<Vec<Offer>, SourceError> {
         let until = Instant::now() + PATIENCE;
         loop {
             self.pump();
-            // An answer to a commit that was given up on earlier is no answer to this one.
-            let answer = self.member.take_answers().into_iter().find(|answer| is_to(&answer.offsets, offers));
-            if let Some(answer) = answer {
-                return self.answered(answer.offsets);
-            }
-            if Instant::now() >= until {
-                return Err(SourceError::temporary(
-                    "the broker did not answer a commit; it will be repeated",
-                ));
+            let Some(committing) = &mut self.committing else { return Ok(Vec::new()) };
+            match committing.try_recv() {
+                Ok(outcomes) => {
+                    self.committing = None;
+                    return self.answered(outcomes);
+                }
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    self.committing = None;
+                    return Err(SourceError::temporary("a commit could not be sent; it will be repeated"));
+                }
+                Err(oneshot::error::TryRecvError::Empty) if Instant::now() >= until => {
+                    let error = "the broker did not answer a commit; it will be repeated";
+                    return Err(SourceError::temporary(error));
+                }
+                Err(oneshot::error::TryRecvError::Empty) => {}
             }
             tokio::select! {
                 () = self.member.woken() => {}
@@ -94,50 +115,96 @@ impl KafkaSource {
         }
     }
 
-    fn answered(&mut self, offsets: Vec<Committed>) -> Result<BTreeSet<Partition>, SourceError> {
-        let mut too_large = BTreeSet::new();
+    fn answered(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Offer>, SourceError> {
+        let mut too_large = Vec::new();
         let mut failed = None;
         let mut expelled = false;
-        for Committed { partition, offset, error, .. } in offsets {
-            match error {
-                None => {
-                    if let Some(slot) = self.slot(&partition) {
-                        slot.committed = Some(offset.unsigned_abs());
+        for (offers, outcome) in outcomes {
+            match outcome {
+                Ok(()) => {
+                    for Offer { partition, offset, .. } in offers {
+                        if let Some(slot) = self.slot(&partition) {
+                            slot.committed = Some(offset);
+                        }
                     }
                 }
-                Some(Code::OffsetMetadataTooLarge) => {
-                    too_large.insert(partition);
-                }
-                // The group has put us out. What we held is somebody else's, and so is its position (I6).
-                Some(Code::UnknownMemberId | Code::FencedMemberEpoch) => expelled = true,
-                Some(code) => failed = Some(code),
+                Err(error) => match error.rdkafka_error_code() {
+                    Some(Code::OffsetMetadataTooLarge) => too_large.extend(offers),
+                    // The group has put us out. What we held is somebody else's, and so is its position (I6).
+                    Some(Code::UnknownMemberId | Code::FencedMemberEpoch) => expelled = true,
+                    _ => failed = Some(error),
+                },
             }
         }
         if expelled {
             tracing::warn!("the group does not know this member any more; its partitions are lost");
             self.start_over();
-            return Ok(BTreeSet::new());
+            return Ok(Vec::new());
         }
-        failed.map_or(Ok(too_large), |code| Err(self.failed(KafkaError::ConsumerCommit(code))))
-    }
-
-    fn failed(&self, error: KafkaError) -> SourceError {
-        let reason = format!("a commit failed: {error}");
-        match judge(error, &reason, &self.options, false) {
-            Trouble::Told(error) => error,
-            Trouble::Noted => SourceError::temporary(reason),
+        match failed {
+            None => Ok(too_large),
+            Some(error) => {
+                let reason = format!("a commit failed: {error}");
+                match judge(error, &reason, &self.options, false) {
+                    Trouble::Told(error) => Err(error),
+                    Trouble::Noted => Err(SourceError::temporary(reason)),
+                }
+            }
         }
     }
 }
 
-/// Whether this is the answer to these offers.
-fn is_to(answer: &[Committed], offers: &[Offer]) -> bool {
-    answer.len() == offers.len()
-        && offers.iter().all(|Offer { partition, offset, metadata }| {
-            answer.iter().any(|committed| {
-                committed.partition == *partition
-                    && committed.offset.unsigned_abs() == *offset
-                    && committed.metadata == *metadata
-            })
-        })
+/// Puts together what can only fail together.
+fn bundles(offers: Vec<Offer>) -> Vec<Vec<Offer>> {
+    let (short, long): (Vec<_>, Vec<_>) = offers.into_iter().partition(|offer| offer.metadata.len() <= SHORT);
+    let mut topics: BTreeMap<_, Vec<Offer>> = BTreeMap::new();
+    for offer in short {
+        topics.entry(offer.partition.stream.clone()).or_default().push(offer);
+    }
+    topics.into_values().chain(long.into_iter().map(|offer| vec![offer])).collect()
+}
+
+/// Commits bundle by bundle. The member is woken when all are answered.
+fn start(client: Arc<Client>, member: Member, bundles: Vec<Vec<Offer>>) -> Committing {
+    let (sender, committing) = oneshot::channel();
+    let commit = move || {
+        let outcomes = bundles.into_iter().map(|offers| {
+            let mut list = list_of([]);
+            for Offer { partition, offset, metadata } in &offers {
+                add_offset(&mut list, partition, *offset, metadata);
+            }
+            let outcome = client.commit(&list, CommitMode::Sync);
+            (offers, outcome)
+        });
+        let outcomes = outcomes.collect();
+        // The client goes first: whoever hears the answer may be the last one to hold it.
+        drop(client);
+        // Nobody may be waiting any more.
+        let _ = sender.send(outcomes);
+        member.wake();
+    };
+    // Without a thread the sender is dropped, and that is an answer too.
+    if let Err(error) = thread::Builder::new().name("lazaret-kafka-commit".to_owned()).spawn(commit) {
+        tracing::warn!(%error, "no thread to commit");
+    }
+    committing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_fail_by_itself_is_committed_by_itself() {
+        let offer = |topic: &str, index, characters| Offer {
+            partition: Partition::new(topic, index),
+            offset: 7,
+            metadata: "x".repeat(characters),
+        };
+        let given = [("a", 0, 0), ("b", 0, SHORT), ("a", 1, SHORT + 1), ("a", 2, 9), ("b", 1, 4096)];
+        let bundles = bundles(given.map(|(topic, index, size)| offer(topic, index, size)).into());
+        let places: Vec<Vec<String>> =
+            bundles.iter().map(|b| b.iter().map(|offer| offer.partition.to_string()).collect()).collect();
+        assert_eq!(places, [vec!["a/0", "a/2"], vec!["b/0"], vec!["a/1"], vec!["b/1"]]);
+    }
 }
