@@ -1,6 +1,6 @@
 //! The Kafka source keeps the contract of all sources.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 mod support;
 
