@@ -5,7 +5,6 @@
 
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::oneshot;
 
-use crate::member::{Client, Member, add_offset, list_of, partition};
+use crate::member::{Client, Clients, Member, add_offset, list_of, partition};
 use crate::options::Reset;
 use crate::settled::{self, Place};
 
@@ -72,12 +71,12 @@ pub(crate) enum Purpose {
 pub(crate) type Answer = oneshot::Receiver<Result<Vec<Beginning>, Failed>>;
 
 /// Asks the brokers. The member is woken when the answer is there.
-pub(crate) fn start(client: Arc<Client>, member: Member, purpose: Purpose, reset: Reset) -> Answer {
+pub(crate) fn start(clients: Clients, member: Member, purpose: Purpose, reset: Reset) -> Answer {
     let (sender, answer) = oneshot::channel();
     let ask = move || {
-        let beginnings = look_up(&client, &purpose, reset);
-        // The client goes first: whoever hears the answer may be the last one to hold it.
-        drop(client);
+        let beginnings = look_up(&clients, &purpose, reset);
+        // The clients go first: whoever hears the answer may be the last one to hold them.
+        drop(clients);
         // Nobody may be waiting any more.
         let _ = sender.send(beginnings);
         member.wake();
@@ -89,20 +88,20 @@ pub(crate) fn start(client: Arc<Client>, member: Member, purpose: Purpose, reset
     answer
 }
 
-fn look_up(client: &Client, purpose: &Purpose, reset: Reset) -> Result<Vec<Beginning>, Failed> {
+fn look_up(clients: &Clients, purpose: &Purpose, reset: Reset) -> Result<Vec<Beginning>, Failed> {
     match purpose {
         Purpose::Come(partitions) => {
-            let found = ask(client, partitions)?;
+            let found = ask(&clients.group, partitions)?;
             let beginnings: Vec<_> =
                 found.into_iter().map(|found| begin(found, reset)).collect::<Result<_, _>>()?;
             if reset == Reset::Latest {
-                keep(client, &beginnings)?;
+                keep(&clients.group, &beginnings)?;
             }
             Ok(beginnings)
         }
         Purpose::Again(places) => {
             let partitions: Vec<_> = places.iter().map(|(partition, _)| partition.clone()).collect();
-            let found = ask(client, &partitions)?;
+            let found = ask(&clients.group, &partitions)?;
             let mut beginnings = Vec::new();
             for (found, (_, began)) in found.into_iter().zip(places) {
                 let mut beginning = begin(found, Reset::Earliest)?;
@@ -111,7 +110,7 @@ fn look_up(client: &Client, purpose: &Purpose, reset: Reset) -> Result<Vec<Begin
                 }
                 let Beginning { partition, start, .. } = &beginning;
                 let offset = Offset::Offset(*start as i64);
-                client.seek(partition.stream.as_str(), partition.index as i32, offset, PATIENCE)?;
+                clients.reading.seek(partition.stream.as_str(), partition.index as i32, offset, PATIENCE)?;
                 beginnings.push(beginning);
             }
             Ok(beginnings)

@@ -18,6 +18,13 @@ use tokio::sync::Notify;
 /// The client, with our callbacks.
 pub(crate) type Client = BaseConsumer<Member>;
 
+/// The two clients of a source: the member of the group, and the one that reads.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    pub(crate) group: Arc<Client>,
+    pub(crate) reading: Arc<Client>,
+}
+
 /// A rebalance that the group asks for. It is over when [`assign`] or [`unassign`] was called.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -49,7 +56,7 @@ pub(crate) struct Member {
 struct Shared {
     notes: Mutex<Notes>,
     /// Something happened that is worth a look.
-    wake: Notify,
+    wake: Arc<Notify>,
     /// Something was written down since this was last asked: there may be more in the queue.
     served: AtomicBool,
     /// Nobody acts on what is written down any more.
@@ -58,10 +65,11 @@ struct Shared {
 }
 
 impl Member {
-    pub(crate) fn new(reads_committed: bool) -> Self {
+    /// The side of a client that wakes whoever waits for this.
+    pub(crate) fn new(reads_committed: bool, wake: Arc<Notify>) -> Self {
         let shared = Shared {
             notes: Mutex::default(),
-            wake: Notify::new(),
+            wake,
             served: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             reads_committed,
@@ -81,11 +89,6 @@ impl Member {
 
     pub(crate) fn wake(&self) {
         self.shared.wake.notify_one();
-    }
-
-    /// Waits until something may have happened.
-    pub(crate) async fn woken(&self) {
-        self.shared.wake.notified().await;
     }
 
     /// Whether something was written down since this was last asked.
@@ -139,14 +142,15 @@ impl ClientContext for Member {
 impl ConsumerContext for Member {
     fn rebalance(&self, consumer: &Client, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let comes = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let partitions: Vec<Partition> =
+            list.elements().iter().map(|e| partition(e.topic(), e.partition())).collect();
         if self.shared.closing.load(Ordering::Acquire) {
-            let done = if comes { assign(consumer, list) } else { unassign(consumer, list) };
+            let done = if comes { assign(consumer, &partitions) } else { unassign(consumer, &partitions) };
             if let Err(error) = done {
                 tracing::warn!(%error, "a rebalance at the end failed");
             }
             return;
         }
-        let partitions = list.elements().iter().map(|e| partition(e.topic(), e.partition())).collect();
         let lost = !comes && consumer.assignment_lost();
         self.note(|notes| {
             notes.changes.push_back(match comes {
@@ -157,18 +161,22 @@ impl ConsumerContext for Member {
     }
 }
 
-/// Says to the group that these partitions, all of one [`Change`], are taken, each to be read from its offset.
-pub(crate) fn assign(client: &Client, list: &TopicPartitionList) -> KafkaResult<()> {
+/// Says to the group that these partitions, all of one [`Change`], are taken. This client reads none of them: it is told to
+/// begin at the end, and to pause before it gets there.
+pub(crate) fn assign(client: &Client, partitions: &[Partition]) -> KafkaResult<()> {
+    let mut list = list_of(partitions);
+    list.set_all_offsets(Offset::End)?;
     match client.rebalance_protocol() {
-        RebalanceProtocol::Cooperative => client.incremental_assign(list),
-        RebalanceProtocol::Eager | RebalanceProtocol::None => client.assign(list),
+        RebalanceProtocol::Cooperative => client.incremental_assign(&list)?,
+        RebalanceProtocol::Eager | RebalanceProtocol::None => client.assign(&list)?,
     }
+    client.pause(&list)
 }
 
 /// Says to the group that these partitions, all of one [`Change`], were let go.
-pub(crate) fn unassign(client: &Client, list: &TopicPartitionList) -> KafkaResult<()> {
+pub(crate) fn unassign(client: &Client, partitions: &[Partition]) -> KafkaResult<()> {
     match client.rebalance_protocol() {
-        RebalanceProtocol::Cooperative => client.incremental_unassign(list),
+        RebalanceProtocol::Cooperative => client.incremental_unassign(&list_of(partitions)),
         RebalanceProtocol::Eager | RebalanceProtocol::None => client.unassign(),
     }
 }
@@ -224,11 +232,11 @@ mod tests {
             "0": {"partition": 0, "hi_offset": 9, "ls_offset": 7}, "1": {"hi_offset": -1001, "ls_offset": -1001},
             "-1": {"hi_offset": 5, "ls_offset": 5}}}}}"#;
         for (reads_committed, end) in [(true, 7), (false, 9)] {
-            let member = Member::new(reads_committed);
+            let member = Member::new(reads_committed, Arc::default());
             member.stats_raw(statistics);
             assert_eq!(member.end_of(&Partition::new("orders", 0)), Some(end));
             assert_eq!(member.end_of(&Partition::new("orders", 1)), None);
         }
-        Member::new(true).stats_raw(b"no statistics");
+        Member::new(true, Arc::default()).stats_raw(b"no statistics");
     }
 }

@@ -20,6 +20,10 @@ const OWN: [(&str, &str); 5] = [
     ("enable.partition.eof", "it is set when the source reads to the end"),
 ];
 
+/// What only the member of a group may say.
+const MEMBERSHIP: [&str; 4] =
+    ["group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy"];
+
 /// What holds unless a property says otherwise.
 const DEFAULTS: [(&str, &str); 6] = [
     ("client.id", "lazaret"),
@@ -141,8 +145,24 @@ impl KafkaOptions {
         self
     }
 
-    /// The settings of the client. The error says which property makes no sense.
-    pub(crate) fn client(&self) -> Result<ClientConfig, SourceError> {
+    /// The settings of the client that is the member of the group. It reads nothing.
+    pub(crate) fn group_client(&self) -> Result<ClientConfig, SourceError> {
+        let mut client = self.client()?;
+        client.set("statistics.interval.ms", "0").set("enable.partition.eof", "false");
+        Ok(client)
+    }
+
+    /// The settings of the client that reads. It is a member of no group.
+    pub(crate) fn reading_client(&self) -> Result<ClientConfig, SourceError> {
+        let mut client = self.client()?;
+        for name in MEMBERSHIP {
+            client.remove(name);
+        }
+        Ok(client)
+    }
+
+    /// The settings of both clients. The error says which property makes no sense.
+    fn client(&self) -> Result<ClientConfig, SourceError> {
         if self.topics.is_empty() || self.topics.iter().any(String::is_empty) {
             return Err(SourceError::permanent("there is no topic to read; name at least one"));
         }
@@ -226,6 +246,15 @@ mod tests {
         assert_eq!(client.get("auto.offset.reset"), Some("latest"));
         let client = options().with_property("group.protocol", "consumer").client().unwrap();
         assert_eq!(client.get("partition.assignment.strategy"), None);
+    }
+
+    #[test]
+    fn the_client_that_reads_is_no_member() {
+        let options = options().with_property("group.instance.id", "a").reading_to_end();
+        let (group, reading) = (options.group_client().unwrap(), options.reading_client().unwrap());
+        assert_eq!((group.get("group.instance.id"), reading.get("group.instance.id")), (Some("a"), None));
+        let end = |client: &ClientConfig| client.get("enable.partition.eof").map(str::to_owned);
+        assert_eq!((end(&group).as_deref(), end(&reading).as_deref()), (Some("false"), Some("true")));
     }
 
     #[test]

@@ -14,15 +14,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use lazaret_core::Partition;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use rdkafka::Offset;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
-use rdkafka::message::Message as _;
-use tokio::sync::{oneshot, watch};
+use rdkafka::{ClientConfig, Offset};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::lookup::{self, Beginning, Failed, Purpose};
-use crate::member::{Change, Client, Member, add_offset, assign, list_of, partition, unassign};
+use crate::member::{Change, Client, Clients, Member, add_offset, assign, list_of, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
 use crate::slot::{Said, Slot, Stage};
@@ -52,8 +51,13 @@ pub enum KafkaState {
 
 /// One member of a Kafka consumer group. Dropping it without [`close`](Source::close) commits nothing.
 pub struct KafkaSource {
-    client: Option<Arc<Client>>,
+    /// None when it is closed.
+    clients: Option<Clients>,
+    /// What the member of the group hears.
     member: Member,
+    /// What the client that reads hears.
+    reading: Member,
+    wake: Arc<Notify>,
     options: KafkaOptions,
     reset: Reset,
     reader: Reader,
@@ -99,14 +103,18 @@ impl KafkaSource {
     /// makes no sense.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
         let reset = options.reset()?;
-        let member = Member::new(options.reads_committed());
-        let mut client =
-            Client::from_config_and_context(&options.client()?, member.clone()).map_err(refused)?;
-        let woken = member.clone();
-        client.set_nonempty_callback(move || woken.wake());
+        let wake = Arc::new(Notify::new());
+        let member = Member::new(options.reads_committed(), wake.clone());
+        let reading = Member::new(options.reads_committed(), wake.clone());
+        let clients = Clients {
+            group: connect(&options.group_client()?, &member)?,
+            reading: connect(&options.reading_client()?, &reading)?,
+        };
         let source = Self {
-            client: Some(Arc::new(client)),
+            clients: Some(clients),
             member,
+            reading,
+            wake,
             reset,
             reader: Reader::new(&options),
             slots: Vec::new(),
@@ -134,7 +142,7 @@ impl KafkaSource {
 
     fn subscribe(&self) -> Result<(), KafkaError> {
         let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).collect();
-        self.client.as_ref().map_or(Ok(()), |client| client.subscribe(&topics))
+        self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
     }
 
     /// What there is to say next, without waiting.
@@ -153,29 +161,25 @@ impl KafkaSource {
         self.take_messages().map(Ok)
     }
 
-    /// Serves what the client has to say, except records.
+    /// Serves what the clients have to say, except records.
     fn pump(&mut self) {
-        let Some(client) = self.client.clone() else { return };
-        loop {
-            self.member.take_served();
-            match client.poll(Duration::ZERO) {
-                Some(Err(error)) => self.note(error),
-                Some(Ok(record)) => {
-                    // Every partition has its own queue before it is assigned. One that comes here all the same is
-                    // read again rather than lost.
-                    let partition = partition(record.topic(), record.partition());
-                    tracing::warn!(%partition, "a record came by the wrong queue");
-                    self.rewind(&[partition]);
+        let Some(Clients { group, reading }) = self.clients.clone() else { return };
+        for (client, member) in [(group, self.member.clone()), (reading, self.reading.clone())] {
+            loop {
+                member.take_served();
+                match client.poll(Duration::ZERO) {
+                    Some(Err(error)) => self.note(error, &member.take_reason()),
+                    // The member of the group does not read, and what is read comes by the queues of the slots.
+                    Some(Ok(_)) => {}
+                    None if member.take_served() => {}
+                    None => break,
                 }
-                None if self.member.take_served() => {}
-                None => return,
             }
         }
     }
 
-    fn note(&mut self, error: KafkaError) {
-        let reason = self.member.take_reason();
-        match judge(error, &reason, &self.options, !self.slots.is_empty()) {
+    fn note(&mut self, error: KafkaError, reason: &str) {
+        match judge(error, reason, &self.options, !self.slots.is_empty()) {
             Trouble::Noted => tracing::debug!(reason, "the Kafka client deals with an error"),
             Trouble::Told(error) => self.complain(error),
         }
@@ -227,8 +231,8 @@ impl KafkaSource {
     }
 
     fn look_up(&mut self, purpose: Purpose) {
-        let Some(client) = self.client.clone() else { return };
-        let answer = lookup::start(client, self.member.clone(), purpose.clone(), self.reset);
+        let Some(clients) = self.clients.clone() else { return };
+        let answer = lookup::start(clients, self.member.clone(), purpose.clone(), self.reset);
         self.lookup = Some(Lookup { purpose, stage: Asking::Awaited(answer) });
     }
 
@@ -272,31 +276,47 @@ impl KafkaSource {
 
     /// Takes partitions whose beginnings are known.
     fn come(&mut self, beginnings: Vec<Beginning>) {
-        let Some(client) = self.client.clone() else { return };
+        let Some(Clients { group, reading }) = self.clients.clone() else { return };
+        let partitions: Vec<Partition> = beginnings.iter().map(|b| b.partition.clone()).collect();
+        self.forget(&partitions);
+        if let Err(error) = assign(&group, &partitions) {
+            // Who is told nothing waits for nothing: the group will say again what it wants.
+            tracing::warn!(%error, "an assignment was not taken");
+            return;
+        }
         let mut list = list_of([]);
         let mut assignments = Vec::new();
         for beginning in beginnings {
             add_offset(&mut list, &beginning.partition, beginning.start, "");
-            match Slot::new(&client, &self.member, beginning) {
-                Some(slot) => {
-                    assignments.push(slot.assignment());
-                    self.slots.retain(|known| known.partition != slot.partition);
-                    self.slots.push(slot);
-                }
-                None => self.complain(SourceError::permanent("the client does not know its own partition")),
-            }
+            // A queue of its own comes first, so that no record comes by the common one.
+            let Some(slot) = Slot::new(&reading, &self.reading, beginning) else {
+                return self.complain(SourceError::permanent("the client has no queue for a partition"));
+            };
+            assignments.push(slot.assignment());
+            self.slots.push(slot);
         }
-        if let Err(error) = assign(&client, &list) {
-            // Who is told nothing waits for nothing: the group will say again what it wants.
-            tracing::warn!(%error, "an assignment was not taken");
-            self.slots.retain(|slot| !assignments.contains(&slot.assignment()));
-            return;
+        if let Err(error) = reading.incremental_assign(&list) {
+            let context = format!("the client does not read its partitions: {error}");
+            return self.complain(SourceError::permanent(context).with_source(error));
         }
         self.joined = true;
         self.ended = false;
         self.be_well();
         if !assignments.is_empty() {
             self.ready.push_back(SourceEvent::Assigned(assignments));
+        }
+    }
+
+    /// Stops reading partitions.
+    fn forget(&mut self, partitions: &[Partition]) {
+        let (gone, kept) = self.slots.drain(..).partition(|slot| partitions.contains(&slot.partition));
+        self.slots = kept;
+        let gone: Vec<Slot> = gone;
+        if let Some(clients) = self.clients.as_ref().filter(|_| !gone.is_empty())
+            && let Err(error) =
+                clients.reading.incremental_unassign(&list_of(gone.iter().map(|slot| &slot.partition)))
+        {
+            tracing::warn!(%error, "partitions are still read that are gone");
         }
     }
 
@@ -353,7 +373,7 @@ impl KafkaSource {
 
     /// Lets go of partitions at once. The engine is told of those that it works on.
     fn lose(&mut self, partitions: &[Partition], told: Vec<Partition>) {
-        self.slots.retain(|slot| !partitions.contains(&slot.partition));
+        self.forget(partitions);
         if !told.is_empty() {
             self.ready.push_back(SourceEvent::Lost(told));
         }
@@ -361,8 +381,8 @@ impl KafkaSource {
     }
 
     fn let_go(&self, partitions: &[Partition]) {
-        if let Some(client) = &self.client
-            && let Err(error) = unassign(client, &list_of(partitions))
+        if let Some(clients) = &self.clients
+            && let Err(error) = unassign(&clients.group, partitions)
         {
             tracing::warn!(%error, "partitions were not given back");
         }
@@ -379,7 +399,7 @@ impl KafkaSource {
                 return;
             }
             tokio::select! {
-                () = self.member.woken() => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
         }
@@ -401,15 +421,15 @@ impl KafkaSource {
         let going = self.going.take().map(|going| going.partitions).unwrap_or_default();
         self.lookup.take_if(|lookup| matches!(lookup.purpose, Purpose::Again(_)));
         self.rewinds.clear();
-        self.slots.clear();
+        self.forget(&ours);
         if !ours.is_empty() {
             self.ready.push_back(SourceEvent::Lost(ours));
         }
         if !going.is_empty() {
             self.let_go(&going);
         }
-        if let Some(client) = &self.client {
-            client.unsubscribe();
+        if let Some(clients) = &self.clients {
+            clients.group.unsubscribe();
         }
         if let Err(error) = self.subscribe() {
             self.complain(refused(error));
@@ -438,7 +458,7 @@ impl KafkaSource {
                     Said::Nothing => break,
                     Said::Error(error) => errors.push(error),
                     Said::Back(offset) => {
-                        Self::turn_back(self.client.as_deref(), slot, offset);
+                        turn_back(self.clients.as_ref(), slot, offset);
                         self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
                         self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
                         // What follows comes after these.
@@ -451,7 +471,10 @@ impl KafkaSource {
                 break;
             }
         }
-        errors.into_iter().for_each(|error| self.note(error));
+        for error in errors {
+            let reason = self.reading.take_reason();
+            self.note(error, &reason);
+        }
         if !messages.is_empty() {
             if matches!(*self.state.borrow(), KafkaState::Trouble(_)) {
                 self.be_well();
@@ -459,21 +482,6 @@ impl KafkaSource {
             return Some(SourceEvent::Messages(messages));
         }
         self.ready.pop_front().or_else(|| self.take_end())
-    }
-
-    /// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned.
-    fn turn_back(client: Option<&Client>, slot: &mut Slot, offset: u64) {
-        let partition = slot.partition.clone();
-        tracing::warn!(%partition, delivered = slot.next, offset, "the log was cut; reading again from its new end");
-        let end = slot.end;
-        slot.begin_again(Beginning { partition, start: offset, committed: None, settled: Vec::new(), end });
-        // The record that told us is read again.
-        let (topic, number) = (slot.partition.stream.as_str(), slot.partition.index as i32);
-        if let Some(client) = client
-            && let Err(error) = client.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO)
-        {
-            tracing::warn!(%error, "a partition could not be turned back");
-        }
     }
 
     /// The end, once, when all was delivered that was there.
@@ -493,8 +501,9 @@ impl KafkaSource {
 
     /// Leaves the group, in a thread of its own: the client waits for the brokers. The receiver hears when it is done.
     fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
-        let client = self.client.take()?;
+        let Clients { group, reading } = self.clients.take()?;
         self.member.close();
+        self.reading.close();
         // The client waits for an answer to what it asked before.
         let outstanding = self.lookup.take().and_then(|lookup| match lookup.purpose {
             Purpose::Come(partitions) => Some(Change::Come(partitions)),
@@ -509,21 +518,45 @@ impl KafkaSource {
         let leave = move || {
             for change in changes {
                 let answered = match &change {
-                    Change::Come(partitions) => assign(&client, &list_of(partitions)),
-                    Change::Go { partitions, .. } => unassign(&client, &list_of(partitions)),
+                    Change::Come(partitions) => assign(&group, partitions),
+                    Change::Go { partitions, .. } => unassign(&group, partitions),
                 };
                 if let Err(error) = answered {
                     tracing::debug!(%error, "a rebalance was not answered at the end");
                 }
             }
+            drop(group);
             drop(slots);
-            drop(client);
+            drop(reading);
             // Nobody may be waiting any more.
             let _ = done.send(());
         };
         let started = thread::Builder::new().name("lazaret-kafka-leave".to_owned()).spawn(leave);
         started.is_ok().then_some(gone)
     }
+}
+
+/// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned.
+fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
+    let partition = slot.partition.clone();
+    tracing::warn!(%partition, delivered = slot.next, offset, "the log was cut; reading again from its new end");
+    let end = slot.end;
+    slot.begin_again(Beginning { partition, start: offset, committed: None, settled: Vec::new(), end });
+    // The record that told us is read again.
+    let (topic, number) = (slot.partition.stream.as_str(), slot.partition.index as i32);
+    if let Some(clients) = clients
+        && let Err(error) = clients.reading.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO)
+    {
+        tracing::warn!(%error, "a partition could not be turned back");
+    }
+}
+
+/// Makes a client that wakes its member.
+fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
+    let mut client = Client::from_config_and_context(config, member.clone()).map_err(refused)?;
+    let woken = member.clone();
+    client.set_nonempty_callback(move || woken.wake());
+    Ok(Arc::new(client))
 }
 
 /// The client does not take its settings.
@@ -536,7 +569,7 @@ fn refused(error: KafkaError) -> SourceError {
 impl Source for KafkaSource {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
-            if self.client.is_none() {
+            if self.clients.is_none() {
                 return Err(SourceError::permanent("the source was closed"));
             }
             // Taken and returned without an await between: cancellation can lose nothing.
@@ -545,7 +578,7 @@ impl Source for KafkaSource {
             }
             // A change since then has left its permit.
             tokio::select! {
-                () = self.member.woken() => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
         }
@@ -604,7 +637,7 @@ impl Source for KafkaSource {
 
     fn lag(&self) -> Option<u64> {
         let lag = |slot: &Slot| {
-            let end = self.member.end_of(&slot.partition).unwrap_or(0).max(slot.end);
+            let end = self.reading.end_of(&slot.partition).unwrap_or(0).max(slot.end);
             end.saturating_sub(slot.next)
         };
         Some(self.slots.iter().map(lag).sum())

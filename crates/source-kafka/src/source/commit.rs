@@ -80,10 +80,10 @@ impl KafkaSource {
 
     /// Commits, and returns the offers whose metadata is too large.
     async fn send(&mut self, offers: Vec<Offer>) -> Result<Vec<Offer>, SourceError> {
-        let Some(client) = self.client.clone().filter(|_| !offers.is_empty()) else {
+        let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else {
             return Ok(Vec::new());
         };
-        self.committing = Some(start(client, self.member.clone(), bundles(offers)));
+        self.committing = Some(start(clients.group.clone(), self.member.clone(), bundles(offers)));
         self.answer_to_commit().await
     }
 
@@ -109,7 +109,7 @@ impl KafkaSource {
                 Err(oneshot::error::TryRecvError::Empty) => {}
             }
             tokio::select! {
-                () = self.member.woken() => {}
+                () = self.wake.notified() => {}
                 () = tokio::time::sleep(TICK) => {}
             }
         }
