@@ -1,12 +1,13 @@
 //! From a record to a message: byte for byte, with what its headers say about it.
 
+use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
 use lazaret_core::message::Schema;
-use lazaret_core::{Headers, Message, MessageId, Position, StreamName};
+use lazaret_core::{Headers, Message, MessageId, Partition, Position, StreamName};
 use rdkafka::message::{Headers as _, Message as Record};
 
 use crate::options::KafkaOptions;
@@ -35,8 +36,14 @@ impl Reader {
         }
     }
 
-    /// The message that a record is.
-    pub(crate) fn read(&self, record: &impl Record, stream: &StreamName, position: Position) -> Message {
+    /// The message that a record is. `place` is its id unless a header has one.
+    pub(crate) fn read(
+        &self,
+        record: &impl Record,
+        stream: &StreamName,
+        position: Position,
+        place: &mut Place,
+    ) -> Message {
         // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
         let parts = catch_unwind(AssertUnwindSafe(|| copy(record)));
         let (parts, undecodable) = match parts {
@@ -44,7 +51,10 @@ impl Reader {
             Err(_) => (copy_without_headers(record), Some("the name of a header is not UTF-8".into())),
         };
         let Parts { key, payload, headers } = parts;
-        let id = first(&headers, &self.id).map_or_else(|| place(stream, &position), MessageId::from);
+        let id = match first(&headers, &self.id) {
+            Some(id) => MessageId::from(id),
+            None => place.of(position.offset),
+        };
         let timestamp =
             record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok());
         Message {
@@ -72,27 +82,23 @@ struct Parts {
     headers: Headers,
 }
 
-/// Copies all bytes of a record into one allocation.
+/// Copies the bytes of a record: key and payload each by itself, because who keeps a key should not keep a payload with it,
+/// and the values of all headers together.
 fn copy(record: &impl Record) -> Parts {
-    let values = record.headers().map_or(0, |headers| {
-        headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum::<usize>()
-    });
-    let (key, payload) = (record.key(), record.payload());
-    let size = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len) + values;
-    let mut buffer = BytesMut::with_capacity(size);
-    let mut take = |bytes: &[u8]| {
-        buffer.extend_from_slice(bytes);
-        buffer.split().freeze()
-    };
-    let (key, payload) = (key.map(&mut take), payload.map(&mut take));
-    let mut headers = Headers::new();
-    for header in record.headers().into_iter().flat_map(|headers| headers.iter()) {
+    let mut parts = copy_without_headers(record);
+    let Some(headers) = record.headers() else { return parts };
+    let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
+    let mut values = BytesMut::with_capacity(size);
+    for header in headers.iter() {
         match header.value {
-            Some(value) => headers.push(header.key, take(value)),
-            None => headers.push_null(header.key),
+            Some(value) => {
+                values.extend_from_slice(value);
+                parts.headers.push(header.key, values.split().freeze());
+            }
+            None => parts.headers.push_null(header.key),
         }
     }
-    Parts { key, payload, headers }
+    parts
 }
 
 fn copy_without_headers(record: &impl Record) -> Parts {
@@ -100,10 +106,26 @@ fn copy_without_headers(record: &impl Record) -> Parts {
     Parts { key: copy(record.key()), payload: copy(record.payload()), headers: Headers::new() }
 }
 
-/// `topic/partition/offset`.
-fn place(stream: &StreamName, position: &Position) -> MessageId {
-    let Position { partition, offset, .. } = position;
-    MessageId::from(format!("{stream}/{partition}/{offset}"))
+/// Writes `topic/partition/offset` for one partition, again and again into the same text.
+#[derive(Debug)]
+pub(crate) struct Place {
+    text: String,
+    /// How long the part before the offset is.
+    fixed: usize,
+}
+
+impl Place {
+    pub(crate) fn new(partition: &Partition) -> Self {
+        let text = format!("{partition}/");
+        Self { fixed: text.len(), text }
+    }
+
+    fn of(&mut self, offset: u64) -> MessageId {
+        self.text.truncate(self.fixed);
+        // A string takes everything.
+        let _ = write!(self.text, "{offset}");
+        MessageId::from(self.text.as_str())
+    }
 }
 
 /// The value of the first of these headers that is there and says something.
@@ -139,7 +161,9 @@ mod tests {
 
     fn read(record: &OwnedMessage) -> Message {
         let options = KafkaOptions::new("b", "g", ["orders"]).with_id_headers(["ce_id", "message-id"]);
-        Reader::new(&options).read(record, &"orders".into(), Position::new(2, 7))
+        let mut place = Place::new(&Partition::new("orders", 2));
+        place.of(123_456);
+        Reader::new(&options).read(record, &"orders".into(), Position::new(2, 7), &mut place)
     }
 
     #[test]

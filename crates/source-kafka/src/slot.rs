@@ -12,7 +12,7 @@ use rdkafka::message::Message as _;
 
 use crate::lookup::Beginning;
 use crate::member::{Client, Member};
-use crate::record::Reader;
+use crate::record::{Place, Reader};
 
 /// A partition that is ours.
 ///
@@ -21,6 +21,7 @@ use crate::record::Reader;
 pub(crate) struct Slot {
     pub(crate) partition: Partition,
     queue: PartitionQueue<Member>,
+    place: Place,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
     /// Where this assignment began.
@@ -46,11 +47,10 @@ pub(crate) enum Stage {
     Going,
 }
 
-/// What a partition has to say.
-pub(crate) enum Said {
-    Message(Box<Message>),
-    /// There is nothing, or nothing that may be delivered.
-    Nothing,
+/// Why a partition gives no more messages for now.
+pub(crate) enum Pause {
+    /// There are none, or as many as were asked for.
+    Done,
     /// The log goes on at an offset that lies before what was delivered: it was cut.
     Back(u64),
     Error(KafkaError),
@@ -64,9 +64,10 @@ impl Slot {
         let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
         let member = member.clone();
         queue.set_nonempty_callback(move || member.wake());
-        let stage = Stage::Held;
-        let (paused, at_end) = (false, false);
-        Some(Self { partition, queue, stage, paused, start, next: start, committed, settled, end, at_end })
+        let place = Place::new(&partition);
+        let (stage, paused, at_end) = (Stage::Held, false, false);
+        let next = start;
+        Some(Self { partition, queue, place, stage, paused, start, next, committed, settled, end, at_end })
     }
 
     /// Begins anew, after the client was told to.
@@ -92,31 +93,41 @@ impl Slot {
         self.stage == Stage::Held && (self.at_end || self.next >= self.end)
     }
 
-    /// The next message, if one is there. A finite one gives none that was written after it was assigned.
-    pub(crate) fn next_message(&mut self, reader: &Reader, finite: bool) -> Said {
-        if finite && self.is_read() {
-            return Said::Nothing;
-        }
-        let record = match self.queue.poll(Duration::ZERO) {
-            Some(Ok(record)) => record,
-            Some(Err(KafkaError::PartitionEOF(_))) => {
-                self.at_end = true;
-                return Said::Nothing;
+    /// Adds messages that are there to the batch, up to its size. A finite one gives none that was written after it was
+    /// assigned.
+    pub(crate) fn read(
+        &mut self,
+        messages: &mut Vec<Message>,
+        size: usize,
+        reader: &Reader,
+        finite: bool,
+    ) -> Pause {
+        while messages.len() < size && !(finite && self.is_read()) {
+            let record = match self.queue.poll(Duration::ZERO) {
+                Some(Ok(record)) => record,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    self.at_end = true;
+                    continue;
+                }
+                Some(Err(error)) => return Pause::Error(error),
+                None => return Pause::Done,
+            };
+            let offset = record.offset().unsigned_abs();
+            if offset < self.next {
+                return Pause::Back(offset);
             }
-            Some(Err(error)) => return Said::Error(error),
-            None => return Said::Nothing,
-        };
-        let offset = record.offset().unsigned_abs();
-        if offset < self.next {
-            return Said::Back(offset);
+            // What lies between is gone, or was never a message: compacted, aborted, a mark.
+            self.next = offset + 1;
+            if finite && offset >= self.end {
+                return Pause::Done;
+            }
+            if messages.is_empty() {
+                messages.reserve_exact(size);
+            }
+            let position = Position::new(self.partition.index, offset);
+            messages.push(reader.read(&record, &self.partition.stream, position, &mut self.place));
         }
-        // What lies between is gone, or was never a message: compacted, aborted, a mark.
-        self.next = offset + 1;
-        if finite && offset >= self.end {
-            return Said::Nothing;
-        }
-        let position = Position::new(self.partition.index, offset);
-        Said::Message(Box::new(reader.read(&record, &self.partition.stream, position)))
+        Pause::Done
     }
 
     /// What is settled beyond the committed position: what the engine says, and what was settled before and has not been

@@ -24,7 +24,7 @@ use crate::lookup::{self, Beginning, Failed, Purpose};
 use crate::member::{Change, Client, Clients, Member, add_offset, assign, list_of, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
-use crate::slot::{Said, Slot, Stage};
+use crate::slot::{Pause, Slot, Stage};
 use crate::trouble::{Trouble, judge};
 
 /// How long to wait for a sign of life before the client is polled all the same.
@@ -447,23 +447,16 @@ impl KafkaSource {
         for step in 1..=count {
             let index = (self.turn + step) % count;
             let slot = &mut self.slots[index];
-            while slot.flows() && messages.len() < batch {
-                match slot.next_message(&self.reader, finite) {
-                    Said::Message(message) => {
-                        if messages.is_empty() {
-                            messages.reserve_exact(batch);
-                        }
-                        messages.push(*message);
-                    }
-                    Said::Nothing => break,
-                    Said::Error(error) => errors.push(error),
-                    Said::Back(offset) => {
-                        turn_back(self.clients.as_ref(), slot, offset);
-                        self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
-                        self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
-                        // What follows comes after these.
-                        break;
-                    }
+            if !slot.flows() {
+                continue;
+            }
+            match slot.read(&mut messages, batch, &self.reader, finite) {
+                Pause::Done => {}
+                Pause::Error(error) => errors.push(error),
+                Pause::Back(offset) => {
+                    turn_back(self.clients.as_ref(), slot, offset);
+                    self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
+                    self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
                 }
             }
             if messages.len() == batch {

@@ -161,3 +161,24 @@ async fn an_empty_topic_ends_at_once() {
     reading.until("it ends", |r| r.ends == 1).await;
     assert_eq!(reading.held.len(), 2);
 }
+
+#[tokio::test]
+async fn a_log_that_begins_anew_is_read_anew() {
+    // I1: offsets below what was delivered are of other messages.
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker.clone(), 1).await;
+    topic.fill(0, 0..10).await;
+    let mut reading = topic.open();
+    reading.until("all have come", |r| r.count() == 10).await;
+    reading.commit(topic.partition(0), 9, vec![]).await.unwrap();
+    let admin: AdminClient<DefaultClientContext> = client(&broker).create().unwrap();
+    admin.delete_topics(&[&topic.name], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let again = Topic::with_config(broker, &topic.name, 1, &[]).await;
+    again.fill(0, 20..23).await;
+    reading.got.clear();
+    reading.until("the new ones have come", |r| r.count() == 3).await;
+    assert_eq!(reading.payloads(0), numbers(20..23));
+    assert!(reading.lost.contains(&topic.partition(0)), "the engine starts over with it");
+    reading.commit(topic.partition(0), 1, vec![]).await.unwrap();
+    assert_eq!(topic.committed(0).unwrap().0, 2, "its positions count from its own beginning");
+}
