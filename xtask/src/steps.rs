@@ -70,13 +70,11 @@ pub(crate) fn run() -> Result<(), String> {
     let root = workspace_root()?;
     std::env::set_current_dir(&root).map_err(|error| format!("failed to enter the workspace: {error}"))?;
     let services = Services::take()?;
-    let summary = match &*services.missing {
-        missing if !missing.is_empty() && must_have_all() => {
-            Err(format!("services that the tests need cannot be had:\n{}", missing.join("\n")))
-        }
-        missing => {
-            run_all(&steps(&services.variables)).map(|(times, passed)| summary(&times, missing, passed))
-        }
+    let summary = if !services.missing.is_empty() && must_have_all() {
+        Err(format!("services that the tests need cannot be had:\n{}", services.missing.join("\n")))
+    } else {
+        let not_run = [&services.missing[..], &services.left_out].concat();
+        run_all(&steps(&services.variables)).map(|(times, passed)| summary(&times, &not_run, passed))
     };
     // Released in any case. What failed before is what counts.
     let released = services.release();
@@ -107,14 +105,14 @@ fn run_all(steps: &[Step]) -> Result<(Times, u64), String> {
 }
 
 /// The last lines of a run without failures.
-fn summary(times: &[(&str, Duration)], missing: &[String], passed: u64) -> String {
+fn summary(times: &[(&str, Duration)], not_run: &[String], passed: u64) -> String {
     let mut text = String::from("=== all checks passed\n");
     for (name, time) in times {
         text += &format!("{:>7.1} s  {name}\n", time.as_secs_f64());
     }
-    match missing {
+    match not_run {
         [] => text += "not run: nothing\n",
-        missing => missing.iter().for_each(|why| text += &format!("not run: the tests that need {why}\n")),
+        not_run => not_run.iter().for_each(|why| text += &format!("not run: the tests that need {why}\n")),
     }
     text + &format!("{passed} passed, 0 failed")
 }

@@ -6,7 +6,7 @@ mod support;
 
 use lazaret_core::source::SourceError;
 use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
-use support::{Reading, Topic, address, broker, quick, unique};
+use support::{Reading, Topic, broker, listener_with_users, quick, unique};
 
 /// The error that ends the reading.
 async fn permanent(options: KafkaOptions) -> SourceError {
@@ -24,7 +24,7 @@ fn assert_says(error: &SourceError, words: &[&str]) {
 
 /// Options for the listener that wants a user, with this password.
 fn with_password(topic: &str, group: &str, password: Option<&str>) -> Option<KafkaOptions> {
-    let given = address("LAZARET_TEST_KAFKA_SASL")?;
+    let given = listener_with_users()?;
     let (login, address) = given.split_once('@').expect("user:password@host:port");
     let (user, right) = login.split_once(':').expect("user:password@host:port");
     let options = quick(KafkaOptions::new(address, group, [topic]))

@@ -19,19 +19,28 @@ use rdkafka::{Offset, TopicPartitionList};
 /// How long to wait for something that must come.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// The address in a variable. Without it the test says that it did not run, and fails where everything must run.
-pub(crate) fn address(variable: &str) -> Option<String> {
-    let address = std::env::var(variable).ok();
-    if address.is_none() {
+/// The broker. Without one the test says that it did not run, and fails where everything must run.
+pub(crate) fn broker() -> Option<String> {
+    let broker = std::env::var("LAZARET_TEST_KAFKA").ok();
+    if broker.is_none() {
         let must = std::env::var("CI").is_ok_and(|value| value == "true");
-        assert!(!must, "{variable} is not set; `cargo xtask test` starts a broker and sets it");
-        println!("not run: {variable} is not set; `cargo xtask services` starts a broker and prints it");
+        assert!(!must, "LAZARET_TEST_KAFKA is not set; `cargo xtask test` starts a broker and sets it");
+        println!(
+            "not run: LAZARET_TEST_KAFKA is not set; `cargo xtask services` starts a broker and prints it"
+        );
     }
-    address
+    broker
 }
 
-pub(crate) fn broker() -> Option<String> {
-    address("LAZARET_TEST_KAFKA")
+/// The listener of the broker that wants a user, as `user:password@host:port`. A broker that somebody brought along
+/// need not have one.
+pub(crate) fn listener_with_users() -> Option<String> {
+    broker()?;
+    let listener = std::env::var("LAZARET_TEST_KAFKA_SASL").ok();
+    if listener.is_none() {
+        println!("not run: LAZARET_TEST_KAFKA_SASL is not set; `cargo xtask services` prints it");
+    }
+    listener
 }
 
 pub(crate) fn broker_is_there() -> bool {
