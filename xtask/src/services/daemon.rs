@@ -95,6 +95,7 @@ mod tests {
 
     #[test]
     fn a_program_is_found_by_number_and_text_and_ends() {
+        let _turn = crate::services::tests::turn();
         let log = std::env::temp_dir().join(format!("lazaret-daemon-{}", std::process::id()));
         let mut child = spawn(Command::new("sleep").arg("600"), &log).unwrap();
         let pid = child.id();

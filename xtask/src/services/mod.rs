@@ -184,7 +184,16 @@ fn folder_of(service: &Service, target: &Path) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+
+    /// A program that is just being started has a copy of every lock of ours for a moment. So tests of locks and tests that
+    /// start programs take turns.
+    pub(super) fn turn() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// A service that runs as long as there is a file.
     fn start_file(folder: &Path) -> Result<Vec<Variable>, String> {
@@ -197,12 +206,8 @@ mod tests {
     }
 
     const NOT_SET: &str = "LAZARET_TEST_NO_SUCH_THING";
-    static FILE: [Service; 1] = [Service {
-        name: "File",
-        variable: "LAZARET_TEST_NO_SUCH_THING",
-        start: start_file,
-        stop: stop_file,
-    }];
+    static FILE: [Service; 1] =
+        [Service { name: "File", variable: NOT_SET, optional: &[], start: start_file, stop: stop_file }];
     static BROKEN: [Service; 1] = [Service {
         name: "Broken",
         variable: NOT_SET,
@@ -213,6 +218,7 @@ mod tests {
     static GIVEN: [Service; 1] = [Service {
         name: "Given",
         variable: "PATH",
+        optional: &[("PATH", "paths"), (NOT_SET, "other things")],
         start: |_| Err("it is given".to_owned()),
         stop: |_| Ok(()),
     }];
@@ -238,6 +244,7 @@ mod tests {
 
     #[test]
     fn the_last_of_overlapping_runs_stops_the_service() {
+        let _turn = turn();
         let folder = Folder::new("overlap");
         let first = Services::take_from(&FILE, &folder.0).unwrap();
         let second = Services::take_from(&FILE, &folder.0).unwrap();
@@ -250,6 +257,7 @@ mod tests {
 
     #[test]
     fn what_was_started_by_hand_is_left_running() {
+        let _turn = turn();
         let folder = Folder::new("kept");
         keep(&FILE[0], &folder.0).unwrap();
         Services::take_from(&FILE, &folder.0).unwrap().release().unwrap();
@@ -262,6 +270,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_named_and_what_is_given_is_not_started() {
+        let _turn = turn();
         let folder = Folder::new("missing");
         let services = Services::take_from(&BROKEN, &folder.0).unwrap();
         assert_eq!(services.missing, ["Broken: it is broken"]);

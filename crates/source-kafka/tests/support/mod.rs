@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition, Position};
@@ -125,6 +125,22 @@ impl Topic {
             Offset::Offset(offset) => Some((offset.unsigned_abs(), elements[0].metadata().to_owned())),
             _ => None,
         }
+    }
+
+    /// Asks until what is committed is as it should be.
+    pub(crate) fn until_committed(&self, partition: i32, holds: impl Fn(u64, &str) -> bool) {
+        let started = Instant::now();
+        let mut committed = None;
+        while !committed.as_ref().is_some_and(|(offset, metadata): &(u64, String)| holds(*offset, metadata)) {
+            assert!(started.elapsed() < LONG, "committed is {committed:?}");
+            committed = self.committed(partition);
+        }
+    }
+
+    /// The offset behind the last message of a partition.
+    pub(crate) fn end(&self, partition: i32) -> u64 {
+        let consumer: BaseConsumer = client(&self.brokers).create().unwrap();
+        consumer.fetch_watermarks(&self.name, partition, LONG).unwrap().1.unsigned_abs()
     }
 
     /// Commits on behalf of the group, which must have no members.
