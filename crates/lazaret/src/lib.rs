@@ -58,6 +58,7 @@
 //! # Features
 //!
 //! - `memory` (default): the `memory` module, a store and a source that live in memory.
+//! - `kafka`: the `kafka` module, a source for Kafka.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, sequence, source, store,
@@ -73,6 +74,12 @@ pub use lazaret_engine::{
     Options, ReplayReport, Replayer, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
+
+/// The source for Kafka: a member of a consumer group.
+#[cfg(feature = "kafka")]
+pub mod kafka {
+    pub use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
+}
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
 #[cfg(feature = "memory")]

@@ -1,6 +1,7 @@
 //! What one can choose about a Kafka source, and what one cannot.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use lazaret_core::source::SourceError;
@@ -56,7 +57,7 @@ pub(crate) enum Reset {
 ///     .with_id_headers(["ce_id"])
 ///     .reading_to_end();
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KafkaOptions {
     pub(crate) brokers: String,
     pub(crate) group: String,
@@ -219,6 +220,18 @@ impl KafkaOptions {
     }
 }
 
+/// Without the values of properties: some are secret.
+impl fmt::Debug for KafkaOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaOptions")
+            .field("brokers", &self.brokers)
+            .field("group", &self.group)
+            .field("topics", &self.topics)
+            .field("properties", &self.properties.keys())
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +268,12 @@ mod tests {
         assert_eq!((group.get("group.instance.id"), reading.get("group.instance.id")), (Some("a"), None));
         let end = |client: &ClientConfig| client.get("enable.partition.eof").map(str::to_owned);
         assert_eq!((end(&group).as_deref(), end(&reading).as_deref()), (Some("false"), Some("true")));
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let text = format!("{:?}", options().with_property("sasl.password", "hunter2"));
+        assert!(text.contains("sasl.password") && !text.contains("hunter2"), "{text}");
     }
 
     #[test]

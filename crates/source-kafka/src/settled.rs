@@ -90,6 +90,21 @@ pub(crate) fn decode(text: &str, place: Place<'_>) -> Result<Vec<RangeInclusive<
     Ok(ranges)
 }
 
+/// What is settled beyond a committed position: what the engine says, and what was settled before and is known to nobody
+/// else, because it has not been delivered again yet. `next` is the first offset that was not delivered.
+pub(crate) fn with_earlier(
+    told: Vec<RangeInclusive<u64>>,
+    earlier: &[RangeInclusive<u64>],
+    next: u64,
+) -> Vec<RangeInclusive<u64>> {
+    let from = told.last().map_or(next, |last| next.max(last.end().saturating_add(1)));
+    let later = earlier.iter().filter_map(|range| {
+        let start = (*range.start()).max(from);
+        (start <= *range.end()).then_some(start..=*range.end())
+    });
+    told.into_iter().chain(later).collect()
+}
+
 /// The same ranges without what lies outside of these bounds.
 pub(crate) fn within(ranges: Vec<RangeInclusive<u64>>, low: u64, high: u64) -> Vec<RangeInclusive<u64>> {
     let inside = ranges.into_iter().filter_map(|range| {
@@ -193,6 +208,17 @@ mod tests {
     fn ranges_are_cut_to_what_the_log_has() {
         assert_eq!(within(vec![1..=4, 6..=6, 8..=20, 30..=40], 3, 10), [3..=4, 6..=6, 8..=9]);
         assert_eq!(within(vec![0..=4], 0, 0), []);
+    }
+
+    #[test]
+    fn what_was_settled_before_counts_until_it_is_delivered_again() {
+        // I1: of what was delivered again, only the engine knows.
+        let earlier = [11..=60, 62..=99];
+        assert_eq!(with_earlier(vec![], &earlier, 11), [11..=60, 62..=99]);
+        assert_eq!(with_earlier(vec![13..=13], &earlier, 20), [13..=13, 20..=60, 62..=99]);
+        assert_eq!(with_earlier(vec![], &earlier, 61), vec![62..=99]);
+        assert_eq!(with_earlier(vec![80..=120], &earlier, 100), vec![80..=120]);
+        assert_eq!(with_earlier(vec![7..=8], &[], 9), vec![7..=8]);
     }
 
     proptest! {

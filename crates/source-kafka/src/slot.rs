@@ -13,6 +13,7 @@ use rdkafka::message::Message as _;
 use crate::lookup::Beginning;
 use crate::member::{Client, Member};
 use crate::record::{Place, Reader};
+use crate::settled;
 
 /// A partition that is ours.
 ///
@@ -130,15 +131,8 @@ impl Slot {
         Pause::Done
     }
 
-    /// What is settled beyond the committed position: what the engine says, and what was settled before and has not been
-    /// delivered again yet, so the engine cannot know.
+    /// What is settled beyond the committed position, given what the engine says.
     pub(crate) fn settled_beyond(&self, told: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
-        let mut ranges = told;
-        let from = ranges.last().map_or(self.next, |last| self.next.max(last.end().saturating_add(1)));
-        ranges.extend(self.settled.iter().filter_map(|range| {
-            let start = (*range.start()).max(from);
-            (start <= *range.end()).then_some(start..=*range.end())
-        }));
-        ranges
+        settled::with_earlier(told, &self.settled, self.next)
     }
 }

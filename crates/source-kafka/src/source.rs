@@ -554,8 +554,16 @@ fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, Source
 
 /// The client does not take its settings.
 fn refused(error: KafkaError) -> SourceError {
-    SourceError::permanent(format!("the Kafka client refuses its settings: {error}; correct `properties`"))
-        .with_source(error)
+    match error {
+        // The value stays untold, and so does the error that holds it: a mistyped name may have a password as its value.
+        KafkaError::ClientConfig(_, why, name, _) => SourceError::permanent(format!(
+            "the Kafka client refuses the property {name}: {why}; correct it in `properties`"
+        )),
+        error => {
+            let context = format!("the Kafka client refuses its settings: {error}; correct `properties`");
+            SourceError::permanent(context).with_source(error)
+        }
+    }
 }
 
 #[async_trait]
