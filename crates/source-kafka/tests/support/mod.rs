@@ -180,6 +180,15 @@ pub(crate) struct Reading {
     pub(crate) errors: Vec<SourceError>,
 }
 
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { held, revoking, lost, ends, errors, .. } = self;
+        let mut text = f.debug_struct("Reading");
+        text.field("held", held).field("revoking", revoking).field("lost", lost).field("ends", ends);
+        text.field("state", &*self.source.state().borrow()).field("errors", errors).finish_non_exhaustive()
+    }
+}
+
 impl Reading {
     pub(crate) fn new(source: KafkaSource) -> Self {
         let (held, got) = (BTreeMap::new(), BTreeMap::new());
