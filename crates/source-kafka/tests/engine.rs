@@ -41,6 +41,19 @@ impl Diary {
         assert!(held.is_ok(), "waited in vain until {what}");
     }
 
+    /// The numbers that were handled of each key, in the order of their first time.
+    fn numbers(&self) -> BTreeMap<String, Vec<u32>> {
+        let mut numbers: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for payload in self.payloads() {
+            let (key, number) = payload.split_once(':').unwrap();
+            let (seen, number) = (numbers.entry(key.to_owned()).or_default(), number.parse().unwrap());
+            if !seen.contains(&number) {
+                seen.push(number);
+            }
+        }
+        numbers
+    }
+
     /// Starts a consumer. Messages that begin with `wait` wait until they may go on, those with `fail` fail.
     fn consume(
         &self,
@@ -155,14 +168,7 @@ async fn members_of_a_group_share_the_work_and_lose_nothing() {
     stop_second.cancel();
     second.await.unwrap();
     // Every message of every key but the one that failed was handled; the first time in order.
-    let mut numbers: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for payload in diary.payloads() {
-        let (key, number) = payload.split_once(':').unwrap();
-        let (seen, number) = (numbers.entry(key.to_owned()).or_default(), number.parse().unwrap());
-        if !seen.contains(&number) {
-            seen.push(number);
-        }
-    }
+    let numbers = diary.numbers();
     assert!(
         !numbers.contains_key("7") || numbers["7"].iter().all(|number| *number < 7),
         "{:?}",
@@ -173,4 +179,48 @@ async fn members_of_a_group_share_the_work_and_lose_nothing() {
         assert_eq!(seen.len(), 40, "key {key}: {seen:?}");
         assert!(seen.is_sorted(), "key {key}: {seen:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_die_and_come_lose_nothing() {
+    // I1, I2: in every round one member dies in the middle of its work and another one comes.
+    const ROUNDS: u32 = 6;
+    const KEYS: u32 = 24;
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 6).await;
+    let producer: BaseProducer = client(&topic.brokers).create().unwrap();
+    let diary = Diary::new();
+    let store = Arc::new(MemoryStore::default());
+    let names = ["first", "second", "third"];
+    let mut runs: Vec<_> = names.iter().map(|name| diary.consume(name, &topic, store.clone())).collect();
+    for round in 0..ROUNDS {
+        for number in 0..KEYS * 20 {
+            let (partition, key) = ((number % 6) as i32, (number % KEYS).to_string());
+            let payload = format!("{key}:{}", round * KEYS * 20 + number);
+            producer
+                .send(BaseRecord::to(&topic.name).partition(partition).key(&key).payload(&payload))
+                .unwrap();
+        }
+        producer.flush(LONG).unwrap();
+        let some = (round * KEYS * 20) as usize;
+        diary.until("some are handled", |handled| handled.len() > some).await;
+        let index = round as usize % runs.len();
+        let next = diary.consume(names[index], &topic, store.clone());
+        let (_, run) = std::mem::replace(&mut runs[index], next);
+        run.abort();
+        let _ = run.await;
+    }
+    for partition in 0..6 {
+        let end = topic.end(partition);
+        topic.until_committed(partition, |offset, metadata| offset == end && metadata.is_empty());
+    }
+    for (stop, run) in runs {
+        stop.cancel();
+        run.await.unwrap();
+    }
+    for (key, seen) in diary.numbers() {
+        assert_eq!(seen.len(), (ROUNDS * 20) as usize, "key {key}: {seen:?}");
+        assert!(seen.is_sorted(), "key {key}: {seen:?}");
+    }
+    assert_eq!(diary.numbers().len(), KEYS as usize);
 }
