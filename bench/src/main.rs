@@ -1,12 +1,13 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench core [--only NAME] [--json FILE] [--quick]` runs the group in one process, or one benchmark of it:
-//! every subject beside its baseline. It prints a table and writes the JSON that scripts read. Times depend on the
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core` or `embedded`) in one process, or one
+//! benchmark of it: every subject beside its baseline. It prints a table and writes the JSON that scripts read. Times depend on the
 //! machine, ratios much less: bars stand on ratios wherever the issue asks for one. A bar that is missed is said loudly
 //! and is no error.
 
 mod alloc;
 mod core;
+mod embedded;
 mod source;
 mod table;
 mod zipf;
@@ -14,12 +15,12 @@ mod zipf;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use table::Table;
+use table::{Row, Table};
 
 /// The worker threads of the runtime, for subjects and baselines alike.
 const WORKERS: usize = 2;
 
-const USAGE: &str = "usage: lazaret-bench core [--only NAME] [--json FILE] [--quick]";
+const USAGE: &str = "usage: lazaret-bench core|embedded [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -37,8 +38,41 @@ impl Scale {
     }
 }
 
+/// Benchmarks that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Core,
+    Embedded,
+}
+
+impl Group {
+    fn named(name: &str) -> Option<Self> {
+        match name {
+            "core" => Some(Self::Core),
+            "embedded" => Some(Self::Embedded),
+            _ => None,
+        }
+    }
+
+    /// The names of its benchmarks.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Core => &core::NAMES,
+            Self::Embedded => &embedded::NAMES,
+        }
+    }
+
+    async fn run(self, scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
+        match self {
+            Self::Core => Ok(core::run(scale, only).await),
+            Self::Embedded => embedded::run(scale, only).await,
+        }
+    }
+}
+
 /// What the command line asks for.
 struct Arguments {
+    group: Group,
     only: Option<String>,
     json: Option<PathBuf>,
     scale: Scale,
@@ -46,12 +80,9 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        match words.next().as_deref() {
-            Some("core") => {}
-            Some(other) => return Err(format!("there is no group {other:?}")),
-            None => return Err("name a group".to_owned()),
-        }
-        let mut arguments = Self { only: None, json: None, scale: Scale::FULL };
+        let group = words.next().ok_or("name a group")?;
+        let group = Group::named(&group).ok_or_else(|| format!("there is no group {group:?}"))?;
+        let mut arguments = Self { group, only: None, json: None, scale: Scale::FULL };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => arguments.scale = Scale::QUICK,
@@ -61,8 +92,8 @@ impl Arguments {
             }
         }
         match &arguments.only {
-            Some(name) if !core::NAMES.contains(&name.as_str()) => {
-                Err(format!("there is no benchmark {name:?}, but {}", core::NAMES.join(", ")))
+            Some(name) if !group.names().contains(&name.as_str()) => {
+                Err(format!("there is no benchmark {name:?}, but {}", group.names().join(", ")))
             }
             _ => Ok(arguments),
         }
@@ -90,7 +121,14 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-    let table = Table::new(runtime.block_on(core::run(arguments.scale, arguments.only.as_deref())));
+    let rows = match runtime.block_on(arguments.group.run(arguments.scale, arguments.only.as_deref())) {
+        Ok(rows) => rows,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let table = Table::new(rows);
     print!("{table}");
     if let Some(path) = arguments.json
         && let Err(error) = table.write_json(&path)
@@ -99,4 +137,22 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Arguments, String> {
+        Arguments::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_benchmark_is_looked_for_in_its_group() {
+        let arguments = parse("embedded --only restart --quick").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((arguments.group, arguments.only.as_deref()), (Group::Embedded, Some("restart")));
+        assert!(parse("core --only restart").is_err_and(|error| error.contains("healthy")));
+        assert!(parse("fly").is_err());
+        assert!(parse("").is_err());
+    }
 }

@@ -34,12 +34,25 @@ pub(crate) struct Row {
     ratio: Option<f64>,
     bar: Option<String>,
     ok: Option<bool>,
+    /// What a reader should know, printed below the table.
+    #[serde(skip)]
+    note: Option<String>,
 }
 
 impl Row {
     /// A value that stands for itself.
     pub(crate) fn new(bench: &'static str, name: impl Into<String>, unit: &'static str, value: f64) -> Self {
-        Self { bench, name: name.into(), value, unit, baseline: None, ratio: None, bar: None, ok: None }
+        Self {
+            bench,
+            name: name.into(),
+            value,
+            unit,
+            baseline: None,
+            ratio: None,
+            bar: None,
+            ok: None,
+            note: None,
+        }
     }
 
     /// A value beside its baseline, measured in rounds.
@@ -66,6 +79,12 @@ impl Row {
         };
         self.ok = Some(ok);
         self.bar = Some(text);
+        self
+    }
+
+    /// The same row, with what a reader should know.
+    pub(crate) fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
         self
     }
 
@@ -163,6 +182,11 @@ impl fmt::Display for Table {
             f,
             "Each ratio is the median of the ratios of {ROUNDS} rounds or more, baseline and subject in turn."
         )?;
+        for row in &self.rows {
+            if let Some(note) = &row.note {
+                writeln!(f, "{}: {note}", row.name)?;
+            }
+        }
         let missed: Vec<&Row> = self.rows.iter().filter(|row| row.ok == Some(false)).collect();
         if missed.is_empty() {
             return writeln!(f, "Every bar is met.");
@@ -208,6 +232,14 @@ mod tests {
         let missed = Row::new("core", "slow thing", "ns", 7.0).with_bar(Bar::ValueAtMost(5.0));
         let text = Table::new(vec![missed]).to_string();
         assert!(text.ends_with("MISSED: slow thing: 7 ns, ratio -, asked <= 5 ns\n"), "{text}");
+    }
+
+    #[test]
+    fn a_note_stands_below_the_table_and_not_in_the_json() {
+        let row = Row::new("core", "n", "ns", 7.0).with_note("cold");
+        assert!(!serde_json::to_string(&row).expect("a row is plain data").contains("cold"));
+        let text = Table::new(vec![row]).to_string();
+        assert!(text.contains("\nn: cold\n"), "{text}");
     }
 
     #[test]

@@ -27,10 +27,16 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --seeds N   how many seeds
                                --seed S    this seed only
                                --from S    begin with this seed
+                               --store S   on this store: memory unless given, or sqlite
+  torture [ARGUMENTS]        kill a consumer over and over and check what it leaves behind; it gets all arguments
+                               --kills N      how often, 200 unless given
+                               --messages N   how many messages, 100000 unless given
+                               --seed S       this seed
   bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
                                --json FILE   write the results there too
                                --quick       fewer and shorter measurements
-                             NAME is core unless given
+                               --only NAME   only this one of the group
+                             NAME is core unless given, or embedded
   services                   start the services that the tests need, and print the variables that name them; with
                                eval \"$(cargo xtask services)\"   `cargo test` uses them
   services stop              stop them
@@ -77,7 +83,11 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             print!("{HELP}");
             Ok(())
         }
-        ("sim", _) => pass_on::simulation(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("sim", _) => {
+            let simulation = pass_on::simulation(rest).map_err(Failed::Usage)?;
+            simulation.run().map(|_| ()).map_err(Failed::Check)
+        }
+        ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
         ("bench", _) => pass_on::benchmark(rest).run().map(|_| ()).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("services", []) => services::start().map_err(Failed::Check),

@@ -3,9 +3,32 @@
 use crate::process::Cargo;
 
 /// The simulation. It is always built for release; who says `--release` says nothing new.
-pub(crate) fn simulation(arguments: &[String]) -> Cargo {
-    let arguments = arguments.iter().filter(|argument| *argument != "--release").cloned();
-    Cargo::new("run --release -p lazaret-testkit --bin sim --").with_arguments(arguments)
+///
+/// # Errors
+/// When there is no simulation on that store.
+pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
+    let mut rest = Vec::new();
+    let mut store = "memory";
+    let mut words = arguments.iter().filter(|argument| *argument != "--release");
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--store" => store = words.next().ok_or("--store needs a name")?,
+            _ => rest.push(word.clone()),
+        }
+    }
+    let program = match store {
+        "memory" => "run --release -p lazaret-testkit --bin sim --",
+        "sqlite" => "run --release -p lazaret-store-sqlite --example simulation --",
+        other => {
+            return Err(format!("there is no simulation on a store {other:?}, but on memory and sqlite"));
+        }
+    };
+    Ok(Cargo::new(program).with_arguments(rest))
+}
+
+/// The kill loop.
+pub(crate) fn torture(arguments: &[String]) -> Cargo {
+    Cargo::new("run --release -p lazaret-torture -- drive").with_arguments(arguments.iter().cloned())
 }
 
 /// A benchmark, by default the one of the core.
@@ -27,8 +50,19 @@ mod tests {
 
     #[test]
     fn the_simulation_gets_its_arguments() {
-        let call = simulation(&words("--release --seeds 300"));
+        let call = simulation(&words("--release --seeds 300")).unwrap();
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-testkit --bin sim -- --seeds 300");
+        let call = simulation(&words("--seeds 9 --store sqlite")).unwrap();
+        let expected = "cargo run --release -p lazaret-store-sqlite --example simulation -- --seeds 9";
+        assert_eq!(call.to_string(), expected);
+        assert!(simulation(&words("--store paper")).unwrap_err().contains("paper"));
+        assert!(simulation(&words("--store")).is_err());
+    }
+
+    #[test]
+    fn the_kill_loop_gets_its_arguments() {
+        let call = torture(&words("--kills 15"));
+        assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- drive --kills 15");
     }
 
     #[test]

@@ -41,12 +41,12 @@ impl Step {
 }
 
 /// All checks, in the order in which they run. The tests are told where the services are.
-fn steps(services: &[Variable]) -> Vec<Step> {
+fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     // All targets but the benchmarks.
     let tests = Cargo::new("test --workspace --lib --bins --tests --examples");
     let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
-    let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()]);
-    vec![
+    let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
+    Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets -- -D warnings")),
         Step::cargo("tests", tests),
@@ -62,7 +62,7 @@ fn steps(services: &[Variable]) -> Vec<Step> {
             repeat: format!("cargo xtask sim --seeds {SEEDS}"),
             work: Work::Cargo(simulation),
         },
-    ]
+    ])
 }
 
 /// Runs all checks, stops at the first that fails, and sums up.
@@ -74,7 +74,8 @@ pub(crate) fn run() -> Result<(), String> {
         Err(format!("services that the tests need cannot be had:\n{}", services.missing.join("\n")))
     } else {
         let not_run = [&services.missing[..], &services.left_out].concat();
-        run_all(&steps(&services.variables)).map(|(times, passed)| summary(&times, &not_run, passed))
+        let run = steps(&services.variables).and_then(|steps| run_all(&steps));
+        run.map(|(times, passed)| summary(&times, &not_run, passed))
     };
     // Released in any case. What failed before is what counts.
     let released = services.release();
@@ -138,13 +139,13 @@ mod tests {
 
     #[test]
     fn the_tests_are_told_where_the_services_are() {
-        let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]);
+        let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]).unwrap();
         assert!(steps.iter().any(|step| step.repeat.starts_with(r#"WHERE="here" cargo test"#)));
     }
 
     #[test]
     fn every_step_can_be_repeated_from_its_line() {
-        for step in steps(&[]) {
+        for step in steps(&[]).unwrap() {
             assert!(step.repeat.contains("cargo "), "{}", step.name);
         }
     }

@@ -3,6 +3,7 @@
 mod blocked;
 mod healthy;
 mod hot_key;
+mod recorder;
 mod slow;
 mod sweep;
 
@@ -23,7 +24,7 @@ use crate::table::Row;
 const BENCH: &str = "core";
 
 /// The benchmarks of the group, in the order in which they run.
-pub(crate) const NAMES: [&str; 5] = ["healthy", "slow", "hot-key", "sweep", "blocked"];
+pub(crate) const NAMES: [&str; 6] = ["healthy", "recorder", "slow", "hot-key", "sweep", "blocked"];
 
 /// Runs every benchmark of the group, or only the one of this name.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
@@ -32,6 +33,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
         eprintln!("running {name}");
         rows.extend(match name {
             "healthy" => healthy::run(scale).await,
+            "recorder" => recorder::run(scale).await,
             "slow" => slow::run(scale).await,
             "hot-key" => hot_key::run(scale).await,
             "sweep" => sweep::run(scale).await,
@@ -43,7 +45,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
 }
 
 /// What all runs have in common: they end with their source, and no limit, breaker or fuse stops them.
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         until_idle: true,
         breaker: None,
@@ -101,6 +103,6 @@ async fn clear_away(store: Arc<MemoryStore>) {
 }
 
 /// Messages per second.
-fn rate(messages: usize, took: Duration) -> f64 {
+pub(crate) fn rate(messages: usize, took: Duration) -> f64 {
     messages as f64 / took.as_secs_f64()
 }

@@ -11,6 +11,7 @@ pub mod letter;
 pub mod message;
 pub mod policy;
 pub mod query;
+pub mod recorder;
 pub mod sequence;
 pub mod source;
 pub mod store;
@@ -24,6 +25,7 @@ pub use letter::{Letter, LetterId, LetterState};
 pub use message::{
     ConsumerName, Headers, Message, MessageId, Operation, Partition, Position, QueueName, Schema, StreamName,
 };
+pub use recorder::FlightRecorder;
 pub use sequence::{SequenceId, Sequencing};
 pub use source::Source;
 pub use store::{LetterStore, Store};

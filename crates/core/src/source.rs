@@ -1,5 +1,8 @@
 //! Where messages come from, and where positions are committed.
 
+pub mod jsonl;
+mod new_message;
+
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,6 +10,9 @@ use std::ops::RangeInclusive;
 use async_trait::async_trait;
 
 use crate::message::{Message, Partition, Position};
+use crate::store::StoreError;
+
+pub use new_message::NewMessage;
 
 /// A partition that this consumer may read from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +87,14 @@ impl SourceError {
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "source failed: {}", self.context)
+    }
+}
+
+/// A source that keeps something in a store fails with it. What may pass for the store may pass for the source.
+impl From<StoreError> for SourceError {
+    fn from(error: StoreError) -> Self {
+        let (temporary, context) = (error.kind().is_temporary(), error.to_string());
+        Self { temporary, context, source: Some(error.into()) }
     }
 }
 

@@ -20,10 +20,13 @@ use crate::intake::Intake;
 use crate::lanes::OpenSequences;
 use crate::lookout;
 use crate::mailbox::Mailbox;
+use crate::operations;
 use crate::options::Options;
+use crate::reprocess;
 use crate::scheduler;
 use crate::shard::Shard;
 use crate::shared::{Component, Parts, Shared};
+use crate::upkeep;
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
 ///
@@ -82,8 +85,13 @@ impl Consumer {
         }
         // Retries may take half of the attempts that run at once, so that live messages always find room (I3).
         let places = Arc::new(Semaphore::new((shared.options.concurrency / 2).max(1)));
+        // Replays take a quarter at most.
+        let replays = Arc::new(Semaphore::new((shared.options.concurrency / 4).max(1)));
         for component in &components {
             tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
+            tasks.spawn(operations::operate(component.clone(), shards.clone(), replays.clone()));
+            tasks.spawn(reprocess::reprocess(component.clone()));
+            tasks.spawn(upkeep::keep_up(component.clone()));
         }
         tasks.spawn(lookout::look_out(shared.clone(), components.clone(), shards.clone()));
         let intake = Intake::new(source, components, shards, notices).run();
@@ -92,7 +100,10 @@ impl Consumer {
             tokio::select! {
                 biased;
                 () = drain.cancelled(), if !shared.drain.is_cancelled() => shared.drain.cancel(),
-                Some(Err(panicked)) = tasks.join_next() => return Err(Error::Panicked(panicked.to_string())),
+                Some(ended) = tasks.join_next() => match ended {
+                    Ok(()) => {}
+                    Err(panicked) => return Err(Error::Panicked(panicked.to_string())),
+                },
                 () = &mut intake => break,
             }
         }
@@ -193,6 +204,7 @@ impl Builder {
                 handler,
                 shared: shared.clone(),
                 due: Notify::new(),
+                turn_over: Notify::new(),
                 revision: AtomicU64::new(0),
             })
         });

@@ -16,6 +16,9 @@ pub enum BuildError {
         /// The smallest that makes sense.
         least: u128,
     },
+    /// A rate that never ends.
+    #[error("a rate of {0} a second makes no sense; use a number above 0, or none for no limit")]
+    Rate(f64),
     /// A policy contradicts itself.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -96,6 +96,13 @@ pub enum Event<'a> {
         /// Which message.
         message: &'a Message,
     },
+    /// The time of open letters ran out; those behind them are released.
+    Expired {
+        /// In which queue.
+        queue: &'a QueueName,
+        /// How many.
+        letters: u64,
+    },
     /// Something was paused.
     Paused {
         /// What.

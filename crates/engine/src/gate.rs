@@ -180,6 +180,8 @@ impl Gate {
         state.pauses = pauses;
         if !new.is_empty() || !gone.is_empty() {
             self.publish(&state);
+            // A pause of replays alone shuts nothing, but whoever replays waits for its end.
+            self.changed.tell();
         }
         (new, gone)
     }

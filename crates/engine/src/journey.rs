@@ -162,6 +162,11 @@ impl Journey {
         }
         let note = self.tenure.note(self.component.index, &self.delivery.message().id);
         self.record = note.map(|note| Box::new(Record::from_note(note))).or(self.record.take());
+        let shared = &self.component.shared;
+        if let Some(suspect) = shared.flight.charged(&self.component.queue, &self.delivery.message().id) {
+            let earlier = self.record.take().map(|record| *record);
+            self.record = Some(Box::new(Record::crashed(earlier, &suspect, shared.now())));
+        }
     }
 
     /// Puts the message behind its sequence if that is open in the store (I2). The set in memory may say "maybe"
@@ -229,11 +234,14 @@ impl Journey {
             .record
             .clone()
             .map(|record| self.open.trying_again(index, &self.delivery.message().id, *record));
+        let flight = &self.component.shared.flight;
+        let watched = flight.watch(&self.component.queue, self.delivery.message(), attempt).await;
         let started = Instant::now();
         let outcome = match &self.component.shared.options.inbox {
             Some(inbox) => attempt::run_once(&self.component, &self.delivery, inbox).await,
             None => attempt::run(&self.component, &self.delivery).await,
         };
+        drop(watched);
         drop(permit);
         Ok(Some((outcome, pass, started.elapsed())))
     }
@@ -281,7 +289,9 @@ impl Journey {
     fn limit_reached(&self, now: Timestamp) -> Option<Limit> {
         let record = self.record.as_ref()?;
         let retry = &self.component.shared.options.retry;
-        if record.attempts >= retry.max_attempts {
+        if retry.max_crashes > 0 && record.crashes >= retry.max_crashes {
+            Some(Limit::Crashes)
+        } else if record.attempts >= retry.max_attempts {
             Some(Limit::Attempts)
         } else {
             retry.expired(record.first_failed_at, now).then_some(Limit::Elapsed)
@@ -315,6 +325,7 @@ impl Journey {
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
         let shared = &self.component.shared;
+        shared.flight.forget(&self.component.queue, &self.delivery.message().id);
         match outcome {
             Outcome::Handled => {
                 Counters::add(&shared.counters.handled, 1);
@@ -474,6 +485,7 @@ impl Journey {
                 }
             }
         };
+        shared.flight.forget(&self.component.queue, &item.letter.message.id);
         if placement == Placement::Open && item.letter.sequence == *self.sequence() {
             self.open.opened(self.component.index, self.hash);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics, HISTORY_LIMIT};
 use lazaret_core::policy::{Classification, Decision, Stage, Subject, run_length};
+use lazaret_core::recorder::Suspect;
 use lazaret_core::store::AttemptNote;
 use lazaret_core::{
     Failure, HandlerError, Letter, LetterState, Message, Reason, SequenceId, Timestamp, Verdict,
@@ -21,6 +22,8 @@ use crate::shared::{Component, later};
 pub(crate) struct Record {
     /// Automatic attempts so far.
     pub(crate) attempts: u32,
+    /// Attempts of these that ended with the death of the process.
+    pub(crate) crashes: u32,
     pub(crate) first_failed_at: Timestamp,
     pub(crate) last_failed_at: Timestamp,
     pub(crate) failure: Failure,
@@ -36,6 +39,7 @@ impl Record {
     pub(crate) fn from_note(note: AttemptNote) -> Self {
         Self {
             attempts: note.attempts,
+            crashes: 0,
             first_failed_at: note.first_failed_at,
             last_failed_at: note.first_failed_at,
             failure: note.failure,
@@ -54,6 +58,7 @@ impl Record {
             same.take_while(|a| a.failure.as_ref().is_some_and(|f| f.fingerprint == fingerprint)).count();
         Some(Self {
             attempts: letter.attempts,
+            crashes: letter.crash_attempts,
             first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
             last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
             failure,
@@ -74,14 +79,47 @@ impl Record {
         let previous = earlier.as_ref().map(|r| (r.failure.fingerprint, r.same_failure));
         let same_failure = run_length(previous, failure.fingerprint);
         let first_failed_at = earlier.as_ref().map_or(attempt.at, |r| r.first_failed_at);
+        let crashes = earlier.as_ref().map_or(0, |r| r.crashes);
         let mut history = earlier.map(|r| r.history).unwrap_or_default();
         if history.len() == HISTORY_LIMIT {
             history.remove(1);
         }
         let last_failed_at = attempt.at;
         history.push(attempt);
-        Self { attempts, first_failed_at, last_failed_at, failure, same_failure, due_at: None, history }
+        Self {
+            attempts,
+            crashes,
+            first_failed_at,
+            last_failed_at,
+            failure,
+            same_failure,
+            due_at: None,
+            history,
+        }
     }
+
+    /// The process died while this message alone was in flight.
+    pub(crate) fn crashed(earlier: Option<Self>, suspect: &Suspect, now: Timestamp) -> Self {
+        let attempts = earlier.as_ref().map_or(0, |r| r.attempts).max(suspect.attempt);
+        let first_failed_at = earlier.as_ref().map_or(now, |r| r.first_failed_at);
+        Self {
+            attempts,
+            crashes: suspect.crashes,
+            first_failed_at,
+            last_failed_at: now,
+            failure: crash(suspect.crashes),
+            same_failure: suspect.crashes,
+            due_at: earlier.as_ref().and_then(|r| r.due_at),
+            history: earlier.map(|r| r.history).unwrap_or_default(),
+        }
+    }
+}
+
+/// The failure of a message that killed the process.
+pub(crate) fn crash(times: u32) -> Failure {
+    let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+    let text = format!("the process died {times} while this message alone was being handled");
+    Failure::new(Reason::CRASHED, "process died", text)
 }
 
 /// A failure with its classification.
@@ -214,6 +252,7 @@ pub(crate) fn write_letter(
     if let Some(record) = record {
         letter.cause = Some(record.failure.clone());
         letter.attempts = record.attempts;
+        letter.crash_attempts = record.crashes;
         letter.first_failed_at = Some(record.first_failed_at);
         letter.last_failed_at = Some(record.last_failed_at);
         letter.history.clone_from(&record.history);

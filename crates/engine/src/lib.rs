@@ -24,6 +24,7 @@ mod desks;
 mod error;
 mod events;
 mod feed;
+mod flight;
 mod gate;
 mod hand_offs;
 mod handle;
@@ -36,14 +37,17 @@ mod lookout;
 mod mailbox;
 #[cfg(feature = "mutations")]
 pub mod mutation;
+mod operations;
 mod options;
 mod patience;
+mod reprocess;
 mod scheduler;
 mod shard;
 mod shared;
 mod stored;
 mod tenure;
 mod tracker;
+mod upkeep;
 
 pub use blocked::BlockedSet;
 pub use consumer::{Builder, Consumer};
@@ -53,4 +57,5 @@ pub use handle::{Handle, ReplayReport, Replayer};
 // For the benchmark of the blocked set; nobody else needs them.
 #[doc(hidden)]
 pub use hash::{SequenceHash, SequenceHasher};
-pub use options::{DeadLetterOptions, Filter, InboxOptions, Options};
+pub use options::{DeadLetterOptions, Filter, InboxOptions, Options, ReplayOptions};
+pub use reprocess::{InvalidSchedule, Reprocess, Schedule};

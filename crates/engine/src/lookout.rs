@@ -16,6 +16,7 @@ pub(crate) async fn look_out(shared: Arc<Shared>, components: Vec<Arc<Component>
     let mut changed = shared.gate.watch();
     loop {
         change_or(&mut changed, Some(shared.options.refresh)).await;
+        shared.flight.lose_patience();
         if let Err(error) = look(&shared, &components, &shards).await {
             tracing::debug!(%error, "the store could not be asked for changes");
             tokio::time::sleep(shared.options.refresh).await;

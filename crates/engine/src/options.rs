@@ -8,10 +8,12 @@ use lazaret_core::policy::{
     AlwaysEnqueue, BreakerPolicy, BudgetPolicy, Classifier, EnqueuePolicy, FusePolicy, PoisonPolicy,
     RetryPolicy, Strategy,
 };
+use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::store::{Inbox, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
 
 use crate::error::BuildError;
+use crate::reprocess::Reprocess;
 
 /// Says whether a message is wanted. Its error or panic is that message's failure, in phase `filter`.
 pub type Filter = dyn Fn(&Message) -> Result<bool, HandlerError> + Send + Sync;
@@ -58,8 +60,12 @@ pub struct Options {
     /// Dead letters and what holds for them. `None` means that there is nowhere to put a message that fails for
     /// good: the consumer then stops and keeps the position.
     pub dead_letter: Option<DeadLetterOptions>,
+    /// What holds for replays.
+    pub replay: ReplayOptions,
     /// The idempotent receiver; `None` is off.
     pub inbox: Option<InboxOptions>,
+    /// Where attempts stand while they run, so that a message that kills the process is found; `None` for nowhere.
+    pub flight_recorder: Option<Arc<dyn FlightRecorder>>,
     /// How often positions are committed at most.
     pub commit_interval: Duration,
     /// How long a drain may take before what still runs is cancelled.
@@ -87,8 +93,12 @@ pub struct Options {
 pub struct DeadLetterOptions {
     /// How large each queue may grow.
     pub limits: Limits,
-    /// How long a letter is kept; `None` for ever.
+    /// How long a letter may stay open; `None` for ever. Then it is closed as `expired`, and the audit says so.
     pub ttl: Option<Duration>,
+    /// How long a closed letter can be looked at; `None` for ever. Then only that it was there is kept.
+    pub keep_closed: Option<Duration>,
+    /// What happens to dead letters that nobody asks for.
+    pub reprocess: Reprocess,
     /// The team that owns the letters.
     pub owner: Option<Arc<str>>,
     /// Whether payloads are kept once a letter will not be tried again by itself. Without its payload a letter can be
@@ -110,10 +120,27 @@ impl Default for DeadLetterOptions {
         Self {
             limits: Limits::default(),
             ttl: Some(Duration::from_secs(30 * 24 * 3600)),
+            keep_closed: Some(Duration::from_secs(30 * 24 * 3600)),
+            reprocess: Reprocess::Manual,
             owner: None,
             include_payload: true,
             include_backtrace: true,
         }
+    }
+}
+
+/// What holds for replays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplayOptions {
+    /// A letter that failed again in this many replays is parked. `None` for no limit.
+    pub max_replays: Option<u32>,
+    /// Letters per second in operations that the engine begins by itself; `None` as fast as it goes.
+    pub rate: Option<f64>,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self { max_replays: Some(5), rate: Some(50.0) }
     }
 }
 
@@ -144,7 +171,9 @@ impl Default for Options {
             poison: PoisonPolicy::default(),
             enqueue: Arc::new(AlwaysEnqueue),
             dead_letter: Some(DeadLetterOptions::default()),
+            replay: ReplayOptions::default(),
             inbox: None,
+            flight_recorder: None,
             commit_interval: Duration::from_millis(200),
             drain_deadline: Duration::from_secs(30),
             lease: Duration::from_secs(30),
@@ -179,6 +208,15 @@ impl Options {
         }
         if let Some(limit) = self.dead_letter.as_ref().and_then(|d| d.limits.max_sequence_size) {
             at_least("max-sequence-size", u128::from(limit), 1)?;
+        }
+        if let Some(limit) = self.replay.max_replays {
+            at_least("max-replays", u128::from(limit), 1)?;
+        }
+        if let Some(Reprocess::Cron { batch_size, .. }) = self.dead_letter.as_ref().map(|d| &d.reprocess) {
+            at_least("batch-size", u128::from(*batch_size), 1)?;
+        }
+        if let Some(rate) = self.replay.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
+            return Err(BuildError::Rate(rate));
         }
         self.retry.validate()?;
         self.budget.validate()?;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::events::{Counters, Event, Observers};
+use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hand_offs::HandOffs;
 use crate::hash::{SequenceHash, SequenceHasher};
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) hand_offs: HandOffs,
+    pub(crate) flight: Flight,
     pub(crate) hasher: SequenceHasher,
     pub(crate) seed: u64,
     pub(crate) instance: String,
@@ -60,6 +62,8 @@ pub(crate) struct Component {
     pub(crate) shared: Arc<Shared>,
     /// Something in the queue may be due: its scheduler looks.
     pub(crate) due: Notify,
+    /// A stored run is over, or there may be something new to replay.
+    pub(crate) turn_over: Notify,
     /// The highest revision of the queue that was listed to the shards.
     pub(crate) revision: AtomicU64,
 }
@@ -86,6 +90,7 @@ impl Shared {
             given => given.to_owned(),
         };
         Self {
+            flight: Flight::new(options.flight_recorder.clone()),
             gate: Arc::new(Gate::new(options.breaker.clone())),
             hasher: SequenceHasher::new(seed),
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
@@ -248,6 +253,7 @@ impl Drop for RunGuard {
         self.0.shared.runs.fetch_sub(1, Ordering::AcqRel);
         // What was run may be due again.
         self.0.due.notify_one();
+        self.0.turn_over.notify_one();
         self.0.shared.calmer.notify_one();
     }
 }

@@ -143,8 +143,18 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// Tries the letter and writes down what became of it. `None` when nothing was written and the run must stop.
-    async fn take(&self, letter: Letter) -> Option<Settled> {
+    async fn take(&self, mut letter: Letter) -> Option<Settled> {
         let shared = &self.component.shared;
+        if let Some(suspect) = shared.flight.charged(&self.component.queue, &letter.message.id) {
+            if *self.purpose != Purpose::Retry {
+                // A replay that killed the process has failed: it must not kill the next one, too.
+                return self.settle(&letter, self.as_crashed(&letter, suspect.crashes)).await;
+            }
+            letter.attempts += suspect.crashes;
+            letter.crash_attempts += suspect.crashes;
+            letter.cause = Some(judge::crash(letter.crash_attempts));
+            letter.first_failed_at.get_or_insert(shared.now());
+        }
         if let Some(due) = letter.due_at
             && *self.purpose == Purpose::Retry
         {
@@ -158,7 +168,8 @@ impl Turn<'_> {
         {
             let (queue, message) = (&self.component.queue, &*letter.message);
             shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit) });
-            return self.settle(&letter, self.as_dead(&letter, None)).await;
+            let cause = letter.cause.clone().filter(|_| limit == Limit::Crashes);
+            return self.settle(&letter, self.as_dead(&letter, cause)).await;
         }
         let pass = match self.admission(&letter, record.is_some()).await {
             Ok(pass) => pass?,
@@ -181,11 +192,13 @@ impl Turn<'_> {
         let wish = Arc::new(StoredDesk::default());
         let delivery = Delivery::for_letter(letter.clone(), self.operation()).with_desk(wish.clone());
         delivery.begin_attempt(attempt);
+        let watched = shared.flight.watch(&self.component.queue, &letter.message, attempt).await;
         let started = Instant::now();
         let outcome = match &shared.options.inbox {
             Some(inbox) => attempt::run_once(self.component, &delivery, inbox).await,
             None => attempt::run(self.component, &delivery).await,
         };
+        drop(watched);
         drop(permit);
         let settlement = self.judge(&letter, &delivery, outcome, &wish, pass, started.elapsed());
         self.settle(&letter, settlement?).await
@@ -212,6 +225,9 @@ impl Turn<'_> {
     /// somebody released has no attempts and is tried at least once, however long ago it first failed.
     fn used_up(&self, record: &Record) -> Option<Limit> {
         let retry = &self.component.shared.options.retry;
+        if retry.max_crashes > 0 && record.crashes >= retry.max_crashes {
+            return Some(Limit::Crashes);
+        }
         if record.attempts >= retry.max_attempts {
             return Some(Limit::Attempts);
         }
@@ -306,7 +322,10 @@ impl Turn<'_> {
         let record = Record::failed(Record::from_letter(letter), attempts, entry, failure.clone());
         let step = if !automatic {
             // A replay that fails gives no new automatic attempts: the letter stays what it was (I4).
-            Step::End { state: letter.state, why: crate::decide::End::Verdict }
+            let replays = letter.replay_attempts + 1;
+            let enough = shared.options.replay.max_replays.is_some_and(|limit| replays >= limit);
+            let state = if enough { LetterState::Parked } else { letter.state };
+            Step::End { state, why: crate::decide::End::Verdict }
         } else {
             judge::next_step(self.component, delivery, judged.verdict, &record, true)
         };
@@ -364,6 +383,14 @@ impl Turn<'_> {
         }))
     }
 
+    /// The letter as one whose replay killed the process.
+    fn as_crashed(&self, letter: &Letter, crashes: u32) -> Settlement {
+        let crash_attempts = letter.crash_attempts + crashes;
+        let letter =
+            Letter { crash_attempts, replay_attempts: letter.replay_attempts + crashes, ..letter.clone() };
+        self.as_dead(&letter, Some(judge::crash(crash_attempts)))
+    }
+
     fn leaves_out_payload(&self, state: LetterState) -> bool {
         let options = &self.component.shared.options.dead_letter;
         options.as_ref().is_some_and(|options| options.leaves_out_payload(state))
@@ -404,6 +431,7 @@ impl Turn<'_> {
     fn tell_settled(&self, letter: &Letter, settlement: &Settlement) {
         let shared = &self.component.shared;
         let (queue, message) = (&self.component.queue, &*letter.message);
+        shared.flight.forget(queue, &message.id);
         let state = match settlement {
             Settlement::Resolve(_) => {
                 Counters::add(&shared.counters.handled, 1);

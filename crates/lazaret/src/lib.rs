@@ -58,20 +58,24 @@
 //! # Features
 //!
 //! - `memory` (default): the `memory` module, a store and a source that live in memory.
+//! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
+//! - `file`: the `file` module, a source for files with one JSON message a line.
+//! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
 //! - `kafka`: the `kafka` module, a source for Kafka.
 
 pub use lazaret_core::{
-    clock, failure, fingerprint, handler, letter, message, policy, sequence, source, store,
+    clock, failure, fingerprint, handler, letter, message, policy, query, recorder, sequence, source, store,
 };
 
 pub use lazaret_core::{
-    Clock, ConsumerName, Failure, Fingerprint, HandlerError, Headers, Letter, LetterId, LetterState,
-    LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName, Reason, Schema,
-    SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict, Verdict,
+    Clock, ConsumerName, Failure, Fingerprint, FlightRecorder, HandlerError, Headers, Letter, LetterId,
+    LetterState, LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName, Reason,
+    Schema, SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict,
+    Verdict,
 };
 pub use lazaret_engine::{
-    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, Handle, InboxOptions, Observer,
-    Options, ReplayReport, Replayer, Stats,
+    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, Handle, InboxOptions,
+    InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
 
@@ -85,6 +89,28 @@ pub mod kafka {
 #[cfg(feature = "memory")]
 pub mod memory {
     pub use lazaret_memory::{MemberId, MemoryLog, MemorySource, MemoryStore};
+}
+
+/// The store in one SQLite file, without a server: letters, audit, checkpoints, the idempotent receiver, and an inbox that
+/// is a source.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use lazaret_store_sqlite::{
+        AuditCheck, Backlog, Durability, FORMAT_VERSION, InboxLog, InboxOptions, InboxSource, Options,
+        Posted, SqliteStore,
+    };
+}
+
+/// The source for files with one JSON message a line.
+#[cfg(feature = "file")]
+pub mod file {
+    pub use lazaret_source_file::{FileSource, Options};
+}
+
+/// Finds messages that kill the process: by an abort, by memory, by a stack overflow.
+#[cfg(feature = "flight-recorder")]
+pub mod flight {
+    pub use lazaret_flight_recorder::{MappedRecorder, OpenError, Options};
 }
 
 pub mod prelude;

@@ -1,8 +1,10 @@
-//! What the writer knows by heart of queues and grants, so that a hand-off need not read it back.
+//! What the writer knows by heart of queues, grants and [`groups`], so that a hand-off need not read it back.
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
 //! changed here and written once per group, before its commit. A request that fails leaves no trace: what it changes
 //! is kept apart until it has succeeded. When another process has written to the file, everything is read anew.
+
+pub(crate) mod groups;
 
 use std::collections::HashMap;
 
@@ -10,11 +12,17 @@ use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
+use groups::Groups;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
 pub(crate) const INDEX_STEP: i64 = 1 << 20;
 /// Where the indexes of a queue begin: with room below for letters that go before the first.
 const FIRST_INDEX: i64 = 1 << 40;
+
+/// Whether a queue with this last index ever held a letter: each takes one.
+pub(crate) fn is_used(index: i64) -> bool {
+    index > FIRST_INDEX
+}
 
 /// The numbers of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +62,7 @@ struct Known<T> {
 pub(crate) struct Facts {
     queues: HashMap<QueueName, Known<QueueFacts>>,
     grants: HashMap<GrantKey, Known<GrantFacts>>,
+    pub(crate) groups: Groups,
     /// What the current request has changed.
     new_queues: HashMap<QueueName, QueueFacts>,
     new_grants: HashMap<GrantKey, GrantFacts>,
@@ -82,6 +91,7 @@ impl Facts {
         for (key, facts) in self.new_grants.drain() {
             self.grants.entry(key).or_insert(Known { now: facts, written: None }).now = facts;
         }
+        self.groups.keep();
         if std::mem::take(&mut self.forget_queues) {
             self.write(connection)?;
             self.queues.clear();
@@ -93,6 +103,7 @@ impl Facts {
     pub(crate) fn undo(&mut self) {
         self.new_queues.clear();
         self.new_grants.clear();
+        self.groups.undo();
         self.forget_queues = false;
     }
 
@@ -109,7 +120,7 @@ impl Facts {
             write_grant(connection, *qid, partition, &known.now)?;
             known.written = Some(known.now);
         }
-        Ok(())
+        self.groups.write(connection)
     }
 
     /// The numbers of a queue, which is made if it is not there.

@@ -31,21 +31,29 @@
 //! ```
 
 mod audit;
+#[cfg(test)]
+mod check;
 mod checkpoints;
 mod error;
 mod facts;
 mod inbox;
+mod inbox_source;
 mod letters;
 mod locks;
+mod operations;
 mod options;
 mod pauses;
 mod readers;
 mod rows;
 mod schema;
 mod store;
+mod triage;
+#[cfg(test)]
+mod walk;
 mod writer;
 
 pub use audit::AuditCheck;
+pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
 pub use options::{Durability, Options};
 pub use schema::FORMAT_VERSION;
 pub use store::SqliteStore;

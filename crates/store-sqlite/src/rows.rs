@@ -73,7 +73,7 @@ pub(crate) fn id_bytes(id: LetterId) -> [u8; 16] {
     id.as_uuid().into_bytes()
 }
 
-fn letter_id(bytes: &[u8]) -> Work<LetterId> {
+pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
     let uuid = Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))?;
     let mut text = Uuid::encode_buffer();
     let text = uuid.hyphenated().encode_lower(&mut text);
@@ -84,7 +84,7 @@ fn letter_id(bytes: &[u8]) -> Work<LetterId> {
 const NULL_LENGTH: u64 = u64::MAX;
 
 /// Headers as bytes: for each its name and its value, each with its length in front. `None` when there are none.
-fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
+pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     if headers.is_empty() {
         return None;
     }
@@ -99,7 +99,8 @@ fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
+/// Headers that were stored.
+pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
     let corrupt = || Fault::Corrupt("the headers of a letter end too early".into());
     // `None` is null.
     let part = |bytes: &mut &[u8]| -> Work<Option<Bytes>> {
@@ -186,6 +187,11 @@ impl Body {
         self.history.push(attempt);
     }
 
+    /// The reason of the cause, as it stands in a column of its own.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.cause.as_ref().map(|cause| cause.reason.as_str())
+    }
+
     pub(crate) fn encode(&self) -> Work<Vec<u8>> {
         let mut bytes = vec![BODY_VERSION];
         serde_json::to_writer(&mut bytes, self)
@@ -204,7 +210,7 @@ impl Body {
         }
     }
 
-    fn of(letter: Letter) -> (Self, Arc<Message>) {
+    pub(crate) fn of(letter: Letter) -> (Self, Arc<Message>) {
         let message = letter.message;
         let edits = letter.edits.into_iter().map(|edit| EditRow {
             by: edit.by,
@@ -273,8 +279,11 @@ macro_rules! letter_columns {
     };
 }
 
-/// A query for whole letters, as [`read_letter`] expects them.
+/// A query for whole letters, as [`read_letter`] expects them; `light` ones come without key, headers and payload.
 macro_rules! select_letter {
+    (light $rest:literal) => {
+        concat!("SELECT ", crate::rows::letter_columns!(), ", NULL, NULL, NULL FROM letters ", $rest)
+    };
     ($rest:literal) => {
         concat!(
             "SELECT ",
@@ -349,11 +358,12 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
     })
 }
 
-/// Stores a new letter in this place. `sid` is none for a closed one.
+/// Stores a new letter in this place. `sid` is none for a closed one, `gid` for one without a cause.
 pub(crate) fn insert_letter(
     connection: &rusqlite::Connection,
     qid: i64,
     sid: Option<i64>,
+    gid: Option<i64>,
     letter: Letter,
 ) -> Work<()> {
     let sequence = letter.sequence.clone();
@@ -363,16 +373,19 @@ pub(crate) fn insert_letter(
         (letter.poison, nanos(letter.enqueued_at), nanos(letter.last_touched_at));
     let (due, expires) = (letter.due_at.map(nanos), letter.expires_at.map(nanos));
     let (first, last) = (letter.first_failed_at.map(nanos), letter.last_failed_at.map(nanos));
+    let closed = sid.is_none().then_some(touched);
     let (body, message) = Body::of(letter);
     let mut insert = connection.prepare_cached(concat!(
-        "INSERT INTO letters (qid, sid, ",
+        "INSERT INTO letters (qid, sid, gid, closed_at, ",
         letter_columns!(),
-        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, \
-         ?22)"
+        ", reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
+         ?21, ?22, ?23, ?24, ?25)"
     ))?;
     insert.execute(params![
         qid,
         sid,
+        gid,
+        closed,
         id,
         index,
         state,
@@ -393,6 +406,7 @@ pub(crate) fn insert_letter(
         message.id.as_str(),
         message.event_type.as_deref(),
         body.encode()?,
+        body.reason(),
     ])?;
     let mut insert = connection
         .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;

@@ -1,27 +1,35 @@
 //! The tables, the version of the format, and how a file is opened.
 //!
 //! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the rows, which are
-//!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`.
+//!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`,
+//!   but the time when it was closed; a purged one has neither: its row is the trace that is left of it.
+//!   `reason` repeats what stands in the body, for queries; whoever changes the cause there changes it, too.
 //! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so a letter that is tried
 //!   again and again is written again and again without them.
 //! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
 //!   while the sequence may run by itself: `due` while nobody holds it, `busy` (when it can be claimed again) while
 //!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
-//! - `queues` and `counts` hold what is known of a queue as a whole; they change with the letters.
+//! - `queues` and `counts` hold what is known of a queue as a whole, `groups` what is known of the letters with one cause;
+//!   they change with the letters. A sequence names the group of its head, because all behind it are blocked by that.
+//! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
+//!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
+//! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
+//!   `consumed_posts` their ids for a while after that.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
 
 use std::path::Path;
 
-use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
+use lazaret_core::store::{ErrorKind, Result, StoreError};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use crate::error::of_sqlite;
+use crate::error::{Fault, Work};
+use crate::letters::groups;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -31,9 +39,27 @@ const LOG_LIMIT: i64 = 64 * 1024 * 1024;
 const STATEMENTS: usize = 128;
 const OPEN: &str = "open";
 
+/// A step from one version of the format to the next.
+struct Migration {
+    sql: &'static str,
+    /// What SQL alone cannot do, after it.
+    fill: fn(&Connection) -> Work<()>,
+}
+
 /// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
 /// never changed.
-const MIGRATIONS: &[&str] = &[include_str!("schema/v1.sql")];
+const MIGRATIONS: &[Migration] = &[
+    Migration { sql: include_str!("schema/v1.sql"), fill: |_| Ok(()) },
+    Migration {
+        sql: concat!(
+            include_str!("schema/v2/groups.sql"),
+            include_str!("schema/v2/operations.sql"),
+            include_str!("schema/v2/query.sql"),
+            include_str!("schema/v2/inbox_source.sql"),
+        ),
+        fill: groups::fill,
+    },
+];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 
@@ -137,9 +163,10 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let transaction = begun.map_err(|error| at(path, error))?;
     let version = check_format(&transaction, path)?;
-    let steps = || {
+    let steps = || -> Work<()> {
         for step in &MIGRATIONS[version as usize..] {
-            transaction.execute_batch(step)?;
+            transaction.execute_batch(step.sql)?;
+            (step.fill)(&transaction)?;
         }
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", FORMAT_VERSION)?;
@@ -147,15 +174,16 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
             "INSERT INTO meta (key, value) VALUES ('format_version', ?1)
              ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             [FORMAT_VERSION],
-        )
+        )?;
+        Ok(())
     };
     steps().map_err(|error| at(path, error))?;
     transaction.commit().map_err(|error| at(path, error))
 }
 
 /// An error at opening, with the name of the file.
-fn at(path: &Path, error: rusqlite::Error) -> StoreError {
-    let told = of_sqlite(error, OPEN, Certainty::NotDone);
+fn at(path: &Path, error: impl Into<Fault>) -> StoreError {
+    let told = error.into().into_error(OPEN);
     let context = format!("the file {}: {}", path.display(), told.context());
     StoreError::not_done(told.kind(), OPEN, context).with_source(told)
 }

@@ -15,6 +15,7 @@ use lazaret_core::store::{
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
 use crate::error::Work;
+use crate::inbox_source::Bells;
 use crate::letters::Queue;
 use crate::letters::listing::{Cursor, Listing};
 use crate::options::Options;
@@ -25,7 +26,8 @@ use crate::{pauses, readers, schema, writer};
 /// A store in one SQLite file. Clones share it; its threads end with the last one, after they have answered what was
 /// asked before.
 ///
-/// Closed letters keep their row: a message whose letter was closed must be known when it comes again (I8).
+/// Closed letters keep their row, and purged ones a trace of it: a message whose letter was closed must be known when it
+/// comes again (I8).
 ///
 /// Numbers in the file end at 2^63: a message with a larger offset is refused as `Invalid`. Times are kept to the
 /// nanosecond between 1677 and 2262; times of a letter beyond that become the beginning or the end of time. See the
@@ -39,6 +41,7 @@ struct Shared {
     path: PathBuf,
     writer: writer::Handle,
     readers: readers::Handle,
+    bells: Bells,
 }
 
 impl SqliteStore {
@@ -55,12 +58,17 @@ impl SqliteStore {
             StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for the writer")
                 .with_source(error)
         })?;
-        Ok(Self { shared: Arc::new(Shared { path, writer, readers }) })
+        Ok(Self { shared: Arc::new(Shared { path, writer, readers, bells: Bells::default() }) })
     }
 
     /// The file.
     pub fn path(&self) -> &Path {
         &self.shared.path
+    }
+
+    /// Who is told when something is posted to an inbox.
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.shared.bells
     }
 
     /// Has the writer do something.
@@ -82,7 +90,7 @@ impl SqliteStore {
     }
 
     /// Changes a queue, which is made if it is not there.
-    async fn change<T: Send + 'static>(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
         queue: &QueueName,
@@ -131,8 +139,9 @@ impl LetterStore for SqliteStore {
         limits: &Limits,
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>> {
-        let limits = *limits;
-        self.change("hand_off", queue, move |queue| queue.hand_off_all(items, &limits)).await
+        let (limits, name) = (*limits, queue.clone());
+        let work = move |step: &mut Step<'_>| step.queue(&name, |queue| queue.hand_off_all(items, &limits));
+        self.shared.writer.call_without_savepoint("hand_off", work).await
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {

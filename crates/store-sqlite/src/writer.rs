@@ -1,8 +1,9 @@
 //! The one writer: takes all requests that wait, runs them in one transaction, commits once, answers all.
 //!
-//! Each request has a savepoint, so that one that fails takes nothing with it. Nobody is answered before the commit.
-//! When the transaction is lost before the commit, nothing has happened and everybody is told so. When the commit itself
-//! fails, nobody knows, and everybody is told that; the connection is opened anew.
+//! Each request has a savepoint, so that one that fails takes nothing with it; but hand-offs, which are many and fail only
+//! with the file, go without and take their group with them. Nobody is answered before the commit. When the transaction
+//! is lost before the commit, nothing has happened and everybody is told so. When the commit itself fails, nobody knows,
+//! and everybody is told that; the connection is opened anew.
 
 use std::path::PathBuf;
 use std::thread;
@@ -48,6 +49,8 @@ impl Step<'_> {
 
 /// Something to be done by the writer.
 trait Request: Send {
+    /// Whether it has a savepoint of its own.
+    fn has_savepoint(&self) -> bool;
     /// Does it. The answer, be it an error, is kept until the commit.
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), Loss>;
     /// Answers: with what was found out, or with what happened to the whole group.
@@ -56,6 +59,7 @@ trait Request: Send {
 
 struct Call<T, F> {
     operation: &'static str,
+    has_savepoint: bool,
     work: Option<F>,
     answer: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
@@ -66,6 +70,10 @@ where
     T: Send,
     F: FnOnce(&mut Step<'_>) -> Work<T> + Send,
 {
+    fn has_savepoint(&self) -> bool {
+        self.has_savepoint
+    }
+
     fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), Loss> {
         let Some(work) = self.work.take() else { return Ok(()) };
         let answer = work(step).map_err(|fault| fault.into_error(self.operation));
@@ -77,6 +85,8 @@ where
     fn answer(self: Box<Self>, loss: Option<&Loss>) {
         let answer = match (loss, self.answer) {
             (None, Some(answer)) => answer,
+            // It is the one that took the group with it.
+            (Some(_), Some(Err(error))) if !self.has_savepoint => Err(error),
             (Some(loss), _) => Err(loss.error(self.operation)),
             (None, None) => Err(stopped(self.operation, Certainty::NotDone)),
         };
@@ -99,6 +109,12 @@ impl Loss {
 
     fn of(fault: impl Into<Fault>) -> Self {
         Self::rolled_back(&fault.into().into_error("commit"))
+    }
+
+    /// What those hear who had nothing to do with it: nothing was done, and they may ask again.
+    fn of_another(self) -> Self {
+        let context = format!("another call of the same group failed: {}", self.context);
+        Self { kind: ErrorKind::Unavailable, certainty: Certainty::NotDone, context }
     }
 
     fn error(&self, operation: &'static str) -> StoreError {
@@ -137,8 +153,26 @@ impl Handle {
         operation: &'static str,
         work: impl FnOnce(&mut Step<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
+        self.send(operation, true, work).await
+    }
+
+    /// As [`call`](Self::call), without a savepoint: for work that fails before it writes anything, or never.
+    pub(crate) async fn call_without_savepoint<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        work: impl FnOnce(&mut Step<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        self.send(operation, false, work).await
+    }
+
+    async fn send<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        has_savepoint: bool,
+        work: impl FnOnce(&mut Step<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let call = Call { operation, work: Some(work), answer: None, reply };
+        let call = Call { operation, has_savepoint, work: Some(work), answer: None, reply };
         let sent = self.requests.send(Box::new(call)).await;
         sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
         answer.await.unwrap_or_else(|_| Err(stopped(operation, Certainty::MaybeDone)))
@@ -202,19 +236,25 @@ impl Writer {
         execute(connection, "BEGIN IMMEDIATE").map_err(Loss::of)?;
         self.facts.begin(connection).map_err(Loss::of)?;
         for request in group {
-            execute(connection, "SAVEPOINT request").map_err(Loss::of)?;
+            let has_savepoint = request.has_savepoint();
+            if has_savepoint {
+                execute(connection, "SAVEPOINT request").map_err(Loss::of)?;
+            }
             let now = nanos(self.options.clock.now());
             let mut step = Step { connection, facts: &mut self.facts, now };
             match request.run(&mut step) {
                 Ok(()) => self.facts.keep(connection).map_err(Loss::of)?,
                 // A full disk and some others take the whole transaction with them, and so the whole group.
                 Err(loss) if connection.is_autocommit() => return Err(loss),
+                Err(loss) if !has_savepoint => return Err(loss.of_another()),
                 Err(_) => {
                     self.facts.undo();
                     execute(connection, "ROLLBACK TO request").map_err(Loss::of)?;
                 }
             }
-            execute(connection, "RELEASE request").map_err(Loss::of)?;
+            if has_savepoint {
+                execute(connection, "RELEASE request").map_err(Loss::of)?;
+            }
         }
         self.facts.write(connection).map_err(Loss::of)
     }

@@ -390,6 +390,52 @@ async fn a_full_file_refuses_and_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_hand_off_that_finds_damage_takes_its_group_with_it_and_nothing_else() {
+    // I1, I8
+    const OTHERS: u64 = 40;
+    let place = Place::new();
+    let store = place.open();
+    put_dead(&store, "damaged", "damaged", 0).await;
+    let other = Connection::open(place.path()).unwrap();
+    other.execute("UPDATE letters SET state = 99", []).unwrap();
+    // While somebody else writes, the calls gather.
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let hand_off = |n: u64| {
+        let name = if n == OTHERS / 2 { "damaged".to_owned() } else { format!("m{n}") };
+        let (store, items) = (store.clone(), vec![open(letter(&name, &name, n, LetterState::Dead))]);
+        async move { (n, store.hand_off(&queue(), &Limits::NONE, items).await) }
+    };
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..=OTHERS {
+        calls.spawn(hand_off(n));
+    }
+    // Spawned last, so it runs last.
+    calls.spawn(async move {
+        other.execute_batch("ROLLBACK").unwrap();
+        (u64::MAX, Ok(Vec::new()))
+    });
+    let mut failed = 0;
+    for (n, answer) in calls.join_all().await {
+        match answer {
+            Err(error) if n == OTHERS / 2 => {
+                assert_eq!((error.kind(), error.certainty()), (ErrorKind::Corrupt, Certainty::NotDone));
+            }
+            Err(error) => {
+                assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
+                assert_eq!(store.lookup(&queue(), &[format!("m{n}").into()]).await.unwrap(), [None]);
+                failed += 1;
+            }
+            Ok(_) => assert_ne!(n, OTHERS / 2, "damage is noticed"),
+        }
+    }
+    assert!(failed > 0, "others were in the group");
+    for n in (0..=OTHERS).filter(|n| *n != OTHERS / 2) {
+        hand_off(n).await.1.unwrap().remove(0).unwrap();
+    }
+    assert_eq!(store.counts(&queue()).await.unwrap().sequences, OTHERS + 1);
+}
+
+#[tokio::test]
 async fn while_somebody_else_writes_for_long_the_store_says_so_and_goes_on_after() {
     // I9
     let place = Place::new();

@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
+use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
-    Act, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, GrantFence, HandOff, Inbox, InboxClaim,
-    LetterStore, Limits, Locks, PauseScope, Placed, Placement,
+    Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Conduct, Exclusion,
+    GrantFence, GroupsRequest, HandOff, Inbox, InboxClaim, LetterStore, Limits, Locks, OperationState,
+    Operations, PauseScope, Placed, Placement, PlanRequest, Selection, Triage, plan_hash,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
 };
-use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore};
+use lazaret_store_sqlite::{FORMAT_VERSION, InboxOptions, Options, Posted, SqliteStore};
 use lazaret_testkit::ManualClock;
 use lazaret_testkit::clock::test_epoch;
 
@@ -143,6 +145,84 @@ async fn fill(store: &SqliteStore) {
     store.acquire("leader", "pod-1", HOUR).await.unwrap().unwrap();
     Inbox::done(store, &queue(), &"evt-0".into(), "pod-1", HOUR).await.unwrap();
     LetterStore::claim(store, &queue(), &"~x:00ff6b".into(), "worker", HOUR).await.unwrap().unwrap();
+    fill_inbox(store).await;
+}
+
+fn posts() -> Vec<NewMessage> {
+    let headers = [("tenant", "acme"), ("empty", "")].into_iter().collect();
+    let full = NewMessage {
+        id: Some("post-1".into()),
+        key: Some(vec![0, 255].into()),
+        event_type: Some("OrderPlaced".into()),
+        headers,
+        payload: Some(vec![0, 159, 146, 150].into()),
+        content_type: Some("application/json".into()),
+        timestamp: Some(test_epoch() - Duration::from_nanos(1)),
+        correlation: Some("corr-1".into()),
+        undecodable: Some("not JSON".into()),
+    };
+    let consumed = NewMessage { id: Some("post-0".into()), ..NewMessage::default() };
+    let bare = NewMessage { timestamp: Some(test_epoch()), ..NewMessage::default() };
+    vec![consumed, full, bare]
+}
+
+/// Posts messages of which the first is consumed and the last is settled. Since version 2.
+async fn fill_inbox(store: &SqliteStore) {
+    let inbox = store.inbox_log("orders", InboxOptions::default());
+    inbox.post(posts()).await.unwrap();
+    let mut source = inbox.source();
+    source.next().await.unwrap();
+    let position = Some(Position::new(0, 0));
+    let commit = Commit { partition: source.partition(), position, settled_beyond: vec![2..=2] };
+    source.commit(vec![commit]).await.unwrap();
+}
+
+async fn check_inbox(store: &SqliteStore) {
+    let inbox = store.inbox_log("orders", InboxOptions::default());
+    let mut source = inbox.source();
+    let SourceEvent::Assigned(assigned) = source.next().await.unwrap() else { panic!("assigned first") };
+    assert_eq!(assigned[0].settled, [2..=2]);
+    let SourceEvent::Messages(messages) = source.next().await.unwrap() else { panic!("then messages") };
+    let place = |offset: u64, new: NewMessage| new.at("orders".into(), Position::new(0, offset));
+    let expected: Vec<Message> = (0..).zip(posts()).skip(1).map(|(offset, new)| place(offset, new)).collect();
+    assert_eq!(messages, expected);
+    let posted = inbox.post(posts()).await.unwrap();
+    assert!(matches!(&posted[0], Posted::Known { position, .. } if position.offset == 0));
+    assert!(matches!(&posted[2], Posted::Taken { position, .. } if position.offset == 3));
+}
+
+/// What the second version added.
+async fn fill_operations(store: &SqliteStore) {
+    let request = PlanRequest {
+        action: Action::Evict,
+        selection: Selection::Letters(vec![(queue(), bare().id), (queue(), closed().id)]),
+        valid_for: HOUR,
+        max_letters: 10,
+    };
+    let plan = store.freeze(&request, &operator()).await.unwrap();
+    let id = store.begin(plan.id, &conduct(), &operator()).await.unwrap().id;
+    store.command(id, Command::Approve, &Actor::new("bob", "api", "looks right")).await.unwrap();
+}
+
+fn conduct() -> Conduct {
+    Conduct { start_at: Some(test_epoch() + HOUR), needs_approval: true, ..Conduct::default() }
+}
+
+async fn check_operations(store: &SqliteStore) {
+    let operation = store.operations(None, 10).await.unwrap().operations.remove(0);
+    assert_eq!((operation.action, operation.state), (Action::Evict, OperationState::Scheduled));
+    assert_eq!((operation.conduct, operation.by, operation.letters), (conduct(), operator(), 1));
+    assert_eq!(operation.approved_by, Some(Actor::new("bob", "api", "looks right")));
+    assert_eq!((operation.created_at, operation.ended_at), (test_epoch(), None));
+    let plan = store.plan(operation.plan).await.unwrap().unwrap();
+    assert_eq!((plan.letters, plan.expires_at), (1, test_epoch() + HOUR));
+    assert_eq!(plan.excluded, [(Exclusion::Closed, 1)]);
+    assert_eq!(plan.hash, plan_hash(Action::Evict, [bare().id]));
+    let item = store.items(operation.id, 0, 10).await.unwrap().remove(0);
+    assert_eq!((item.queue, item.letter, item.outcome), (queue(), bare().id, None));
+    let taken = store.take(&queue(), "worker", HOUR, 10).await.unwrap();
+    assert_eq!(taken.again_at, Some(test_epoch() + HOUR));
+    assert_eq!(store.command(operation.id, Command::Cancel, &operator()).await.unwrap().skipped, 1);
 }
 
 /// Checks that what [`fill`] has written is there, and that the store works on with it.
@@ -157,6 +237,11 @@ async fn check(store: &SqliteStore) {
     assert_eq!(evicted, Letter { index: evicted.index, state: LetterState::Evicted, ..closed() });
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.open(), counts.sequences, counts.of(LetterState::Evicted)), (2, 1, 1));
+    let request = GroupsRequest { closed: true, limit: 10, ..GroupsRequest::default() };
+    let groups = store.groups(&request).await.unwrap().groups;
+    let group = groups.iter().find(|group| group.message == "boom").unwrap();
+    assert_eq!((group.counts.of(LetterState::Retrying), group.blocked_behind, groups.len()), (1, 1, 1));
+    assert_eq!((group.oldest, group.trend[23]), (Some(test_epoch()), 1));
     assert_eq!(store.attempt_notes(&queue(), &[partition()]).await.unwrap(), [note()]);
     let pauses = store.pauses(&"orders".into()).await.unwrap();
     assert_eq!((pauses[0].by.clone(), pauses[0].since, pauses.len()), (operator(), test_epoch(), 1));
@@ -167,9 +252,9 @@ async fn check(store: &SqliteStore) {
     assert_eq!(claim, InboxClaim::Done);
     let audit: Vec<String> =
         store.audit(0, 10).await.unwrap().into_iter().map(|entry| entry.action).collect();
-    assert_eq!(audit, ["evict", "pause"]);
+    assert_eq!(audit[..2], ["evict", "pause"]);
     let verified = store.verify_audit().await.unwrap();
-    assert_eq!((verified.intact, verified.broken), (2, None));
+    assert_eq!((verified.intact, verified.broken), (audit.len() as u64, None));
     let due: Option<Timestamp> = store.next_due(&queue()).await.unwrap();
     assert_eq!(due, Some(test_epoch() + HOUR), "it is leased until then");
     let opened = store.opened_since(&queue(), 0, 10).await.unwrap();
@@ -188,7 +273,10 @@ async fn what_the_current_version_writes_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
+    fill_operations(&store).await;
+    check_operations(&store).await;
     check(&store).await;
+    check_inbox(&store).await;
 }
 
 #[tokio::test]
@@ -197,7 +285,15 @@ async fn the_files_of_every_version_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("old.db");
         std::fs::write(&copy, std::fs::read(fixture(version)).unwrap()).unwrap();
-        check(&SqliteStore::open(&copy, options()).unwrap()).await;
+        let store = SqliteStore::open(&copy, options()).unwrap();
+        if version >= 2 {
+            check_operations(&store).await;
+        }
+        check(&store).await;
+        if version < 2 {
+            fill_inbox(&store).await;
+        }
+        check_inbox(&store).await;
     }
 }
 
@@ -218,6 +314,7 @@ async fn write_fixture(target: &Path) {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
+    fill_operations(&store).await;
     let file = rusqlite::Connection::open(store.path()).unwrap();
     file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
     let small = rusqlite::Connection::open(target).unwrap();

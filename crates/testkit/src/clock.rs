@@ -88,6 +88,11 @@ impl ManualClock {
         Self(Arc::new(Mutex::new(test_epoch())))
     }
 
+    /// Sets it.
+    pub fn set(&self, now: Timestamp) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
     /// Moves it forward.
     pub fn advance(&self, by: Duration) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,7 +15,8 @@
 //! Each macro makes a module with one test per case, named like the sentence it proves. The closure makes a fresh,
 //! empty backend that goes by the given clock; a database gives each case a schema or a file of its own. A backend that
 //! waits for the network or the disk says `io` before the closure. A source brings a
-//! [`SourceHarness`](suite::source::SourceHarness) to [`source_test_suite!`].
+//! [`SourceHarness`](suite::source::SourceHarness) to [`source_test_suite!`]; [`SideBySide`] makes several partitions of
+//! sources that have one.
 //!
 //! The suites show single promises. [`model`] looks for sequences of calls that break one: a state machine that runs
 //! random calls against the store and a plain model side by side. [`Unreliable`] wraps a store and makes it fail before
@@ -23,9 +24,11 @@
 
 pub mod clock;
 pub mod model;
+pub mod side_by_side;
 pub mod sim;
 pub mod suite;
 pub mod unreliable;
 
 pub use clock::{ManualClock, TokioClock};
+pub use side_by_side::SideBySide;
 pub use unreliable::{Profile, Unreliable};

@@ -1,5 +1,8 @@
 //! A store that fails by a seed: before the effect, after it, late, or altogether.
 
+mod operations;
+mod triage;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};

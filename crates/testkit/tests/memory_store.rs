@@ -2,9 +2,13 @@
 
 use lazaret_memory::MemoryStore;
 use lazaret_testkit::suite::letters::{self, Desk};
-use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
+use lazaret_testkit::suite::operations;
+use lazaret_testkit::{
+    checkpoints_test_suite, find_test_suite, inbox_test_suite, locks_test_suite, store_test_suite,
+};
 
 store_test_suite!(letters_of, |clock| async move { MemoryStore::new(clock) });
+find_test_suite!(finding, |clock| async move { MemoryStore::new(clock) });
 checkpoints_test_suite!(checkpoints, |clock| async move { MemoryStore::new(clock) });
 locks_test_suite!(locks, |clock| async move { MemoryStore::new(clock) });
 inbox_test_suite!(inbox, |clock| async move { MemoryStore::new(clock) });
@@ -28,6 +32,13 @@ mod on_threads {
     async fn many_workers_never_share_a_sequence() {
         for _ in 0..20 {
             letters::many_workers_never_share_a_sequence(desk().await).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn many_takers_never_share_a_letter() {
+        for _ in 0..20 {
+            operations::many_takers_never_share_a_letter(desk().await).await;
         }
     }
 

@@ -20,7 +20,7 @@ pub use budget::{Budget, BudgetPolicy, Charge, Dimension, Rate};
 pub use classify::{Classification, Classifier, Rule, Subject, When};
 pub use enqueue::{AlwaysEnqueue, Decision, EnqueuePolicy, Stage};
 pub use fuse::{Blown, Fuse, FusePolicy};
-pub use pattern::{Comparison, Glob};
+pub use pattern::{Comparison, Glob, Operator};
 pub use poison::{PoisonPolicy, run_length};
 pub use retry::{Limit, Next, RetryPolicy, Strategy, seed_of};
 pub use taxonomy::taxonomy;

@@ -85,12 +85,18 @@ pub struct Comparison {
     bound: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Operator {
+/// How two values are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// `>=`
     AtLeast,
+    /// `>`
     Above,
+    /// `<=`
     AtMost,
+    /// `<`
     Below,
+    /// `=`
     Equal,
 }
 
@@ -98,7 +104,24 @@ impl Operator {
     /// Those with two characters stand before those with one, for the parser.
     const ALL: [Self; 5] = [Self::AtLeast, Self::AtMost, Self::Above, Self::Below, Self::Equal];
 
-    const fn as_str(self) -> &'static str {
+    /// The operator that a text begins with, and the rest of the text.
+    pub fn split(text: &str) -> Option<(Self, &str)> {
+        Self::ALL.into_iter().find_map(|operator| Some((operator, text.strip_prefix(operator.as_str())?)))
+    }
+
+    /// Whether a value stands in this relation to a bound.
+    pub fn holds<T: Ord>(self, value: &T, bound: &T) -> bool {
+        match self {
+            Self::AtLeast => value >= bound,
+            Self::Above => value > bound,
+            Self::AtMost => value <= bound,
+            Self::Below => value < bound,
+            Self::Equal => value == bound,
+        }
+    }
+
+    /// The operator as it is written, here and in SQL.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::AtLeast => ">=",
             Self::Above => ">",
@@ -111,14 +134,18 @@ impl Operator {
 
 impl Comparison {
     /// Whether this count meets the condition.
-    pub const fn holds(self, count: u32) -> bool {
-        match self.operator {
-            Operator::AtLeast => count >= self.bound,
-            Operator::Above => count > self.bound,
-            Operator::AtMost => count <= self.bound,
-            Operator::Below => count < self.bound,
-            Operator::Equal => count == self.bound,
-        }
+    pub fn holds(self, count: u32) -> bool {
+        self.operator.holds(&count, &self.bound)
+    }
+
+    /// How a count is compared.
+    pub const fn operator(self) -> Operator {
+        self.operator
+    }
+
+    /// What it is compared with.
+    pub const fn bound(self) -> u32 {
+        self.bound
     }
 }
 
@@ -127,10 +154,8 @@ impl FromStr for Comparison {
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let text = text.trim();
-        let (operator, bound) = Operator::ALL
-            .into_iter()
-            .find_map(|operator| Some((operator, text.strip_prefix(operator.as_str())?.trim_start())))
-            .unwrap_or((Operator::Equal, text));
+        let (operator, bound) = Operator::split(text).unwrap_or((Operator::Equal, text));
+        let bound = bound.trim_start();
         // `u32::from_str` would take a plus sign.
         let digits = bound.bytes().all(|b| b.is_ascii_digit());
         match bound.parse() {

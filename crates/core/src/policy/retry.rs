@@ -119,6 +119,8 @@ pub enum Limit {
     Attempts,
     /// `max-elapsed`.
     Elapsed,
+    /// `max-crashes`.
+    Crashes,
 }
 
 impl Limit {
@@ -127,6 +129,7 @@ impl Limit {
         match self {
             Self::Attempts => "max-attempts",
             Self::Elapsed => "max-elapsed",
+            Self::Crashes => "max-crashes",
         }
     }
 }

@@ -1,48 +1,84 @@
 //! The query language: one parser for the console, the command line, the API and alerts.
+//!
+//! ```text
+//! queue:payments state:dead type:Charge* reason:TIMEOUT error:"connection reset" age:>1h attempts:>=3
+//! seq:order-7 group:g1_4f1c payload./customer/id:42 header.tenant:acme (a or b) -x
+//! ```
+//!
+//! Terms side by side all have to hold; `or` binds less than that; `-` or `not` negates what follows; brackets group.
+//! `docs/query.md` tells the rest. A query is a pure condition: [`Query::matches`] decides, and a store that can answer
+//! parts of it faster compiles [`Query::expr`].
+
+mod ast;
+mod error;
+mod fields;
+mod matching;
+mod parse;
+mod values;
+mod write;
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-use crate::letter::Letter;
+pub use ast::{
+    CountField, Expr, GroupPattern, Moment, Needle, Term, Text, TextField, TimeBound, TimeField, lower,
+};
+pub use error::QueryError;
+pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT};
+
+use crate::letter::{Letter, LetterState};
+use crate::message::QueueName;
 
 /// What to look for among letters.
 ///
+/// Two queries are equal when they ask for the same in the same order, however they are written. Displayed, a query
+/// stands in its plain form; [`text`](Self::text) is what was written.
+///
 /// ```
 /// use lazaret_core::query::Query;
+/// let query = Query::parse("reason:timeout  (age:>90s OR not owner:*)").unwrap();
+/// assert_eq!(query.to_string(), "reason:TIMEOUT (age:>1m30s or -owner:*)");
+/// assert_eq!(Query::parse(&query.to_string()).unwrap(), query);
 /// assert!(Query::parse("").unwrap().is_everything());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Query {
     text: String,
+    expr: Expr,
+    names_state: bool,
 }
 
-/// Why a text is not a query.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueryError;
-
-impl fmt::Display for QueryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a query")
+impl PartialEq for Query {
+    fn eq(&self, other: &Self) -> bool {
+        self.expr == other.expr
     }
 }
 
-impl std::error::Error for QueryError {}
+impl Eq for Query {}
+
+impl fmt::Display for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.expr.fmt(f)
+    }
+}
 
 impl Query {
     /// Reads a query.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
-        if text.is_empty() { Ok(Self { text: String::new() }) } else { Err(QueryError) }
+        let expr = parse::parse(text)?;
+        let names_state = expr.any_term(&|term| matches!(term, Term::State(_)));
+        Ok(Self { text: text.to_owned(), expr, names_state })
     }
 
     /// The query that every open letter matches.
-    pub fn everything() -> Self {
-        Self { text: String::new() }
+    pub const fn everything() -> Self {
+        Self { text: String::new(), expr: Expr::All(Vec::new()), names_state: false }
     }
 
     /// Whether nothing is asked for: every open letter matches.
     pub fn is_everything(&self) -> bool {
-        self.text.is_empty()
+        self.expr == Expr::All(Vec::new())
     }
 
     /// The query as it was written.
@@ -50,13 +86,74 @@ impl Query {
         &self.text
     }
 
+    /// The query as a tree. It says nothing about the state of a letter where none is [named](Self::names_state).
+    pub const fn expr(&self) -> &Expr {
+        &self.expr
+    }
+
     /// Whether a state is asked for. A query that names none is about open letters.
-    pub fn names_state(&self) -> bool {
-        false
+    pub const fn names_state(&self) -> bool {
+        self.names_state
+    }
+
+    /// Whether only open letters can match.
+    pub fn is_about_open(&self) -> bool {
+        let open_states =
+            |term: &Term| matches!(term, Term::State(states) if states.iter().all(|state| state.is_open()));
+        !self.names_state || self.expr.required().any(open_states)
+    }
+
+    /// Whether key, headers or payload of the message are asked for.
+    pub fn needs_payload(&self) -> bool {
+        self.expr.any_term(&|term| {
+            matches!(term, Term::Payload { .. } | Term::Header { .. } | Term::Text(TextField::Key, _))
+        })
     }
 
     /// Whether a letter matches. A query that names no state matches open letters only.
-    pub fn matches(&self, letter: &Letter, _now: Timestamp) -> bool {
-        letter.state.is_open()
+    pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
+        (self.names_state || letter.state.is_open()) && self.expr.evaluate(&|term| term.matches(letter, now))
+    }
+
+    /// Whether all letters of a queue in a state match: for who has counted them. `None` when more is asked for than
+    /// queue, consumer and state.
+    ///
+    /// ```
+    /// use lazaret_core::query::Query;
+    /// use lazaret_core::{LetterState, QueueName};
+    /// let (queue, query) = (QueueName::of("a", "b"), Query::parse("queue:a -state:dead").unwrap());
+    /// assert_eq!(query.matches_all_of(&queue, LetterState::Dead), Some(false));
+    /// assert_eq!(query.matches_all_of(&queue, LetterState::Resolved), Some(true));
+    /// assert_eq!(Query::parse("type:x").unwrap().matches_all_of(&queue, LetterState::Dead), None);
+    /// ```
+    pub fn matches_all_of(&self, queue: &QueueName, state: LetterState) -> Option<bool> {
+        let asks_more = self.expr.any_term(&|term| {
+            !matches!(term, Term::State(_) | Term::Text(TextField::Queue | TextField::Consumer, _))
+        });
+        if asks_more {
+            return None;
+        }
+        let holds = |term: &Term| match term {
+            Term::State(states) => states.contains(&state),
+            term => term.matches_queue(queue).unwrap_or(false),
+        };
+        Some((self.names_state || state.is_open()) && self.expr.evaluate(&holds))
     }
 }
+
+impl Term {
+    /// Whether the letters of a queue have this fact; `None` when it is about something else.
+    pub fn matches_queue(&self, queue: &QueueName) -> Option<bool> {
+        let fits = |any: &[Text], name: &str| any.iter().any(|text| text.matches(name));
+        match self {
+            Self::Text(TextField::Queue, any) => {
+                Some(fits(any, queue.as_str()) || fits(any, queue.consumer()))
+            }
+            Self::Text(TextField::Consumer, any) => Some(fits(any, queue.consumer())),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -200,8 +200,8 @@ pub enum Settled {
     /// That was the last one: the sequence is closed and the lease with it.
     Closed,
     /// The next letter may not run now: it is not due, its state needs a person, or the sequence is paused. The
-    /// lease is released. Only for leases of [`claim_due`](LetterStore::claim_due); a replay goes on whatever the
-    /// state.
+    /// lease is released. For leases of [`claim_due`](LetterStore::claim_due); a replay goes on whatever the state, but in
+    /// an [operation](super::Operations::take) each letter has a turn of its own.
     Blocked,
     /// The letter stays at the head and the lease is released.
     Requeued,
@@ -219,7 +219,8 @@ pub enum Act {
     Park,
     /// Hold it apart.
     Quarantine,
-    /// Let the scheduler try it again now, with fresh attempts, crash attempts among them. Its time limit still counts from
+    /// Let the scheduler try it again now, with fresh attempts, crash attempts among them. Refused for one whose payload was
+    /// left out. Its time limit still counts from
     /// the first failure, so one that is past it gets a single attempt.
     Release,
     /// Bring an evicted letter back, as `dead`, to its old place.

@@ -16,16 +16,21 @@
 //! The conformance suite of `lazaret-testkit` is the executable form of this text.
 
 mod audit;
+mod changes;
 mod checkpoints;
+mod course;
 mod error;
 mod inbox;
 mod letters;
 mod locks;
 mod operations;
+mod trend;
 mod triage;
 
 pub use audit::{Actor, Audit, AuditEntry};
+pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
+pub use course::{Course, PlanHasher, plan_hash};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use inbox::{Inbox, InboxClaim};
 pub use letters::{
@@ -37,12 +42,13 @@ pub use operations::{
     Action, Command, Conduct, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState,
     Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, Selection, Taken, Turn,
 };
+pub use trend::Trend;
 pub use triage::{
-    Change, Comment, Expired, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId, LettersPage,
-    Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
+    Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,
+    LettersPage, Matches, QueueSummary, TREND_BUCKET_SECONDS, TREND_BUCKETS, Triage,
 };
 
 /// Everything that an engine needs from a store. Implemented for whatever implements the parts.
-pub trait Store: LetterStore + Audit {}
+pub trait Store: LetterStore + Operations + Triage + Audit {}
 
-impl<S: LetterStore + Audit + ?Sized> Store for S {}
+impl<S: LetterStore + Operations + Triage + Audit + ?Sized> Store for S {}

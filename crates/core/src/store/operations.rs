@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::audit::Actor;
 use super::error::Result;
-use super::letters::Claim;
+use super::letters::{Act, Claim};
 use crate::letter::LetterId;
 use crate::message::QueueName;
 use crate::query::Query;
@@ -91,6 +91,19 @@ pub enum Action {
 }
 
 impl Action {
+    /// Every action.
+    pub const ALL: [Self; 4] = [Self::Retry, Self::Evict, Self::Park, Self::Release];
+
+    /// What the store does to each letter; `None` for a replay, which is the engine's work.
+    pub const fn act(self) -> Option<Act> {
+        match self {
+            Self::Retry => None,
+            Self::Evict => Some(Act::Evict),
+            Self::Park => Some(Act::Park),
+            Self::Release => Some(Act::Release),
+        }
+    }
+
     /// The name used in output and the audit.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -113,7 +126,7 @@ impl fmt::Display for Action {
 pub enum Selection {
     /// Those that match. A query that names no state selects open letters.
     Query(Query),
-    /// These.
+    /// These. One that is named twice counts once.
     Letters(Vec<(QueueName, LetterId)>),
 }
 
@@ -130,36 +143,38 @@ pub struct PlanRequest {
     pub max_letters: u64,
 }
 
-/// Why a letter that was selected is not part of a plan.
+/// Why a letter that was selected is not part of a plan. The first that holds is the one that is told, in the order of
+/// [`Exclusion::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exclusion {
+    /// There is no such letter.
+    NotFound,
     /// It is closed.
     Closed,
-    /// An earlier letter of its sequence is open and was not selected: this one may not overtake it (I2). Replays only.
-    Behind,
-    /// It is part of another operation that is not over.
+    /// It has been in that state already: parking what is parked.
+    Already,
+    /// It is part of another operation that is not over, and has no outcome there yet.
     InOperation,
-    /// It is quarantined and the query did not ask for `state:quarantined`. Replays only.
+    /// It is quarantined and the query did not ask for a state. Who names a letter has asked for it. Replays only.
     Quarantined,
     /// Its payload was left out, so there is nothing to run. Replays only.
     NoPayload,
-    /// It has been in that state already: parking what is parked.
-    Already,
-    /// There is no such letter.
-    NotFound,
+    /// An earlier letter of its sequence is open and is not part of the plan, because it was not selected or is excluded
+    /// itself: this one may not overtake it (I2). Replays only.
+    Behind,
 }
 
 impl Exclusion {
     /// Every reason.
     pub const ALL: [Self; 7] = [
+        Self::NotFound,
         Self::Closed,
-        Self::Behind,
+        Self::Already,
         Self::InOperation,
         Self::Quarantined,
         Self::NoPayload,
-        Self::Already,
-        Self::NotFound,
+        Self::Behind,
     ];
 
     /// The name used in output.
@@ -189,9 +204,10 @@ pub struct Plan {
     pub letters: u64,
     /// Of how many sequences.
     pub sequences: u64,
-    /// How many selected letters are not part of it, by reason, most first.
+    /// How many selected letters are not part of it, by reason, most first, equal ones in the order of
+    /// [`Exclusion::ALL`].
     pub excluded: Vec<(Exclusion, u64)>,
-    /// Over the action and the ids in their order: two plans with one hash do the same.
+    /// Over the action and the ids in their order ([`plan_hash`](super::plan_hash)): two plans with one hash do the same.
     pub hash: String,
     /// Who froze it.
     pub by: Actor,
@@ -201,10 +217,19 @@ pub struct Plan {
     pub expires_at: Timestamp,
 }
 
+impl Plan {
+    /// How long a plan that was not carried out can still be looked at after it has expired.
+    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+
+    /// How many such plans a freeze forgets at most.
+    pub const FORGOTTEN_AT_ONCE: usize = 2;
+}
+
 /// One letter of a plan or an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its place, from 0: the order in which letters have their turn. Letters of one sequence stand in its order.
+    /// Its place, from 0: the order in which letters have their turn. Letters of one sequence stand together, in its order;
+    /// sequences stand in the order in which their first letters were taken in.
     pub ordinal: u64,
     /// Its queue.
     pub queue: QueueName,
@@ -220,19 +245,29 @@ pub struct Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Done: handled, or changed as asked.
+    /// Done: handled, or changed as asked. A replayed letter that its enqueue policy evicted or skipped has left the queue
+    /// as decided, and counts as done.
     Ok,
     /// The handler failed again.
     FailedAgain,
     /// Not tried: an earlier letter of its sequence failed in this operation.
     SkippedBehindFailed,
-    /// Not tried: it was closed, moved or changed by somebody else meanwhile.
+    /// Not tried: it was closed, moved or changed by somebody else meanwhile, or was part of an earlier operation.
     SkippedChanged,
-    /// Not tried: the operation was cancelled.
+    /// Not tried: the operation was cancelled or rejected.
     SkippedCancelled,
 }
 
 impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 5] = [
+        Self::Ok,
+        Self::FailedAgain,
+        Self::SkippedBehindFailed,
+        Self::SkippedChanged,
+        Self::SkippedCancelled,
+    ];
+
     /// The name used in output.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -249,13 +284,15 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Conduct {
-    /// Letters per second over all queues; `None` as fast as it goes.
+    /// Letters per second over all queues and processes; `None` as fast as it goes. What was not used for a while can be
+    /// used at once, but never more than a second's worth, or one letter.
     pub rate: Option<f64>,
     /// How many letters each stage takes; what is left after the last stage is a stage of its own. Empty: all at once.
     /// A stage begins when every letter of the stages before has its outcome and the stop rule allows it.
     pub ramp: Vec<u64>,
     /// The operation pauses when more than this share of the letters tried failed again, 0.05 for 5 %. It is looked at
-    /// after every stage, and within a stage once 20 letters were tried.
+    /// after every stage, and within a stage once 20 letters were tried. When no letter is left, the operation is done,
+    /// whatever the share.
     pub stop_at: Option<f64>,
     /// Not before this time.
     pub start_at: Option<Timestamp>,
@@ -336,6 +373,17 @@ pub enum OperationState {
 }
 
 impl OperationState {
+    /// Every state.
+    pub const ALL: [Self; 7] = [
+        Self::AwaitingApproval,
+        Self::Scheduled,
+        Self::Running,
+        Self::Paused,
+        Self::Done,
+        Self::Cancelled,
+        Self::Rejected,
+    ];
+
     /// The name used in output.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -349,7 +397,8 @@ impl OperationState {
         }
     }
 
-    /// Whether nothing will happen in it any more.
+    /// Whether nothing new will be begun in it. Letters that were in work when it was cancelled are still finished and
+    /// counted.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Cancelled | Self::Rejected)
     }
@@ -411,9 +460,9 @@ impl Operation {
 pub enum Command {
     /// Hold it. Letters that are being tried are finished.
     Pause,
-    /// Go on. After a stop, the stop rule counts anew from here.
+    /// Go on. The stop rule counts anew from here.
     Resume,
-    /// End it.
+    /// End it. Letters that are being tried are finished and counted; all others are skipped.
     Cancel,
     /// Say yes, as a second person.
     Approve,
@@ -444,7 +493,10 @@ pub struct OperationsPage {
 }
 
 /// A letter whose turn in a replay has come. Its sequence is leased: try the head, then settle it under the lease.
-/// The lease ends with the settlement.
+///
+/// The lease ends with the settlement, which is answered with [`Blocked`](super::Settled::Blocked) when letters are left
+/// in the sequence: each has a turn of its own. A lease that is released or runs out leaves the letter without an outcome,
+/// and its turn comes again.
 #[derive(Clone, Debug)]
 pub struct Turn {
     /// The operation that it belongs to.
@@ -460,8 +512,9 @@ pub struct Taken {
     pub turns: Vec<Turn>,
     /// How many letters got their outcome in this call: acts that were done, letters that were skipped.
     pub settled: u64,
-    /// When it is worth asking again, if nothing else happens before; `None` when no operation of this queue can go on
-    /// by itself.
+    /// When it is worth asking again, if nothing else happens before: now when `limit` was reached, else the earliest of
+    /// schedule and rate, or a little later when letters are in work. `None` when no operation of this queue can go on by
+    /// itself.
     pub again_at: Option<Timestamp>,
 }
 
@@ -470,19 +523,24 @@ pub struct Taken {
 pub trait Operations: Send + Sync + 'static {
     /// Freezes a plan, in one step: the letters that are selected at this moment. Changes nothing else.
     ///
-    /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter that was not
-    /// selected are excluded. `Invalid` when more than `max_letters` are left.
+    /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter that is not
+    /// part of the plan are excluded. `Invalid` when more than `max_letters` are left.
+    ///
+    /// Plans that were not carried out are forgotten some time after they have expired ([`Plan::KEPT_FOR`]), a few with each
+    /// freeze (I7).
     async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan>;
 
     /// A plan.
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
 
-    /// The letters of a plan from this ordinal on, in order, at most `limit`.
+    /// The letters of a plan from this ordinal on, in order, at most `limit`; none when there is no such plan.
     async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>>;
 
     /// Begins to carry out a plan, once: a plan that was carried out is refused as `Conflict`, and so is one that has
-    /// expired. Audited. Letters that meanwhile became part of another operation that is not over are skipped when their
-    /// turn comes. `Invalid` for a conduct that makes no sense.
+    /// expired; `NotFound` when there is none. Audited. Letters that meanwhile became part of another operation are skipped
+    /// as changed if that is not over and they have no outcome there when their turn comes: of two operations, the one
+    /// that was begun first has the letter. `Invalid` for a conduct that makes no sense. One about no letters is done at
+    /// once.
     async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation>;
 
     /// An operation.
@@ -491,17 +549,30 @@ pub trait Operations: Send + Sync + 'static {
     /// All operations, the latest first, in pages: those before `before`.
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage>;
 
-    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`.
+    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; none when there is
+    /// no such operation.
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>>;
 
-    /// Tells an operation something, audited. `Conflict` when it does not fit its state; `Denied` when the person who began
-    /// it approves or rejects it.
+    /// Tells an operation something, audited with the state before and after. `Conflict` when it does not fit its state;
+    /// `Denied` when the person who began it approves or rejects it; `NotFound` when there is none.
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation>;
 
-    /// Takes the next letters of all operations that have a turn for this queue now, at most `limit`. Moves operations on:
-    /// from scheduled to running, to the next stage, to paused by the stop rule, to done. Does acts at once, each with
-    /// its line in the audit and its outcome in the same step. Claims the sequences of replays; a sequence that
-    /// somebody else holds, or that is paused, is left for later. A letter that is closed by now, or is not the head although
-    /// its turn has come, is skipped as changed.
+    /// Takes the next letters of all operations that have a turn for this queue now, at most `limit`; the operation that was
+    /// served longest ago comes first. Moves operations on: from scheduled to running, to the next stage, to paused by the
+    /// stop rule (audited in Lazaret's name), to done. So does every settlement under a lease of theirs.
+    ///
+    /// Acts are done at once, each with its line in the audit (by the person who began the operation, via
+    /// `operation op_N`) and its outcome in the same step. A letter whose state does not allow the act any more is skipped
+    /// as changed; the head of a sequence that somebody holds is left for later.
+    ///
+    /// Replays: claims the sequences, one letter each; a sequence that somebody holds, or that is paused, is left for
+    /// later. A letter that by now is closed, quarantined or without its payload, or is not the head although its turn has
+    /// come, is skipped as changed.
+    ///
+    /// Once a letter of a sequence went well, those behind it that are part of the same operation are kept for it until
+    /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) leaves them out, so that
+    /// nothing goes around its stages and its rate.
+    ///
+    /// Only letters that are handed out or acted upon count for the rate, not those that are skipped.
     async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken>;
 }

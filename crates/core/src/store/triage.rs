@@ -22,6 +22,9 @@ pub const TREND_BUCKET_SECONDS: i64 = 3600;
 /// How many buckets a trend has.
 pub const TREND_BUCKETS: usize = 24;
 
+/// How much of a failure's message a group keeps, in bytes.
+pub const GROUP_MESSAGE_BYTES: usize = 1024;
+
 /// Names a group: the letters of one queue whose causes have one fingerprint.
 ///
 /// ```
@@ -61,7 +64,8 @@ impl FromStr for GroupId {
     }
 }
 
-/// Letters with one cause, counted. The counters change in the same step as the letters, so they are exact.
+/// Letters with one cause, counted. The counters change in the same step as the letters, so they are exact. A group whose
+/// last letter was purged, or failed in another way, is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Its name.
@@ -70,9 +74,10 @@ pub struct Group {
     pub reason: Reason,
     /// The type of its latest failure.
     pub error_type: String,
-    /// The message of its latest failure, at most 1 KiB of it.
+    /// The message of its latest failure, at most [`GROUP_MESSAGE_BYTES`] of it.
     pub message: String,
-    /// Its letters by state. Letters that wait have no cause and belong to no group.
+    /// Its letters by state, and how many open sequences have one of them as their head. Letters that wait have no cause
+    /// and belong to no group.
     pub counts: Counts,
     /// Open letters that stand behind a head of this group: its blast radius.
     pub blocked_behind: u64,
@@ -210,7 +215,7 @@ pub trait Triage: Send + Sync + 'static {
 
     /// Changes what is noted on a letter, open or closed, and writes it into the audit, in one step. The audit names what
     /// was changed, never a payload. A payload can be changed only in an open letter that nobody works on (`Conflict`).
-    /// `NotFound` when there is no such letter.
+    /// `Invalid` when the letter has no room for it, `NotFound` when there is no such letter. See [`Change::apply`].
     async fn change(
         &self,
         queue: &QueueName,
@@ -220,7 +225,8 @@ pub trait Triage: Send + Sync + 'static {
     ) -> Result<Letter>;
 
     /// Removes a closed letter for good: message, cause and history go; that it was there, and how it ended, stays, so
-    /// that the message is still known when it comes again (I8). `Conflict` when it is open.
+    /// that the message is still known when it comes again (I8). It cannot be restored any more. `Conflict` when it is
+    /// open, `NotFound` when there is no such letter or it was purged before.
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()>;
 
     /// Closes open letters whose time has run out as `expired`, each with a line in the audit (I11), and purges closed

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::attempt::{self, Outcome, Running, Start};
 use crate::desks::LiveDesk;
 use crate::events::Counters;
+use crate::flight::Recorded;
 use crate::hash::SequenceHash;
 use crate::journey::{Begin, Fate, Journey, append_all};
 use crate::lanes::OpenSequences;
@@ -349,6 +350,7 @@ impl Shard {
         }
         let careful = tenure.careful(index, offset)
             || !component.shared.gate.is_open()
+            || component.shared.flight.is_suspicious()
             || component.shared.options.inbox.is_some();
         if self.is_blocked(index, parcel.hash) && !holds_lane {
             return self.gather(lane, parcel);
@@ -357,15 +359,21 @@ impl Shard {
             return self.depart(parcel, lane, Begin::Fresh);
         }
         parcel.delivery.set_desk(self.desks[index].clone());
+        let recorder = component.shared.flight.recorder();
+        let slot = recorder.map(|recorder| recorder.enter(&component.queue, parcel.delivery.message(), 1));
         let outcome = match attempt::start(component, &parcel.delivery) {
             Start::Ended(outcome) => outcome,
             Start::Running(mut running) => match Pin::new(&mut running).poll(cx) {
                 Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
                 Poll::Pending => {
-                    return self.let_run(parcel, lane, running);
+                    let recorded = recorder.zip(slot).map(|(recorder, slot)| Recorded::of(recorder, slot));
+                    return self.let_run(parcel, lane, running, recorded);
                 }
             },
         };
+        if let (Some(recorder), Some(slot)) = (recorder, slot) {
+            recorder.leave(slot);
+        }
         match outcome {
             Outcome::Handled => self.handled += 1,
             Outcome::Filtered => self.filtered += 1,
@@ -387,7 +395,7 @@ impl Shard {
     }
 
     /// Lets the handler work on. The lane of the message is busy until it has answered.
-    fn let_run(&mut self, parcel: Parcel, lane: LaneKey, running: Running) {
+    fn let_run(&mut self, parcel: Parcel, lane: LaneKey, running: Running, recorded: Option<Recorded>) {
         let Some(tenure) = self.tenures.get(parcel.ticket.slot as usize).cloned().flatten() else {
             return self.end_at_once(lane, true, parcel.ticket, Fate::Left);
         };
@@ -398,7 +406,7 @@ impl Shard {
         }
         let permit = self.permit.take();
         let parcel = Some(parcel);
-        let attempting = Attempting { tenure, parcel, running, permit, started, overdue: None };
+        let attempting = Attempting { tenure, parcel, running, permit, started, overdue: None, recorded };
         self.attempts += 1;
         self.work.push(Work::Attempt(attempting));
     }

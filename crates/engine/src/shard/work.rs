@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{LaneKey, Parcel, Ticket, lane_of};
 use crate::attempt::{self, Outcome, Running};
+use crate::flight::Recorded;
 use crate::journey::Fate;
 use crate::tenure::Tenure;
 
@@ -44,6 +45,8 @@ pub(super) struct Attempting {
     pub(super) running: Running,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) started: Instant,
+    /// In the flight recorder until it has answered.
+    pub(super) recorded: Option<Recorded>,
     /// The limit that it has passed, once it has.
     pub(super) overdue: Option<Duration>,
 }
@@ -76,6 +79,7 @@ impl Attempting {
                 Poll::Pending => return Poll::Pending,
             }
         };
+        self.recorded = None;
         let permit = self.permit.take();
         match self.parcel.take() {
             Some(parcel) => Poll::Ready(Done::Attempted(parcel, outcome, self.started, permit)),

@@ -5,13 +5,16 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
-    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
-    StoreError,
+    Act, Actor, AttemptNote, Audit, AuditEntry, Change, Claim, Cleared, Command, Conduct, Counts, ErrorKind,
+    Expired, Grant, Group, GroupId, GroupsPage, GroupsRequest, HandOff, HeadsPage, Item, Lease, LetterStore,
+    LettersPage, Limits, Matches, OpenedPage, Operation, OperationId, Operations, OperationsPage, Pause,
+    PauseScope, Placed, Plan, PlanId, PlanRequest, QueueSummary, Result, Settled, Settlement, StoreError,
+    Taken, Triage,
 };
 use lazaret_core::{
-    ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId,
+    ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
 };
 use lazaret_memory::MemoryStore;
 
@@ -124,7 +127,7 @@ delegate! { LetterStore {
     fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Vec<AttemptNote>;
     fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> ();
     fn claim_due(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Vec<Claim>;
-    fn next_due(&self, queue: &QueueName) -> Option<lazaret_core::Timestamp>;
+    fn next_due(&self, queue: &QueueName) -> Option<Timestamp>;
     fn claim(
         &self, queue: &QueueName, sequence: &SequenceId, owner: &str, lease: Duration,
     ) -> Option<Claim>;
@@ -146,4 +149,27 @@ delegate! { LetterStore {
 
 delegate! { Audit {
     fn audit(&self, after: u64, limit: usize) -> Vec<AuditEntry>;
+} }
+
+delegate! { Triage {
+    fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> LettersPage;
+    fn count(&self, query: &Query) -> Matches;
+    fn groups(&self, request: &GroupsRequest) -> GroupsPage;
+    fn group(&self, id: &GroupId) -> Option<Group>;
+    fn queues(&self) -> Vec<QueueSummary>;
+    fn change(&self, queue: &QueueName, letter: LetterId, change: &Change, by: &Actor) -> Letter;
+    fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> ();
+    fn expire(&self, queue: &QueueName, closed_before: Option<Timestamp>, limit: usize) -> Expired;
+} }
+
+delegate! { Operations {
+    fn freeze(&self, request: &PlanRequest, by: &Actor) -> Plan;
+    fn plan(&self, id: PlanId) -> Option<Plan>;
+    fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Vec<Item>;
+    fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Operation;
+    fn operation(&self, id: OperationId) -> Option<Operation>;
+    fn operations(&self, before: Option<OperationId>, limit: usize) -> OperationsPage;
+    fn items(&self, id: OperationId, from: u64, limit: usize) -> Vec<Item>;
+    fn command(&self, id: OperationId, command: Command, by: &Actor) -> Operation;
+    fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Taken;
 } }

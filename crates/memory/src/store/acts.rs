@@ -10,6 +10,10 @@ use super::queue::Queue;
 impl Queue {
     pub(super) fn act(&mut self, id: LetterId, act: Act, by: &Actor, step: Step<'_>) -> Result<Letter> {
         let Some(letter) = self.letter(id) else {
+            if let Some(state) = self.traces.get(&id) {
+                let context = format!("cannot {} letter {id}: it was {state} and then purged", act.as_str());
+                return Err(StoreError::not_done(ErrorKind::Conflict, "act", context));
+            }
             let context = format!("there is no letter {id} in {}", self.name);
             return Err(StoreError::not_done(ErrorKind::NotFound, "act", context));
         };
@@ -54,11 +58,11 @@ impl Queue {
         if !allowed {
             return conflict(&format!("it is {}", letter.state));
         }
+        if act == Act::Release && letter.payload_left_out {
+            return conflict("its payload was left out, so there is nothing to run");
+        }
         // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
-        let Some(row) = self.open.get(&letter.sequence) else {
-            return Ok(());
-        };
-        if row.is_leased(step.now) && letter.index <= row.head_index() {
+        if self.is_in_work(letter, step.now) {
             return conflict("somebody is working on its sequence");
         }
         Ok(())

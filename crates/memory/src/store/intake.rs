@@ -57,8 +57,8 @@ impl Queue {
         }
         self.check_letter(&letter, placement)?;
         let offset = letter.message.position.offset;
-        let placed = match (self.letter(letter.id), broken) {
-            (Some(held), _) => Placed::Held(held.state),
+        let placed = match (self.state_of(letter.id), broken) {
+            (Some(held), _) => Placed::Held(held),
             (None, None) => {
                 let known = grant.as_ref().and_then(|grant| self.grants.get(&grant.partition)?.horizon);
                 let again = known.is_some_and(|horizon| offset <= horizon);
@@ -198,7 +198,7 @@ impl Queue {
         letter.index = index;
         letter.enqueued_at = step.now;
         letter.last_touched_at = step.now;
-        self.store(letter);
+        self.store(letter, step.now);
     }
 
     pub(super) fn note_attempts(&mut self, notes: Vec<AttemptNote>) {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use lazaret_core::letter::{LetterId, LetterState};
-use lazaret_core::store::{Actor, Claim, ErrorKind, Lease, Requeue, Result, Settled, Settlement, StoreError};
+use lazaret_core::store::{
+    Actor, Claim, ErrorKind, Lease, OperationId, Outcome, Requeue, Result, Settled, Settlement, StoreError,
+};
 use lazaret_core::{Message, SequenceId};
 
 use super::queue::{LeaseRow, Queue, due_of};
@@ -22,7 +24,7 @@ impl Queue {
         self.end_expired_leases(now);
         let due = self.due.iter().take_while(|(due, _)| *due <= now).take(limit);
         let sequences: Vec<SequenceId> = due.map(|(_, sequence)| sequence.clone()).collect();
-        sequences.iter().map(|sequence| self.take(sequence, owner, lease, now, false)).collect()
+        sequences.iter().map(|sequence| self.take(sequence, owner, lease, now, false, None)).collect()
     }
 
     /// Gives back the sequences whose lease has ended and whose head is due, so that they are ordered by their due
@@ -47,7 +49,19 @@ impl Queue {
         now: Timestamp,
     ) -> Option<Claim> {
         self.open.get(sequence).filter(|row| !row.is_leased(now))?;
-        Some(self.take(sequence, owner, lease, now, true))
+        Some(self.take(sequence, owner, lease, now, true, None))
+    }
+
+    /// Leases an open sequence to somebody for one turn of an operation.
+    pub(super) fn claim_turn(
+        &mut self,
+        sequence: &SequenceId,
+        owner: &str,
+        lease: Duration,
+        now: Timestamp,
+        operation: OperationId,
+    ) -> Claim {
+        self.take(sequence, owner, lease, now, true, Some(operation))
     }
 
     /// Leases an open sequence to somebody, under a fence that was never given before.
@@ -58,11 +72,12 @@ impl Queue {
         lease: Duration,
         now: Timestamp,
         replay: bool,
+        operation: Option<OperationId>,
     ) -> Claim {
         self.fence += 1;
         let (fence, until) = (self.fence, later(now, lease));
         let row = self.open.get_mut(sequence).expect("only open sequences are leased");
-        row.lease = Some(LeaseRow { owner: owner.to_owned(), fence, until, replay });
+        row.lease = Some(LeaseRow { owner: owner.to_owned(), fence, until, replay, operation });
         let head = row.head();
         self.refresh(sequence);
         let lease = Lease {
@@ -104,13 +119,16 @@ impl Queue {
         Ok(Lease { until, ..lease.clone() })
     }
 
-    pub(super) fn release(&mut self, lease: &Lease) {
+    pub(super) fn release(&mut self, lease: &Lease, step: Step<'_>) {
         let Some(row) = self.open.get_mut(&lease.sequence) else {
             return;
         };
-        if row.lease.as_ref().is_some_and(|held| held.fence == lease.fence) {
-            row.lease = None;
+        if let Some(held) = row.lease.take_if(|held| held.fence == lease.fence) {
+            let head = row.head();
             self.refresh(&lease.sequence);
+            if let Some(operation) = held.operation {
+                step.operations.give_back_item(operation, head, step.now);
+            }
         }
     }
 
@@ -122,23 +140,43 @@ impl Queue {
         mut step: Step<'_>,
     ) -> Result<Settled> {
         self.check_lease(lease, &step, "settle")?;
-        let head = self.open.get(&lease.sequence).expect("a lease is held on an open sequence").head();
-        if head != id {
+        let row = self.open.get(&lease.sequence).expect("a lease is held on an open sequence");
+        let operation = row.lease.as_ref().and_then(|held| held.operation);
+        if row.head() != id {
             let context = format!("letter {id} is not the head of {}", lease.sequence);
             return Err(StoreError::not_done(ErrorKind::NotFound, "settle", context));
         }
+        let outcome = match &settlement {
+            Settlement::Requeue(_) => Outcome::FailedAgain,
+            Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
+        };
+        let settled = self.write_settlement(&lease.sequence, id, settlement, &mut step)?;
+        if let Some(operation) = operation {
+            let goes_on = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
+            self.reserve(&lease.sequence, goes_on.then_some(operation));
+        }
+        Ok(settled)
+    }
+
+    fn write_settlement(
+        &mut self,
+        sequence: &SequenceId,
+        id: LetterId,
+        settlement: Settlement,
+        step: &mut Step<'_>,
+    ) -> Result<Settled> {
         match settlement {
-            Settlement::Requeue(requeue) => return self.requeue(&lease.sequence, id, *requeue, step.now),
+            Settlement::Requeue(requeue) => return self.requeue(sequence, id, *requeue, step.now),
             Settlement::Resolve(attempt) => {
                 self.close(id, LetterState::Resolved, step.now);
                 if let Some(attempt) = attempt {
                     self.stored_mut(id).record(attempt);
                 }
             }
-            Settlement::Evict(why) => self.give_up(id, LetterState::Evicted, "evict", why, &mut step),
-            Settlement::Skip(why) => self.give_up(id, LetterState::Skipped, "skip", why, &mut step),
+            Settlement::Evict(why) => self.give_up(id, LetterState::Evicted, "evict", why, step),
+            Settlement::Skip(why) => self.give_up(id, LetterState::Skipped, "skip", why, step),
         }
-        Ok(self.go_on(&lease.sequence, step.now))
+        Ok(self.go_on(sequence, step.now))
     }
 
     /// Closes a letter without a success, and says so in the audit (I11).
@@ -165,7 +203,9 @@ impl Queue {
         let next = self.letters.get(next).expect("a row names letters that are stored");
         let replay = row.lease.as_ref().is_some_and(|lease| lease.replay);
         let may_run = due_of(next).is_some_and(|due| due <= now) && !self.paused.contains(sequence);
-        let settled = if replay || may_run {
+        // In an operation each letter has a turn of its own.
+        let is_turn = row.lease.as_ref().is_some_and(|lease| lease.operation.is_some());
+        let settled = if !is_turn && (replay || may_run) {
             Settled::Next(next.clone())
         } else {
             row.lease = None;
@@ -188,6 +228,7 @@ impl Queue {
         }
         self.set_state(id, requeue.state, now);
         let letter = self.stored_mut(id);
+        let group = letter.cause.as_ref().map(|cause| cause.fingerprint);
         letter.due_at = requeue.due_at.filter(|_| requeue.state == LetterState::Retrying);
         letter.attempts = requeue.attempts;
         letter.crash_attempts = requeue.crash_attempts;
@@ -199,7 +240,8 @@ impl Queue {
             letter.message = Arc::new(Message { payload: None, ..(*letter.message).clone() });
         }
         let failed = requeue.attempt.as_ref().is_some_and(|attempt| attempt.failure.is_some());
-        if failed || requeue.cause.is_some() {
+        let is_new = requeue.cause.is_some();
+        if failed || is_new {
             let at = requeue.attempt.as_ref().map_or(now, |attempt| attempt.at);
             letter.first_failed_at.get_or_insert(at);
             letter.last_failed_at = Some(at);
@@ -209,6 +251,9 @@ impl Queue {
         }
         if let Some(attempt) = requeue.attempt {
             letter.record(attempt);
+        }
+        if failed || is_new {
+            self.failed_again(id, group, now);
         }
         self.open.get_mut(sequence).expect("a lease is held on an open sequence").lease = None;
         self.refresh(sequence);

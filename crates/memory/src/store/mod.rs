@@ -2,19 +2,26 @@
 //!
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for.
+//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`operations`] does it to many letters,
+//! [`query`] finds letters, [`groups`] and [`lifecycle`] stand behind the operators' side in [`triage`].
 
 mod acts;
 mod audit;
 mod checkpoints;
+mod groups;
 mod inbox;
 mod intake;
 mod leases;
+mod lifecycle;
 mod locks;
+mod operations;
+mod query;
 mod queue;
+mod triage;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,12 +38,13 @@ pub use audit::AUDIT_LIMIT;
 use audit::AuditLog;
 use inbox::InboxTable;
 use locks::LockTable;
+use operations::OperationTable;
 use queue::Queue;
 
 /// A store that lives in memory. Clones share what they hold.
 ///
-/// Closed letters are kept as long as the store lives, because a message whose letter was closed must be known when
-/// it comes again (I8). The audit keeps its newest [`AUDIT_LIMIT`] entries.
+/// A message whose letter was closed must be known when it comes again (I8), so of a closed letter at least its trace is
+/// kept as long as the store lives. The audit keeps its newest [`AUDIT_LIMIT`] entries.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -69,18 +77,22 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<QueueName, Queue>,
+    /// The number of the last letter that was taken in.
+    last_arrival: Arc<AtomicU64>,
     pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
     audit: AuditLog,
     checkpoints: BTreeMap<String, Checkpoint>,
     locks: LockTable,
     inbox: InboxTable,
+    operations: OperationTable,
     fences_forgotten: bool,
 }
 
-/// What a change to a queue needs besides the queue: the time, the audit, and whether fences hold.
+/// What a change to a queue needs besides the queue: the time, the audit, the operations, and whether fences hold.
 struct Step<'a> {
     now: Timestamp,
     audit: &'a mut AuditLog,
+    operations: &'a mut OperationTable,
     fences_hold: bool,
 }
 
@@ -144,10 +156,12 @@ impl State {
                 PauseScope::Sequence(sequence) => Some(sequence.clone()),
                 _ => None,
             });
-            self.queues.insert(name.clone(), Queue::new(name.clone(), paused.collect()));
+            let queue = Queue::new(name.clone(), paused.collect(), self.last_arrival.clone());
+            self.queues.insert(name.clone(), queue);
         }
         let queue = self.queues.get_mut(name).expect("the queue was made above");
-        (queue, Step { now, audit: &mut self.audit, fences_hold: !self.fences_forgotten })
+        let fences_hold = !self.fences_forgotten;
+        (queue, Step { now, audit: &mut self.audit, operations: &mut self.operations, fences_hold })
     }
 
     /// Tells every queue of the consumer that a sequence is paused, or no longer.
@@ -186,9 +200,7 @@ impl LetterStore for MemoryStore {
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
         // The ids are hashes: made before the lock is taken.
         let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
-        let states = self.ask(queue, |queue| {
-            Some(ids.iter().map(|id| queue.letter(*id).map(|letter| letter.state)).collect())
-        });
+        let states = self.ask(queue, |queue| Some(ids.iter().map(|id| queue.state_of(*id)).collect()));
         Ok(states.unwrap_or_else(|| vec![None; messages.len()]))
     }
 
@@ -235,7 +247,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        self.change(&lease.queue, |queue, _| queue.release(lease));
+        self.change(&lease.queue, |queue, step| queue.release(lease, step));
         Ok(())
     }
 

@@ -5,13 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
-    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, Result, StoreError,
+    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, OperationId, Result, StoreError,
 };
-use lazaret_core::{MessageId, Partition, QueueName, SequenceId};
+use lazaret_core::{Fingerprint, MessageId, Partition, QueueName, SequenceId};
+
+use super::groups::GroupRow;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
 pub(super) const INDEX_STEP: u64 = 1 << 20;
@@ -20,6 +24,15 @@ pub(super) struct Queue {
     pub(super) name: QueueName,
     /// Every letter, open or closed.
     pub(super) letters: BTreeMap<LetterId, Box<Letter>>,
+    /// When each closed letter was closed.
+    pub(super) closed_at: BTreeMap<LetterId, Timestamp>,
+    /// How the letters ended that were purged since.
+    pub(super) traces: BTreeMap<LetterId, LetterState>,
+    pub(super) groups: BTreeMap<Fingerprint, GroupRow>,
+    /// Every letter by a number that grows with each letter taken into the store, whatever its queue.
+    pub(super) arrivals: BTreeMap<u64, LetterId>,
+    /// The last of these numbers.
+    last_arrival: Arc<AtomicU64>,
     pub(super) open: BTreeMap<SequenceId, Row>,
     pub(super) paused: BTreeSet<SequenceId>,
     /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
@@ -46,6 +59,8 @@ pub(super) struct Row {
     /// Its open letters by index; never empty between two calls.
     pub(super) letters: BTreeMap<u64, LetterId>,
     pub(super) lease: Option<LeaseRow>,
+    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    pub(super) reserved: Option<OperationId>,
     revision: u64,
     keys: Keys,
 }
@@ -56,6 +71,8 @@ pub(super) struct LeaseRow {
     pub(super) until: Timestamp,
     /// Whether it was taken by `claim`: a replay runs letters in any state.
     pub(super) replay: bool,
+    /// The operation for which it was taken.
+    pub(super) operation: Option<OperationId>,
 }
 
 #[derive(Default)]
@@ -99,10 +116,15 @@ pub(super) fn due_of(letter: &Letter) -> Option<Timestamp> {
 }
 
 impl Queue {
-    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>) -> Self {
+    pub(super) fn new(name: QueueName, paused: BTreeSet<SequenceId>, last_arrival: Arc<AtomicU64>) -> Self {
         Self {
             name,
             letters: BTreeMap::new(),
+            closed_at: BTreeMap::new(),
+            traces: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            last_arrival,
             open: BTreeMap::new(),
             paused,
             due: BTreeSet::new(),
@@ -122,6 +144,11 @@ impl Queue {
         self.letters.get(&id).map(Box::as_ref)
     }
 
+    /// How a letter stands, or ended before it was purged.
+    pub(super) fn state_of(&self, id: LetterId) -> Option<LetterState> {
+        self.letter(id).map(|letter| letter.state).or_else(|| self.traces.get(&id).copied())
+    }
+
     /// The letter that a row names.
     pub(super) fn stored(&self, id: LetterId) -> &Letter {
         self.letters.get(&id).expect("a row names letters that are stored")
@@ -132,9 +159,22 @@ impl Queue {
     }
 
     /// Stores a new letter and counts it.
-    pub(super) fn store(&mut self, letter: Letter) {
+    pub(super) fn store(&mut self, letter: Letter, now: Timestamp) {
+        let id = letter.id;
         self.by_state[letter.state as usize] += 1;
-        self.letters.insert(letter.id, Box::new(letter));
+        if !letter.state.is_open() {
+            self.closed_at.insert(id, now);
+        }
+        // The store's lock is held: no two letters come at once.
+        let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
+        self.arrivals.insert(arrival, id);
+        self.letters.insert(id, Box::new(letter));
+        self.came_in(id, now);
+    }
+
+    /// Counts a letter less that was in this state.
+    pub(super) fn uncount(&mut self, state: LetterState) {
+        self.by_state[state as usize] -= 1;
     }
 
     /// Moves a letter to another state, touches it, and gives the state it had.
@@ -144,6 +184,11 @@ impl Queue {
         letter.last_touched_at = now;
         if state != LetterState::Retrying {
             letter.due_at = None;
+        }
+        if state.is_open() {
+            self.closed_at.remove(&id);
+        } else {
+            self.closed_at.insert(id, now);
         }
         self.by_state[before as usize] -= 1;
         self.by_state[state as usize] += 1;
@@ -166,8 +211,13 @@ impl Queue {
             row.letters.insert(index, id);
             return false;
         }
-        let row =
-            Row { letters: BTreeMap::from([(index, id)]), lease: None, revision: 0, keys: Keys::default() };
+        let row = Row {
+            letters: BTreeMap::from([(index, id)]),
+            lease: None,
+            reserved: None,
+            revision: 0,
+            keys: Keys::default(),
+        };
         self.open.insert(sequence.clone(), row);
         self.mark_opened(sequence);
         true
@@ -200,7 +250,8 @@ impl Queue {
         if let Some((_, head)) = row.letters.first_key_value() {
             let head = self.letters.get(head).expect("a row names letters that are stored");
             keys.touched = Some(head.last_touched_at);
-            if let Some(due) = due_of(head).filter(|_| !self.paused.contains(sequence)) {
+            let may_run = row.reserved.is_none() && !self.paused.contains(sequence);
+            if let Some(due) = due_of(head).filter(|_| may_run) {
                 match &row.lease {
                     Some(lease) => keys.busy = Some(due.max(lease.until)),
                     None => keys.due = Some(due),
@@ -224,6 +275,23 @@ impl Queue {
             self.paused.remove(sequence);
         }
         self.refresh(sequence);
+    }
+
+    /// Gives back the sequences that an operation keeps for itself: their letters may run by themselves again.
+    pub(super) fn unreserve(&mut self, operation: OperationId) {
+        let reserved = self.open.iter().filter(|(_, row)| row.reserved == Some(operation));
+        let reserved: Vec<SequenceId> = reserved.map(|(sequence, _)| sequence.clone()).collect();
+        for sequence in &reserved {
+            self.reserve(sequence, None);
+        }
+    }
+
+    /// Keeps a sequence for an operation, or for none.
+    pub(super) fn reserve(&mut self, sequence: &SequenceId, operation: Option<OperationId>) {
+        if let Some(row) = self.open.get_mut(sequence) {
+            row.reserved = operation;
+            self.refresh(sequence);
+        }
     }
 
     pub(super) fn size_of(&self, sequence: &SequenceId) -> Option<u64> {

@@ -35,12 +35,12 @@ impl Queue<'_> {
         Ok(changed)
     }
 
-    fn find(&self, id: LetterId) -> Work<Option<(Found, SequenceId)>> {
+    pub(crate) fn find(&self, id: LetterId) -> Work<Option<(Found, SequenceId)>> {
         let mut select = self
             .connection
             .prepare_cached(select_found!(", sequence FROM letters WHERE id = ?1 AND qid = ?2"))?;
         let rows = select.query(params![id_bytes(id), self.facts.qid])?;
-        first(rows, |row| Ok((Found::read(row)?, SequenceId::new(row.get::<_, String>(7)?))))
+        first(rows, |row| Ok((Found::read(row)?, SequenceId::new(row.get::<_, String>(9)?))))
     }
 
     fn check_act(&self, act: Act, id: LetterId, letter: &Found, row: Option<&SequenceRow>) -> Work<()> {
@@ -48,13 +48,19 @@ impl Queue<'_> {
             let context = format!("cannot {} letter {id}: {why}", act.as_str());
             Self::refuse(ErrorKind::Conflict, "act", context)
         };
+        if letter.purged {
+            return conflict(&format!("it was {} and then purged", letter.state));
+        }
         let allowed =
             if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
         if !allowed {
             return conflict(&format!("it is {}", letter.state));
         }
+        if act == Act::Release && self.body(letter.lid)?.payload_left_out {
+            return conflict("its payload was left out, so there is nothing to run");
+        }
         // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
-        if row.is_some_and(|row| row.is_leased(self.now) && letter.index <= row.head_index) {
+        if row.is_some_and(|row| row.is_in_work(letter, self.now)) {
             return conflict("somebody is working on its sequence");
         }
         Ok(())
@@ -82,7 +88,7 @@ impl Queue<'_> {
 
     /// Brings an evicted letter back to its old place, and opens its sequence if that was closed in the meantime.
     fn restore(&mut self, letter: &Found, sequence: &SequenceId, row: Option<SequenceRow>) -> Work<()> {
-        self.count(Some(letter.state), LetterState::Dead);
+        self.count(Some(letter.standing()), Some((letter.gid, LetterState::Dead)))?;
         match row {
             Some(mut row) => {
                 let index = self.free_index(row.sid, letter.index)?;
@@ -92,7 +98,7 @@ impl Queue<'_> {
                 self.mark_opened(row.sid)
             }
             None => {
-                let sid = self.open_sequence(sequence, letter.index, None)?;
+                let sid = self.open_sequence(sequence, letter.index, None, letter.gid)?;
                 self.reopen(letter, sid, letter.index)
             }
         }
@@ -100,7 +106,8 @@ impl Queue<'_> {
 
     fn reopen(&self, letter: &Found, sid: i64, index: i64) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5 WHERE lid = ?1",
+            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5, closed_at = NULL
+             WHERE lid = ?1",
         )?;
         update.execute([letter.lid, sid, index, LetterState::Dead as i64, self.now])?;
         Ok(())
@@ -147,7 +154,7 @@ impl Queue<'_> {
             ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
         let rows = select
-            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(10)?, SequenceRow::read(row)?)))?;
+            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(13)?, SequenceRow::read(row)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 

@@ -123,8 +123,8 @@ impl Queue<'_> {
     fn put(&mut self, letter: Letter, placement: Placement, again: bool, limits: &Limits) -> Work<Placed> {
         if placement == Placement::Closed {
             self.write_closed(&letter)?;
-            let index = self.next_index();
-            self.keep(letter, None, index)?;
+            let (index, gid) = (self.next_index(), self.arrive(&letter)?);
+            self.keep(letter, None, index, gid)?;
             return Ok(Placed::Closed);
         }
         let row = self.sequence(&letter.sequence)?;
@@ -139,22 +139,23 @@ impl Queue<'_> {
         }
         let Some(mut row) = row else {
             let (index, due) = (self.next_index(), letter.due_at.map(nanos));
-            let due = due_of(letter.state, due, self.now);
-            let sid = self.open_sequence(&letter.sequence, index, due)?;
-            self.keep(letter, Some(sid), index)?;
+            let (due, gid) = (due_of(letter.state, due, self.now), self.arrive(&letter)?);
+            let sid = self.open_sequence(&letter.sequence, index, due, gid)?;
+            self.keep(letter, Some(sid), index, gid)?;
             return Ok(Placed::Opened);
         };
         let earlier = if again { self.earlier_place(&row, &letter)? } else { None };
+        let gid = self.arrive(&letter)?;
         match earlier {
             Some(index) => {
-                self.keep(letter, Some(row.sid), index)?;
+                self.keep(letter, Some(row.sid), index, gid)?;
                 row.count += 1;
                 self.refresh(&mut row)?;
             }
             None => {
                 let index = self.next_index();
-                self.keep(letter, Some(row.sid), index)?;
-                self.count_one_more(row.sid)?;
+                self.keep(letter, Some(row.sid), index, gid)?;
+                self.count_one_more(&row)?;
             }
         }
         Ok(Placed::Appended)
@@ -165,13 +166,13 @@ impl Queue<'_> {
         self.facts.index
     }
 
-    /// Stores a new letter with its index and its times.
-    fn keep(&mut self, mut letter: Letter, sid: Option<i64>, index: i64) -> Work<()> {
+    /// Stores a new letter of this group with its index and its times.
+    fn keep(&mut self, mut letter: Letter, sid: Option<i64>, index: i64, gid: Option<i64>) -> Work<()> {
         letter.index = unsigned(index)?;
         letter.enqueued_at = time(self.now);
         letter.last_touched_at = letter.enqueued_at;
-        self.count(None, letter.state);
-        insert_letter(self.connection, self.facts.qid, sid, letter)
+        self.count(None, Some((gid, letter.state)))?;
+        insert_letter(self.connection, self.facts.qid, sid, gid, letter)
     }
 
     /// The place of a message before later ones of its partition; `None` when there are none in its sequence.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lazaret_core::letter::{AttemptRecord, LetterId};
-use lazaret_core::store::{Actor, Claim, ErrorKind, Lease, Requeue, Settled, Settlement};
+use lazaret_core::store::{Actor, Claim, ErrorKind, Lease, Outcome, Requeue, Settled, Settlement};
 use lazaret_core::{LetterState, SequenceId};
 use rusqlite::params;
 
@@ -20,7 +20,7 @@ impl Queue<'_> {
         ))?;
         let due: rusqlite::Result<Vec<SequenceRow>> =
             select.query_map([self.facts.qid, self.now, rows_of(limit)], SequenceRow::read)?.collect();
-        due?.into_iter().map(|row| self.take(row, owner, lease, false)).collect()
+        due?.into_iter().map(|row| self.take(row, owner, lease, false, None)).collect()
     }
 
     /// Gives back the sequences whose lease has ended and whose head is due, so that they are ordered by their due
@@ -28,7 +28,7 @@ impl Queue<'_> {
     fn end_expired_leases(&self) -> Work<()> {
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET lease_owner = NULL, lease_fence = NULL, lease_until = NULL, lease_replay = NULL,
-             due = head_due, busy = NULL WHERE qid = ?1 AND busy <= ?2",
+             lease_operation = NULL, due = head_due, busy = NULL WHERE qid = ?1 AND busy <= ?2",
         )?;
         update.execute([self.facts.qid, self.now])?;
         Ok(())
@@ -41,16 +41,34 @@ impl Queue<'_> {
         lease: Duration,
     ) -> Work<Option<Claim>> {
         match self.sequence(sequence)? {
-            Some(row) if !row.is_leased(self.now) => self.take(row, owner, lease, true).map(Some),
+            Some(row) if !row.is_leased(self.now) => self.take(row, owner, lease, true, None).map(Some),
             _ => Ok(None),
         }
     }
 
+    /// Leases an open sequence to somebody for one turn of an operation.
+    pub(crate) fn claim_turn(
+        &mut self,
+        row: SequenceRow,
+        owner: &str,
+        lease: Duration,
+        operation: i64,
+    ) -> Work<Claim> {
+        self.take(row, owner, lease, true, Some(operation))
+    }
+
     /// Leases an open sequence to somebody, under a fence that was never given before.
-    fn take(&mut self, mut row: SequenceRow, owner: &str, lease: Duration, replay: bool) -> Work<Claim> {
+    fn take(
+        &mut self,
+        mut row: SequenceRow,
+        owner: &str,
+        lease: Duration,
+        replay: bool,
+        operation: Option<i64>,
+    ) -> Work<Claim> {
         self.facts.fence += 1;
         let (fence, until) = (self.facts.fence, later(self.now, lease));
-        row.lease = Some(LeaseRow { owner: owner.to_owned(), fence, until, replay });
+        row.lease = Some(LeaseRow { owner: owner.to_owned(), fence, until, replay, operation });
         self.write_lease(&row)?;
         let head = self.head(row.sid)?;
         let head = head.ok_or_else(|| Fault::Corrupt(format!("{} is open without a letter", row.name)))?;
@@ -103,20 +121,30 @@ impl Queue<'_> {
         let Some(mut row) = self.sequence(&lease.sequence)? else {
             return Ok(());
         };
-        if row.lease.as_ref().is_some_and(|held| u64::try_from(held.fence) == Ok(lease.fence)) {
-            row.lease = None;
+        if let Some(held) = row.lease.take_if(|held| u64::try_from(held.fence) == Ok(lease.fence)) {
             self.write_lease(&row)?;
+            if let (Some(operation), Some(head)) = (held.operation, self.head(row.sid)?) {
+                self.give_back_item(operation, head.id)?;
+            }
         }
         Ok(())
     }
 
     pub(crate) fn settle(&mut self, lease: &Lease, id: LetterId, settlement: Settlement) -> Work<Settled> {
-        let row = self.leased(lease, "settle")?;
+        let mut row = self.leased(lease, "settle")?;
         let head = self.head(row.sid)?.filter(|head| head.id == id_bytes(id));
         let Some(head) = head else {
             let context = format!("letter {id} is not the head of {}", lease.sequence);
             return Self::refuse(ErrorKind::NotFound, "settle", context);
         };
+        if let Some(operation) = row.lease.as_ref().and_then(|held| held.operation) {
+            let outcome = match &settlement {
+                Settlement::Requeue(_) => Outcome::FailedAgain,
+                Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
+            };
+            let goes_on = self.settle_item(operation, head.id, outcome)?;
+            row.reserved = goes_on.then_some(operation);
+        }
         match settlement {
             Settlement::Requeue(requeue) => self.requeue(row, &head, id, *requeue),
             Settlement::Resolve(attempt) => {
@@ -152,7 +180,9 @@ impl Queue<'_> {
         let next = self.head(row.sid)?;
         let replay = row.lease.as_ref().is_some_and(|lease| lease.replay);
         let may_run = next.as_ref().and_then(Found::due).is_some_and(|due| due <= self.now) && !row.paused;
-        if !replay && !may_run {
+        // In an operation each letter has a turn of its own.
+        let is_turn = row.lease.as_ref().is_some_and(|lease| lease.operation.is_some());
+        if is_turn || (!replay && !may_run) {
             row.lease = None;
         }
         self.write_row(&mut row, next.as_ref())?;
@@ -163,7 +193,7 @@ impl Queue<'_> {
         }
     }
 
-    fn body(&self, lid: i64) -> Work<Body> {
+    pub(crate) fn body(&self, lid: i64) -> Work<Body> {
         let mut select = self.connection.prepare_cached("SELECT body FROM letters WHERE lid = ?1")?;
         let body = super::first(select.query([lid])?, |row| {
             Body::decode(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)
@@ -208,11 +238,15 @@ impl Queue<'_> {
         if let Some(attempt) = requeue.attempt {
             body.record(attempt);
         }
-        self.count(Some(head.state), requeue.state);
+        let gid = match failed_at {
+            Some(at) => self.failed_again(head, body.cause.as_ref(), at)?,
+            None => head.gid,
+        };
+        self.count(Some(head.standing()), Some((gid, requeue.state)))?;
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = coalesce(first_failed_at, ?9),
-             last_failed_at = coalesce(?9, last_failed_at), body = ?10 WHERE lid = ?1",
+             last_failed_at = coalesce(?9, last_failed_at), body = ?10, gid = ?11, reason = ?12 WHERE lid = ?1",
         )?;
         update.execute(params![
             head.lid,
@@ -225,6 +259,8 @@ impl Queue<'_> {
             requeue.poison,
             failed_at,
             body.encode()?,
+            gid,
+            body.reason(),
         ])?;
         row.lease = None;
         self.refresh(&mut row)?;

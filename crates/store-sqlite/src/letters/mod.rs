@@ -1,12 +1,16 @@
 //! One queue inside a transaction: its sequence rows, and what every change to a letter has to keep in line.
 //!
-//! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, and
-//! [`listing`] answers questions. Nothing here walks over all letters.
+//! [`intake`] takes letters in, [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`lifecycle`]
+//! sees letters out, [`groups`] counts them by their cause, and [`listing`] answers questions. Nothing of it walks over
+//! all letters; [`query`], which finds letters by what is known of them, looks at a bounded number of them at a time.
 
 mod acts;
+pub(crate) mod groups;
 mod intake;
 mod leases;
+pub(crate) mod lifecycle;
 pub(crate) mod listing;
+pub(crate) mod query;
 
 use std::sync::Arc;
 
@@ -18,6 +22,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::error::{Fault, Work};
 use crate::facts::{Facts, QueueFacts};
 use crate::rows::{self, id_bytes, read_letter, select_letter};
+use groups::Blocked;
 
 /// A queue on which a request works. Its numbers count once the request has succeeded.
 pub(crate) struct Queue<'a> {
@@ -33,11 +38,15 @@ pub(crate) struct SequenceRow {
     sid: i64,
     name: SequenceId,
     count: i64,
-    head_index: i64,
+    pub(crate) head_index: i64,
     /// When the head may run by itself; `None` when it may not.
     head_due: Option<i64>,
-    paused: bool,
+    pub(crate) paused: bool,
     lease: Option<LeaseRow>,
+    /// What of it the group of its head has counted.
+    counted: Option<Blocked>,
+    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    reserved: Option<i64>,
 }
 
 struct LeaseRow {
@@ -46,23 +55,32 @@ struct LeaseRow {
     until: i64,
     /// Whether it was taken by `claim`: a replay runs letters in any state.
     replay: bool,
+    /// The operation for which it was taken.
+    operation: Option<i64>,
 }
 
 /// What a decision about a letter needs to know of it.
-struct Found {
-    lid: i64,
+pub(crate) struct Found {
+    pub(crate) lid: i64,
     id: [u8; 16],
-    index: i64,
-    state: LetterState,
+    pub(crate) index: i64,
+    pub(crate) state: LetterState,
     due_at: Option<i64>,
     enqueued_at: i64,
     touched_at: i64,
+    /// Its group, if it has a cause.
+    gid: Option<i64>,
+    /// Whether only its trace is left.
+    purged: bool,
 }
 
 /// A query for what [`Found::read`] expects.
 macro_rules! select_found {
     ($rest:literal) => {
-        concat!("SELECT lid, id, idx, state, due_at, enqueued_at, touched_at ", $rest)
+        concat!(
+            "SELECT lid, id, idx, state, due_at, enqueued_at, touched_at, gid, sid IS NULL AND closed_at IS NULL ",
+            $rest
+        )
     };
 }
 use select_found;
@@ -77,6 +95,8 @@ impl Found {
             due_at: row.get(4)?,
             enqueued_at: row.get(5)?,
             touched_at: row.get(6)?,
+            gid: row.get(7)?,
+            purged: row.get(8)?,
         })
     }
 
@@ -100,7 +120,8 @@ fn due_of(state: LetterState, due_at: Option<i64>, enqueued_at: i64) -> Option<i
 macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
-            "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay ",
+            "SELECT sid, name, count, head_idx, head_due, paused, lease_owner, lease_fence, lease_until, lease_replay, \
+             lease_operation, head_gid, reserved ",
             $rest
         )
     };
@@ -110,29 +131,47 @@ use select_sequence;
 impl SequenceRow {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         let lease = match row.get(7)? {
-            Some(fence) => {
-                Some(LeaseRow { owner: row.get(6)?, fence, until: row.get(8)?, replay: row.get(9)? })
-            }
+            Some(fence) => Some(LeaseRow {
+                owner: row.get(6)?,
+                fence,
+                until: row.get(8)?,
+                replay: row.get(9)?,
+                operation: row.get(10)?,
+            }),
             None => None,
         };
+        let (count, head_gid): (i64, Option<i64>) = (row.get(2)?, row.get(11)?);
         Ok(Self {
             sid: row.get(0)?,
             name: SequenceId::new(row.get::<_, Arc<str>>(1)?),
-            count: row.get(2)?,
+            count,
             head_index: row.get(3)?,
             head_due: row.get(4)?,
             paused: row.get(5)?,
             lease,
+            counted: head_gid.map(|gid| (gid, count - 1)),
+            reserved: row.get(12)?,
         })
     }
 
-    fn is_leased(&self, now: i64) -> bool {
+    pub(crate) fn is_leased(&self, now: i64) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.until > now)
+    }
+
+    /// Whether somebody works on a letter: it is at or before the head, so a change to it is not theirs any more.
+    fn is_in_work(&self, letter: &Found, now: i64) -> bool {
+        self.is_leased(now) && letter.index <= self.head_index
+    }
+
+    /// The operation for which the row is leased now.
+    pub(crate) fn operation(&self, now: i64) -> Option<i64> {
+        self.lease.as_ref().filter(|lease| lease.until > now)?.operation
     }
 
     /// Under which times the row stands in the indexes for the scheduler.
     fn keys(&self) -> (Option<i64>, Option<i64>) {
-        match (self.head_due.filter(|_| !self.paused), &self.lease) {
+        let may_run = !self.paused && self.reserved.is_none();
+        match (self.head_due.filter(|_| may_run), &self.lease) {
             (Some(due), Some(lease)) => (None, Some(due.max(lease.until))),
             (due, _) => (due, None),
         }
@@ -140,7 +179,10 @@ impl SequenceRow {
 }
 
 /// The first row of a query, read by a function that may find it corrupt.
-fn first<T>(mut rows: rusqlite::Rows<'_>, read: impl FnOnce(&Row<'_>) -> Work<T>) -> Work<Option<T>> {
+pub(crate) fn first<T>(
+    mut rows: rusqlite::Rows<'_>,
+    read: impl FnOnce(&Row<'_>) -> Work<T>,
+) -> Work<Option<T>> {
     rows.next()?.map(read).transpose()
 }
 
@@ -150,7 +192,7 @@ impl Queue<'_> {
     }
 
     /// The row of a sequence, if it is open.
-    fn sequence(&self, name: &SequenceId) -> Work<Option<SequenceRow>> {
+    pub(crate) fn sequence(&self, name: &SequenceId) -> Work<Option<SequenceRow>> {
         let mut select = self
             .connection
             .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND name = ?2"))?;
@@ -159,13 +201,20 @@ impl Queue<'_> {
     }
 
     /// Opens a sequence for a letter that is about to be stored as its head, and gives its number.
-    fn open_sequence(&mut self, name: &SequenceId, index: i64, head_due: Option<i64>) -> Work<i64> {
+    fn open_sequence(
+        &mut self,
+        name: &SequenceId,
+        index: i64,
+        head_due: Option<i64>,
+        head_gid: Option<i64>,
+    ) -> Work<i64> {
+        self.count_blocked(None, head_gid.map(|gid| (gid, 0)))?;
         self.facts.revision += 1;
         self.facts.sequences += 1;
         let paused = self.facts.has_pauses && self.is_paused(name)?;
         let mut insert = self.connection.prepare_cached(
-            "INSERT INTO sequences (qid, name, count, head_idx, head_due, touched, revision, paused, due)
-             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8)",
+            "INSERT INTO sequences (qid, name, count, head_idx, head_due, touched, revision, paused, due, head_gid)
+             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?;
         insert.execute(params![
             self.facts.qid,
@@ -176,6 +225,7 @@ impl Queue<'_> {
             self.facts.revision,
             paused,
             head_due.filter(|_| !paused),
+            head_gid,
         ])?;
         Ok(self.connection.last_insert_rowid())
     }
@@ -188,11 +238,11 @@ impl Queue<'_> {
     }
 
     /// Says that one more letter stands behind the others of a sequence.
-    fn count_one_more(&self, sid: i64) -> Work<()> {
+    fn count_one_more(&mut self, row: &SequenceRow) -> Work<()> {
         let mut update =
             self.connection.prepare_cached("UPDATE sequences SET count = count + 1 WHERE sid = ?1")?;
-        update.execute([sid])?;
-        Ok(())
+        update.execute([row.sid])?;
+        self.count_blocked(row.counted, row.counted.map(|(gid, behind)| (gid, behind + 1)))
     }
 
     /// Gives an open sequence a new revision.
@@ -220,6 +270,9 @@ impl Queue<'_> {
 
     /// As [`refresh`](Self::refresh), for who knows the head.
     fn write_row(&mut self, row: &mut SequenceRow, head: Option<&Found>) -> Work<()> {
+        let blocked = head.and_then(|head| row.blocked(head));
+        self.count_blocked(row.counted, blocked)?;
+        row.counted = blocked;
         let Some(head) = head else {
             self.connection.prepare_cached("DELETE FROM sequences WHERE sid = ?1")?.execute([row.sid])?;
             self.facts.sequences -= 1;
@@ -230,7 +283,8 @@ impl Queue<'_> {
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
-             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, due = ?10, busy = ?11 WHERE sid = ?1",
+             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
+             head_gid = ?13, reserved = ?14 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -242,8 +296,11 @@ impl Queue<'_> {
             lease.map(|lease| lease.fence),
             lease.map(|lease| lease.until),
             lease.map(|lease| lease.replay),
+            lease.and_then(|lease| lease.operation),
             due,
             busy,
+            head.gid,
+            row.reserved,
         ])?;
         Ok(())
     }
@@ -253,8 +310,8 @@ impl Queue<'_> {
         let (due, busy) = row.keys();
         let lease = row.lease.as_ref();
         let mut update = self.connection.prepare_cached(
-            "UPDATE sequences SET lease_owner = ?2, lease_fence = ?3, lease_until = ?4, lease_replay = ?5, due = ?6,
-             busy = ?7 WHERE sid = ?1",
+            "UPDATE sequences SET lease_owner = ?2, lease_fence = ?3, lease_until = ?4, lease_replay = ?5,
+             lease_operation = ?6, due = ?7, busy = ?8 WHERE sid = ?1",
         )?;
         update.execute(params![
             row.sid,
@@ -262,6 +319,7 @@ impl Queue<'_> {
             lease.map(|lease| lease.fence),
             lease.map(|lease| lease.until),
             lease.map(|lease| lease.replay),
+            lease.and_then(|lease| lease.operation),
             due,
             busy,
         ])?;
@@ -276,17 +334,9 @@ impl Queue<'_> {
         first(rows, |row| rows::state(row.get(0)?))
     }
 
-    /// Counts a letter that has changed from one state to another.
-    fn count(&mut self, before: Option<LetterState>, after: LetterState) {
-        if let Some(before) = before {
-            self.facts.by_state[before as usize] -= 1;
-        }
-        self.facts.by_state[after as usize] += 1;
-    }
-
     /// Moves an open letter to another open state and touches it.
     fn set_state(&mut self, letter: &Found, state: LetterState, due_at: Option<i64>) -> Work<()> {
-        self.count(Some(letter.state), state);
+        self.count(Some(letter.standing()), Some((letter.gid, state)))?;
         let mut update = self
             .connection
             .prepare_cached("UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4 WHERE lid = ?1")?;
@@ -296,10 +346,10 @@ impl Queue<'_> {
 
     /// Closes an open letter and takes it out of its row. The row may be empty after it: refresh.
     fn close(&mut self, row: &mut SequenceRow, letter: &Found, state: LetterState) -> Work<()> {
-        self.count(Some(letter.state), state);
+        self.count(Some(letter.standing()), Some((letter.gid, state)))?;
         row.count -= 1;
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3 WHERE lid = ?1",
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3 WHERE lid = ?1",
         )?;
         update.execute(params![letter.lid, state as i64, self.now])?;
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
-use lazaret_core::store::{Act, Actor, LetterStore, PauseScope, Store};
+use lazaret_core::store::{Act, Actor, PauseScope, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, Handle};
 use tokio::task::JoinHandle;
@@ -261,7 +261,7 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
         let Some(replayer) = handle.replayer(world.queues[component].component()) else { continue };
         // Whatever fails here fails for a reason that the operator would see and live with.
         match deed {
-            0..=3 => act(&world, component, &mut random, &by).await,
+            0..=3 => act(&world, component, &mut random, &by),
             4 => drop(bounded(&dead, replayer.process_any()).await),
             5 => drop(bounded(&dead, replayer.process_all("op")).await),
             6 | 7 => {
@@ -294,16 +294,16 @@ async fn bounded<T>(dead: &CancellationToken, work: impl Future<Output = T>) -> 
     }
 }
 
-async fn act(world: &Arc<World>, component: usize, random: &mut Random, by: &Actor) {
+fn act(world: &Arc<World>, component: usize, random: &mut Random, by: &Actor) {
     let queue = &world.queues[component];
-    let Ok(page) = world.store.heads(queue, None, 50).await else { return };
+    let Ok(page) = world.ask(world.store.heads(queue, None, 50)) else { return };
     if page.heads.is_empty() {
         return;
     }
     let head = random.pick(&page.heads);
     let act =
         *random.pick(&[Act::Evict, Act::Park, Act::Release, Act::Release, Act::Resolve, Act::Quarantine]);
-    let done = world.store.act(queue, head.id, act, by).await.is_ok();
+    let done = world.ask(world.store.act(queue, head.id, act, by)).is_ok();
     world.trace(|| {
         format!("operator: {} {} {}", act.as_str(), head.message.id, if done { "done" } else { "refused" })
     });

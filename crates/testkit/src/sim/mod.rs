@@ -11,9 +11,11 @@
 //! ```
 
 mod chaos;
+mod command;
 mod plan;
 mod random;
 mod tap;
+mod wait;
 mod wire;
 mod world;
 
@@ -22,10 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazaret_core::store::{Act, Actor, LetterStore, PauseScope};
-use lazaret_core::{ConsumerName, LetterState};
+use lazaret_core::store::{Act, Actor, PauseScope, Store};
+use lazaret_core::{Clock, ConsumerName, LetterState};
+use lazaret_memory::MemoryStore;
 
 use chaos::{Born, Handles, Nursery};
+pub use command::command;
 use plan::Plan;
 use random::Random;
 use world::{CONSUMER, World};
@@ -99,23 +103,40 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs one seed. Panics of simulated handlers are kept from the terminal.
+/// Runs one seed on a store in memory. Panics of simulated handlers are kept from the terminal.
 pub fn run(seed: u64, mutation: Option<Mutation>) -> Report {
+    run_on(seed, mutation, |clock| {
+        let store = MemoryStore::new(clock);
+        if mutation == Some(Mutation::ForgetFences) {
+            store.forget_fences();
+        }
+        Arc::new(store)
+    })
+}
+
+/// Runs one seed on another store, which must go by the clock it is given. It may have threads of its own: nothing else
+/// happens while it works. [`Mutation::ForgetFences`] is the store's and so does nothing here.
+pub fn run_on(
+    seed: u64,
+    mutation: Option<Mutation>,
+    store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
+) -> Report {
     quiet_panics();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O can always be built");
-    runtime.block_on(live(seed, mutation))
+    runtime.block_on(live(seed, mutation, store))
 }
 
-async fn live(seed: u64, mutation: Option<Mutation>) -> Report {
-    let world = Arc::new(World::new(Plan::draw(seed)));
+async fn live(
+    seed: u64,
+    mutation: Option<Mutation>,
+    store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
+) -> Report {
+    let world = Arc::new(World::new(Plan::draw(seed), store));
     world.trace(|| format!("{:?}", world.plan));
-    if mutation == Some(Mutation::ForgetFences) {
-        world.store.forget_fences();
-    }
     let nursery = Arc::new(Nursery::new(&world, mutation));
     let handles = Arc::new(Handles::default());
     let over = Arc::new(AtomicBool::new(false));
@@ -168,7 +189,7 @@ async fn come_to_rest(world: &Arc<World>, nursery: &Arc<Nursery>) {
     let resting = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            for pause in world.store.pauses(&ConsumerName::from(CONSUMER)).await.unwrap_or_default() {
+            for pause in world.ask(world.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default() {
                 world.trace(|| format!("operator lifts the pause of {}", pause.scope));
                 let _ = handle.resume(&pause.scope, &by).await;
             }
@@ -195,7 +216,7 @@ async fn is_at_rest(world: &World, born: &Born) -> bool {
         }
     }
     for queue in &world.queues {
-        if world.store.next_due(queue).await.unwrap_or_default().is_some() {
+        if world.ask(world.store.next_due(queue)).unwrap_or_default().is_some() {
             return born.is_over();
         }
     }
@@ -209,9 +230,9 @@ async fn make_room(world: &World, by: &Actor) {
         return;
     }
     for (component, queue) in world.queues.iter().enumerate() {
-        let Ok(page) = world.store.heads(queue, None, 1).await else { continue };
+        let Ok(page) = world.ask(world.store.heads(queue, None, 1)) else { continue };
         for head in page.heads.iter().filter(|head| !head.state.is_automatic()) {
-            if world.store.act(queue, head.id, Act::Evict, by).await.is_ok() {
+            if world.ask(world.store.act(queue, head.id, Act::Evict, by)).is_ok() {
                 world.trace(|| format!("operator: evict {} to make room", head.message.id));
                 world.acted(component, &head.message.id, true, false);
             }
@@ -226,12 +247,12 @@ async fn what_is_left(world: &World, handle: &lazaret_engine::Handle) -> String 
         left.push_str(&format!("partition {partition} committed {committed:?} of {last:?}; "));
     }
     for queue in &world.queues {
-        let counts = world.store.counts(queue).await.unwrap_or_default();
-        let due = world.store.next_due(queue).await.unwrap_or_default();
+        let counts = world.ask(world.store.counts(queue)).unwrap_or_default();
+        let due = world.ask(world.store.next_due(queue)).unwrap_or_default();
         let (retrying, waiting) = (counts.of(LetterState::Retrying), counts.of(LetterState::Waiting));
         left.push_str(&format!("{queue}: {retrying} retrying, {waiting} waiting, next due {due:?}; "));
     }
-    let paused = world.store.pauses(&ConsumerName::from(CONSUMER)).await.unwrap_or_default();
+    let paused = world.ask(world.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default();
     let paused = paused.iter().filter(|pause| pause.scope != PauseScope::Replay).count();
     let (held, breaker, stats) = (handle.pauses().len(), handle.breaker(), handle.stats());
     left.push_str(&format!("{paused} pauses; the engine: {held} pauses, breaker {breaker:?}, {stats:?}"));

@@ -1,6 +1,9 @@
 //! The way between one life of an engine and the store: requests and answers get lost or come late, the store goes
 //! away, and the engine may die at any call.
 
+mod operations;
+mod triage;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +12,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
-    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Store,
     StoreError,
 };
 use lazaret_core::{
     ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
 };
-use lazaret_memory::MemoryStore;
 
 use super::plan::Faults;
 use super::random::Random;
@@ -27,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// The store as one life sees it.
 pub(crate) struct Wire {
     world: Arc<World>,
-    store: MemoryStore,
+    store: Arc<dyn Store>,
     life: Life,
     faults: Faults,
     crash_points: u64,
@@ -118,10 +120,10 @@ impl Wire {
             return unavailable("outage");
         }
         let answer = match self.mishap(may_be_late) {
-            Mishap::None => effect.await,
+            Mishap::None => self.world.ask(effect),
             Mishap::LostRequest => unavailable("refused"),
             Mishap::LostAnswer => {
-                let _ = effect.await;
+                let _ = self.world.ask(effect);
                 tokio::time::sleep(PATIENCE).await;
                 unknown()
             }
@@ -130,7 +132,7 @@ impl Wire {
                 let world = self.world.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
-                    let answer = effect.await;
+                    let answer = world.ask(effect);
                     world.trace(|| {
                         format!(
                             "a late {operation} arrives: {}",
@@ -156,6 +158,7 @@ macro_rules! send {
         $self.call(stringify!($method), $late, async move { store.$method($(&$arg),*).await }).await
     }};
 }
+use send;
 
 #[async_trait]
 impl LetterStore for Wire {
@@ -254,7 +257,7 @@ impl LetterStore for Wire {
     }
 
     async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
-        self.store.get(queue, letter).await
+        self.world.ask(self.store.get(queue, letter))
     }
 
     async fn sequence(
@@ -264,7 +267,7 @@ impl LetterStore for Wire {
         from: u64,
         limit: usize,
     ) -> Result<Vec<Letter>> {
-        self.store.sequence(queue, sequence, from, limit).await
+        self.world.ask(self.store.sequence(queue, sequence, from, limit))
     }
 
     async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
@@ -305,6 +308,6 @@ impl LetterStore for Wire {
 #[async_trait]
 impl Audit for Wire {
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
-        self.store.audit(after, limit).await
+        self.world.ask(self.store.audit(after, limit))
     }
 }

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::policy::Strategy;
-use lazaret_core::store::LetterStore;
+use lazaret_core::store::Store;
 use lazaret_core::{Clock, Letter, LetterState, Message, MessageId, QueueName, SequenceId, Timestamp};
-use lazaret_memory::{MemberId, MemoryLog, MemoryStore};
+use lazaret_memory::{MemberId, MemoryLog};
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{Plan, Script};
-use crate::TokioClock;
+use super::wait;
+use crate::{ManualClock, TokioClock};
 
 /// The name of the simulated consumer.
 pub(crate) const CONSUMER: &str = "sim";
@@ -24,7 +25,9 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) clock: TokioClock,
     pub(crate) log: MemoryLog,
-    pub(crate) store: MemoryStore,
+    pub(crate) store: Arc<dyn Store>,
+    /// What the store takes for the time.
+    store_clock: ManualClock,
     pub(crate) queues: Vec<QueueName>,
     ledger: Mutex<Ledger>,
 }
@@ -106,18 +109,29 @@ pub(crate) struct Attempt {
 }
 
 impl World {
-    pub(crate) fn new(plan: Plan) -> Self {
-        let clock = TokioClock::new();
+    /// A world on the store that is made with this clock.
+    pub(crate) fn new(plan: Plan, store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) -> Self {
+        let (clock, store_clock) = (TokioClock::new(), ManualClock::new());
         let log = MemoryLog::new("stream", plan.partitions);
         let names = ["one", "two"];
         Self {
-            store: MemoryStore::new(Arc::new(clock.clone())),
+            store: store(Arc::new(store_clock.clone())),
+            store_clock,
             queues: names[..plan.components].iter().map(|name| QueueName::of(CONSUMER, name)).collect(),
             log,
             clock,
             plan,
             ledger: Mutex::default(),
         }
+    }
+
+    /// Has the store do something, and holds up the whole world until it is done.
+    ///
+    /// A store with threads of its own takes real time. Virtual time would run on meanwhile, and which call comes first
+    /// would be left to chance; so nobody else runs. Such threads know nothing of virtual time either: they are shown it.
+    pub(crate) fn ask<T>(&self, call: impl Future<Output = T>) -> T {
+        self.store_clock.set(self.clock.now());
+        wait::for_the(call)
     }
 
     /// Puts a message into the log.
@@ -337,7 +351,7 @@ impl World {
         }
         let queue = &self.queues[component];
         let ids: Vec<MessageId> = earlier.iter().map(|(id, _)| id.clone()).collect();
-        let states = self.store.lookup(queue, &ids).await.unwrap_or_default();
+        let states = self.ask(self.store.lookup(queue, &ids)).unwrap_or_default();
         for ((id, settled), state) in earlier.iter().zip(states) {
             match state {
                 Some(state) if state.is_open() => {
@@ -399,7 +413,7 @@ impl World {
             return;
         }
         let id = [message.id.clone()];
-        let found = self.store.lookup(&self.queues[component], &id).await.unwrap_or_default();
+        let found = self.ask(self.store.lookup(&self.queues[component], &id)).unwrap_or_default();
         if let Some(Some(state)) = found.first() {
             self.violated("I8", &format!("{} is handled live and has a letter that is {state}", message.id));
         }
@@ -440,7 +454,7 @@ impl World {
 
     async fn check_letters(&self, what: &str, messages: Vec<(usize, MessageId)>) {
         for (component, id) in messages {
-            let found = self.store.lookup(&self.queues[component], std::slice::from_ref(&id)).await;
+            let found = self.ask(self.store.lookup(&self.queues[component], std::slice::from_ref(&id)));
             if !matches!(found.unwrap_or_default().first(), Some(Some(_))) {
                 self.violated("I1", &format!("{id} was {what} and is not settled in component {component}"));
             }
@@ -481,7 +495,7 @@ impl World {
         for component in 0..self.queues.len() {
             let queue = &self.queues[component];
             let names: Vec<MessageId> = ids.iter().map(|(id, _, _)| id.clone()).collect();
-            let states = self.store.lookup(queue, &names).await.unwrap_or_default();
+            let states = self.ask(self.store.lookup(queue, &names)).unwrap_or_default();
             let healthy = |sequence: &SequenceId| {
                 let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
                 others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())

@@ -3,7 +3,8 @@
 //! Each case is a function that takes a fresh bed (a backend, a clock, helpers) and panics when a promise is broken.
 //! The macros make one `#[tokio::test]` per case: [`store_test_suite!`](crate::store_test_suite),
 //! [`checkpoints_test_suite!`](crate::checkpoints_test_suite), [`locks_test_suite!`](crate::locks_test_suite),
-//! [`inbox_test_suite!`](crate::inbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
+//! [`inbox_test_suite!`](crate::inbox_test_suite), [`find_test_suite!`](crate::find_test_suite) and
+//! [`source_test_suite!`](crate::source_test_suite).
 //!
 //! A case whose name begins with a letter and a number comes from the catalogues that Lazaret was built from: `q` and
 //! `x` from Axon's sequenced dead-letter queue and the holes in its suite, `h`, `i` and `k` from its component,
@@ -16,7 +17,9 @@ pub mod checkpoints;
 pub mod inbox;
 pub mod letters;
 pub mod locks;
+pub mod operations;
 pub mod source;
+pub mod triage;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -109,8 +112,14 @@ mod tests {
     fn every_case_stands_in_a_list() {
         let lists =
             [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
-        let lists =
-            [lists.concat(), include_str!("inbox.rs").into(), include_str!("source.rs").into()].concat();
+        let lists = [
+            &lists.concat(),
+            include_str!("triage/find.rs"),
+            include_str!("inbox.rs"),
+            include_str!("source.rs"),
+            include_str!("triage/find.rs"),
+        ]
+        .concat();
         let files = [
             include_str!("letters/queue.rs"),
             include_str!("letters/holes.rs"),
@@ -122,10 +131,21 @@ mod tests {
             include_str!("letters/crowds.rs"),
             include_str!("letters/acts.rs"),
             include_str!("letters/listing.rs"),
+            include_str!("triage/groups.rs"),
+            include_str!("triage/queues.rs"),
+            include_str!("triage/changes.rs"),
+            include_str!("triage/purge.rs"),
+            include_str!("triage/expiry.rs"),
+            include_str!("triage/payloads.rs"),
+            include_str!("operations/freezing.rs"),
+            include_str!("operations/commanding.rs"),
+            include_str!("operations/taking.rs"),
+            include_str!("operations/acting.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
             include_str!("inbox.rs"),
             include_str!("source.rs"),
+            include_str!("triage/find.rs"),
         ];
         let mut cases = 0;
         for file in files {

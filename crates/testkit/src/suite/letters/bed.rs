@@ -60,34 +60,34 @@ pub fn requeue_of(letter: &Letter) -> Requeue {
     }
 }
 
-pub(super) fn requeued(requeue: Requeue) -> Settlement {
+pub(in crate::suite) fn requeued(requeue: Requeue) -> Settlement {
     Settlement::Requeue(Box::new(requeue))
 }
 
 /// "It failed again and changed nothing."
-pub(super) fn fail_again(letter: &Letter) -> Settlement {
+pub(in crate::suite) fn fail_again(letter: &Letter) -> Settlement {
     requeued(requeue_of(letter))
 }
 
-pub(super) fn failure(message: &str) -> Failure {
+pub(in crate::suite) fn failure(message: &str) -> Failure {
     Failure::new(Reason::TIMEOUT, "HttpError", message)
 }
 
-pub(super) fn seq(text: &str) -> SequenceId {
+pub(in crate::suite) fn seq(text: &str) -> SequenceId {
     text.into()
 }
 
 /// The message ids of letters.
-pub(super) fn ids<'a>(letters: impl IntoIterator<Item = &'a Letter>) -> Vec<&'a str> {
+pub(in crate::suite) fn ids<'a>(letters: impl IntoIterator<Item = &'a Letter>) -> Vec<&'a str> {
     letters.into_iter().map(|letter| letter.message.id.as_str()).collect()
 }
 
-pub(super) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+pub(in crate::suite) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.expect_err("the store should have refused").kind()
 }
 
 /// How long the cases lease.
-pub(super) const LEASE: Duration = secs(30);
+pub(in crate::suite) const LEASE: Duration = secs(30);
 
 impl<S> Desk<S> {
     /// A desk for the store that `make` makes of a clock.
@@ -103,28 +103,28 @@ impl<S> Desk<S> {
         }
     }
 
-    pub(super) fn consumer(&self) -> ConsumerName {
+    pub(in crate::suite) fn consumer(&self) -> ConsumerName {
         self.queue.consumer().into()
     }
 
-    pub(super) fn partition(&self) -> Partition {
+    pub(in crate::suite) fn partition(&self) -> Partition {
         Partition::new("orders", 0)
     }
 
     /// A message of partition 0, behind all that were made before.
-    pub(super) fn message(&self, sequence: &str, id: &str) -> Message {
+    pub(in crate::suite) fn message(&self, sequence: &str, id: &str) -> Message {
         let offset = self.offset.fetch_add(1, Ordering::Relaxed);
         Message::new(id, "orders", Position::new(0, offset)).with_key(sequence.to_owned()).with_payload("{}")
     }
 
     /// A letter that waits.
-    pub(super) fn waiting(&self, sequence: &str, id: &str) -> Letter {
+    pub(in crate::suite) fn waiting(&self, sequence: &str, id: &str) -> Letter {
         let message = self.message(sequence, id).into();
         Letter::new(self.queue.clone(), seq(sequence), message, self.now())
     }
 
     /// A dead letter.
-    pub(super) fn dead(&self, sequence: &str, id: &str) -> Letter {
+    pub(in crate::suite) fn dead(&self, sequence: &str, id: &str) -> Letter {
         let mut letter = self.waiting(sequence, id);
         letter.state = LetterState::Dead;
         letter.cause = Some(failure("boom"));
@@ -135,7 +135,7 @@ impl<S> Desk<S> {
     }
 
     /// A letter that is to be retried after this time.
-    pub(super) fn retrying(&self, sequence: &str, id: &str, after: Duration) -> Letter {
+    pub(in crate::suite) fn retrying(&self, sequence: &str, id: &str, after: Duration) -> Letter {
         let mut letter = self.dead(sequence, id);
         letter.state = LetterState::Retrying;
         letter.attempts = 1;
@@ -143,19 +143,19 @@ impl<S> Desk<S> {
         letter
     }
 
-    pub(super) fn id_of(&self, message: &str) -> LetterId {
+    pub(in crate::suite) fn id_of(&self, message: &str) -> LetterId {
         LetterId::of(&self.queue, &MessageId::from(message))
     }
 
     /// A failed attempt that ended now.
-    pub(super) fn failed_attempt(&self, attempt: u32, message: &str) -> AttemptRecord {
+    pub(in crate::suite) fn failed_attempt(&self, attempt: u32, message: &str) -> AttemptRecord {
         let failure = Some(failure(message));
         AttemptRecord { attempt, kind: AttemptKind::Retry, at: self.now(), took: secs(1), failure }
     }
 }
 
 impl<S: Store> Desk<S> {
-    pub(super) async fn try_put(
+    pub(in crate::suite) async fn try_put(
         &self,
         letter: Letter,
         placement: Placement,
@@ -166,22 +166,22 @@ impl<S: Store> Desk<S> {
         self.store.hand_off(&queue, limits, items).await?.remove(0)
     }
 
-    pub(super) async fn put(&self, letter: Letter, placement: Placement) -> Placed {
+    pub(in crate::suite) async fn put(&self, letter: Letter, placement: Placement) -> Placed {
         self.try_put(letter, placement, &Limits::NONE).await.expect("there are no limits and no grants")
     }
 
     /// Opens a sequence, or appends to it, without limits.
-    pub(super) async fn open(&self, letter: Letter) -> Placed {
+    pub(in crate::suite) async fn open(&self, letter: Letter) -> Placed {
         self.put(letter, Placement::Open).await
     }
 
     /// Appends behind a sequence if it is open, without limits.
-    pub(super) async fn behind(&self, letter: Letter) -> Placed {
+    pub(in crate::suite) async fn behind(&self, letter: Letter) -> Placed {
         self.put(letter, Placement::Behind).await
     }
 
     /// Hands off a message under a grant.
-    pub(super) async fn under_grant(
+    pub(in crate::suite) async fn under_grant(
         &self,
         letter: Letter,
         placement: Placement,
@@ -193,13 +193,13 @@ impl<S: Store> Desk<S> {
     }
 
     /// Opens a sequence with one dead letter, or appends one, and gives it as it is stored.
-    pub(super) async fn enqueue(&self, sequence: &str, message: &str) -> Letter {
+    pub(in crate::suite) async fn enqueue(&self, sequence: &str, message: &str) -> Letter {
         self.open(self.dead(sequence, message)).await;
         self.get(message).await
     }
 
     /// Fills a sequence with dead letters `sequence-0`, `sequence-1`, ….
-    pub(super) async fn fill(&self, sequence: &str, count: usize) {
+    pub(in crate::suite) async fn fill(&self, sequence: &str, count: usize) {
         let items = (0..count).map(|n| HandOff {
             letter: self.dead(sequence, &format!("{sequence}-{n}")),
             placement: Placement::Open,
@@ -210,35 +210,35 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    pub(super) async fn get(&self, message: &str) -> Letter {
+    pub(in crate::suite) async fn get(&self, message: &str) -> Letter {
         let letter = self.store.get(&self.queue, self.id_of(message)).await.unwrap();
         letter.unwrap_or_else(|| panic!("message {message} has no letter"))
     }
 
-    pub(super) async fn state(&self, message: &str) -> LetterState {
+    pub(in crate::suite) async fn state(&self, message: &str) -> LetterState {
         self.get(message).await.state
     }
 
-    pub(super) async fn size(&self, sequence: &str) -> u64 {
+    pub(in crate::suite) async fn size(&self, sequence: &str) -> u64 {
         self.store.sequence_size(&self.queue, &seq(sequence)).await.unwrap()
     }
 
-    pub(super) async fn contains(&self, sequence: &str) -> bool {
+    pub(in crate::suite) async fn contains(&self, sequence: &str) -> bool {
         self.size(sequence).await > 0
     }
 
     /// The open letters of a sequence.
-    pub(super) async fn list(&self, sequence: &str) -> Vec<Letter> {
+    pub(in crate::suite) async fn list(&self, sequence: &str) -> Vec<Letter> {
         self.store.sequence(&self.queue, &seq(sequence), 0, usize::MAX >> 1).await.unwrap()
     }
 
     /// The message ids of the open letters of a sequence.
-    pub(super) async fn messages(&self, sequence: &str) -> Vec<String> {
+    pub(in crate::suite) async fn messages(&self, sequence: &str) -> Vec<String> {
         self.list(sequence).await.iter().map(|letter| letter.message.id.to_string()).collect()
     }
 
     /// All heads, page by page.
-    pub(super) async fn heads(&self, page: usize) -> Vec<Letter> {
+    pub(in crate::suite) async fn heads(&self, page: usize) -> Vec<Letter> {
         let (mut heads, mut after) = (Vec::new(), None);
         loop {
             let answer = self.store.heads(&self.queue, after.as_deref(), page).await.unwrap();
@@ -252,7 +252,7 @@ impl<S: Store> Desk<S> {
     }
 
     /// All open sequences, page by page, as the store tells a new owner.
-    pub(super) async fn opened(&self, page: usize) -> Vec<String> {
+    pub(in crate::suite) async fn opened(&self, page: usize) -> Vec<String> {
         let (mut sequences, mut revision) = (Vec::new(), 0);
         loop {
             let answer = self.store.opened_since(&self.queue, revision, page).await.unwrap();
@@ -265,23 +265,23 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    pub(super) async fn claim(&self, sequence: &str, owner: &str) -> Option<Claim> {
+    pub(in crate::suite) async fn claim(&self, sequence: &str, owner: &str) -> Option<Claim> {
         self.store.claim(&self.queue, &seq(sequence), owner, LEASE).await.unwrap()
     }
 
     /// Claims what is due.
-    pub(super) async fn due(&self, owner: &str, limit: usize) -> Vec<Claim> {
+    pub(in crate::suite) async fn due(&self, owner: &str, limit: usize) -> Vec<Claim> {
         self.store.claim_due(&self.queue, owner, LEASE, limit).await.unwrap()
     }
 
     /// Claims the only sequence that is due.
-    pub(super) async fn due_one(&self, owner: &str) -> Claim {
+    pub(in crate::suite) async fn due_one(&self, owner: &str) -> Claim {
         let mut claims = self.due(owner, 10).await;
         assert_eq!(claims.len(), 1, "exactly one sequence is due");
         claims.remove(0)
     }
 
-    pub(super) async fn settle(
+    pub(in crate::suite) async fn settle(
         &self,
         claim: &Claim,
         letter: &Letter,
@@ -290,21 +290,21 @@ impl<S: Store> Desk<S> {
         self.store.settle(&claim.lease, letter.id, settlement).await
     }
 
-    pub(super) async fn act(&self, message: &str, act: Act) -> Result<Letter> {
+    pub(in crate::suite) async fn act(&self, message: &str, act: Act) -> Result<Letter> {
         self.store.act(&self.queue, self.id_of(message), act, &operator()).await
     }
 
-    pub(super) async fn pause(&self, sequence: &str) {
+    pub(in crate::suite) async fn pause(&self, sequence: &str) {
         self.store.pause(&self.consumer(), PauseScope::Sequence(seq(sequence)), &operator()).await.unwrap();
     }
 
-    pub(super) async fn audit(&self) -> Vec<AuditEntry> {
+    pub(in crate::suite) async fn audit(&self) -> Vec<AuditEntry> {
         self.store.audit(0, 1000).await.unwrap()
     }
 
     /// What Axon calls `process`, in Lazaret's words: the oldest touched head that fits and that nobody works on is
     /// claimed, and its sequence is worked down until a letter stays or none is left. `true` when none is left.
-    pub(super) async fn process(
+    pub(in crate::suite) async fn process(
         &self,
         fits: impl Fn(&Letter) -> bool,
         mut task: impl FnMut(&Letter) -> Settlement,
@@ -326,7 +326,7 @@ impl<S: Store> Desk<S> {
     }
 
     /// Processes anything, with success, and says what was seen.
-    pub(super) async fn process_all(&self) -> (bool, Vec<String>) {
+    pub(in crate::suite) async fn process_all(&self) -> (bool, Vec<String>) {
         let mut seen = Vec::new();
         let done = self.process(
             |_| true,

@@ -29,7 +29,8 @@ pub use queue::*;
 /// Makes one test per case of the letter store contract, in a module of this name.
 ///
 /// The second argument makes a fresh, empty store that goes by the given clock. The store needs
-/// [`LetterStore`](lazaret_core::store::LetterStore) and [`Audit`](lazaret_core::store::Audit). The calling crate needs
+/// [`LetterStore`](lazaret_core::store::LetterStore), [`Audit`](lazaret_core::store::Audit) and
+/// [`Triage`](lazaret_core::store::Triage) and [`Operations`](lazaret_core::store::Operations). The calling crate needs
 /// tokio with `macros`, `rt` and `test-util`.
 ///
 /// ```
@@ -264,6 +265,140 @@ macro_rules! __store_test_suite {
                 closed_letters_are_not_listed_but_can_be_read
                 the_counts_follow_every_change
                 leases_change_no_letter
+            }
+            triage {
+                a_failed_letter_is_counted_in_the_group_of_its_cause
+                failures_that_differ_in_what_varies_share_a_group
+                an_older_failure_does_not_replace_the_latest
+                a_group_keeps_only_the_beginning_of_a_long_message
+                letters_without_a_cause_belong_to_no_group
+                a_skipped_message_with_a_cause_is_counted_as_closed
+                a_message_handed_off_twice_is_counted_once
+                a_message_that_was_refused_is_counted_nowhere
+                the_counts_of_a_group_follow_every_act
+                settling_moves_a_letter_between_the_counts_of_its_group
+                a_letter_that_fails_in_another_way_moves_to_another_group
+                a_letter_that_fails_in_the_same_way_stays_in_its_group
+                a_failed_attempt_without_a_new_cause_is_seen
+                a_waiting_letter_that_fails_comes_into_a_group
+                those_behind_a_head_are_blocked_by_its_group
+                a_message_delivered_again_blocks_the_later_ones
+                the_oldest_open_letter_tells_the_age_of_a_group
+                the_trend_counts_what_came_in_each_of_the_last_hours
+                groups_come_in_pages_those_with_the_most_open_letters_first
+                groups_without_open_letters_are_listed_on_demand
+                groups_of_one_cause_are_kept_apart_by_queue
+                what_names_no_group_finds_none
+                queues_are_summed_up_by_name
+                the_oldest_letter_of_a_queue_may_only_wait
+                a_queue_is_listed_once_it_held_a_letter
+                a_new_payload_keeps_the_original
+                a_payload_can_be_changed_only_while_nobody_works_on_the_letter
+                comments_are_kept_in_order
+                comments_are_bounded
+                owner_assignee_and_expiry_are_set_and_taken_back
+                what_is_noted_on_a_letter_in_work_stays
+                closed_letters_can_be_noted_on
+                a_noted_head_was_touched_and_its_sequence_with_it
+                every_change_is_audited_and_none_shows_a_payload
+                a_letter_that_is_not_there_cannot_be_noted_on
+                of_a_purged_letter_only_the_trace_is_left
+                purged_letters_are_not_counted
+                an_evicted_letter_is_restored_until_it_is_purged
+                open_letters_are_not_purged
+                a_purged_letter_is_not_there_for_anybody
+                a_purge_is_audited
+                a_letter_expires_at_its_time_and_not_before
+                each_letter_that_expires_is_audited
+                an_expired_head_releases_those_behind_it
+                a_letter_behind_others_expires_too
+                a_head_in_work_does_not_expire_under_the_worker
+                no_more_than_the_limit_expires_in_one_call
+                closed_letters_are_purged_when_they_were_kept_long_enough
+                a_note_on_a_closed_letter_does_not_keep_it_longer
+                a_letter_that_was_restored_is_not_purged
+                letters_stored_closed_and_expired_ones_are_purged_in_time
+                expiring_and_purging_share_the_limit
+                expiring_keeps_to_its_queue
+                a_requeue_may_leave_out_the_payload_and_says_so
+                a_requeue_that_does_not_ask_keeps_the_payload
+                a_payload_left_out_at_the_hand_off_is_remembered
+                a_payload_that_was_left_out_can_be_brought_back
+            }
+            operations {
+                a_freeze_is_exact_and_touches_nothing
+                letters_stand_in_the_order_of_their_sequences
+                what_comes_after_the_freeze_is_not_touched
+                named_letters_are_frozen_once_each
+                letters_that_are_not_there_are_left_out
+                closed_letters_are_left_out
+                what_stands_behind_a_letter_that_was_not_selected_is_not_replayed
+                quarantined_letters_are_replayed_only_when_asked_for
+                letters_without_their_payload_are_not_replayed
+                what_is_parked_is_not_parked_again
+                letters_of_an_operation_that_is_not_over_are_left_out
+                equal_plans_have_equal_hashes
+                a_plan_with_too_many_letters_is_refused
+                the_letters_of_a_plan_come_in_pages
+                old_plans_that_were_not_carried_out_are_forgotten
+                unknown_plans_and_operations_are_not_found
+                an_operation_begins_as_it_was_asked_for
+                a_plan_is_carried_out_once
+                a_plan_that_has_expired_is_not_carried_out
+                a_conduct_that_makes_no_sense_is_refused
+                an_operation_about_nothing_is_done_at_once
+                operations_come_latest_first_in_pages
+                nothing_happens_before_a_second_person_approves
+                a_rejected_operation_touches_nothing
+                a_scheduled_operation_waits_for_its_time
+                a_schedule_in_the_past_is_now
+                a_paused_operation_finishes_what_is_in_work_and_goes_on
+                an_operation_whose_last_letters_end_while_it_is_paused_is_done
+                a_cancelled_operation_counts_what_is_in_work
+                letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped
+                an_operation_can_be_held_and_cancelled_before_its_time
+                the_person_is_told_apart_by_name_not_by_way
+                each_letter_of_an_operation_has_a_turn_of_its_own
+                a_replay_hands_out_letters_in_order_and_counts_them
+                a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state
+                nothing_behind_a_failed_letter_is_sent
+                every_settlement_has_its_outcome
+                a_settlement_that_is_refused_gives_no_outcome
+                stages_are_exactly_as_large_as_asked_for
+                a_stage_may_be_taken_in_parts
+                a_letter_skipped_behind_a_failed_one_counts_for_its_stage
+                the_stop_rule_holds_an_operation_after_a_stage
+                within_a_stage_the_stop_rule_looks_after_twenty_letters
+                a_share_that_is_just_allowed_does_not_stop
+                after_a_resume_the_stop_rule_counts_anew
+                when_nothing_is_left_the_stop_rule_holds_nothing
+                the_rate_is_never_exceeded
+                a_store_says_when_the_rate_allows_the_next_letter
+                a_skipped_letter_costs_nothing_of_the_rate
+                a_letter_that_somebody_closed_or_overtook_is_skipped
+                a_letter_that_was_quarantined_meanwhile_is_skipped
+                a_letter_that_lost_its_payload_meanwhile_is_skipped
+                of_two_operations_the_first_has_the_letter
+                a_letter_that_the_first_operation_let_go_is_the_others
+                two_operations_take_turns
+                a_sequence_that_somebody_holds_is_left_for_later
+                a_paused_sequence_waits_for_its_end
+                a_turn_that_was_given_back_comes_again
+                a_lost_turn_comes_again_and_has_one_outcome
+                a_lost_turn_that_the_scheduler_took_is_skipped
+                a_letter_in_work_is_not_taken_by_the_scheduler
+                what_an_operation_has_begun_does_not_run_around_it
+                what_an_operation_lets_go_runs_by_itself
+                many_takers_never_share_a_letter
+                an_operation_may_be_about_several_queues
+                a_limit_of_none_takes_nothing
+                acts_are_done_and_audited_letter_by_letter
+                acts_keep_to_limit_stage_and_rate
+                a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped
+                a_letter_quarantined_meanwhile_is_not_released
+                the_head_of_a_sequence_in_work_is_acted_upon_later
+                a_pause_of_a_sequence_holds_no_act_back
+                a_head_that_an_operation_evicts_releases_those_behind_it
             }
         }
     };

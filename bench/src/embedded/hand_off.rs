@@ -1,0 +1,204 @@
+//! Hand-off, durable: beside a bare SQLite loop, beside one transaction a letter, and beside the disk itself.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lazaret_core::LetterState;
+use rusqlite::{Connection, params};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::disk::{Disk, remove};
+use super::letters::{Mould, open_with, put};
+use super::{BENCH, open};
+use crate::Scale;
+use crate::core::rate;
+use crate::table::{Bar, Compared, ROUNDS, Row};
+use crate::zipf::Random;
+
+/// How many callers wait at a time.
+const IN_FLIGHT: usize = 64;
+const PAYLOAD: usize = 1024;
+const LETTERS: usize = 30_000;
+/// Each costs the disk a round.
+const SINGLE: usize = 3_000;
+const APPENDS: usize = 2_000;
+const APPEND_BYTES: usize = 64 * 1024;
+/// Sequences are drawn from this many.
+const SEQUENCES: u32 = 1_000_000;
+const SEED: u64 = 0x5e9_0e2c;
+/// How many requests share one commit at most, as in the store.
+const GROUP: usize = 256;
+
+pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
+    let letters = scale.count(LETTERS);
+    let (mut ours, mut bare, mut single) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut payload_rate, mut append_rate) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        append_rate.push(appends(&disk.file(), scale.count(APPENDS)));
+        single.push(bare_rate(disk, scale.count(SINGLE), 1).await);
+        bare.push(bare_rate(disk, letters, GROUP).await);
+        let rate = store_rate(disk, letters).await;
+        ours.push(rate);
+        payload_rate.push(rate * PAYLOAD as f64 / MIB);
+    }
+    let row =
+        |name, baseline: &[f64]| Row::compared(BENCH, name, "letters/s", &Compared::new(&ours, baseline));
+    vec![
+        row("hand-off/64 in flight, 1 KiB, beside a bare group-committed loop", &bare)
+            .with_bar(Bar::RatioAtLeast(0.5)),
+        row("hand-off/the same, beside one transaction a letter", &single).with_bar(Bar::RatioAtLeast(3.0)),
+        Row::compared(
+            BENCH,
+            "hand-off/payload, beside 64 KiB appends with fdatasync",
+            "MiB/s",
+            &Compared::new(&payload_rate, &append_rate),
+        )
+        .with_note(
+            "the aim is 0.3. Between the two stand: a letter's other bytes (its cause and history, columns, message id); the \
+             pages of its indexes, of which a random sequence touches new ones (id, sequence name, place, time of touch, \
+             revision); the log, which takes whole pages of 4 KiB; and the checkpoint, which writes every page once more",
+        ),
+    ]
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// Letters a second into a new store.
+async fn store_rate(disk: &Disk, letters: usize) -> f64 {
+    let file = disk.file();
+    let store = open(&file);
+    let mould = Mould::new(PAYLOAD);
+    let took = in_flight(letters, {
+        let store = store.clone();
+        move |number| {
+            let (store, mould) = (store.clone(), mould.clone());
+            async move {
+                let letter = mould.letter(number, &sequence_of(number), LetterState::Dead);
+                put(&store, vec![open_with(letter)]).await;
+            }
+        }
+    })
+    .await;
+    drop(store);
+    remove(&file);
+    rate(letters, took)
+}
+
+/// A sequence at random, the same for the same number.
+fn sequence_of(number: usize) -> String {
+    format!("order-{}", Random::new(SEED ^ number as u64).below(SEQUENCES))
+}
+
+/// Has [`IN_FLIGHT`] callers do all of this work, each one piece after the other.
+async fn in_flight<F>(
+    count: usize,
+    work: impl Fn(usize) -> F + Clone + Send + Sync + 'static,
+) -> std::time::Duration
+where
+    F: Future<Output = ()> + Send,
+{
+    let next = Arc::new(AtomicUsize::new(0));
+    let started = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..IN_FLIGHT {
+        let (next, work) = (next.clone(), work.clone());
+        callers.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    break;
+                }
+                work(number).await;
+            }
+        });
+    }
+    callers.join_all().await;
+    started.elapsed()
+}
+
+struct Insert {
+    id: [u8; 16],
+    bytes: Vec<u8>,
+    done: oneshot::Sender<()>,
+}
+
+/// Rows a second into one table with one index: the same payloads and causes, the same pragmas, one writer for all
+/// callers, at most `group` rows a transaction.
+async fn bare_rate(disk: &Disk, letters: usize, group: usize) -> f64 {
+    let file = disk.file();
+    let connection = bare_table(&file).expect("a bare table can be made");
+    let (inserts, waiting) = mpsc::channel(1024);
+    let writer = std::thread::spawn(move || write(&connection, waiting, group));
+    let mould = Mould::new(PAYLOAD);
+    let took = in_flight(letters, move |number| {
+        let (inserts, mould) = (inserts.clone(), mould.clone());
+        async move {
+            // What the store stores of a letter beside its columns: payload, cause and history.
+            let letter = mould.letter(number, &sequence_of(number), LetterState::Dead);
+            let id = letter.id.as_uuid().into_bytes();
+            let mut bytes =
+                serde_json::to_vec(&(&letter.cause, &letter.history)).expect("a cause is plain data");
+            bytes.extend_from_slice(letter.message.payload.as_deref().unwrap_or_default());
+            let (done, is_done) = oneshot::channel();
+            let sent = inserts.send(Insert { id, bytes, done }).await;
+            assert!(sent.is_ok(), "the writer lives");
+            is_done.await.expect("the writer answers");
+        }
+    })
+    .await;
+    writer.join().expect("the writer does not panic").expect("the bare table takes every row");
+    remove(&file);
+    rate(letters, took)
+}
+
+fn bare_table(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "cache_size", -16 * 1024)?;
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", 8000, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", 64 << 20, |_| Ok(()))?;
+    connection.execute_batch(
+        "CREATE TABLE letters (lid INTEGER PRIMARY KEY, id BLOB NOT NULL, bytes BLOB NOT NULL);
+         CREATE UNIQUE INDEX letters_id ON letters (id);",
+    )?;
+    Ok(connection)
+}
+
+fn write(connection: &Connection, mut waiting: mpsc::Receiver<Insert>, group: usize) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare("INSERT INTO letters (id, bytes) VALUES (?1, ?2)")?;
+    let mut done = Vec::with_capacity(group);
+    while let Some(first) = waiting.blocking_recv() {
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut next = Some(first);
+        while let Some(row) = next {
+            insert.execute(params![row.id, row.bytes])?;
+            done.push(row.done);
+            next = if done.len() < group { waiting.try_recv().ok() } else { None };
+        }
+        connection.prepare_cached("COMMIT")?.execute([])?;
+        for caller in done.drain(..) {
+            caller.send(()).expect("every caller waits");
+        }
+    }
+    Ok(())
+}
+
+/// Bytes a second, in MiB, that the disk takes in large appends, each forced to it.
+fn appends(path: &Path, count: usize) -> f64 {
+    let bytes = vec![b'x'; APPEND_BYTES];
+    let mut file = File::create(path).expect("a file can be made");
+    let started = Instant::now();
+    for _ in 0..count {
+        file.write_all(&bytes).expect("the disk takes an append");
+        file.sync_data().expect("the disk keeps an append");
+    }
+    let took = started.elapsed();
+    std::fs::remove_file(path).expect("the file can be removed");
+    (count * APPEND_BYTES) as f64 / MIB / took.as_secs_f64()
+}

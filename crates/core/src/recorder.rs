@@ -1,0 +1,153 @@
+//! The flight recorder: which attempts were running when the process died.
+//!
+//! A handler can kill its process: by an abort, by memory, by a stack overflow. No `catch_unwind` helps, and without a
+//! record the message comes again after the restart and kills the next process. So each attempt is noted where it survives
+//! the process, at no I/O, and the next process learns from the notes whom to suspect.
+//!
+//! One rule decides about guilt: **only a message that was alone in flight when the process died is charged with the
+//! crash.** When several were in flight, all are suspects and none is charged. The engine runs suspects one at a time
+//! before anything else, so if one of them is to blame, the second crash names it.
+
+use std::hash::Hasher;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::message::{Message, MessageId, Partition, QueueName};
+
+/// The name of one message in one queue: a hash of both, which has the same size however long they are.
+///
+/// It is stored, so it never changes between versions.
+///
+/// ```
+/// use lazaret_core::recorder::Identity;
+/// use lazaret_core::{MessageId, QueueName};
+/// let queue = QueueName::of("orders", "mail");
+/// let (one, two) = (MessageId::from("evt-1"), MessageId::from("evt-2"));
+/// assert_eq!(Identity::of(&queue, &one), Identity::of(&queue, &one));
+/// assert_ne!(Identity::of(&queue, &one), Identity::of(&queue, &two));
+/// assert_ne!(Identity::of(&queue, &one), Identity::of(&QueueName::of("orders", "search"), &one));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(pub u128);
+
+impl Identity {
+    /// The identity of a message in a queue.
+    pub fn of(queue: &QueueName, message: &MessageId) -> Self {
+        let mut hasher = SipHasher13::new();
+        hasher.write(queue.as_str().as_bytes());
+        // No UTF-8 text has this byte, so the border between the two is clear.
+        hasher.write_u8(0xff);
+        hasher.write(message.as_str().as_bytes());
+        Self(hasher.finish128().as_u128())
+    }
+}
+
+/// The place where a running attempt is noted. It goes back to the recorder when the attempt ends, however it ends.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a slot that is not given back looks like an attempt that never ended"]
+pub struct Slot(u32);
+
+impl Slot {
+    /// The slot of an attempt that found no room and runs unrecorded.
+    pub const NOT_RECORDED: Self = Self(u32::MAX);
+
+    /// The slot with this number, for recorders.
+    pub const fn at(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Its number; `None` for an attempt that is not recorded.
+    pub const fn index(&self) -> Option<u32> {
+        if self.0 == u32::MAX { None } else { Some(self.0) }
+    }
+}
+
+/// A message that was being handled when a process died, or that was charged with a crash before, and has no durable
+/// outcome yet as far as the recorder knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// The queue of the component that handled it. Cut off when it was too long to be kept.
+    pub queue: QueueName,
+    /// Its id. Cut off when it was too long to be kept: ask [`is`](Self::is), which does not go by this text.
+    pub message: MessageId,
+    /// The partition it came from. The stream is cut off when it was too long to be kept.
+    pub partition: Partition,
+    /// Its offset in the partition.
+    pub offset: u64,
+    /// Which attempt was running.
+    pub attempt: u32,
+    /// Whether nothing else was in flight when the process died, at the last death that it was part of. Such a death is
+    /// counted in `crashes`.
+    pub alone: bool,
+    /// With how many crashes it was charged so far.
+    pub crashes: u32,
+    /// What it is recognised by.
+    pub identity: Identity,
+}
+
+impl Suspect {
+    /// Whether this message in this queue is the suspect, however long its id.
+    pub fn is(&self, queue: &QueueName, message: &MessageId) -> bool {
+        self.identity == Identity::of(queue, message)
+    }
+}
+
+/// Remembers what is in flight beyond the death of the process.
+///
+/// The engine's part:
+/// 1. At the start, before anything runs, ask for [`suspects`](Self::suspects). Run them one at a time, each alone, before
+///    normal intake. One that has [`crashes`](Suspect::crashes) beyond the limit is not run but handed off.
+/// 2. [`enter`](Self::enter) before each attempt, [`leave`](Self::leave) after it: when the handler returned, failed,
+///    panicked, ran out of time or was dropped.
+/// 3. [`forget`](Self::forget) when the message has a durable outcome: handled, skipped, or a letter that holds its
+///    number of crashes.
+///
+/// A suspect may be stale: the process died between the outcome and `forget`. Its message is never delivered again, or is
+/// found to be settled. Forget it then.
+pub trait FlightRecorder: Send + Sync + 'static {
+    /// Notes that an attempt begins. Does no I/O, takes no lock and allocates nothing. When there is no room, the attempt runs
+    /// unrecorded, and as long as it does, nobody counts as alone.
+    fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot;
+
+    /// Notes that the attempt ended. As cheap as [`enter`](Self::enter).
+    fn leave(&self, slot: Slot);
+
+    /// The messages that are suspected since the recorder was opened and are not yet forgotten: by stream, partition and
+    /// offset.
+    fn suspects(&self) -> Vec<Suspect>;
+
+    /// With how many crashes a message was charged so far. Cheap while there are no suspects.
+    fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32;
+
+    /// Clears a message of all suspicion. Cheap while there are no suspects, so it may be called for every message that is
+    /// settled.
+    fn forget(&self, queue: &QueueName, message: &MessageId);
+
+    /// How many attempts ran unrecorded since the recorder was opened.
+    fn unrecorded(&self) -> u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_border_between_queue_and_id_counts() {
+        let of = |queue: &str, id: &str| Identity::of(&queue.into(), &id.into());
+        assert_ne!(of("ab", "c"), of("a", "bc"));
+        assert_ne!(of("a", ""), of("", "a"));
+    }
+
+    #[test]
+    fn an_identity_is_the_same_in_every_version() {
+        // It stands in files of earlier versions.
+        let identity = Identity::of(&QueueName::of("orders", "mail"), &"evt-1".into());
+        assert_eq!(format!("{:032x}", identity.0), "8908d9ce0c79b851cef3d8fa3c8db4b2");
+    }
+
+    #[test]
+    fn a_slot_knows_whether_it_is_recorded() {
+        assert_eq!(Slot::at(7).index(), Some(7));
+        assert_eq!(Slot::NOT_RECORDED.index(), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! A message that has no place in a stream yet.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+
+use crate::message::{Headers, Message, MessageId, Position, StreamName};
+
+/// What whoever sends a message says about it. A source gives it its place.
+///
+/// ```
+/// use lazaret_core::Position;
+/// use lazaret_core::source::NewMessage;
+/// let new = NewMessage { key: Some("order-7".into()), payload: Some("{}".into()), ..NewMessage::default() };
+/// let message = new.at("orders".into(), Position::new(0, 41));
+/// assert_eq!(message.id.as_str(), "0:41", "without an id, the position is the id");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewMessage {
+    /// Its identity. Without one, the position becomes the id.
+    pub id: Option<MessageId>,
+    /// Its key. No key and an empty key are two different things.
+    pub key: Option<Bytes>,
+    /// The type of the event.
+    pub event_type: Option<Arc<str>>,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its bytes. `None` is a tombstone, which is not an empty payload.
+    pub payload: Option<Bytes>,
+    /// The media type of the payload.
+    pub content_type: Option<Arc<str>>,
+    /// When it happened.
+    pub timestamp: Option<Timestamp>,
+    /// The correlation id that ties it to other messages.
+    pub correlation: Option<Arc<str>>,
+    /// Why its bytes make no sense, if they do not. Then `payload` holds the raw bytes.
+    pub undecodable: Option<Arc<str>>,
+}
+
+impl NewMessage {
+    /// Raw bytes that make no sense, and why.
+    pub fn undecodable(raw: impl Into<Bytes>, why: impl Into<Arc<str>>) -> Self {
+        Self { payload: Some(raw.into()), undecodable: Some(why.into()), ..Self::default() }
+    }
+
+    /// The message at its place.
+    pub fn at(self, stream: StreamName, position: Position) -> Message {
+        let id = self.id.unwrap_or_else(|| position.to_string().into());
+        let mut message = Message::new(id, stream, position);
+        message.key = self.key;
+        message.event_type = self.event_type;
+        message.headers = self.headers;
+        message.payload = self.payload;
+        message.content_type = self.content_type;
+        message.timestamp = self.timestamp;
+        message.correlation = self.correlation;
+        message.undecodable = self.undecodable;
+        message
+    }
+
+    /// How many bytes it has, all in all.
+    pub fn byte_size(&self) -> usize {
+        let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        self.id.as_ref().map_or(0, |id| id.as_str().len())
+            + bytes(&self.key)
+            + bytes(&self.payload)
+            + self.headers.byte_size()
+            + text(&self.event_type)
+            + text(&self.content_type)
+            + text(&self.correlation)
+            + text(&self.undecodable)
+    }
+}

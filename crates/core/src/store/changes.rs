@@ -1,0 +1,129 @@
+//! What a change makes of a letter: the same in every store.
+
+use jiff::Timestamp;
+
+use super::audit::Actor;
+use super::error::{ErrorKind, Result, StoreError};
+use super::triage::{Change, Comment};
+use crate::letter::{Edit, Letter};
+use crate::message::Message;
+
+/// How many comments a letter keeps; further ones are refused (I7).
+pub const COMMENTS_LIMIT: usize = 100;
+/// The longest comment, in bytes.
+pub const COMMENT_BYTES: usize = 4096;
+/// How many edits of its payload a letter keeps; further ones are refused, because none may be forgotten (I7).
+pub const EDITS_LIMIT: usize = 100;
+
+/// How a letter stood before a change and how it stands after it, in words for the audit. Never a payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// Before.
+    pub before: Option<String>,
+    /// After.
+    pub after: Option<String>,
+}
+
+impl Change {
+    /// Makes the change and touches the letter. Whether its state allows it is for the store to know.
+    ///
+    /// # Errors
+    /// `Invalid` when the letter has no room for it.
+    pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<Noted> {
+        let noted = match self {
+            Self::Payload(payload) => {
+                check_room(letter, "edits", letter.edits.len(), EDITS_LIMIT)?;
+                let original = letter.message.payload.clone();
+                let noted = Noted { before: size_of(original.as_ref()), after: size_of(payload.as_ref()) };
+                letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
+                // A payload that somebody has brought is not left out any more.
+                letter.payload_left_out &= payload.is_none();
+                letter.message = Message { payload: payload.clone(), ..(*letter.message).clone() }.into();
+                noted
+            }
+            Self::Comment(text) => {
+                check_room(letter, "comments", letter.comments.len(), COMMENTS_LIMIT)?;
+                if text.len() > COMMENT_BYTES {
+                    let size = text.len();
+                    return refuse(format!("a comment of {size} bytes is longer than {COMMENT_BYTES}"));
+                }
+                letter.comments.push(Comment { by: by.who.clone(), at: now, text: text.clone() });
+                Noted::default()
+            }
+            Self::Assignee(assignee) => {
+                let before = std::mem::replace(&mut letter.assignee, assignee.as_deref().map(Into::into));
+                Noted { before: before.map(|name| name.to_string()), after: assignee.clone() }
+            }
+            Self::Owner(owner) => {
+                let before = std::mem::replace(&mut letter.owner, owner.as_deref().map(Into::into));
+                Noted { before: before.map(|name| name.to_string()), after: owner.clone() }
+            }
+            Self::ExpiresAt(at) => {
+                let before = std::mem::replace(&mut letter.expires_at, *at);
+                Noted { before: before.map(|time| time.to_string()), after: at.map(|time| time.to_string()) }
+            }
+        };
+        letter.last_touched_at = now;
+        Ok(noted)
+    }
+}
+
+fn size_of(payload: Option<&bytes::Bytes>) -> Option<String> {
+    payload.map(|payload| format!("{} bytes", payload.len()))
+}
+
+fn check_room(letter: &Letter, what: &str, has: usize, limit: usize) -> Result<()> {
+    if has < limit {
+        Ok(())
+    } else {
+        refuse(format!("letter {} has {has} {what}, which is all it keeps", letter.id))
+    }
+}
+
+fn refuse<T>(context: String) -> Result<T> {
+    Err(StoreError::not_done(ErrorKind::Invalid, "change", context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Position, QueueName};
+
+    fn letter() -> Letter {
+        let message = Message::new("m", "s", Position::new(0, 0)).with_payload("first");
+        Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), Timestamp::UNIX_EPOCH)
+    }
+
+    fn ada() -> Actor {
+        Actor::new("ada", "cli", "typo")
+    }
+
+    #[test]
+    fn the_first_payload_is_never_lost() {
+        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        for n in 1..=EDITS_LIMIT {
+            Change::Payload(Some(n.to_string().into())).apply(&mut l, &ada(), now).unwrap();
+        }
+        assert_eq!(l.edits[0].original.as_deref(), Some(b"first".as_slice()));
+        assert_eq!((l.edits.len(), l.message.payload.as_deref()), (EDITS_LIMIT, Some(b"100".as_slice())));
+        let refused = Change::Payload(None).apply(&mut l, &ada(), now).unwrap_err();
+        assert_eq!((refused.kind(), l.edits.len()), (ErrorKind::Invalid, EDITS_LIMIT));
+    }
+
+    #[test]
+    fn a_payload_that_was_left_out_is_back_when_somebody_brings_one() {
+        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        l.payload_left_out = true;
+        Change::Payload(None).apply(&mut l, &ada(), now).unwrap();
+        assert!(l.payload_left_out);
+        Change::Payload(Some("new".into())).apply(&mut l, &ada(), now).unwrap();
+        assert!(!l.payload_left_out);
+    }
+
+    #[test]
+    fn what_is_noted_never_holds_a_payload() {
+        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        let noted = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), now).unwrap();
+        assert_eq!(noted, Noted { before: Some("5 bytes".into()), after: Some("6 bytes".into()) });
+    }
+}

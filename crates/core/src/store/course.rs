@@ -1,0 +1,465 @@
+//! The rules by which every store moves an operation on: state, stage, stop rule and pace, as pure functions.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::audit::Actor;
+use super::error::{ErrorKind, Result, StoreError};
+use super::operations::{Action, Command, Conduct, Operation, OperationId, OperationState, Outcome, Plan};
+use crate::letter::LetterId;
+
+const NANOS: f64 = 1e9;
+
+/// An operation as a store keeps it: what others see of it, and what it takes to move it on.
+///
+/// It is for those who write a store. Its methods decide, the store writes down what they decided, in the same step as
+/// the letters.
+///
+/// ```
+/// use lazaret_core::Timestamp;
+/// use lazaret_core::store::{Action, Actor, Command, Conduct, Course, OperationId, OperationState, Outcome};
+/// use lazaret_core::store::{Plan, PlanId, plan_hash};
+///
+/// let now = Timestamp::UNIX_EPOCH;
+/// let by = Actor::new("ada", "cli", "the service is back");
+/// let plan = Plan {
+///     id: PlanId(1), action: Action::Retry, query: None, letters: 3, sequences: 3, excluded: Vec::new(),
+///     hash: plan_hash(Action::Retry, []), by: by.clone(), frozen_at: now, expires_at: Timestamp::MAX,
+/// };
+/// let conduct = Conduct { ramp: vec![1], ..Conduct::default() };
+/// let mut course = Course::begin(OperationId(1), &plan, &conduct, &by, now).unwrap();
+/// assert_eq!((course.operation.state, course.allowance()), (OperationState::Running, 1));
+/// // The first letter failed: the stage is over, and the stop rule holds the operation.
+/// course.count(Outcome::FailedAgain, 1, now);
+/// assert!(course.advance(Some(1), now));
+/// assert_eq!(course.operation.state, OperationState::Paused);
+/// // Somebody wants it to go on: the next stage begins.
+/// course.command(Command::Resume, &by, now).unwrap();
+/// assert!(!course.advance(Some(1), now));
+/// assert_eq!((course.operation.stage, course.allowance()), (1, 3));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Course {
+    /// What others see.
+    pub operation: Operation,
+    /// When the letters taken so far are paid for by the rate; `None` before the first one.
+    pub next_at: Option<Timestamp>,
+    /// How many had gone well when the stop rule last began to count.
+    pub counted_ok: u64,
+    /// How many had failed again when the stop rule last began to count.
+    pub counted_failed: u64,
+}
+
+fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Result<T> {
+    Err(StoreError::not_done(kind, operation, context))
+}
+
+impl Course {
+    /// When to ask again if letters are in work, or their sequences are.
+    pub const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+    /// A plan that begins to be carried out. `Invalid` for a conduct that makes no sense, `Conflict` for a plan that has
+    /// expired. That a plan is carried out once is the store's to know.
+    pub fn begin(
+        id: OperationId,
+        plan: &Plan,
+        conduct: &Conduct,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Self> {
+        if let Err(context) = conduct.check() {
+            return refused(ErrorKind::Invalid, "begin", context);
+        }
+        if plan.expires_at <= now {
+            let context = format!("plan {} has expired at {}", plan.id, plan.expires_at);
+            return refused(ErrorKind::Conflict, "begin", context);
+        }
+        let state = match conduct.needs_approval {
+            // Nothing to do is nothing to approve.
+            _ if plan.letters == 0 => OperationState::Done,
+            true => OperationState::AwaitingApproval,
+            false => started(conduct, now),
+        };
+        let operation = Operation {
+            id,
+            plan: plan.id,
+            action: plan.action,
+            conduct: conduct.clone(),
+            state,
+            note: None,
+            stage: 0,
+            letters: plan.letters,
+            ok: 0,
+            failed_again: 0,
+            skipped: 0,
+            by: by.clone(),
+            approved_by: None,
+            created_at: now,
+            updated_at: now,
+            ended_at: state.is_over().then_some(now),
+        };
+        Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0 })
+    }
+
+    /// Does what a person says. `Conflict` when it does not fit the state, `Denied` when the person who began it approves or
+    /// rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the store counts the letters whose
+    /// turn had not come as [`SkippedCancelled`](Outcome::SkippedCancelled).
+    pub fn command(&mut self, command: Command, by: &Actor, now: Timestamp) -> Result<()> {
+        let operation = &mut self.operation;
+        let fits = match (command, operation.state) {
+            (Command::Pause, state) => matches!(state, OperationState::Scheduled | OperationState::Running),
+            (Command::Resume, state) => state == OperationState::Paused,
+            (Command::Cancel, state) => !state.is_over(),
+            (Command::Approve | Command::Reject, state) => state == OperationState::AwaitingApproval,
+        };
+        if !fits {
+            let context = format!("cannot {} {}: it is {}", command.as_str(), operation.id, operation.state);
+            return refused(ErrorKind::Conflict, "command", context);
+        }
+        let is_judged = matches!(command, Command::Approve | Command::Reject);
+        if is_judged && by.who == operation.by.who {
+            let context =
+                format!("{} began {}; a second person has to {}", by.who, operation.id, command.as_str());
+            return refused(ErrorKind::Denied, "command", context);
+        }
+        operation.state = match command {
+            Command::Pause => OperationState::Paused,
+            Command::Resume | Command::Approve => started(&operation.conduct, now),
+            Command::Cancel => OperationState::Cancelled,
+            Command::Reject => OperationState::Rejected,
+        };
+        let told = |what: &str| Some(format!("{what} by {}: {}", by.who, by.why));
+        operation.note = match command {
+            Command::Pause => told("paused"),
+            Command::Cancel => told("cancelled"),
+            Command::Reject => told("rejected"),
+            Command::Resume | Command::Approve => None,
+        };
+        if is_judged {
+            operation.approved_by = Some(by.clone());
+        }
+        if operation.state.is_over() {
+            operation.ended_at = Some(now);
+        }
+        if command == Command::Resume {
+            (self.counted_ok, self.counted_failed) = (operation.ok, operation.failed_again);
+        }
+        operation.updated_at = now;
+        Ok(())
+    }
+
+    /// Counts letters that got this outcome.
+    pub fn count(&mut self, outcome: Outcome, letters: u64, now: Timestamp) {
+        let operation = &mut self.operation;
+        match outcome {
+            Outcome::Ok => operation.ok += letters,
+            Outcome::FailedAgain => operation.failed_again += letters,
+            Outcome::SkippedBehindFailed | Outcome::SkippedChanged | Outcome::SkippedCancelled => {
+                operation.skipped += letters;
+            }
+        }
+        if letters > 0 {
+            operation.updated_at = now;
+        }
+    }
+
+    /// Moves the operation on as far as it goes by itself: to running, to the next stage, to paused by the stop rule, to
+    /// done. `pending` is the lowest ordinal without an outcome. Whether the stop rule has just held it.
+    pub fn advance(&mut self, pending: Option<u64>, now: Timestamp) -> bool {
+        let operation = &mut self.operation;
+        if operation.state.is_over() || operation.state == OperationState::AwaitingApproval {
+            return false;
+        }
+        let Some(pending) = pending else {
+            (operation.state, operation.note) = (OperationState::Done, None);
+            (operation.updated_at, operation.ended_at) = (now, Some(now));
+            return false;
+        };
+        if operation.state == OperationState::Scheduled {
+            operation.state = started(&operation.conduct, now);
+        }
+        if operation.state != OperationState::Running {
+            return false;
+        }
+        let failed = operation.failed_again - self.counted_failed;
+        let tried = operation.ok - self.counted_ok + failed;
+        loop {
+            let stage_over = pending >= operation.conduct.allowance(operation.stage, operation.letters);
+            if operation.conduct.stops(tried, failed, stage_over) {
+                let share = operation.conduct.stop_at.unwrap_or_default() * 100.0;
+                operation.note =
+                    Some(format!("stopped: {failed} of {tried} letters failed again, more than {share} %"));
+                operation.state = OperationState::Paused;
+                operation.updated_at = now;
+                return true;
+            }
+            if !stage_over {
+                return false;
+            }
+            operation.stage += 1;
+            operation.updated_at = now;
+        }
+    }
+
+    /// Letters with an ordinal below this may have their turn; 0 unless the operation is under way.
+    pub fn allowance(&self) -> u64 {
+        let operation = &self.operation;
+        match operation.state {
+            OperationState::Running => operation.conduct.allowance(operation.stage, operation.letters),
+            _ => 0,
+        }
+    }
+
+    /// How many letters have no outcome yet.
+    pub const fn pending(&self) -> u64 {
+        let operation = &self.operation;
+        operation.letters - operation.ok - operation.failed_again - operation.skipped
+    }
+
+    /// How many letters the rate allows now.
+    pub fn pace(&self, now: Timestamp) -> u64 {
+        let Some(rate) = self.operation.conduct.rate else { return u64::MAX };
+        let ahead = match self.next_at {
+            // Slower than time lasts.
+            Some(next) if next == Timestamp::MAX => return 0,
+            Some(next) => nanos_between(now, next).max(0.0) * rate / NANOS,
+            None => 0.0,
+        };
+        // A millionth of a letter of tolerance: what was rounded must not cost a whole one.
+        (burst(rate) - ahead + 1e-6).max(0.0) as u64
+    }
+
+    /// Takes this many letters out of what the rate allows.
+    pub fn spend(&mut self, letters: u64, now: Timestamp) {
+        let Some(rate) = self.operation.conduct.rate.filter(|_| letters > 0) else { return };
+        let from = self.next_at.map_or(now, |next| next.max(now));
+        self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
+    }
+
+    /// When the rate allows the next letter.
+    pub fn pace_at(&self, now: Timestamp) -> Timestamp {
+        let (Some(rate), Some(next)) = (self.operation.conduct.rate, self.next_at) else { return now };
+        later(next, ((1.0 - burst(rate)) * NANOS / rate).ceil()).max(now)
+    }
+
+    /// In whose name the acts of the operation are audited.
+    pub fn actor(&self) -> Actor {
+        let Operation { id, by, .. } = &self.operation;
+        Actor::new(by.who.clone(), format!("operation {id}"), by.why.clone())
+    }
+}
+
+/// Where an operation stands that nothing holds but its time.
+fn started(conduct: &Conduct, now: Timestamp) -> OperationState {
+    match conduct.start_at {
+        Some(start_at) if start_at > now => OperationState::Scheduled,
+        _ => OperationState::Running,
+    }
+}
+
+/// How many letters may be taken at once: what the rate gives in a second, and at least one.
+fn burst(rate: f64) -> f64 {
+    rate.max(1.0)
+}
+
+fn nanos_between(from: Timestamp, to: Timestamp) -> f64 {
+    (to.as_nanosecond() - from.as_nanosecond()) as f64
+}
+
+/// The time this many nanoseconds later, or the end of time.
+fn later(from: Timestamp, nanos: f64) -> Timestamp {
+    let time = from.as_nanosecond().saturating_add(nanos.round() as i128);
+    Timestamp::from_nanosecond(time).unwrap_or(if nanos < 0.0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
+/// The hash of a plan, letter by letter.
+#[derive(Clone, Debug)]
+pub struct PlanHasher(Sha256);
+
+impl PlanHasher {
+    /// For a plan that does this.
+    pub fn new(action: Action) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update(action.as_str());
+        hasher.update([0]);
+        Self(hasher)
+    }
+
+    /// The next letter, in their order. An id names its queue, too.
+    pub fn add(&mut self, letter: LetterId) {
+        self.0.update(letter.as_uuid().as_bytes());
+    }
+
+    /// The hash in hexadecimal digits.
+    pub fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The hash of a plan: SHA-256 over the action and the ids of its letters in their order.
+pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = LetterId>) -> String {
+    let mut hasher = PlanHasher::new(action);
+    letters.into_iter().for_each(|letter| hasher.add(letter));
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::QueueName;
+    use crate::store::PlanId;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn ada() -> Actor {
+        Actor::new("ada", "cli", "it is back")
+    }
+
+    fn course(conduct: Conduct, letters: u64) -> Course {
+        let plan = Plan {
+            id: PlanId(1),
+            action: Action::Retry,
+            query: None,
+            letters,
+            sequences: letters,
+            excluded: Vec::new(),
+            hash: String::new(),
+            by: ada(),
+            frozen_at: NOW,
+            expires_at: Timestamp::MAX,
+        };
+        Course::begin(OperationId(1), &plan, &conduct, &ada(), NOW).unwrap()
+    }
+
+    fn paced(rate: f64) -> Course {
+        course(Conduct { rate: Some(rate), ..Conduct::unlimited() }, 1_000_000)
+    }
+
+    #[test]
+    fn the_pace_holds_for_any_rate_and_any_way_of_asking() {
+        for rate in [0.001, 0.3, 1.0, 3.0, 7.7, 50.0, 1234.5] {
+            let (mut course, mut taken, burst) = (paced(rate), 0, rate.max(1.0));
+            let step = Duration::from_nanos(137_000_003);
+            for n in 0..5000_u32 {
+                let now = NOW + step * n;
+                let some = course.pace(now).min(1 + u64::from(n % 3));
+                course.spend(some, now);
+                taken += some;
+                let allowed = rate * (step * n).as_secs_f64() + burst;
+                assert!(taken as f64 <= allowed + 1e-3, "{taken} of {allowed} at a rate of {rate}");
+            }
+            let seconds = (step * 4999).as_secs_f64();
+            // Who asks now and then loses a little of a slow rate each time.
+            let least = (rate * seconds).min(5000.0) * 0.85 - 1.0;
+            assert!(taken as f64 >= least, "{taken}, not {least}, at a rate of {rate}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_the_next_letter_is_the_first_that_allows_one() {
+        for rate in [0.3, 1.0, 3.0, 50.0] {
+            let mut course = paced(rate);
+            let mut now = NOW;
+            for _ in 0..200 {
+                course.spend(course.pace(now), now);
+                assert_eq!(course.pace(now), 0);
+                let next = course.pace_at(now);
+                assert_eq!(course.pace(next - Duration::from_micros(10)), 0);
+                assert_eq!(course.pace(next), 1, "at a rate of {rate}");
+                now = next;
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_rate_there_is_no_pace() {
+        let mut course = course(Conduct::unlimited(), 10);
+        course.spend(1_000_000, NOW);
+        assert_eq!((course.pace(NOW), course.pace_at(NOW)), (u64::MAX, NOW));
+    }
+
+    #[test]
+    fn a_rate_without_sense_in_time_does_not_overflow() {
+        let mut slow = paced(1e-300);
+        slow.spend(slow.pace(NOW), NOW);
+        assert_eq!((slow.pace(NOW), slow.next_at), (0, Some(Timestamp::MAX)));
+        let mut fast = paced(1e300);
+        fast.spend(fast.pace(NOW), NOW);
+        assert_eq!(fast.pace(NOW + Duration::from_secs(2)), u64::MAX);
+    }
+
+    #[test]
+    fn what_a_person_may_say_depends_on_the_state() {
+        use Command::{Approve, Cancel, Pause, Reject, Resume};
+        use OperationState::{AwaitingApproval, Cancelled, Done, Paused, Rejected, Running, Scheduled};
+        let allowed = [
+            (AwaitingApproval, vec![(Cancel, Cancelled), (Approve, Running), (Reject, Rejected)]),
+            (Scheduled, vec![(Pause, Paused), (Cancel, Cancelled)]),
+            (Running, vec![(Pause, Paused), (Cancel, Cancelled)]),
+            (Paused, vec![(Resume, Running), (Cancel, Cancelled)]),
+            (Done, vec![]),
+            (Cancelled, vec![]),
+            (Rejected, vec![]),
+        ];
+        let bob = Actor::new("bob", "console", "looks right");
+        for (state, allowed) in allowed {
+            for command in [Pause, Resume, Cancel, Approve, Reject] {
+                let mut course = course(Conduct::unlimited(), 1);
+                course.operation.state = state;
+                let before = course.clone();
+                let told = course.command(command, &bob, NOW);
+                match allowed.iter().find(|(one, _)| *one == command) {
+                    Some((_, after)) => assert_eq!(course.operation.state, *after),
+                    None => {
+                        assert_eq!(told.unwrap_err().kind(), ErrorKind::Conflict, "{command:?} in {state}");
+                        assert_eq!(course, before, "a refusal changes nothing");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_schedule_holds_after_approval_and_after_a_pause() {
+        let start_at = NOW + Duration::from_secs(60);
+        let conduct = Conduct { start_at: Some(start_at), needs_approval: true, ..Conduct::unlimited() };
+        let mut course = course(conduct, 1);
+        let bob = Actor::new("bob", "console", "looks right");
+        for (command, state) in [
+            (Command::Approve, OperationState::Scheduled),
+            (Command::Pause, OperationState::Paused),
+            (Command::Resume, OperationState::Scheduled),
+        ] {
+            course.command(command, &bob, NOW).unwrap();
+            assert_eq!(course.operation.state, state);
+        }
+        course.advance(Some(0), start_at - Duration::from_nanos(1));
+        assert_eq!((course.operation.state, course.allowance()), (OperationState::Scheduled, 0));
+        course.advance(Some(0), start_at);
+        assert_eq!((course.operation.state, course.allowance()), (OperationState::Running, 1));
+    }
+
+    #[test]
+    fn an_operation_about_nothing_is_done_at_once() {
+        let course = course(Conduct { needs_approval: true, ..Conduct::default() }, 0);
+        assert_eq!((course.operation.state, course.operation.ended_at), (OperationState::Done, Some(NOW)));
+    }
+
+    #[test]
+    fn a_hash_tells_action_letters_and_order() {
+        let queue = QueueName::of("a", "a");
+        let [one, other] = ["1", "2"].map(|id| LetterId::of(&queue, &id.into()));
+        let hash = plan_hash(Action::Retry, [one, other]);
+        assert_eq!(hash.len(), 64);
+        assert_eq!(hash, plan_hash(Action::Retry, [one, other]));
+        for different in [
+            plan_hash(Action::Evict, [one, other]),
+            plan_hash(Action::Retry, [other, one]),
+            plan_hash(Action::Retry, [one]),
+        ] {
+            assert_ne!(hash, different);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Reprocessing by the clock: at set times, the oldest dead letters are replayed.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds};
+use jiff::tz::TimeZone;
+use lazaret_core::store::{Action, Actor, Conduct, PlanRequest, Result, Selection};
+use lazaret_core::{LetterId, LetterState, QueueName, Timestamp};
+
+use crate::shared::Component;
+
+/// How many heads are looked at in one step.
+const PAGE: usize = 256;
+/// How long a plan that nobody looks at is good for.
+const VALID_FOR: Duration = Duration::from_secs(60);
+
+/// What happens to dead letters that nobody asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Reprocess {
+    /// They wait for a person.
+    #[default]
+    Manual,
+    /// At set times the oldest of them are replayed.
+    Cron {
+        /// The times.
+        schedule: Schedule,
+        /// How many letters at a time, at most.
+        batch_size: u64,
+    },
+}
+
+/// Times in cron notation, in UTC: second (may be left out), minute, hour, day of the month, month, day of the week.
+///
+/// ```
+/// use lazaret_engine::Schedule;
+/// let every_quarter: Schedule = "0 */15 * * * *".parse().unwrap();
+/// let now = "2026-01-01T10:07:00Z".parse().unwrap();
+/// assert_eq!(every_quarter.next_after(now).unwrap().to_string(), "2026-01-01T10:15:00Z");
+/// assert!("every day".parse::<Schedule>().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Schedule(Box<Cron>);
+
+/// A text that names no times.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a schedule: {why}; expected five or six fields in cron notation, as in \"0 */15 * * * *\""
+)]
+pub struct InvalidSchedule {
+    /// The text.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl FromStr for Schedule {
+    type Err = InvalidSchedule;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidSchedule> {
+        let parsed = CronParser::builder().seconds(Seconds::Optional).build().parse(text);
+        let wrong = |why: String| InvalidSchedule { text: text.to_owned(), why };
+        parsed.map(|cron| Self(Box::new(cron))).map_err(|error| wrong(error.to_string()))
+    }
+}
+
+impl Schedule {
+    /// The first time after this one; `None` when there is none.
+    pub fn next_after(&self, time: Timestamp) -> Option<Timestamp> {
+        let time = time.to_zoned(TimeZone::UTC);
+        self.0.find_next_occurrence(&time, false).ok().map(|next| next.timestamp())
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0.as_str())
+    }
+}
+
+/// Begins an operation at each of the set times until the consumer drains.
+pub(crate) async fn reprocess(component: Arc<Component>) {
+    let shared = &component.shared;
+    let Some(Reprocess::Cron { schedule, batch_size }) =
+        shared.options.dead_letter.as_ref().map(|options| options.reprocess.clone())
+    else {
+        return;
+    };
+    let mut last = shared.now();
+    while let Some(next) = schedule.next_after(last) {
+        tokio::select! {
+            biased;
+            () = shared.drain.cancelled() => return,
+            () = shared.sleep_until(next) => {}
+        }
+        // Times that passed meanwhile are not made up for.
+        last = shared.now().max(next);
+        if let Err(error) = begin(&component, batch_size).await {
+            tracing::warn!(%error, queue = %component.queue, "dead letters could not be reprocessed");
+        }
+    }
+}
+
+/// Begins to replay the heads that have been dead for longest.
+async fn begin(component: &Component, batch_size: u64) -> Result<()> {
+    let shared = &component.shared;
+    let letters = oldest_dead(component, batch_size).await?;
+    if letters.is_empty() {
+        return Ok(());
+    }
+    let by = Actor::engine("reprocessing by the clock");
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Letters(letters),
+        valid_for: VALID_FOR,
+        max_letters: batch_size,
+    };
+    let plan = shared.store.freeze(&request, &by).await?;
+    if plan.letters == 0 {
+        // All of them are part of an operation already.
+        return Ok(());
+    }
+    let conduct = Conduct { rate: shared.options.replay.rate, ..Conduct::unlimited() };
+    shared.store.begin(plan.id, &conduct, &by).await?;
+    component.turn_over.notify_one();
+    Ok(())
+}
+
+async fn oldest_dead(component: &Component, at_most: u64) -> Result<Vec<(QueueName, LetterId)>> {
+    let at_most = usize::try_from(at_most).unwrap_or(usize::MAX);
+    let mut letters = Vec::new();
+    let mut after = None;
+    loop {
+        let store = &component.shared.store;
+        let page = store.heads(&component.queue, after.as_deref(), PAGE).await?;
+        let dead = page.heads.iter().filter(|head| head.state == LetterState::Dead && !head.payload_left_out);
+        letters.extend(dead.map(|head| (component.queue.clone(), head.id)));
+        after = page.next;
+        if letters.len() >= at_most || after.is_none() {
+            letters.truncate(at_most);
+            return Ok(letters);
+        }
+    }
+}

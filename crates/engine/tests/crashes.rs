@@ -1,0 +1,227 @@
+//! Messages that kill the process, as far as the engine has to do with them. The recorder here is one in memory; the one
+//! that survives a real death has tests of its own.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lazaret_core::policy::RetryPolicy;
+use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
+use lazaret_core::{LetterState, Message, MessageId, QueueName, Reason};
+use lazaret_engine::Options;
+use support::{Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs};
+
+/// A flight recorder that outlives the engine, as a file outlives a process.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    flying: BTreeMap<u32, Suspect>,
+    next: u32,
+    suspects: Vec<Suspect>,
+    /// The most that were in flight at once since the last restart.
+    peak: usize,
+}
+
+impl Recorder {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no test panics here")
+    }
+
+    /// What the next process finds.
+    fn restart(&self) {
+        let mut state = self.state();
+        let flying: Vec<Suspect> = std::mem::take(&mut state.flying).into_values().collect();
+        let alone = flying.len() == 1;
+        for mut suspect in flying {
+            let known = state.suspects.iter().position(|known| known.identity == suspect.identity);
+            let crashes = known.map_or(0, |at| state.suspects.remove(at).crashes);
+            (suspect.alone, suspect.crashes) = (alone, crashes + u32::from(alone));
+            state.suspects.push(suspect);
+        }
+        state.peak = 0;
+    }
+
+    fn peak(&self) -> usize {
+        self.state().peak
+    }
+
+    fn flying(&self) -> Vec<String> {
+        self.state().flying.values().map(|suspect| suspect.message.to_string()).collect()
+    }
+}
+
+impl FlightRecorder for Recorder {
+    fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot {
+        let mut state = self.state();
+        state.next += 1;
+        let slot = state.next;
+        let suspect = Suspect {
+            queue: queue.clone(),
+            message: message.id.clone(),
+            partition: message.partition(),
+            offset: message.position.offset,
+            attempt,
+            alone: false,
+            crashes: 0,
+            identity: Identity::of(queue, &message.id),
+        };
+        state.flying.insert(slot, suspect);
+        state.peak = state.peak.max(state.flying.len());
+        Slot::at(slot)
+    }
+
+    fn leave(&self, slot: Slot) {
+        let mut state = self.state();
+        if let Some(slot) = slot.index() {
+            state.flying.remove(&slot);
+        }
+    }
+
+    fn suspects(&self) -> Vec<Suspect> {
+        self.state().suspects.clone()
+    }
+
+    fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32 {
+        let state = self.state();
+        state.suspects.iter().find(|suspect| suspect.is(queue, message)).map_or(0, |suspect| suspect.crashes)
+    }
+
+    fn forget(&self, queue: &QueueName, message: &MessageId) {
+        self.state().suspects.retain(|suspect| !suspect.is(queue, message));
+    }
+
+    fn unrecorded(&self) -> u64 {
+        0
+    }
+}
+
+fn recorded(recorder: &Recorder) -> Options {
+    let retry = RetryPolicy { max_attempts: 10, ..retry(lazaret_core::policy::Strategy::Ordered) };
+    Options { flight_recorder: Some(Arc::new(recorder.clone())), retry, ..options() }
+}
+
+/// The engine dies with what it has in flight: nothing is given back to the recorder.
+async fn die(running: Running, recorder: &Recorder) {
+    let flying = std::mem::take(&mut recorder.state().flying);
+    running.crash().await;
+    recorder.state().flying = flying;
+    recorder.restart();
+}
+
+/// A handler for whom `x1` hangs, which stands for a death, and all others take a while.
+fn deadly(this: &Try) -> Reply {
+    match this.name.as_str() {
+        "x1" => Reply::Hang,
+        _ => Reply::after(millis(50), Reply::Done),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn healthy_messages_leave_the_recorder_empty() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["a1", "b1", "a2"]);
+    let stats = bench.run(recorded(&recorder), |_| Reply::Done).await;
+    assert_eq!((stats.handled, recorder.flying().len()), (3, 0));
+    assert!(recorder.peak() > 0, "they were recorded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_culprit_is_charged_and_its_neighbours_are_not() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["a1", "x1", "b1", "x2", "c1"]);
+    let running = bench.start(recorded(&recorder), deadly);
+    eventually("several are in flight", || recorder.flying().len() >= 3).await;
+    die(running, &recorder).await;
+    assert!(recorder.suspects().iter().all(|suspect| suspect.crashes == 0), "nobody was alone");
+    for crashes in 1..=3 {
+        let running = bench.start(recorded(&recorder), deadly);
+        eventually("the culprit is alone", || recorder.flying() == ["events/0/1"]).await;
+        let_pass(secs(5)).await;
+        assert_eq!(recorder.flying(), ["events/0/1"], "nobody runs beside a suspect");
+        die(running, &recorder).await;
+        assert_eq!(recorder.suspects().iter().map(|suspect| suspect.crashes).max(), Some(crashes));
+    }
+    let running = bench.start(recorded(&recorder), deadly);
+    eventually("it is given up", || bench.letters("x").len() == 2).await;
+    let letter = bench.letters("x").remove(0);
+    let cause = letter.cause.expect("it has a cause");
+    assert_eq!((letter.state, letter.crash_attempts), (LetterState::Dead, 3));
+    assert_eq!((cause.reason, cause.message.contains("3 times")), (Reason::CRASHED, true));
+    assert_eq!(bench.standing("x")[1], ("x2".into(), LetterState::Waiting), "its sequence waits");
+    eventually("the stream goes on", || bench.committed() == Some(4)).await;
+    for name in ["a1", "b1", "c1"] {
+        assert!(bench.calls.done().contains(&name.to_owned()), "{name} was handled");
+    }
+    assert!(recorder.suspects().is_empty(), "what is durable is forgotten");
+    bench.push(&["d1", "e1", "f1"]);
+    eventually("all run side by side again", || recorder.peak() >= 3).await;
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspect_that_does_no_harm_is_cleared() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["a1", "b1"]);
+    let running = bench.start(recorded(&recorder), |_| Reply::Hang);
+    eventually("both are in flight", || recorder.flying().len() == 2).await;
+    die(running, &recorder).await;
+    let stats = bench.run(recorded(&recorder), |_| Reply::Done).await;
+    assert_eq!((stats.handled, recorder.peak()), (2, 1), "one after the other");
+    assert!(recorder.suspects().is_empty());
+    assert_eq!(bench.counts().open(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["x1", "x2"]);
+    let script = |this: &Try| match this.letter {
+        None => Reply::Fail(support::transient()),
+        Some(_) => Reply::Hang,
+    };
+    let mut options = recorded(&recorder);
+    options.retry.hold = secs(0);
+    for _ in 1..=3 {
+        let running = bench.start(options.clone(), script);
+        eventually("the retry runs", || recorder.flying() == ["events/0/0"]).await;
+        die(running, &recorder).await;
+    }
+    let running = bench.start(options, script);
+    eventually("it is dead", || bench.letters("x")[0].state == LetterState::Dead).await;
+    let letter = bench.letters("x").remove(0);
+    assert_eq!(letter.crash_attempts, 3);
+    assert_eq!(letter.cause.expect("it has a cause").reason, Reason::CRASHED);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_that_killed_the_process_is_not_repeated() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["x1"]);
+    let script = |this: &Try| match this.replay {
+        None => Reply::Fail(fatal()),
+        Some(_) => Reply::Hang,
+    };
+    let running = bench.start(recorded(&recorder), script);
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    let replayer = running.replayer();
+    let replay = tokio::spawn(async move { replayer.process_any().await });
+    eventually("the replay runs", || !recorder.flying().is_empty()).await;
+    replay.abort();
+    assert!(replay.await.is_err_and(|error| error.is_cancelled()));
+    // The abort took the replay out of the recorder; a death would not have.
+    let message = bench.letter("x").message.clone();
+    let slot = recorder.enter(&Bench::queue(), &message, 2);
+    assert!(slot.index().is_some());
+    die(running, &recorder).await;
+    let running = bench.start(recorded(&recorder), script);
+    let_pass(secs(60)).await;
+    assert!(!running.replayer().process_any().await.unwrap());
+    let letter = bench.letter("x");
+    assert_eq!((letter.state, letter.crash_attempts, letter.replay_attempts), (LetterState::Dead, 1, 1));
+    assert_eq!(bench.calls.len(), 2, "it was not tried again");
+    running.stop().await;
+}

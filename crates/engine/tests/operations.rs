@@ -1,0 +1,257 @@
+//! Operations: frozen plans carried out by a running consumer.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lazaret_core::LetterState;
+use lazaret_core::query::Query;
+use lazaret_core::store::{
+    Action, Command, Conduct, Operation, OperationId, OperationState, Operations, Outcome, PauseScope, Plan,
+    PlanRequest, Selection,
+};
+use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
+use support::{
+    Bench, Reply, Running, Try, at_once, eventually, fatal, let_pass, one_attempt, options, secs, somebody,
+};
+
+/// Whether the handler is repaired, and for whom.
+#[derive(Clone, Default)]
+struct Repaired(Arc<AtomicBool>);
+
+impl Repaired {
+    fn repair(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// A handler that fails until it is repaired; payloads that end in 9 fail for ever.
+    fn script(&self) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
+        let repaired = self.clone();
+        move |this| {
+            let well = repaired.0.load(Ordering::SeqCst) && !this.name.ends_with('9');
+            if well { Reply::Done } else { Reply::Fail(fatal()) }
+        }
+    }
+}
+
+async fn with_dead(options: Options, names: &[&str]) -> (Bench, Running, Repaired) {
+    let (bench, repaired) = (Bench::new(), Repaired::default());
+    bench.push(names);
+    let running = bench.start(options, repaired.script());
+    let last = names.len() as u64 - 1;
+    eventually("all are letters", || bench.committed() == Some(last)).await;
+    (bench, running, repaired)
+}
+
+fn freeze(bench: &Bench, action: Action) -> Plan {
+    let request = PlanRequest {
+        action,
+        selection: Selection::Query(Query::everything()),
+        valid_for: secs(3600),
+        max_letters: 1000,
+    };
+    at_once(bench.store.memory().freeze(&request, &somebody("it is repaired")))
+}
+
+fn begin(bench: &Bench, plan: &Plan, conduct: &Conduct) -> OperationId {
+    at_once(bench.store.memory().begin(plan.id, conduct, &somebody("it is repaired"))).id
+}
+
+fn operation(bench: &Bench, id: OperationId) -> Operation {
+    at_once(bench.store.memory().operation(id)).expect("it was begun")
+}
+
+async fn over(bench: &Bench, id: OperationId) -> Operation {
+    eventually("the operation is over", || operation(bench, id).state.is_over()).await;
+    operation(bench, id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_carried_out_in_order_and_new_failures_are_not_touched() {
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "a2", "b1", "c9"]).await;
+    let plan = freeze(&bench, Action::Retry);
+    assert_eq!((plan.letters, plan.sequences), (4, 3));
+    bench.push(&["c1", "d9"]);
+    eventually("the later ones are letters", || bench.committed() == Some(5)).await;
+    repaired.repair();
+    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    assert_eq!((done.state, done.ok, done.failed_again, done.skipped), (OperationState::Done, 3, 1, 0));
+    let mut handled = bench.calls.done();
+    handled.retain(|name| name.starts_with('a'));
+    assert_eq!(handled, ["a1", "a2"]);
+    assert_eq!(bench.standing("c"), [("c9".into(), LetterState::Dead), ("c1".into(), LetterState::Waiting)]);
+    let late = bench.letter("d");
+    assert_eq!((late.state, late.replay_attempts), (LetterState::Dead, 0), "it came after the freeze");
+    let again = &bench.letters("c")[0];
+    assert_eq!((again.attempts, again.replay_attempts), (1, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replay_tells_its_handler_the_operation() {
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    let script = |this: &Try| match &this.replay {
+        Some(operation) if operation.starts_with("op_") => Reply::Done,
+        _ => Reply::Fail(fatal()),
+    };
+    let running = bench.start(one_attempt(), script);
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    let plan = freeze(&bench, Action::Retry);
+    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    assert_eq!(done.ok, 1);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_holds() {
+    let names: Vec<String> = (0..20).map(|n| format!("{}1", char::from(b'a' + n))).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (bench, running, repaired) = with_dead(one_attempt(), &names).await;
+    repaired.repair();
+    let plan = freeze(&bench, Action::Retry);
+    let started = bench.clock.elapsed();
+    let conduct = Conduct { rate: Some(2.0), ..Conduct::unlimited() };
+    let done = over(&bench, begin(&bench, &plan, &conduct)).await;
+    assert_eq!(done.ok, 20);
+    let took = bench.clock.elapsed() - started;
+    assert!(took >= secs(8), "20 letters at 2 a second, with a burst of a second's worth: {took:?}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a9"]).await;
+    let_pass(secs(1)).await;
+    bench.push(&["b1", "c1", "d1"]);
+    eventually("all are letters", || bench.committed() == Some(3)).await;
+    repaired.repair();
+    let plan = freeze(&bench, Action::Retry);
+    let conduct = Conduct { ramp: vec![1, 2], stop_at: Some(0.5), ..Conduct::unlimited() };
+    let id = begin(&bench, &plan, &conduct);
+    eventually("it stops", || operation(&bench, id).state == OperationState::Paused).await;
+    let stopped = operation(&bench, id);
+    assert_eq!((stopped.ok, stopped.failed_again), (0, 1));
+    assert!(stopped.note.is_some_and(|note| note.contains('1')), "it says why");
+    let_pass(secs(60)).await;
+    assert_eq!(operation(&bench, id).sent(), 1, "nothing is sent while it is paused");
+    at_once(bench.store.memory().command(id, Command::Resume, &somebody("seen")));
+    let done = over(&bench, id).await;
+    assert_eq!((done.ok, done.failed_again), (3, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn replays_wait_while_they_are_paused() {
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a1"]).await;
+    repaired.repair();
+    running.handle.pause(PauseScope::Replay, &somebody("not now")).await.unwrap();
+    let plan = freeze(&bench, Action::Retry);
+    let id = begin(&bench, &plan, &Conduct::unlimited());
+    let_pass(secs(60)).await;
+    assert_eq!(operation(&bench, id).sent(), 0);
+    running.handle.resume(&PauseScope::Replay, &somebody("now")).await.unwrap();
+    assert_eq!(over(&bench, id).await.ok, 1);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_goes_on_after_a_crash_and_counts_each_letter_once() {
+    let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "b1", "c1", "d1", "e1"]).await;
+    repaired.repair();
+    let plan = freeze(&bench, Action::Retry);
+    let conduct = Conduct { rate: Some(1.0), ..Conduct::unlimited() };
+    let id = begin(&bench, &plan, &conduct);
+    eventually("some are sent", || operation(&bench, id).sent() >= 2).await;
+    running.crash().await;
+    let running = bench.start(one_attempt(), repaired.script());
+    let done = over(&bench, id).await;
+    assert_eq!((done.ok, done.failed_again, done.skipped), (5, 0, 0));
+    let items = at_once(bench.store.memory().items(id, 0, 100));
+    assert!(items.iter().all(|item| item.outcome == Some(Outcome::Ok)));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn acts_are_carried_out_too() {
+    let (bench, running, _) = with_dead(one_attempt(), &["a1", "a2"]).await;
+    let plan = freeze(&bench, Action::Evict);
+    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    assert_eq!((done.ok, bench.counts().of(LetterState::Evicted)), (2, 2));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_fails_too_many_replays_is_parked() {
+    let replay = ReplayOptions { max_replays: Some(2), ..ReplayOptions::default() };
+    let (bench, running, _) = with_dead(Options { replay, ..one_attempt() }, &["a1"]).await;
+    for (replays, state) in [(1, LetterState::Dead), (2, LetterState::Parked)] {
+        let plan = freeze(&bench, Action::Retry);
+        let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+        assert_eq!(done.failed_again, 1);
+        let letter = bench.letter("a");
+        assert_eq!((letter.replay_attempts, letter.state), (replays, state));
+        assert!(letter.first_failed_at <= letter.last_failed_at);
+    }
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dead_letters_are_reprocessed_by_the_clock_a_batch_at_a_time() {
+    let reprocess = Reprocess::Cron { schedule: "0 */15 * * * *".parse().unwrap(), batch_size: 2 };
+    let dead_letter = Some(DeadLetterOptions { reprocess, ..DeadLetterOptions::default() });
+    let options = Options { dead_letter, ..one_attempt() };
+    let (bench, running, repaired) = with_dead(options, &["a1", "b1", "c1"]).await;
+    repaired.repair();
+    let open = |bench: &Bench| bench.counts().open();
+    assert_eq!(open(&bench), 3);
+    let_pass(Duration::from_secs(15 * 60 + 10)).await;
+    assert_eq!(open(&bench), 1, "the two oldest were replayed");
+    let_pass(Duration::from_secs(15 * 60)).await;
+    assert_eq!(open(&bench), 0);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn letters_expire_and_release_those_behind_them() {
+    // I11
+    let dead_letter = Some(DeadLetterOptions { ttl: Some(secs(600)), ..DeadLetterOptions::default() });
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    let script = |this: &Try| if this.name == "a1" { Reply::Fail(fatal()) } else { Reply::Done };
+    let running = bench.start(Options { dead_letter, ..one_attempt() }, script);
+    let_pass(secs(300)).await;
+    bench.push(&["a2"]);
+    eventually("both are letters", || bench.committed() == Some(1)).await;
+    eventually("the head has expired", || bench.counts().of(LetterState::Expired) == 1).await;
+    eventually("the other is handled", || bench.calls.done() == ["a2"]).await;
+    assert!(bench.clock.elapsed() >= secs(600));
+    assert_eq!(bench.told.count("Expired"), 1);
+    assert!(bench.audit().iter().any(|entry| entry.action == "expire"), "{:?}", bench.audit());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn payloads_are_left_out_once_a_letter_is_dead() {
+    let dead_letter = Some(DeadLetterOptions { include_payload: false, ..DeadLetterOptions::default() });
+    let bench = Bench::new();
+    bench.push(&["a1", "b1"]);
+    let script = |this: &Try| match this.name.as_str() {
+        "a1" => Reply::Fail(fatal()),
+        _ => Reply::Fail(support::transient()),
+    };
+    let running = bench.start(Options { dead_letter, ..options() }, script);
+    eventually("one is dead", || bench.letters("a").len() == 1).await;
+    let dead = bench.letter("a");
+    assert!(dead.payload_left_out && dead.message.payload.is_none());
+    eventually("the other waits for a retry", || bench.letters("b").len() == 1).await;
+    let retrying = bench.letter("b");
+    assert_eq!(retrying.state, LetterState::Retrying);
+    assert!(retrying.message.payload.is_some(), "it needs its payload");
+    eventually("it is dead, too", || bench.letter("b").state == LetterState::Dead).await;
+    let dead = bench.letter("b");
+    assert!(dead.payload_left_out && dead.message.payload.is_none());
+    running.stop().await;
+}

@@ -1,0 +1,163 @@
+//! Opens, makes, checks and enlarges the file. A file that is not ours is never written to.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::layout::{self, head};
+use crate::map::{Map, WORD};
+
+/// The most slots a file may have: 32 MiB.
+pub(crate) const MOST_SLOTS: u32 = 65_536;
+
+/// How many words are read to know what a file is.
+const PROOF: usize = 3;
+
+/// A file that is locked, checked and mapped.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Holds the lock.
+    pub(crate) file: File,
+    pub(crate) map: Map,
+    pub(crate) slots: u32,
+}
+
+/// Opens the file, or makes it, with at least this many slots.
+pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
+    if slots == 0 || slots > MOST_SLOTS {
+        return Err(OpenError::Slots { slots, most: MOST_SLOTS });
+    }
+    let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(failed("open"))?;
+    file.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::InUse { path: path.to_owned() },
+        TryLockError::Error(source) => failed("lock")(source),
+    })?;
+    let slots = match look(&mut file).map_err(failed("read"))? {
+        Kind::Ours { slots: found } => {
+            enlarge(&mut file, found, slots).map_err(failed("enlarge"))?;
+            found.max(slots)
+        }
+        Kind::New => {
+            create(&mut file, slots).map_err(failed("make room for"))?;
+            slots
+        }
+        Kind::Foreign => return Err(OpenError::Foreign { path: path.to_owned() }),
+        Kind::Version(found) => {
+            return Err(OpenError::Version { path: path.to_owned(), found, known: layout::VERSION });
+        }
+        Kind::Truncated { found, expected } => {
+            return Err(OpenError::Truncated { path: path.to_owned(), found, expected });
+        }
+    };
+    let map = Map::new(&file, layout::words_for(slots)).map_err(failed("map"))?;
+    Ok(Opened { file, map, slots })
+}
+
+/// What a file is.
+enum Kind {
+    New,
+    Ours { slots: u32 },
+    Foreign,
+    Version(u64),
+    Truncated { found: u64, expected: u64 },
+}
+
+fn bytes_for(slots: u32) -> u64 {
+    (layout::words_for(slots) * WORD) as u64
+}
+
+fn look(file: &mut File) -> io::Result<Kind> {
+    let metadata = file.metadata()?;
+    let length = metadata.len();
+    if !metadata.is_file() {
+        return Ok(Kind::Foreign);
+    }
+    let mut start = Vec::with_capacity(PROOF * WORD);
+    file.take((PROOF * WORD) as u64).read_to_end(&mut start)?;
+    let (words, rest) = start.as_chunks::<WORD>();
+    let word = |at: usize| words.get(at).map(|bytes| u64::from_ne_bytes(*bytes));
+    if start.iter().all(|byte| *byte == 0) {
+        // Empty, or the process that made it died before it wrote the header, which comes last.
+        let only_zeros = length <= bytes_for(MOST_SLOTS) && is_zeros(file)?;
+        return Ok(if only_zeros { Kind::New } else { Kind::Foreign });
+    }
+    if word(head::MAGIC) != Some(layout::MAGIC) {
+        return Ok(Kind::Foreign);
+    }
+    let (Some(version), Some(slots), true) = (word(head::VERSION), word(head::SLOTS), rest.is_empty()) else {
+        return Ok(Kind::Truncated { found: length, expected: bytes_for(1) });
+    };
+    if version != layout::VERSION {
+        return Ok(Kind::Version(version));
+    }
+    match u32::try_from(slots) {
+        Ok(slots @ 1..=MOST_SLOTS) => {
+            let expected = bytes_for(slots);
+            Ok(if length < expected {
+                Kind::Truncated { found: length, expected }
+            } else {
+                Kind::Ours { slots }
+            })
+        }
+        _ => Ok(Kind::Foreign),
+    }
+}
+
+/// Whether the rest of the file is zeros.
+fn is_zeros(file: &mut File) -> io::Result<bool> {
+    let mut piece = [0; 8192];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(true),
+            Ok(read) if piece[..read].iter().any(|byte| *byte != 0) => return Ok(false),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Fills a new file with zeros, then writes the header. On a full disk it is empty again.
+fn create(file: &mut File, slots: u32) -> io::Result<()> {
+    let made = write_zeros(file, 0, bytes_for(slots)).and_then(|()| {
+        let mut header = Vec::with_capacity(PROOF * WORD);
+        for word in [layout::MAGIC, layout::VERSION, u64::from(slots)] {
+            header.extend_from_slice(&word.to_ne_bytes());
+        }
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&header)
+    });
+    made.inspect_err(|_| {
+        // The first error is the one to tell.
+        let _ = file.set_len(0);
+    })
+}
+
+/// Adds slots behind those that are there. On a full disk the file is as it was.
+fn enlarge(file: &mut File, found: u32, wanted: u32) -> io::Result<()> {
+    if wanted <= found {
+        return Ok(());
+    }
+    let length = bytes_for(found);
+    write_zeros(file, length, bytes_for(wanted)).inspect_err(|_| {
+        // The first error is the one to tell. What is too long is no harm.
+        let _ = file.set_len(length);
+    })?;
+    file.seek(SeekFrom::Start((head::SLOTS * WORD) as u64))?;
+    file.write_all(&u64::from(wanted).to_ne_bytes())
+}
+
+/// Writes zeros, so that the disk has the room. A hole would find out that it has not at the first attempt, by a signal.
+fn write_zeros(file: &mut File, from: u64, to: u64) -> io::Result<()> {
+    file.seek(SeekFrom::Start(from))?;
+    io::copy(&mut io::repeat(0).take(to - from), file)?;
+    Ok(())
+}

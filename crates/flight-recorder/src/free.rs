@@ -1,0 +1,136 @@
+//! Which slots are free: stacks without locks, one per shard, so that threads do not meet at one word.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// More shards than this would only be looked through in vain when slots are short.
+const MOST_SHARDS: usize = 16;
+
+/// The top of one stack, on a cache line of its own: a counter of changes in the high half, one more than the slot's index
+/// in the low half, 0 when empty. The counter makes a top that was taken and put back differ from one that never moved.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Top(AtomicU64);
+
+/// The free slots.
+#[derive(Debug)]
+pub(crate) struct FreeSlots {
+    tops: Box<[Top]>,
+    /// One more than the index of the slot below each slot in its stack.
+    below: Box<[AtomicU32]>,
+}
+
+/// A number for each thread that ever asked.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
+}
+
+impl FreeSlots {
+    /// All of this many slots, free.
+    pub(crate) fn new(slots: u32) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let shards = threads.min(MOST_SHARDS).min(slots as usize).max(1);
+        let free = Self {
+            tops: (0..shards).map(|_| Top::default()).collect(),
+            below: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+        };
+        for slot in (0..slots).rev() {
+            free.push(slot as usize % shards, slot);
+        }
+        free
+    }
+
+    /// Takes a free slot, if there is one.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let home = thread_number();
+        (0..self.tops.len()).find_map(|step| self.pop((home + step) % self.tops.len()))
+    }
+
+    /// Gives a slot back. It becomes the next one that this thread takes, while it is warm.
+    pub(crate) fn give_back(&self, slot: u32) {
+        self.push(thread_number() % self.tops.len(), slot);
+    }
+
+    fn pop(&self, shard: usize) -> Option<u32> {
+        let top = &self.tops[shard].0;
+        let mut seen = top.load(Ordering::Acquire);
+        loop {
+            let slot = (seen as u32).checked_sub(1)?;
+            // Stale when somebody else was faster; then the counter has changed and the exchange fails.
+            let next = self.below[slot as usize].load(Ordering::Relaxed);
+            match top.compare_exchange_weak(seen, changed(seen, next), Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(slot),
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    fn push(&self, shard: usize, slot: u32) {
+        let top = &self.tops[shard].0;
+        let mut seen = top.load(Ordering::Relaxed);
+        loop {
+            self.below[slot as usize].store(seen as u32, Ordering::Relaxed);
+            match top.compare_exchange_weak(
+                seen,
+                changed(seen, slot + 1),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// The next value of a top: this slot, and one more change.
+const fn changed(seen: u64, slot: u32) -> u64 {
+    ((seen >> 32).wrapping_add(1) << 32) | slot as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn every_slot_is_given_out_once() {
+        let free = FreeSlots::new(37);
+        let taken: HashSet<u32> = std::iter::from_fn(|| free.take()).collect();
+        assert_eq!(taken, (0..37).collect());
+        free.give_back(5);
+        assert_eq!(free.take(), Some(5));
+        assert_eq!(free.take(), None);
+    }
+
+    #[test]
+    fn threads_never_hold_the_same_slot() {
+        let free = FreeSlots::new(3);
+        let held: Vec<AtomicBool> = (0..3).map(|_| AtomicBool::new(false)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        if let Some(slot) = free.take() {
+                            assert!(!held[slot as usize].swap(true, Ordering::AcqRel), "held twice");
+                            held[slot as usize].store(false, Ordering::Release);
+                            free.give_back(slot);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(std::iter::from_fn(|| free.take()).count(), 3, "none was lost");
+    }
+}

@@ -1,0 +1,42 @@
+//! The mapped file as a row of atomic words. The only place with `unsafe`.
+
+#![allow(unsafe_code, reason = "a mapping cannot be made without it")]
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// How many bytes a word has.
+pub(crate) const WORD: usize = size_of::<AtomicU64>();
+
+/// A file in memory. What is stored in a word is in the kernel's hands at once and survives the process.
+#[derive(Debug)]
+pub(crate) struct Map {
+    raw: MmapRaw,
+    words: usize,
+}
+
+impl Map {
+    /// Maps the first `words` words of a file that has at least that many.
+    pub(crate) fn new(file: &File, words: usize) -> io::Result<Self> {
+        let needed = words * WORD;
+        if file.metadata()?.len() < needed as u64 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short to be mapped"));
+        }
+        let raw = MmapOptions::new().len(needed).map_raw(file)?;
+        Ok(Self { raw, words })
+    }
+
+    /// All words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: The mapping is readable, writable, as long as `words` words and begins at a page, so every word is
+        // aligned. It lives as long as `self`, and with it the slice. All access in this process goes through this slice of
+        // atomics, so there are no data races and no reference to plain memory. An `AtomicU64` is valid for any bits, so
+        // whatever the file holds is a valid value. Other processes are kept away by the lock on the file; one that
+        // ignores the lock can change values, which is what atomics allow for, or cut the file, which ends this process by a
+        // signal and not by undefined behaviour.
+        unsafe { std::slice::from_raw_parts(self.raw.as_ptr().cast::<AtomicU64>(), self.words) }
+    }
+}

@@ -1,0 +1,94 @@
+//! Plans and operations: [`freezing`] makes plans, [`taking`] hands out their letters and does acts, [`table`] holds
+//! both.
+
+mod freezing;
+mod table;
+mod taking;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    Actor, Command, Conduct, Course, ErrorKind, Item, Operation, OperationId, Operations, OperationsPage,
+    Plan, PlanId, PlanRequest, Result, StoreError, Taken,
+};
+
+use super::MemoryStore;
+pub(super) use table::OperationTable;
+
+fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Result<T> {
+    Err(StoreError::not_done(kind, operation, context))
+}
+
+#[async_trait]
+impl Operations for MemoryStore {
+    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        let (mut state, now) = self.begin();
+        state.freeze(request, by, now)
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        Ok(self.begin().0.operations.plan(id).cloned())
+    }
+
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let mut items = self.begin().0.operations.items(id, from, limit);
+        // The plan is as it was frozen; outcomes are the operation's.
+        items.iter_mut().for_each(|item| item.outcome = None);
+        Ok(items)
+    }
+
+    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+        let (mut state, now) = MemoryStore::begin(self);
+        let Some(frozen) = state.operations.plan(plan) else {
+            return refused(ErrorKind::NotFound, "begin", format!("there is no plan {plan}"));
+        };
+        if state.operations.is_carried_out(plan) {
+            return refused(ErrorKind::Conflict, "begin", format!("plan {plan} is carried out already"));
+        }
+        let course = Course::begin(state.operations.next_operation(), frozen, conduct, by, now)?;
+        let operation = course.operation.clone();
+        state.operations.insert(course);
+        let after = Some(operation.state.as_str());
+        state.audit.write(now, by, "begin", operation.id.to_string(), None, after);
+        Ok(operation)
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let (state, _) = self.begin();
+        Ok(state.operations.course(id).map(|course| course.operation.clone()))
+    }
+
+    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+        Ok(self.begin().0.operations.page(before, limit))
+    }
+
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let (state, _) = self.begin();
+        let plan = state.operations.course(id).map(|course| course.operation.plan);
+        Ok(plan.map(|plan| state.operations.items(plan, from, limit)).unwrap_or_default())
+    }
+
+    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        let (mut state, now) = self.begin();
+        let Some(mut course) = state.operations.course(id).cloned() else {
+            return refused(ErrorKind::NotFound, "command", format!("there is no operation {id}"));
+        };
+        let before = course.operation.state;
+        course.command(command, by, now)?;
+        if course.operation.state.is_over() {
+            state.cancel_pending(&mut course, now);
+        }
+        let operation = course.operation.clone();
+        state.operations.write(course);
+        let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
+        state.audit.write(now, by, command.as_str(), id.to_string(), before, after);
+        Ok(operation)
+    }
+
+    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+        let (mut state, now) = self.begin();
+        state.take_turns(queue, now, owner, lease, limit)
+    }
+}

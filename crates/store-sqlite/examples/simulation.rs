@@ -1,0 +1,21 @@
+//! Runs the simulation of whole engines on this store, each seed on a file of its own.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use lazaret_store_sqlite::{Durability, Options, SqliteStore};
+use lazaret_testkit::sim::{self, Mutation, Report};
+
+fn main() -> ExitCode {
+    sim::command(run)
+}
+
+/// Nothing is forced to the disk: only engines die in the simulation, never the machine.
+fn run(seed: u64, mutation: Option<Mutation>) -> Report {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    sim::run_on(seed, mutation, |clock| {
+        let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), options);
+        Arc::new(store.expect("a new file can be opened"))
+    })
+}

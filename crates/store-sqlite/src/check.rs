@@ -1,0 +1,239 @@
+//! Counts everything again, letter by letter, and compares: for tests.
+
+use std::collections::BTreeMap;
+
+use lazaret_core::{LetterState, Timestamp};
+use rusqlite::Connection;
+
+use crate::facts::groups::{read_group, select_group};
+use crate::facts::read_counts;
+use crate::rows::{Body, state};
+
+/// What the letters of a group add up to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums {
+    by_state: [i64; 9],
+    sequences: i64,
+    behind: i64,
+}
+
+struct Row {
+    qid: i64,
+    sid: Option<i64>,
+    index: i64,
+    state: LetterState,
+    gid: Option<i64>,
+    purged: bool,
+}
+
+/// Panics when a counter or a mark in the file is not what the letters say.
+pub(crate) fn check(connection: &Connection) {
+    let letters = letters(connection);
+    check_queues(connection, &letters);
+    let mut groups: BTreeMap<i64, Sums> = BTreeMap::new();
+    for letter in letters.iter().filter(|letter| !letter.purged) {
+        if let Some(gid) = letter.gid {
+            groups.entry(gid).or_default().by_state[letter.state as usize] += 1;
+        }
+    }
+    check_sequences(connection, &letters, &mut groups);
+    let mut select = connection.prepare(select_group!("")).unwrap();
+    let mut rows = select.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let (gid, facts) = read_group(row).unwrap();
+        let stored = Sums { by_state: facts.by_state, sequences: facts.sequences, behind: facts.behind };
+        assert_eq!(Some(stored), groups.remove(&gid), "group {gid}, {}", facts.fingerprint);
+        assert!(facts.trend.at(Timestamp::MIN).iter().sum::<u64>() > 0, "something came into group {gid}");
+    }
+    assert!(groups.is_empty(), "letters of groups that are not there: {groups:?}");
+}
+
+/// All letters, each of which is marked as it should be.
+fn letters(connection: &Connection) -> Vec<Row> {
+    let sql = "SELECT qid, sid, idx, state, gid, closed_at, body, lid,
+               (SELECT fingerprint FROM groups WHERE groups.gid = letters.gid AND groups.qid = letters.qid),
+               (SELECT count(*) FROM payloads WHERE payloads.lid = letters.lid) FROM letters";
+    let mut select = connection.prepare(sql).unwrap();
+    let mut rows = select.query([]).unwrap();
+    let mut letters = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        let (sid, closed_at): (Option<i64>, Option<i64>) = (row.get(1).unwrap(), row.get(5).unwrap());
+        let (state, lid) = (state(row.get(3).unwrap()).unwrap(), row.get::<_, i64>(7).unwrap());
+        assert_eq!(sid.is_some(), state.is_open(), "letter {lid}");
+        assert!(sid.is_none() || closed_at.is_none(), "letter {lid} is open and closed");
+        let purged = sid.is_none() && closed_at.is_none();
+        assert_eq!(row.get::<_, bool>(9).unwrap(), !purged, "the payload of letter {lid}");
+        let cause = Body::decode(row.get_ref(6).unwrap().as_blob().unwrap()).unwrap().cause;
+        let cause = cause.map(|cause| cause.fingerprint.to_string());
+        assert_eq!(row.get::<_, Option<String>>(8).unwrap(), cause, "the group of letter {lid}");
+        let (qid, index, gid) = (row.get(0).unwrap(), row.get(2).unwrap(), row.get(4).unwrap());
+        letters.push(Row { qid, sid, index, state, gid, purged });
+    }
+    letters
+}
+
+fn check_queues(connection: &Connection, letters: &[Row]) {
+    let mut select = connection
+        .prepare(
+            "SELECT qid, sequences, (SELECT count(*) FROM sequences s WHERE s.qid = q.qid) FROM queues q",
+        )
+        .unwrap();
+    let mut rows = select.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let qid: i64 = row.get(0).unwrap();
+        assert_eq!(row.get::<_, i64>(1).unwrap(), row.get::<_, i64>(2).unwrap(), "sequences of queue {qid}");
+        let mut counts = [0; 9];
+        for letter in letters.iter().filter(|letter| letter.qid == qid && !letter.purged) {
+            counts[letter.state as usize] += 1;
+        }
+        assert_eq!(read_counts(connection, qid).unwrap(), counts, "letters of queue {qid}");
+    }
+}
+
+/// Checks what each sequence says of its letters, and adds it to the group of its head.
+fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeMap<i64, Sums>) {
+    let mut sequences: BTreeMap<i64, BTreeMap<i64, Option<i64>>> = BTreeMap::new();
+    for letter in letters {
+        if let Some(sid) = letter.sid {
+            sequences.entry(sid).or_default().insert(letter.index, letter.gid);
+        }
+    }
+    let mut select = connection.prepare("SELECT sid, count, head_idx, head_gid FROM sequences").unwrap();
+    let mut rows = select.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let sid: i64 = row.get(0).unwrap();
+        let letters = sequences.remove(&sid).unwrap_or_default();
+        let (index, gid) = letters.first_key_value().unwrap();
+        let found: (i64, i64, Option<i64>) = (row.get(1).unwrap(), row.get(2).unwrap(), row.get(3).unwrap());
+        assert_eq!(found, (letters.len() as i64, *index, *gid), "sequence {sid}");
+        if let Some(gid) = gid {
+            let sums = groups.entry(*gid).or_default();
+            sums.sequences += 1;
+            sums.behind += letters.len() as i64 - 1;
+        }
+    }
+    assert!(sequences.is_empty(), "letters of sequences that are not there: {sequences:?}");
+}
+
+mod tests {
+    use lazaret_core::store::{
+        Act, Actor, ErrorKind, GroupsRequest, HandOff, LetterStore, Limits, Placement, Triage,
+    };
+    use lazaret_core::{
+        Failure, Letter, LetterId, LetterState, Message, Position, QueueName, Reason, SequenceId, Timestamp,
+    };
+
+    use super::check;
+    use crate::error::Fault;
+    use crate::letters::{groups, lifecycle};
+    use crate::{Options, SqliteStore};
+
+    /// Opens a store in a file of its own, with one dead letter that failed.
+    async fn one_letter(folder: &tempfile::TempDir, options: Options) -> (SqliteStore, QueueName) {
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
+        let queue = QueueName::of("orders", "orders");
+        store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, 0, 2)]).await.unwrap().remove(0).unwrap();
+        (store, queue)
+    }
+
+    /// A dead letter in a sequence and a group of its own.
+    fn dead(queue: &QueueName, number: u64, payload: usize) -> HandOff {
+        let message = Message::new(format!("m{number}"), "orders", Position::new(0, number))
+            .with_payload(vec![b'x'; payload]);
+        let sequence = SequenceId::new(format!("s{number}"));
+        let mut letter = Letter::new(queue.clone(), sequence, message.into(), Timestamp::UNIX_EPOCH);
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(
+            Reason::TIMEOUT,
+            format!("Error{}", char::from(b'A' + (number % 26) as u8)),
+            "",
+        ));
+        HandOff { letter, placement: Placement::Open, grant: None }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_fails_half_way_leaves_no_trace_in_the_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, queue) = one_letter(&folder, Options::default()).await;
+        let name = queue.clone();
+        let failed = store.write("hand_off", move |step| {
+            step.queue(&name, |queue| {
+                queue.hand_off_all(vec![dead(queue.name, 1, 2), dead(queue.name, 26, 2)], &Limits::NONE)?;
+                Err::<(), _>(Fault::Corrupt("on purpose".into()))
+            })
+        });
+        assert_eq!(failed.await.unwrap_err().kind(), ErrorKind::Corrupt);
+        let file = rusqlite::Connection::open(store.path()).unwrap();
+        check(&file);
+        store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, 1, 2)]).await.unwrap().remove(0).unwrap();
+        check(&file);
+        assert_eq!(store.counts(&queue).await.unwrap().open(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_full_leaves_the_groups_as_they_were() {
+        // I9
+        let folder = tempfile::tempdir().unwrap();
+        let (store, queue) =
+            one_letter(&folder, Options { max_pages: Some(150), ..Options::default() }).await;
+        let mut number = 1;
+        while store.hand_off(&queue, &Limits::NONE, vec![dead(&queue, number, 10_000)]).await.is_ok() {
+            number += 1;
+            assert!(number < 1000, "the file is not limited");
+        }
+        check(&rusqlite::Connection::open(store.path()).unwrap());
+        store
+            .act(
+                &queue,
+                LetterId::of(&queue, &"m0".into()),
+                Act::Resolve,
+                &Actor::new("ada", "cli", "why not"),
+            )
+            .await
+            .unwrap();
+        check(&rusqlite::Connection::open(store.path()).unwrap());
+    }
+
+    /// The questions of operators and of the expiry go by indexes, whatever the number of letters.
+    #[tokio::test]
+    async fn no_question_walks_over_all_letters_or_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = one_letter(&folder, Options::default()).await;
+        let file = rusqlite::Connection::open(store.path()).unwrap();
+        for (sql, index) in [
+            (groups::OF_ALL, "groups_open (open"),
+            (groups::OF_QUEUE, "groups_of_queue (qid=? AND open"),
+            (groups::OLDEST_OF_GROUP, "letters_group (gid=?)"),
+            (groups::OLDEST_OF_QUEUE, "letters_oldest (qid=?)"),
+            (lifecycle::EXPIRING, "letters_expiring (qid=? AND expires_at"),
+            (lifecycle::CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
+        ] {
+            let mut explain = file.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+            let parameters = vec![rusqlite::types::Null; explain.parameter_count()];
+            let mut rows = explain.query(rusqlite::params_from_iter(parameters)).unwrap();
+            let mut plan = Vec::new();
+            while let Some(row) = rows.next().unwrap() {
+                plan.push(row.get::<_, String>(3).unwrap());
+            }
+            assert_eq!(plan.len(), 1, "{sql}: {plan:?}");
+            assert!(plan[0].contains(index), "{sql}: {plan:?}");
+        }
+    }
+
+    /// A file of version 1 knew no groups: they are made when it is opened.
+    #[tokio::test]
+    async fn the_letters_of_an_old_file_are_put_into_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old.db");
+        let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1.db");
+        std::fs::write(&path, std::fs::read(fixture).unwrap()).unwrap();
+        let store = SqliteStore::open(&path, Options::default()).unwrap();
+        let groups =
+            store.groups(&GroupsRequest { limit: 10, ..GroupsRequest::default() }).await.unwrap().groups;
+        assert_eq!(groups.len(), 1);
+        let group = &groups[0];
+        assert_eq!((group.error_type.as_str(), group.message.as_str()), ("HttpError", "boom"));
+        assert_eq!((group.counts.of(LetterState::Retrying), group.blocked_behind), (1, 1));
+        check(&rusqlite::Connection::open(&path).unwrap());
+    }
+}

@@ -1,0 +1,245 @@
+//! What the writer knows by heart of groups: their counters change with nearly every write, too.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use lazaret_core::store::{GROUP_MESSAGE_BYTES, Trend};
+use lazaret_core::{Failure, Fingerprint, LetterState};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::error::{Fault, Work};
+use crate::rows::time;
+
+/// How many groups are known at a time; beyond that all are forgotten and read again when they are needed (I7). In tests
+/// that is soon.
+const LIMIT: usize = if cfg!(test) { 3 } else { 4096 };
+
+/// The numbers of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupFacts {
+    pub(crate) qid: i64,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) latest: Arc<Latest>,
+    pub(crate) by_state: [i64; 9],
+    /// How many open sequences have a head of the group.
+    pub(crate) sequences: i64,
+    /// How many open letters stand behind those heads.
+    pub(crate) behind: i64,
+    pub(crate) first_seen: i64,
+    pub(crate) last_seen: i64,
+    pub(crate) trend: Trend,
+}
+
+/// What is shown of the latest failure of a group.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Latest {
+    pub(crate) reason: String,
+    pub(crate) error_type: String,
+    pub(crate) message: String,
+}
+
+impl GroupFacts {
+    /// A letter came into the group.
+    pub(crate) fn came_in(&mut self, now: i64) {
+        self.trend.record(time(now));
+    }
+
+    /// A letter of the group failed.
+    pub(crate) fn see(&mut self, failure: &Failure, failed_at: i64) {
+        if failed_at < self.last_seen {
+            return;
+        }
+        self.last_seen = failed_at;
+        let message = &failure.message[..failure.message.floor_char_boundary(GROUP_MESSAGE_BYTES)];
+        let same = self.latest.message == message
+            && self.latest.error_type == failure.error_type
+            && self.latest.reason == failure.reason.as_str();
+        if !same {
+            self.latest = Arc::new(Latest {
+                reason: failure.reason.as_str().to_owned(),
+                error_type: failure.error_type.clone(),
+                message: message.to_owned(),
+            });
+        }
+    }
+
+    pub(crate) fn count(&mut self, state: LetterState, by: i64) {
+        self.by_state[state as usize] += by;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.by_state == [0; 9]
+    }
+}
+
+/// The groups that are known, by their numbers.
+#[derive(Default)]
+pub(crate) struct Groups {
+    known: HashMap<i64, GroupFacts>,
+    names: HashMap<(i64, Fingerprint), i64>,
+    /// Which of them have changed since they were written.
+    changed: HashSet<i64>,
+    /// What the current request has changed.
+    new: HashMap<i64, GroupFacts>,
+    new_names: HashMap<(i64, Fingerprint), i64>,
+}
+
+impl Groups {
+    /// Keeps what the current request has changed.
+    pub(crate) fn keep(&mut self) {
+        self.changed.extend(self.new.keys());
+        self.known.extend(self.new.drain());
+        self.names.extend(self.new_names.drain());
+    }
+
+    /// Forgets what the current request has changed.
+    pub(crate) fn undo(&mut self) {
+        self.new.clear();
+        self.new_names.clear();
+    }
+
+    /// Writes what has changed since the last time. A group without letters is taken out.
+    pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
+        for gid in self.changed.drain() {
+            let Some(facts) = self.known.get(&gid) else { continue };
+            if facts.is_empty() {
+                connection.prepare_cached("DELETE FROM groups WHERE gid = ?1")?.execute([gid])?;
+                self.names.remove(&(facts.qid, facts.fingerprint));
+                self.known.remove(&gid);
+            } else {
+                write_group(connection, gid, facts)?;
+            }
+        }
+        if self.known.len() > LIMIT {
+            self.known.clear();
+            self.names.clear();
+        }
+        Ok(())
+    }
+
+    /// The number of a group, which is made if it is not there: `now` is when it was first seen.
+    pub(crate) fn named(
+        &mut self,
+        connection: &Connection,
+        qid: i64,
+        fingerprint: Fingerprint,
+        now: i64,
+    ) -> Work<i64> {
+        let name = (qid, fingerprint);
+        if let Some(gid) = self.names.get(&name).or_else(|| self.new_names.get(&name)) {
+            return Ok(*gid);
+        }
+        let text = fingerprint.to_string();
+        let mut select =
+            connection.prepare_cached("SELECT gid FROM groups WHERE qid = ?1 AND fingerprint = ?2")?;
+        if let Some(gid) = select.query_row(params![qid, text], |row| row.get(0)).optional()? {
+            self.names.insert(name, gid);
+            return Ok(gid);
+        }
+        let mut insert =
+            connection.prepare_cached("INSERT INTO groups (qid, fingerprint) VALUES (?1, ?2)")?;
+        insert.execute(params![qid, text])?;
+        let gid = connection.last_insert_rowid();
+        let facts = GroupFacts {
+            qid,
+            fingerprint,
+            latest: Arc::default(),
+            by_state: [0; 9],
+            sequences: 0,
+            behind: 0,
+            first_seen: now,
+            last_seen: i64::MIN,
+            trend: Trend::default(),
+        };
+        self.new.insert(gid, facts);
+        self.new_names.insert(name, gid);
+        Ok(gid)
+    }
+
+    /// The numbers of a group, for the current request to change.
+    pub(crate) fn get(&mut self, connection: &Connection, gid: i64) -> Work<&mut GroupFacts> {
+        if !self.new.contains_key(&gid) {
+            let facts = match self.known.get(&gid) {
+                Some(facts) => facts.clone(),
+                None => read_by_number(connection, gid)?,
+            };
+            self.new.insert(gid, facts);
+        }
+        self.new.get_mut(&gid).ok_or_else(|| Fault::Corrupt(format!("there is no group {gid}")))
+    }
+}
+
+/// A query for what [`read_group`] expects.
+macro_rules! select_group {
+    ($rest:literal) => {
+        concat!(
+            "SELECT gid, qid, fingerprint, reason, error_type, message, sequences, behind, first_seen, last_seen, trend, \
+             retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired FROM groups ",
+            $rest
+        )
+    };
+}
+pub(crate) use select_group;
+
+/// A group from a query made with [`select_group`], with its number.
+pub(crate) fn read_group(row: &Row<'_>) -> Work<(i64, GroupFacts)> {
+    let gid: i64 = row.get(0)?;
+    let corrupt = |what: &str| Fault::Corrupt(format!("the {what} of group {gid} cannot be read"));
+    let fingerprint = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
+    let trend = row.get_ref(10)?.as_str().map_err(rusqlite::Error::from)?;
+    let mut by_state = [0; 9];
+    for (place, count) in by_state.iter_mut().enumerate() {
+        *count = row.get(11 + place)?;
+    }
+    let facts = GroupFacts {
+        qid: row.get(1)?,
+        fingerprint: fingerprint.parse().map_err(|_| corrupt("fingerprint"))?,
+        latest: Arc::new(Latest { reason: row.get(3)?, error_type: row.get(4)?, message: row.get(5)? }),
+        by_state,
+        sequences: row.get(6)?,
+        behind: row.get(7)?,
+        first_seen: row.get(8)?,
+        last_seen: row.get(9)?,
+        trend: serde_json::from_str(trend).map_err(|_| corrupt("trend"))?,
+    };
+    Ok((gid, facts))
+}
+
+fn read_by_number(connection: &Connection, gid: i64) -> Work<GroupFacts> {
+    let mut select = connection.prepare_cached(select_group!("WHERE gid = ?1"))?;
+    let mut rows = select.query([gid])?;
+    let row = rows.next()?.ok_or_else(|| Fault::Corrupt(format!("there is no group {gid}")))?;
+    Ok(read_group(row)?.1)
+}
+
+fn write_group(connection: &Connection, gid: i64, facts: &GroupFacts) -> Work<()> {
+    let trend = serde_json::to_string(&facts.trend)
+        .map_err(|error| Fault::Corrupt(format!("a trend that cannot be written: {error}")))?;
+    let [retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired] = facts.by_state;
+    let mut update = connection.prepare_cached(
+        "UPDATE groups SET reason = ?2, error_type = ?3, message = ?4, retrying = ?5, dead = ?6, parked = ?7,
+         quarantined = ?8, waiting = ?9, resolved = ?10, evicted = ?11, skipped = ?12, expired = ?13, sequences = ?14,
+         behind = ?15, first_seen = ?16, last_seen = ?17, trend = ?18 WHERE gid = ?1",
+    )?;
+    update.execute(params![
+        gid,
+        facts.latest.reason,
+        facts.latest.error_type,
+        facts.latest.message,
+        retrying,
+        dead,
+        parked,
+        quarantined,
+        waiting,
+        resolved,
+        evicted,
+        skipped,
+        expired,
+        facts.sequences,
+        facts.behind,
+        facts.first_seen,
+        facts.last_seen,
+        trend,
+    ])?;
+    Ok(())
+}

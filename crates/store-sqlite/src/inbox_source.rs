@@ -1,0 +1,10 @@
+//! An inbox that is a source: messages that were posted, kept in the file until they are settled.
+
+mod bells;
+mod log;
+mod rows;
+mod source;
+
+pub(crate) use bells::Bells;
+pub use log::{Backlog, InboxLog, InboxOptions, Posted};
+pub use source::InboxSource;

@@ -1,0 +1,286 @@
+//! Letters with one cause, counted: what every change to a letter or a sequence does to its groups, and the lists of
+//! groups and queues.
+//!
+//! A letter belongs to the group of its cause as long as it is stored. A sequence stands in the group of its head, and
+//! all behind the head are blocked by it.
+
+use lazaret_core::store::{
+    Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, StoreError,
+};
+use lazaret_core::{Failure, Letter, LetterState, QueueName, Reason, Timestamp};
+use rusqlite::{Connection, OptionalExtension};
+
+use super::listing::Listing;
+use super::{Found, Queue, SequenceRow, first};
+use crate::error::Work;
+use crate::facts::groups::{GroupFacts, Groups, read_group, select_group};
+use crate::facts::is_used;
+use crate::rows::{Body, limit as rows_of, nanos, state, time, unsigned};
+
+/// Where a letter is counted: its group, if it has a cause, and its state.
+pub(super) type Standing = (Option<i64>, LetterState);
+
+/// What a sequence adds to the group of its head: the group, and how many letters are behind the head.
+pub(super) type Blocked = (i64, i64);
+
+impl Found {
+    pub(super) fn standing(&self) -> Standing {
+        (self.gid, self.state)
+    }
+}
+
+impl Queue<'_> {
+    fn group(&mut self, gid: i64) -> Work<&mut GroupFacts> {
+        self.shared.groups.get(self.connection, gid)
+    }
+
+    /// A letter is about to be stored: the group it comes into.
+    pub(super) fn arrive(&mut self, letter: &Letter) -> Work<Option<i64>> {
+        let Some(cause) = &letter.cause else { return Ok(None) };
+        let failed_at = letter.last_failed_at.map_or(self.now, nanos);
+        self.enter(None, cause, failed_at).map(Some)
+    }
+
+    /// A letter failed again: the group it belongs to now.
+    pub(super) fn failed_again(
+        &mut self,
+        letter: &Found,
+        cause: Option<&Failure>,
+        failed_at: i64,
+    ) -> Work<Option<i64>> {
+        cause.map(|cause| self.enter(letter.gid, cause, failed_at)).transpose()
+    }
+
+    fn enter(&mut self, before: Option<i64>, cause: &Failure, failed_at: i64) -> Work<i64> {
+        let (qid, now) = (self.facts.qid, self.now);
+        let gid = self.shared.groups.named(self.connection, qid, cause.fingerprint, now)?;
+        let group = self.group(gid)?;
+        if before != Some(gid) {
+            group.came_in(now);
+        }
+        group.see(cause, failed_at);
+        Ok(gid)
+    }
+
+    /// Counts a letter that stands elsewhere than before; `None` when it was not there, or is not there any more.
+    pub(super) fn count(&mut self, before: Option<Standing>, after: Option<Standing>) -> Work<()> {
+        for (standing, by) in [(before, -1), (after, 1)] {
+            let Some((gid, state)) = standing else { continue };
+            self.facts.by_state[state as usize] += by;
+            if let Some(gid) = gid {
+                self.group(gid)?.count(state, by);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a sequence whose head or size has changed.
+    pub(super) fn count_blocked(&mut self, before: Option<Blocked>, after: Option<Blocked>) -> Work<()> {
+        if before == after {
+            return Ok(());
+        }
+        for (blocked, by) in [(before, -1), (after, 1)] {
+            let Some((gid, behind)) = blocked else { continue };
+            let group = self.group(gid)?;
+            group.sequences += by;
+            group.behind += by * behind;
+        }
+        Ok(())
+    }
+}
+
+impl SequenceRow {
+    /// What the sequence adds to the group of this head.
+    pub(super) fn blocked(&self, head: &Found) -> Option<Blocked> {
+        head.gid.map(|gid| (gid, self.count - 1))
+    }
+}
+
+/// Puts the letters of a file that knew no groups into theirs.
+pub(crate) fn fill(connection: &Connection) -> Work<()> {
+    const PAGE: usize = 1000;
+    let mut groups = Groups::default();
+    let mut select = connection.prepare(
+        "SELECT lid, qid, state, enqueued_at, last_failed_at, body FROM letters WHERE lid > ?1 ORDER BY lid LIMIT ?2",
+    )?;
+    let mut update = connection.prepare("UPDATE letters SET gid = ?2 WHERE lid = ?1")?;
+    let mut last = i64::MIN;
+    loop {
+        let mut rows = select.query([last, rows_of(PAGE)])?;
+        let mut any = false;
+        while let Some(row) = rows.next()? {
+            (any, last) = (true, row.get(0)?);
+            let body = Body::decode(row.get_ref(5)?.as_blob().map_err(rusqlite::Error::from)?)?;
+            let Some(cause) = body.cause else { continue };
+            let (enqueued_at, failed_at): (i64, Option<i64>) = (row.get(3)?, row.get(4)?);
+            let gid = groups.named(connection, row.get(1)?, cause.fingerprint, enqueued_at)?;
+            let group = groups.get(connection, gid)?;
+            group.first_seen = group.first_seen.min(enqueued_at);
+            group.came_in(enqueued_at);
+            group.see(&cause, failed_at.unwrap_or(enqueued_at));
+            group.count(state(row.get(2)?)?, 1);
+            update.execute([last, gid])?;
+        }
+        groups.keep();
+        groups.write(connection)?;
+        if !any {
+            break;
+        }
+    }
+    fill_heads(connection, &mut groups)
+}
+
+fn fill_heads(connection: &Connection, groups: &mut Groups) -> Work<()> {
+    connection.execute_batch(
+        "UPDATE sequences SET head_gid =
+         (SELECT gid FROM letters WHERE letters.sid = sequences.sid AND letters.idx = sequences.head_idx)",
+    )?;
+    let mut select = connection.prepare(
+        "SELECT head_gid, count(*), sum(count - 1) FROM sequences WHERE head_gid IS NOT NULL GROUP BY head_gid",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let group = groups.get(connection, row.get(0)?)?;
+        (group.sequences, group.behind) = (row.get(1)?, row.get(2)?);
+    }
+    groups.keep();
+    groups.write(connection)
+}
+
+pub(crate) const OF_ALL: &str =
+    select_group!("WHERE (open, gid) < (?1, ?2) AND open >= ?3 ORDER BY open DESC, gid DESC LIMIT ?4");
+pub(crate) const OF_QUEUE: &str = select_group!(
+    "WHERE (open, gid) < (?1, ?2) AND open >= ?3 AND qid = ?5 ORDER BY open DESC, gid DESC LIMIT ?4"
+);
+/// Letters are numbered as they come in, so the oldest has the lowest number.
+pub(crate) const OLDEST_OF_GROUP: &str =
+    "SELECT enqueued_at FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
+pub(crate) const OLDEST_OF_QUEUE: &str =
+    "SELECT enqueued_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
+
+/// A place in the list of groups: how many open letters the last one shown has, and its number.
+#[derive(Clone, Copy)]
+struct Place {
+    open: i64,
+    gid: i64,
+}
+
+impl Place {
+    fn text(self) -> String {
+        format!("{}/{}", self.open, self.gid)
+    }
+
+    fn parse(text: &str) -> Result<Self, StoreError> {
+        let parts = text
+            .split_once('/')
+            .and_then(|(open, gid)| Some(Self { open: open.parse().ok()?, gid: gid.parse().ok()? }));
+        parts.ok_or_else(|| {
+            let context = format!("{text:?} is not a cursor of this store");
+            StoreError::not_done(ErrorKind::Invalid, "groups", context)
+        })
+    }
+}
+
+/// A page of groups, those with the most open letters first; of those with as many, the newest first.
+pub(crate) fn groups(connection: &Connection, now: i64, request: &GroupsRequest) -> Work<GroupsPage> {
+    let limit = request.limit.max(1);
+    let after = request.after.as_deref().map(Place::parse).transpose()?;
+    let Place { open, gid } = after.unwrap_or(Place { open: i64::MAX, gid: i64::MAX });
+    let (least, wanted) = (i64::from(!request.closed), rows_of(limit.saturating_add(1)));
+    let mut found = match &request.queue {
+        None => read_all(connection, OF_ALL, [open, gid, least, wanted])?,
+        Some(queue) => {
+            let Some(qid) = qid_of(connection, queue)? else {
+                return Ok(GroupsPage { groups: Vec::new(), next: None });
+            };
+            read_all(connection, OF_QUEUE, [open, gid, least, wanted, qid])?
+        }
+    };
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|(gid, facts)| {
+        let open = facts.by_state.iter().zip(LetterState::ALL).filter(|(_, state)| state.is_open());
+        Place { open: open.map(|(count, _)| count).sum(), gid: *gid }.text()
+    });
+    let mut groups = Vec::with_capacity(found.len());
+    for (gid, facts) in found {
+        let queue = queue_name(connection, facts.qid)?;
+        groups.push(shown(connection, now, queue, gid, facts)?);
+    }
+    Ok(GroupsPage { groups, next })
+}
+
+fn read_all<const N: usize>(
+    connection: &Connection,
+    sql: &str,
+    parameters: [i64; N],
+) -> Work<Vec<(i64, GroupFacts)>> {
+    let mut select = connection.prepare_cached(sql)?;
+    let mut rows = select.query(rusqlite::params_from_iter(parameters))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(read_group(row)?);
+    }
+    Ok(found)
+}
+
+fn qid_of(connection: &Connection, queue: &QueueName) -> Work<Option<i64>> {
+    let mut select = connection.prepare_cached("SELECT qid FROM queues WHERE name = ?1")?;
+    Ok(select.query_row([queue.as_str()], |row| row.get(0)).optional()?)
+}
+
+fn queue_name(connection: &Connection, qid: i64) -> Work<QueueName> {
+    let mut select = connection.prepare_cached("SELECT name FROM queues WHERE qid = ?1")?;
+    Ok(QueueName::from(select.query_row([qid], |row| row.get::<_, String>(0))?))
+}
+
+/// One group.
+pub(crate) fn group(connection: &Connection, now: i64, id: &GroupId) -> Work<Option<Group>> {
+    let Some(qid) = qid_of(connection, &id.queue)? else { return Ok(None) };
+    let mut select = connection.prepare_cached(select_group!("WHERE qid = ?1 AND fingerprint = ?2"))?;
+    let found = first(select.query(rusqlite::params![qid, id.fingerprint.to_string()])?, read_group)?;
+    found.map(|(gid, facts)| shown(connection, now, id.queue.clone(), gid, facts)).transpose()
+}
+
+fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, facts: GroupFacts) -> Work<Group> {
+    let mut counts = Counts { sequences: unsigned(facts.sequences)?, by_state: [0; 9] };
+    for (count, stored) in counts.by_state.iter_mut().zip(facts.by_state) {
+        *count = unsigned(stored)?;
+    }
+    let latest = &facts.latest;
+    Ok(Group {
+        id: GroupId { queue, fingerprint: facts.fingerprint },
+        reason: Reason::new(&*latest.reason).unwrap_or_else(|_| Reason::from_words(&latest.reason)),
+        error_type: latest.error_type.clone(),
+        message: latest.message.clone(),
+        counts,
+        blocked_behind: unsigned(facts.behind)?,
+        oldest: first_time(connection, OLDEST_OF_GROUP, gid)?,
+        first_seen: time(facts.first_seen),
+        last_seen: time(facts.last_seen),
+        trend: facts.trend.at(time(now)),
+    })
+}
+
+/// The time that a query for one finds.
+fn first_time(connection: &Connection, sql: &str, parameter: i64) -> Work<Option<Timestamp>> {
+    let found: Option<i64> =
+        connection.prepare_cached(sql)?.query_row([parameter], |row| row.get(0)).optional()?;
+    Ok(found.map(time))
+}
+
+/// All queues that ever held a letter, by name.
+pub(crate) fn queues(connection: &Connection) -> Work<Vec<QueueSummary>> {
+    let mut select = connection.prepare_cached("SELECT qid, name, idx FROM queues ORDER BY name")?;
+    let mut rows = select.query([])?;
+    let mut queues = Vec::new();
+    while let Some(row) = rows.next()? {
+        let queue = QueueName::from(row.get::<_, String>(1)?);
+        let used = is_used(row.get(2)?);
+        if let Some(listing) = Listing::of(connection, &queue)?.filter(|_| used) {
+            let (counts, oldest) = (listing.counts()?, first_time(connection, OLDEST_OF_QUEUE, row.get(0)?)?);
+            queues.push(QueueSummary { queue, counts, oldest });
+        }
+    }
+    Ok(queues)
+}

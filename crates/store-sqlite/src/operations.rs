@@ -1,0 +1,80 @@
+//! Plans and operations: the contract in terms of requests and questions.
+//!
+//! [`freezing`] makes plans, [`commanding`] begins operations and tells them something, [`taking`] hands out their
+//! letters, [`settling`] writes down what became of them, and [`table`] knows how all of it stands in the file.
+
+mod commanding;
+mod freezing;
+mod settling;
+mod table;
+mod taking;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
+    PlanRequest, Result, Taken,
+};
+
+use crate::store::SqliteStore;
+
+#[async_trait]
+impl Operations for SqliteStore {
+    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        let (request, by) = (request.clone(), by.clone());
+        self.write("freeze", move |step| freezing::freeze(step, &request, &by)).await
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        self.ask("plan", move |view| table::plan(view.connection, id)).await
+    }
+
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.ask("plan_items", move |view| {
+            let mut items = table::items(view.connection, id, from, limit)?;
+            // The plan is as it was frozen; outcomes are the operation's.
+            items.iter_mut().for_each(|item| item.outcome = None);
+            Ok(items)
+        })
+        .await
+    }
+
+    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+        let (conduct, by) = (conduct.clone(), by.clone());
+        self.write("begin", move |step| commanding::begin(step, plan, &conduct, &by)).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let course = self.ask("operation", move |view| table::course(view.connection, id)).await?;
+        Ok(course.map(|course| course.operation))
+    }
+
+    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+        self.ask("operations", move |view| table::operations(view.connection, before, limit)).await
+    }
+
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.ask("items", move |view| match table::course(view.connection, id)? {
+            Some(course) => table::items(view.connection, course.operation.plan, from, limit),
+            None => Ok(Vec::new()),
+        })
+        .await
+    }
+
+    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        let by = by.clone();
+        self.write("command", move |step| commanding::command(step, id, command, &by)).await
+    }
+
+    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+        // Consumers ask again and again: one without an operation does not disturb the writer.
+        let name = queue.clone();
+        if !self.ask("take", move |view| table::has_live(view.connection, &name)).await? {
+            return Ok(Taken::default());
+        }
+        let owner = owner.to_owned();
+        self.change("take", queue, move |queue| queue.take_turns(&owner, lease, limit)).await
+    }
+}

@@ -1,0 +1,253 @@
+//! Freezing: which letters a plan is about, which of them it leaves out, and in which order they have their turn.
+//!
+//! The selected letters go into a temporary table, and from there into the items, so that their number is not bounded by
+//! memory. Nothing of it is seen before the commit.
+
+use std::collections::BTreeSet;
+
+use lazaret_core::letter::LetterId;
+use lazaret_core::query::Query;
+use lazaret_core::store::{
+    Action, Actor, ErrorKind, Exclusion, Plan, PlanHasher, PlanId, PlanRequest, Selection, StoreError,
+};
+use lazaret_core::{LetterState, QueueName};
+use rusqlite::{Connection, params};
+
+use super::table;
+use crate::error::{Fault, Work};
+use crate::letters::query;
+use crate::rows::{bound, id_bytes, later, letter_id, limit as rows_of, time, unsigned};
+use crate::writer::Step;
+
+/// `exclusion` is the place of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not whole in the
+/// plan, the index of the first letter that is not part of it.
+const TABLES: &str = "
+    CREATE TEMP TABLE IF NOT EXISTS selected (
+        lid INTEGER PRIMARY KEY, qid INTEGER, sid INTEGER, sequence TEXT, place INTEGER, id BLOB, state INTEGER,
+        enqueued INTEGER, exclusion INTEGER
+    );
+    CREATE TEMP TABLE IF NOT EXISTS gaps (sid INTEGER PRIMARY KEY, place INTEGER);
+    DELETE FROM temp.selected;
+    DELETE FROM temp.gaps;
+";
+
+/// Puts letters into `selected`.
+macro_rules! select_into {
+    ($rest:literal) => {
+        concat!(
+            "INSERT INTO temp.selected (lid, qid, sid, sequence, place, id, state, enqueued) \
+             SELECT lid, qid, sid, sequence, idx, id, state, enqueued_at FROM letters ",
+            $rest
+        )
+    };
+}
+
+pub(super) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
+    let connection = step.connection;
+    forget_old(connection, step.now)?;
+    connection.execute_batch(TABLES)?;
+    let missing = selected(connection, &request.selection, step.now)?;
+    exclude(connection, request)?;
+    if request.action == Action::Retry {
+        exclude_behind(connection)?;
+    }
+    let (letters, sequences): (i64, i64) = connection.query_row(
+        "SELECT count(*), count(DISTINCT sid) FROM temp.selected WHERE exclusion IS NULL",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    let letters = unsigned(letters)?;
+    if letters > request.max_letters {
+        let context = format!("the plan would be about {letters} letters, more than {}", request.max_letters);
+        return Err(Fault::Refused(StoreError::not_done(ErrorKind::Invalid, "freeze", context)));
+    }
+    let query = match &request.selection {
+        Selection::Query(query) => Some(query.text().to_owned()),
+        Selection::Letters(_) => None,
+    };
+    let mut plan = Plan {
+        id: PlanId(0),
+        action: request.action,
+        query,
+        letters,
+        sequences: unsigned(sequences)?,
+        excluded: excluded(connection, missing)?,
+        hash: String::new(),
+        by: by.clone(),
+        frozen_at: time(step.now),
+        expires_at: time(later(step.now, request.valid_for)),
+    };
+    plan.id = insert(connection, &plan, step.now, later(step.now, request.valid_for))?;
+    write_items(connection, plan.id)?;
+    plan.hash = hash(connection, &plan)?;
+    connection.execute("UPDATE plans SET hash = ?2 WHERE plan = ?1", params![bound(plan.id.0), plan.hash])?;
+    connection.execute_batch("DELETE FROM temp.selected; DELETE FROM temp.gaps")?;
+    Ok(plan)
+}
+
+/// Forgets some plans that nobody can carry out any more, so that the file does not grow with every look ahead.
+fn forget_old(connection: &Connection, now: i64) -> Work<()> {
+    let mut select = connection.prepare_cached(
+        "SELECT plan FROM plans WHERE expires_at <= ?1
+         AND NOT EXISTS (SELECT 1 FROM operations WHERE operations.plan = plans.plan) ORDER BY expires_at LIMIT ?2",
+    )?;
+    let before = now.saturating_sub(later(0, Plan::KEPT_FOR));
+    let old: rusqlite::Result<Vec<i64>> =
+        select.query_map([before, rows_of(Plan::FORGOTTEN_AT_ONCE)], |row| row.get(0))?.collect();
+    for plan in old? {
+        connection.execute("DELETE FROM items WHERE plan = ?1", [plan])?;
+        connection.execute("DELETE FROM plans WHERE plan = ?1", [plan])?;
+    }
+    Ok(())
+}
+
+/// Finds the letters that are selected. How many were named that are not there.
+fn selected(connection: &Connection, selection: &Selection, now: i64) -> Work<u64> {
+    match selection {
+        Selection::Query(query) => matching(connection, query, now).map(|()| 0),
+        Selection::Letters(letters) => {
+            let letters: BTreeSet<&(QueueName, LetterId)> = letters.iter().collect();
+            let mut insert = connection.prepare_cached(select_into!(
+                "WHERE id = ?1 AND qid = (SELECT qid FROM queues WHERE name = ?2)"
+            ))?;
+            let mut missing = 0;
+            for (queue, id) in letters {
+                if insert.execute(params![id_bytes(*id), queue.as_str()])? == 0 {
+                    missing += 1;
+                }
+            }
+            Ok(missing)
+        }
+    }
+}
+
+fn matching(connection: &Connection, wanted: &Query, now: i64) -> Work<()> {
+    if wanted.is_everything() {
+        connection.execute(select_into!("WHERE sid IS NOT NULL"), [])?;
+        return Ok(());
+    }
+    let mut insert = connection.prepare_cached(select_into!("WHERE lid = ?1"))?;
+    query::each_row(connection, now, wanted, |lid| Ok(insert.execute([lid]).map(drop)?))
+}
+
+/// Says of each selected letter why it is left out, as far as the letter itself tells.
+fn exclude(connection: &Connection, request: &PlanRequest) -> Work<()> {
+    let retry = request.action == Action::Retry;
+    // Who asks for a state, or names letters, knows what they get.
+    let asked = match &request.selection {
+        Selection::Query(query) => query.names_state(),
+        Selection::Letters(_) => true,
+    };
+    let mut update = connection.prepare_cached(
+        "UPDATE temp.selected SET exclusion = CASE
+             WHEN sid IS NULL THEN ?1
+             WHEN state = ?2 THEN ?3
+             WHEN EXISTS (SELECT 1 FROM items JOIN operations USING (plan)
+                          WHERE letter = selected.id AND outcome IS NULL AND ended_at IS NULL) THEN ?4
+             WHEN state = ?5 THEN ?6
+             WHEN ?7 AND (SELECT json_extract(CAST(substr(body, 2) AS TEXT), '$.payload_left_out')
+                          FROM letters WHERE letters.lid = selected.lid) THEN ?8
+         END",
+    )?;
+    let only = |state: LetterState, when: bool| when.then_some(state as i64);
+    update.execute(params![
+        number(Exclusion::Closed),
+        only(LetterState::Parked, request.action == Action::Park),
+        number(Exclusion::Already),
+        number(Exclusion::InOperation),
+        only(LetterState::Quarantined, retry && !asked),
+        number(Exclusion::Quarantined),
+        retry,
+        number(Exclusion::NoPayload),
+    ])?;
+    Ok(())
+}
+
+/// Leaves out what stands behind an open letter that is not part of the plan (I2). Looks along a sequence no further than
+/// to the first such letter.
+fn exclude_behind(connection: &Connection) -> Work<()> {
+    connection.execute(
+        "INSERT INTO temp.gaps (sid, place) SELECT sid, (
+             SELECT letters.idx FROM letters WHERE letters.sid = touched.sid AND NOT EXISTS (
+                 SELECT 1 FROM temp.selected WHERE selected.lid = letters.lid AND exclusion IS NULL)
+             ORDER BY letters.idx LIMIT 1)
+         FROM (SELECT DISTINCT sid FROM temp.selected WHERE exclusion IS NULL) AS touched",
+        [],
+    )?;
+    connection.execute(
+        "UPDATE temp.selected SET exclusion = ?1 WHERE exclusion IS NULL
+         AND place > (SELECT gaps.place FROM temp.gaps WHERE gaps.sid = selected.sid)",
+        [number(Exclusion::Behind)],
+    )?;
+    Ok(())
+}
+
+fn number(exclusion: Exclusion) -> i64 {
+    exclusion as i64
+}
+
+/// How many are left out, by reason, most first.
+fn excluded(connection: &Connection, missing: u64) -> Work<Vec<(Exclusion, u64)>> {
+    let mut counts = Exclusion::ALL.map(|exclusion| (exclusion, 0));
+    counts[Exclusion::NotFound as usize].1 = missing;
+    let mut select = connection.prepare_cached(
+        "SELECT exclusion, count(*) FROM temp.selected WHERE exclusion IS NOT NULL GROUP BY exclusion",
+    )?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        let place = usize::from(row.get::<_, u8>(0)?);
+        let count = counts.get_mut(place);
+        let count = count.ok_or_else(|| Fault::Corrupt(format!("there is no exclusion {place}")))?;
+        count.1 = unsigned(row.get(1)?)?;
+    }
+    let mut counts: Vec<_> = counts.into_iter().filter(|(_, letters)| *letters > 0).collect();
+    counts.sort_by_key(|(_, letters)| std::cmp::Reverse(*letters));
+    Ok(counts)
+}
+
+fn insert(connection: &Connection, plan: &Plan, now: i64, expires_at: i64) -> Work<PlanId> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO plans (action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, ?8, ?9, ?10)",
+    )?;
+    insert.execute(params![
+        plan.action.as_str(),
+        plan.query,
+        bound(plan.letters),
+        bound(plan.sequences),
+        table::to_json(&plan.excluded)?,
+        plan.by.who,
+        plan.by.via,
+        plan.by.why,
+        now,
+        expires_at,
+    ])?;
+    Ok(PlanId(unsigned(connection.last_insert_rowid())?))
+}
+
+/// Sequences in the order in which their first letters were taken in, letters in the order of their sequence.
+fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO items (plan, ordinal, last, qid, sequence, letter, state)
+         SELECT ?1, ordinal, max(ordinal) OVER (PARTITION BY sid), qid, sequence, id, state FROM (
+             SELECT *, row_number() OVER (ORDER BY born, name, start, sid, place) - 1 AS ordinal FROM (
+                 SELECT selected.*, queues.name, first_value(enqueued) OVER along AS born,
+                        first_value(place) OVER along AS start
+                 FROM temp.selected JOIN queues USING (qid) WHERE exclusion IS NULL
+                 WINDOW along AS (PARTITION BY sid ORDER BY place)))
+         ORDER BY ordinal",
+    )?;
+    insert.execute([bound(plan.0)])?;
+    Ok(())
+}
+
+fn hash(connection: &Connection, plan: &Plan) -> Work<String> {
+    let mut hasher = PlanHasher::new(plan.action);
+    let mut select =
+        connection.prepare_cached("SELECT letter FROM items WHERE plan = ?1 ORDER BY ordinal")?;
+    let mut rows = select.query([bound(plan.id.0)])?;
+    while let Some(row) = rows.next()? {
+        hasher.add(letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?);
+    }
+    Ok(hasher.finish())
+}

@@ -1,0 +1,323 @@
+//! How plans, their letters and operations stand in the file.
+
+use lazaret_core::store::{
+    Action, Actor, Course, Item, Operation, OperationId, OperationState, OperationsPage, Outcome, Plan,
+    PlanId,
+};
+use lazaret_core::{QueueName, SequenceId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Fault, Work};
+use crate::letters::first;
+use crate::rows::{bound, letter_id, limit as rows_of, nanos, time, unsigned};
+
+pub(super) fn to_json<T: Serialize>(value: &T) -> Work<String> {
+    serde_json::to_string(value)
+        .map_err(|error| Fault::Corrupt(format!("a part of an operation that cannot be written: {error}")))
+}
+
+fn from_json<T: DeserializeOwned>(text: &str) -> Work<T> {
+    serde_json::from_str(text).map_err(|error| Fault::Corrupt(format!("a part of an operation: {error}")))
+}
+
+fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> Work<T> {
+    let found = all.iter().copied().find(|one| name(*one) == text);
+    found.ok_or_else(|| Fault::Corrupt(format!("{text:?} stands where a word of an operation belongs")))
+}
+
+/// How an outcome stands in the file: by its place in [`Outcome::ALL`].
+pub(super) fn outcome_number(outcome: Outcome) -> i64 {
+    outcome as i64
+}
+
+fn outcome(number: i64) -> Work<Outcome> {
+    let outcome = usize::try_from(number).ok().and_then(|place| Outcome::ALL.get(place));
+    outcome.copied().ok_or_else(|| Fault::Corrupt(format!("there is no outcome {number}")))
+}
+
+pub(super) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
+    let mut select = connection.prepare_cached(
+        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at
+         FROM plans WHERE plan = ?1",
+    )?;
+    first(select.query([bound(id.0)])?, |row| {
+        Ok(Plan {
+            id: PlanId(unsigned(row.get(0)?)?),
+            action: named(&Action::ALL, Action::as_str, &row.get::<_, String>(1)?)?,
+            query: row.get(2)?,
+            letters: unsigned(row.get(3)?)?,
+            sequences: unsigned(row.get(4)?)?,
+            excluded: from_json(&row.get::<_, String>(5)?)?,
+            hash: row.get(6)?,
+            by: Actor { who: row.get(7)?, via: row.get(8)?, why: row.get(9)? },
+            frozen_at: time(row.get(10)?),
+            expires_at: time(row.get(11)?),
+        })
+    })
+}
+
+pub(super) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {
+    let mut select = connection.prepare_cached(
+        "SELECT ordinal, queues.name, sequence, letter, outcome FROM items JOIN queues USING (qid)
+         WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
+    )?;
+    let mut rows = select.query([bound(id.0), bound(from), rows_of(limit)])?;
+    let mut items = Vec::new();
+    while let Some(row) = rows.next()? {
+        items.push(Item {
+            ordinal: unsigned(row.get(0)?)?,
+            queue: QueueName::from(row.get::<_, String>(1)?),
+            sequence: SequenceId::new(row.get::<_, String>(2)?),
+            letter: letter_id(row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?)?,
+            outcome: row.get::<_, Option<i64>>(4)?.map(outcome).transpose()?,
+        });
+    }
+    Ok(items)
+}
+
+/// A query for what [`read_course`] expects.
+macro_rules! select_course {
+    ($rest:literal) => {
+        concat!(
+            "SELECT operation, plan, action, conduct, state, note, stage, letters, ok, failed_again, skipped, who, via, \
+             why, approved_by, created_at, updated_at, ended_at, next_at, counted_ok, counted_failed \
+             FROM operations ",
+            $rest
+        )
+    };
+}
+
+fn read_course(row: &Row<'_>) -> Work<Course> {
+    let number = |column| -> Work<u64> { unsigned(row.get(column)?) };
+    let moment = |column| -> Work<_> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
+    let text = |column| -> Work<String> { Ok(row.get(column)?) };
+    let stage = usize::try_from(number(6)?);
+    let operation = Operation {
+        id: OperationId(number(0)?),
+        plan: PlanId(number(1)?),
+        action: named(&Action::ALL, Action::as_str, &text(2)?)?,
+        conduct: from_json(&text(3)?)?,
+        state: named(&OperationState::ALL, OperationState::as_str, &text(4)?)?,
+        note: row.get(5)?,
+        stage: stage.map_err(|_| Fault::Corrupt("the stage of an operation is too large".to_owned()))?,
+        letters: number(7)?,
+        ok: number(8)?,
+        failed_again: number(9)?,
+        skipped: number(10)?,
+        by: Actor { who: text(11)?, via: text(12)?, why: text(13)? },
+        approved_by: row.get::<_, Option<String>>(14)?.map(|text| from_json(&text)).transpose()?,
+        created_at: time(row.get(15)?),
+        updated_at: time(row.get(16)?),
+        ended_at: moment(17)?,
+    };
+    Ok(Course { operation, next_at: moment(18)?, counted_ok: number(19)?, counted_failed: number(20)? })
+}
+
+pub(super) fn course(connection: &Connection, id: OperationId) -> Work<Option<Course>> {
+    let mut select = connection.prepare_cached(select_course!("WHERE operation = ?1"))?;
+    first(select.query([bound(id.0)])?, read_course)
+}
+
+/// The operations that have letters of this queue without an outcome, the one served longest ago first.
+pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<Course>> {
+    let mut select = connection.prepare_cached(select_course!(
+        "INDEXED BY operations_live WHERE served_at IS NOT NULL
+         AND EXISTS (SELECT 1 FROM items INDEXED BY items_of_queue
+                     WHERE items.plan = operations.plan AND qid = ?1 AND outcome IS NULL)
+         ORDER BY served_at, operation"
+    ))?;
+    let mut rows = select.query([qid])?;
+    let mut courses = Vec::new();
+    while let Some(row) = rows.next()? {
+        courses.push(read_course(row)?);
+    }
+    Ok(courses)
+}
+
+/// Whether any operation has letters of this queue without an outcome.
+pub(super) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool> {
+    let mut select = connection.prepare_cached(
+        "SELECT 1 FROM operations INDEXED BY operations_live WHERE served_at IS NOT NULL AND EXISTS (
+             SELECT 1 FROM items INDEXED BY items_of_queue WHERE items.plan = operations.plan AND outcome IS NULL
+             AND qid = (SELECT qid FROM queues WHERE name = ?1))",
+    )?;
+    Ok(select.exists([queue.as_str()])?)
+}
+
+pub(super) fn operations(
+    connection: &Connection,
+    before: Option<OperationId>,
+    limit: usize,
+) -> Work<OperationsPage> {
+    let limit = limit.max(1);
+    let mut select =
+        connection.prepare_cached(select_course!("WHERE operation < ?1 ORDER BY operation DESC LIMIT ?2"))?;
+    let before = before.map_or(i64::MAX, |before| bound(before.0));
+    let mut rows = select.query([before, rows_of(limit.saturating_add(1))])?;
+    let mut operations = Vec::new();
+    while let Some(row) = rows.next()? {
+        operations.push(read_course(row)?.operation);
+    }
+    let more = operations.len() > limit;
+    operations.truncate(limit);
+    let next = operations.last().filter(|_| more).map(|last| last.id);
+    Ok(OperationsPage { operations, next })
+}
+
+/// Stores a new operation and gives its number.
+pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<OperationId> {
+    let operation = &course.operation;
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,
+         why, created_at, updated_at, ended_at, counted_ok, counted_failed, served_at)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5, 0, 0, 0, ?6, ?7, ?8, ?9, ?9, ?10, 0, 0, CASE WHEN ?5 > 0 THEN 0 END)",
+    )?;
+    insert.execute(params![
+        bound(operation.plan.0),
+        operation.action.as_str(),
+        to_json(&operation.conduct)?,
+        operation.state.as_str(),
+        bound(operation.letters),
+        operation.by.who,
+        operation.by.via,
+        operation.by.why,
+        nanos(operation.created_at),
+        operation.ended_at.map(nanos),
+    ])?;
+    Ok(OperationId(unsigned(connection.last_insert_rowid())?))
+}
+
+/// Writes what changes of an operation.
+pub(super) fn write_course(connection: &Connection, course: &Course) -> Work<()> {
+    let operation = &course.operation;
+    let mut update = connection.prepare_cached(
+        "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
+         approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
+         served_at = CASE WHEN ?14 THEN served_at END
+         WHERE operation = ?1",
+    )?;
+    update.execute(params![
+        bound(operation.id.0),
+        operation.state.as_str(),
+        operation.note,
+        bound(operation.stage as u64),
+        bound(operation.ok),
+        bound(operation.failed_again),
+        bound(operation.skipped),
+        operation.approved_by.as_ref().map(to_json).transpose()?,
+        nanos(operation.updated_at),
+        operation.ended_at.map(nanos),
+        course.next_at.map(nanos),
+        bound(course.counted_ok),
+        bound(course.counted_failed),
+        course.pending() > 0,
+    ])?;
+    Ok(())
+}
+
+/// Remembers that letters of an operation had their turn now.
+pub(super) fn mark_served(connection: &Connection, id: OperationId, now: i64) -> Work<()> {
+    let mut update = connection.prepare_cached(
+        "UPDATE operations SET served_at = ?2 WHERE operation = ?1 AND served_at IS NOT NULL",
+    )?;
+    update.execute([bound(id.0), now])?;
+    Ok(())
+}
+
+/// The lowest ordinal of a plan that has no outcome.
+pub(super) fn first_pending(connection: &Connection, plan: PlanId) -> Work<Option<u64>> {
+    let mut select = connection.prepare_cached(
+        "SELECT ordinal FROM items INDEXED BY items_pending WHERE plan = ?1 AND outcome IS NULL
+         ORDER BY ordinal LIMIT 1",
+    )?;
+    let ordinal: Option<i64> = select.query_row([bound(plan.0)], |row| row.get(0)).optional()?;
+    ordinal.map(unsigned).transpose()
+}
+
+/// One letter of an operation whose turn may come.
+pub(super) struct Pending {
+    pub(super) ordinal: i64,
+    /// The ordinal of the last letter of its sequence.
+    pub(super) last: i64,
+    pub(super) letter: [u8; 16],
+    /// Its state when it was frozen.
+    pub(super) state: i64,
+    pub(super) sequence: String,
+}
+
+impl Pending {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            ordinal: row.get(0)?,
+            last: row.get(1)?,
+            letter: row.get(2)?,
+            state: row.get(3)?,
+            sequence: row.get(4)?,
+        })
+    }
+}
+
+/// The next letter of this queue without an outcome, from this ordinal on.
+pub(super) fn next_pending(
+    connection: &Connection,
+    plan: PlanId,
+    qid: i64,
+    from: i64,
+) -> Work<Option<Pending>> {
+    let mut select = connection.prepare_cached(
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_of_queue
+         WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL ORDER BY ordinal LIMIT 1",
+    )?;
+    Ok(select.query_row([bound(plan.0), qid, from], Pending::read).optional()?)
+}
+
+/// A letter of a plan, if it has no outcome.
+pub(super) fn pending_letter(
+    connection: &Connection,
+    plan: PlanId,
+    letter: [u8; 16],
+) -> Work<Option<Pending>> {
+    let mut select = connection.prepare_cached(
+        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_letter
+         WHERE letter = ?1 AND plan = ?2 AND outcome IS NULL",
+    )?;
+    Ok(select.query_row(params![letter, bound(plan.0)], Pending::read).optional()?)
+}
+
+/// Whether an operation that was begun before this one, and is not over, has this letter still before it.
+pub(super) fn is_in_earlier(connection: &Connection, letter: [u8; 16], id: OperationId) -> Work<bool> {
+    let mut select = connection.prepare_cached(
+        "SELECT 1 FROM items INDEXED BY items_letter JOIN operations USING (plan)
+         WHERE letter = ?1 AND outcome IS NULL AND operation < ?2 AND ended_at IS NULL",
+    )?;
+    Ok(select.exists(params![letter, bound(id.0)])?)
+}
+
+/// Writes down what became of the letters of a plan with these ordinals that have no outcome. How many.
+pub(super) fn write_outcomes(
+    connection: &Connection,
+    plan: PlanId,
+    ordinals: (i64, i64),
+    outcome: Outcome,
+) -> Work<u64> {
+    let mut update = connection.prepare_cached(
+        "UPDATE items SET outcome = ?4 WHERE plan = ?1 AND ordinal BETWEEN ?2 AND ?3 AND outcome IS NULL",
+    )?;
+    let written = update.execute(params![bound(plan.0), ordinals.0, ordinals.1, outcome_number(outcome)])?;
+    Ok(written as u64)
+}
+
+/// Gives back the sequences that an operation keeps for itself, or this one of them: their letters may run by themselves
+/// again.
+pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
+    let mut update = connection.prepare_cached(
+        "UPDATE sequences SET reserved = NULL,
+         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN head_due END,
+         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
+    )?;
+    update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;
+    Ok(())
+}

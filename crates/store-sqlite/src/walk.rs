@@ -1,0 +1,321 @@
+//! Random walks: the same calls on this store and on the one in memory give the same letters, groups and queues, and
+//! the counters in the file are what the letters add up to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::{
+    Act, Actor, Audit, Change, GrantFence, Group, GroupsRequest, HandOff, Lease, LetterStore, Limits,
+    Placement, Requeue, Settled, Settlement, StoreError, Triage,
+};
+use lazaret_core::{
+    Clock, Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName,
+    Reason, SequenceId,
+};
+use lazaret_memory::MemoryStore;
+use lazaret_testkit::ManualClock;
+
+use crate::check::check;
+use crate::{Durability, Options, SqliteStore};
+
+const STEPS: u64 = 400;
+const MESSAGES: u64 = 40;
+const QUEUES: [&str; 2] = ["orders/orders", "orders/mails"];
+const LEASE: Duration = Duration::from_secs(300);
+
+/// What a walk has besides the rest. Not both: where a restored letter stands beside one that was delivered again while
+/// it was away is up to the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Messages that are delivered again and go before later ones.
+    Redelivery,
+    /// Letters that are brought back.
+    Restore,
+}
+
+/// A generator of numbers (Knuth's MMIX), good enough to pick steps.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()].clone()
+    }
+}
+
+/// A call, with all that it is called with.
+#[derive(Clone, Debug)]
+enum Call {
+    HandOff(Vec<(Letter, Placement)>),
+    Claim(SequenceId),
+    Settle(SequenceId, How),
+    Release(SequenceId),
+    Act(u64, Act),
+    Change(u64, Change),
+    Purge(u64),
+    Expire(Option<Duration>),
+    Clear,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Resolve,
+    Evict,
+    Skip,
+    Requeue(LetterState, Option<Failure>),
+}
+
+/// A store on its walk.
+struct Walker<S> {
+    store: S,
+    clock: ManualClock,
+    kind: Kind,
+    leases: BTreeMap<(QueueName, SequenceId), (Lease, LetterId)>,
+    fences: BTreeMap<QueueName, u64>,
+}
+
+fn by() -> Actor {
+    Actor::new("ada", "cli", "why not")
+}
+
+fn partition() -> Partition {
+    Partition::new("orders", 0)
+}
+
+fn id(queue: &QueueName, message: u64) -> LetterId {
+    LetterId::of(queue, &MessageId::from(format!("m{message}")))
+}
+
+fn told<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// A letter as both stores should have it: they number their places differently.
+fn comparable(letter: Letter) -> Letter {
+    Letter { index: 0, ..letter }
+}
+
+impl<S: LetterStore + Triage + Audit> Walker<S> {
+    fn new(store: S, clock: &ManualClock, kind: Kind) -> Self {
+        Self { store, clock: clock.clone(), kind, leases: BTreeMap::new(), fences: BTreeMap::new() }
+    }
+
+    async fn call(&mut self, queue: &QueueName, call: Call) -> String {
+        let now = self.clock.now();
+        match call {
+            Call::HandOff(letters) => {
+                if !self.fences.contains_key(queue) {
+                    let grant = self.store.assign(queue, &[partition()]).await.unwrap().remove(0);
+                    self.fences.insert(queue.clone(), grant.fence);
+                }
+                let grant = GrantFence { partition: partition(), fence: self.fences[queue], turn: 0 };
+                let items = letters.into_iter().map(|(letter, placement)| HandOff {
+                    letter,
+                    placement,
+                    grant: Some(grant.clone()).filter(|_| self.kind == Kind::Redelivery),
+                });
+                let limits = Limits { max_sequences: Some(4), max_sequence_size: Some(6) };
+                let answers = self.store.hand_off(queue, &limits, items.collect()).await.unwrap();
+                answers.into_iter().map(told).collect::<Vec<_>>().join(", ")
+            }
+            Call::Claim(sequence) => {
+                let claim = self.store.claim(queue, &sequence, "w", LEASE).await.unwrap();
+                let head = claim.as_ref().map(|claim| claim.head.message.id.clone());
+                if let Some(claim) = claim {
+                    self.leases.insert((queue.clone(), sequence), (claim.lease, claim.head.id));
+                }
+                format!("{head:?}")
+            }
+            Call::Release(sequence) => match self.leases.remove(&(queue.clone(), sequence)) {
+                Some((lease, _)) => told(self.store.release(&lease).await),
+                None => "no lease".into(),
+            },
+            Call::Settle(sequence, how) => {
+                let key = (queue.clone(), sequence);
+                let Some((lease, letter)) = self.leases.remove(&key) else { return "no lease".into() };
+                match self.store.settle(&lease, letter, settlement(how, now)).await {
+                    Ok(Settled::Next(next)) => {
+                        let answer = format!("next {}", next.message.id);
+                        self.leases.insert(key, (lease, next.id));
+                        answer
+                    }
+                    answer => told(answer),
+                }
+            }
+            Call::Act(message, act) => {
+                told(self.store.act(queue, id(queue, message), act, &by()).await.map(comparable))
+            }
+            Call::Change(message, change) => {
+                let answer = self.store.change(queue, id(queue, message), &change, &by()).await;
+                told(answer.map(comparable))
+            }
+            Call::Purge(message) => told(self.store.purge(queue, id(queue, message), &by()).await),
+            Call::Expire(age) => told(self.store.expire(queue, age.map(|age| now - age), 1000).await),
+            Call::Clear => told(self.store.clear(queue, &by()).await),
+        }
+    }
+
+    /// All that an operator can see.
+    async fn picture(&self) -> (Vec<Group>, String) {
+        let (mut groups, mut after) = (Vec::new(), None);
+        loop {
+            let request = GroupsRequest { closed: true, after, limit: 2, ..GroupsRequest::default() };
+            let page = self.store.groups(&request).await.unwrap();
+            groups.extend(page.groups);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(groups.windows(2).all(|pair| pair[0].counts.open() >= pair[1].counts.open()));
+        groups.sort_by(|one, other| one.id.cmp(&other.id));
+        let mut rest = format!("{:?}", self.store.queues().await.unwrap());
+        for queue in QUEUES.map(QueueName::from) {
+            for message in 0..MESSAGES {
+                let letter = self.store.get(&queue, id(&queue, message)).await.unwrap().map(comparable);
+                rest += &format!("\n{letter:?}");
+            }
+            let ids: Vec<MessageId> = (0..MESSAGES).map(|n| MessageId::from(format!("m{n}"))).collect();
+            rest += &format!("\n{:?}", self.store.lookup(&queue, &ids).await.unwrap());
+        }
+        let audit = self.store.audit(0, 100_000).await.unwrap();
+        (groups, rest + &format!("\n{audit:?}"))
+    }
+}
+
+fn settlement(how: How, now: lazaret_core::Timestamp) -> Settlement {
+    match how {
+        How::Resolve => Settlement::Resolve(None),
+        How::Evict => Settlement::Evict("enough".into()),
+        How::Skip => Settlement::Skip("not ours".into()),
+        How::Requeue(state, cause) => Settlement::Requeue(Box::new(Requeue {
+            state,
+            due_at: Some(now),
+            cause,
+            attempts: 2,
+            crash_attempts: 0,
+            replay_attempts: 1,
+            poison: false,
+            diagnostics: Default::default(),
+            attempt: None,
+            leave_out_payload: false,
+        })),
+    }
+}
+
+fn failure(dice: &mut Dice) -> Option<Failure> {
+    let message = dice.pick(&["boom", "no route", "order 7 is gone", "order 8 is gone", ""]);
+    (!message.is_empty()).then(|| Failure::new(Reason::TIMEOUT, "E", message))
+}
+
+fn letter(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> (Letter, Placement) {
+    let number = dice.below(MESSAGES);
+    let message = Message::new(format!("m{number}"), "orders", Position::new(0, number)).with_payload("{}");
+    let sequence = SequenceId::from(["a", "b", "c", "d", "e"][usize::try_from(number % 5).unwrap()]);
+    let mut letter = Letter::new(queue.clone(), sequence, message.into(), clock.now());
+    let placement = dice.pick(&[Placement::Open, Placement::Open, Placement::Behind, Placement::Closed]);
+    letter.state = match placement {
+        Placement::Open => dice.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Parked]),
+        Placement::Behind => LetterState::Waiting,
+        Placement::Closed => LetterState::Skipped,
+    };
+    if placement != Placement::Behind {
+        letter.cause = failure(dice);
+        letter.last_failed_at =
+            letter.cause.as_ref().map(|_| clock.now() - Duration::from_secs(dice.below(9)));
+    }
+    letter.expires_at = (dice.below(3) == 0).then(|| clock.now() + Duration::from_secs(dice.below(20_000)));
+    (letter, placement)
+}
+
+fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock, kind: Kind) -> Call {
+    let sequence = SequenceId::from(dice.pick(&["a", "b", "c", "d", "e"]));
+    let message = dice.below(MESSAGES);
+    match dice.below(20) {
+        0..=5 => Call::HandOff((0..=dice.below(4)).map(|_| letter(dice, queue, clock)).collect()),
+        6..=8 => Call::Claim(sequence),
+        9..=12 => {
+            let state = dice.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Waiting]);
+            let requeue = How::Requeue(state, failure(dice));
+            Call::Settle(
+                sequence,
+                dice.pick(&[How::Resolve, How::Evict, How::Skip, requeue.clone(), requeue]),
+            )
+        }
+        13 => Call::Release(sequence),
+        14 | 15 => {
+            let acts = [
+                Act::Evict,
+                Act::Resolve,
+                Act::Park,
+                Act::Quarantine,
+                Act::Release,
+                Act::Restore,
+                Act::Restore,
+            ];
+            let allowed = if kind == Kind::Restore { &acts[..] } else { &acts[..5] };
+            Call::Act(message, dice.pick(allowed))
+        }
+        16 | 17 => Call::Change(
+            message,
+            dice.pick(&[
+                Change::Payload(Some("[]".into())),
+                Change::Payload(None),
+                Change::Comment("seen".into()),
+                Change::Assignee(Some("grace".into())),
+                Change::Owner(None),
+                Change::ExpiresAt(Some(clock.now())),
+            ]),
+        ),
+        18 => Call::Purge(message),
+        _ if dice.below(6) == 0 => Call::Clear,
+        _ => {
+            let age = Duration::from_secs(3600 * dice.below(12));
+            Call::Expire((dice.below(2) == 0).then_some(age))
+        }
+    }
+}
+
+async fn walk(seed: u64, kind: Kind) {
+    let clock = ManualClock::new();
+    let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let options = Options { clock: shared.clone(), durability: Durability::Normal, ..Options::default() };
+    let mut here = Walker::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock, kind);
+    let mut other = SqliteStore::open(&path, options).unwrap();
+    let mut there = Walker::new(MemoryStore::new(shared), &clock, kind);
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let mut dice = Dice(seed);
+    for step in 0..STEPS {
+        clock.advance(Duration::from_secs(dice.below(600)));
+        let queue = QueueName::from(dice.pick(&QUEUES));
+        let call = next(&mut dice, &queue, &clock, kind);
+        let (ours, theirs) = (here.call(&queue, call.clone()).await, there.call(&queue, call.clone()).await);
+        assert_eq!(ours, theirs, "seed {seed}, step {step}: {call:?} in {queue}");
+        if step % 20 == 19 {
+            check(&file);
+            assert_eq!(here.picture().await, there.picture().await, "seed {seed}, step {step}");
+        }
+        // Another process goes on: what the first knows by heart is not true any more.
+        if step % 7 == 6 {
+            std::mem::swap(&mut here.store, &mut other);
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_counter_is_right_after_any_sequence_of_calls() {
+    for seed in 0..8 {
+        walk(seed, Kind::Redelivery).await;
+        walk(seed, Kind::Restore).await;
+    }
+}

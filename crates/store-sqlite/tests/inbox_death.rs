@@ -1,0 +1,127 @@
+//! An inbox whose process is killed while messages are posted and consumed.
+//!
+//! The test runs this very binary a second time, with only [`victim`] in it, and kills it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use lazaret_core::Position;
+use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
+use lazaret_store_sqlite::{InboxLog, InboxOptions, Options, Posted, SqliteStore};
+
+const FILE: &str = "LAZARET_INBOX_VICTIM_FILE";
+const FIRST: &str = "LAZARET_INBOX_VICTIM_FIRST";
+
+fn inbox(path: &Path) -> InboxLog {
+    let options = InboxOptions { batch: 7, poll: Duration::from_millis(5), ..InboxOptions::default() };
+    SqliteStore::open(path, Options::default()).unwrap().inbox_log("orders", options)
+}
+
+fn numbered(number: u64) -> NewMessage {
+    NewMessage { id: Some(number.to_string().into()), payload: Some("{}".into()), ..NewMessage::default() }
+}
+
+/// Posts one message after the other and says so when each is durable; consumes, commits and says so beside it.
+#[tokio::test]
+#[ignore = "started by the other test, in a process of its own"]
+async fn victim() {
+    let path = PathBuf::from(std::env::var_os(FILE).expect("only the other test starts this one"));
+    let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
+    let inbox = inbox(&path);
+    let mut source = inbox.source();
+    let posting = async {
+        for number in first.. {
+            inbox.post(vec![numbered(number)]).await.unwrap();
+            say("posted", number);
+        }
+    };
+    let consuming = async {
+        loop {
+            if let SourceEvent::Messages(messages) = source.next().await.unwrap() {
+                for message in messages {
+                    say("handled", message.position.offset);
+                    let position = Some(message.position);
+                    let commit = Commit { partition: source.partition(), position, settled_beyond: vec![] };
+                    source.commit(vec![commit]).await.unwrap();
+                }
+            }
+        }
+    };
+    tokio::join!(posting, consuming);
+}
+
+fn say(what: &str, number: u64) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{what} {number}").unwrap();
+    out.flush().unwrap();
+}
+
+#[tokio::test]
+async fn nothing_that_was_answered_is_lost_and_nothing_comes_twice() {
+    // I1, I8
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lazaret.db");
+    let mut handled: Vec<u64> = Vec::new();
+    let mut posted: Option<u64> = None;
+    for lines in [3, 40, 90] {
+        // Whoever posts did not see the last answer, and posts it again.
+        let first = posted.unwrap_or(0);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["victim", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(FILE, &path)
+            .env(FIRST, first.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut before: Option<u64> = None;
+        let output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let told = output.filter_map(|line| {
+            let (what, number) = line.split_once(' ')?;
+            Some((what.to_owned(), number.parse::<u64>().ok()?))
+        });
+        let mut killed = false;
+        for (count, (what, number)) in told.enumerate() {
+            if count == lines {
+                child.kill().unwrap();
+                killed = true;
+            }
+            match what.as_str() {
+                "posted" => posted = Some(number),
+                "handled" => {
+                    assert!(before.is_none_or(|before| number == before + 1), "in order, without gaps");
+                    before = Some(number);
+                    handled.push(number);
+                }
+                _ => {}
+            }
+        }
+        child.wait().unwrap();
+        assert!(killed, "it died by itself");
+    }
+    // What was committed is gone; all the rest, and nothing else, comes.
+    let inbox = inbox(&path);
+    let posted = posted.unwrap();
+    let mut source = inbox.source();
+    source.next().await.unwrap();
+    while source.lag() != Some(0) {
+        let SourceEvent::Messages(messages) = source.next().await.unwrap() else { panic!("messages") };
+        for message in messages {
+            assert_eq!(message.id.as_str(), message.position.offset.to_string(), "each was taken once");
+            handled.push(message.position.offset);
+        }
+    }
+    handled.sort_unstable();
+    // One message of each death may have been handled and not committed.
+    handled.dedup();
+    assert!(handled.len() as u64 > posted, "{} of {posted}", handled.len());
+    assert!(handled.iter().copied().eq(0..handled.len() as u64), "none is missing");
+    let again = inbox.post((0..=posted).map(numbered).collect()).await.unwrap();
+    for (number, answer) in (0..).zip(again) {
+        let position = Position::new(0, number);
+        assert_eq!(answer, Posted::Known { id: number.to_string().into(), position });
+    }
+}

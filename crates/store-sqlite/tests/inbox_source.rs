@@ -1,0 +1,401 @@
+//! The inbox as a source: what was posted is there, once, in order, until it is settled.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent, jsonl};
+use lazaret_core::store::ErrorKind;
+use lazaret_core::{Headers, Message, Partition, Position, StreamName};
+use lazaret_store_sqlite::{
+    Backlog, Durability, InboxLog, InboxOptions, InboxSource, Options, Posted, SqliteStore,
+};
+use lazaret_testkit::suite::source::{Capabilities, SourceHarness};
+use lazaret_testkit::{ManualClock, SideBySide, source_test_suite};
+use tempfile::TempDir;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A file, the clock that all who open it go by, and how their inboxes behave.
+struct Bed {
+    folder: TempDir,
+    clock: ManualClock,
+    options: InboxOptions,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let options = InboxOptions { window: HOUR, ..InboxOptions::default() };
+        Self { folder: tempfile::tempdir().unwrap(), clock: ManualClock::new(), options }
+    }
+
+    fn store(&self) -> SqliteStore {
+        let clock = Arc::new(self.clock.clone());
+        let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+        SqliteStore::open(self.folder.path().join("lazaret.db"), options).unwrap()
+    }
+
+    /// The inbox as another process sees it.
+    fn inbox(&self) -> InboxLog {
+        self.store().inbox_log("orders", self.options.clone())
+    }
+}
+
+fn new(id: &str) -> NewMessage {
+    NewMessage { id: Some(id.into()), payload: Some(format!("<{id}>").into()), ..NewMessage::default() }
+}
+
+fn taken(id: &str, offset: u64) -> Posted {
+    Posted::Taken { id: id.into(), position: Position::new(0, offset) }
+}
+
+fn known(id: &str, offset: u64) -> Posted {
+    Posted::Known { id: id.into(), position: Position::new(0, offset) }
+}
+
+async fn post(inbox: &InboxLog, ids: &[&str]) -> Vec<Posted> {
+    inbox.post(ids.iter().map(|id| new(id)).collect()).await.unwrap()
+}
+
+async fn next(source: &mut InboxSource) -> SourceEvent {
+    tokio::time::timeout(Duration::from_secs(30), source.next()).await.expect("something comes").unwrap()
+}
+
+async fn assigned(inbox: &InboxLog) -> InboxSource {
+    let mut source = inbox.source();
+    assert!(matches!(next(&mut source).await, SourceEvent::Assigned(_)));
+    source
+}
+
+async fn messages(source: &mut InboxSource) -> Vec<Message> {
+    match next(source).await {
+        SourceEvent::Messages(messages) => messages,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn ids(source: &mut InboxSource) -> Vec<String> {
+    messages(source).await.iter().map(|message| message.id.to_string()).collect()
+}
+
+async fn commit(source: &mut InboxSource, offset: u64) {
+    let position = Some(Position::new(0, offset));
+    let commit = Commit { partition: source.partition(), position, settled_beyond: vec![] };
+    source.commit(vec![commit]).await.unwrap();
+}
+
+/// Two inboxes as two partitions.
+struct Inboxes {
+    _bed: Bed,
+    logs: Vec<InboxLog>,
+}
+
+impl Inboxes {
+    fn new(batch: usize) -> Self {
+        let bed = Bed::new();
+        let store = bed.store();
+        let options = InboxOptions { batch, ..bed.options.clone() };
+        let logs = ["even", "odd"].map(|consumer| store.inbox_log(consumer, options.clone())).into();
+        Self { _bed: bed, logs }
+    }
+}
+
+#[async_trait]
+impl SourceHarness for Inboxes {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { groups: false, settled_ranges: true, finite: false }
+    }
+
+    fn stream(&self) -> StreamName {
+        "orders".into()
+    }
+
+    fn partitions(&self) -> u32 {
+        2
+    }
+
+    async fn push(&mut self, partition: u32, payload: &str) {
+        let message = NewMessage { payload: Some(payload.to_owned().into()), ..NewMessage::default() };
+        let posted = self.logs[partition as usize].post(vec![message]).await.unwrap();
+        assert!(matches!(posted[0], Posted::Taken { .. }));
+    }
+
+    async fn finish(&mut self) {
+        unreachable!("it says that it is not finite")
+    }
+
+    async fn open(&mut self) -> Box<dyn Source> {
+        let sources = self.logs.iter().map(|log| {
+            let source = log.source();
+            let inner = source.partition();
+            (Box::new(source) as Box<dyn Source>, inner)
+        });
+        Box::new(SideBySide::new(self.stream(), sources.collect()))
+    }
+
+    async fn expel(&mut self, _nth: usize) {
+        unreachable!("it says that it has no groups")
+    }
+}
+
+source_test_suite!(inboxes, io, || async { Inboxes::new(512) });
+source_test_suite!(inboxes_one_by_one, io, || async { Inboxes::new(1) });
+
+#[tokio::test]
+async fn a_message_comes_as_it_was_posted() {
+    // I5
+    let bed = Bed::new();
+    let mut headers = Headers::new();
+    headers.push("tenant", "acme");
+    headers.push("tenant", vec![0, 255]);
+    let full = NewMessage {
+        id: Some("evt-1".into()),
+        key: Some("".into()),
+        event_type: Some("OrderPlaced".into()),
+        headers,
+        payload: Some(vec![0, 159, 146].into()),
+        content_type: Some("text/x".into()),
+        timestamp: Some("2026-01-01T00:00:00.123456789Z".parse().unwrap()),
+        correlation: Some("c".into()),
+        undecodable: Some("no".into()),
+    };
+    let posted = bed.inbox().post(vec![full.clone(), NewMessage::default()]).await.unwrap();
+    assert_eq!(posted, [taken("evt-1", 0), taken("0:1", 1)]);
+    let got = messages(&mut assigned(&bed.inbox()).await).await;
+    let at = |new: NewMessage, offset| new.at("orders".into(), Position::new(0, offset));
+    assert_eq!(got[0], at(full, 0));
+    let now = Some(lazaret_testkit::clock::test_epoch());
+    assert_eq!(got[1], at(NewMessage { timestamp: now, ..NewMessage::default() }, 1), "taken now");
+}
+
+#[tokio::test]
+async fn json_lines_are_posted() {
+    let bed = Bed::new();
+    let lines = ["{\"id\":\"e-1\",\"payload\":{\"a\": 1}}", "oops"];
+    let new: Vec<NewMessage> = lines.iter().map(|line| jsonl::message((*line).into())).collect();
+    bed.inbox().post(new).await.unwrap();
+    let got = messages(&mut assigned(&bed.inbox()).await).await;
+    assert_eq!((got[0].id.as_str(), got[0].payload.as_deref()), ("e-1", Some(&b"{\"a\": 1}"[..])));
+    assert_eq!(
+        (got[1].undecodable.as_deref(), got[1].payload.as_deref()),
+        (Some("not a JSON object"), Some(&b"oops"[..]))
+    );
+}
+
+#[tokio::test]
+async fn the_same_id_is_not_taken_twice() {
+    // I8
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    assert_eq!(post(&inbox, &["a", "b", "a"]).await, [taken("a", 0), taken("b", 1), known("a", 0)]);
+    assert_eq!(post(&bed.inbox(), &["b", "c"]).await, [known("b", 1), taken("c", 2)], "not even elsewhere");
+    assert_eq!(inbox.backlog().await.unwrap().messages, 3);
+}
+
+#[tokio::test]
+async fn an_id_is_remembered_for_a_while_after_it_was_consumed() {
+    // I8
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    post(&inbox, &["a", "b"]).await;
+    bed.clock.advance(10 * HOUR);
+    assert_eq!(post(&inbox, &["a"]).await, [known("a", 0)], "it still waits");
+    let mut source = assigned(&inbox).await;
+    assert_eq!(ids(&mut source).await, ["a", "b"]);
+    commit(&mut source, 1).await;
+    bed.clock.advance(HOUR - Duration::from_secs(1));
+    assert_eq!(post(&bed.inbox(), &["a", "b"]).await, [known("a", 0), known("b", 1)]);
+    bed.clock.advance(Duration::from_secs(1));
+    assert_eq!(post(&inbox, &["a"]).await, [taken("a", 2)], "the time is over");
+    assert_eq!(ids(&mut source).await, ["a"]);
+    commit(&mut source, 2).await;
+    assert_eq!(post(&inbox, &["a"]).await, [known("a", 2)]);
+}
+
+#[tokio::test]
+async fn ids_whose_time_is_over_do_not_pile_up() {
+    // I7
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    let mut source = assigned(&inbox).await;
+    for round in 0..20_u64 {
+        let new: Vec<NewMessage> = (0..100).map(|n| new(&format!("{round}-{n}"))).collect();
+        inbox.post(new).await.unwrap();
+        messages(&mut source).await;
+        commit(&mut source, round * 100 + 99).await;
+        bed.clock.advance(HOUR);
+    }
+    let file = rusqlite::Connection::open(bed.folder.path().join("lazaret.db")).unwrap();
+    let kept: i64 = file.query_row("SELECT count(*) FROM consumed_posts", [], |row| row.get(0)).unwrap();
+    assert!(kept <= 100, "{kept} ids are kept");
+}
+
+#[tokio::test]
+async fn the_name_of_a_place_may_be_taken_already() {
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    assert_eq!(post(&inbox, &["0:1", "0:2"]).await, [taken("0:1", 0), taken("0:2", 1)]);
+    let posted = inbox.post(vec![NewMessage::default()]).await.unwrap();
+    assert_eq!(posted, [taken("0:3", 3)], "0:2 is somebody else's id");
+    let mut source = assigned(&inbox).await;
+    assert_eq!(ids(&mut source).await, ["0:1", "0:2", "0:3"]);
+}
+
+#[tokio::test]
+async fn an_empty_id_is_refused() {
+    let bed = Bed::new();
+    let error = bed.inbox().post(vec![new("a"), new("")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert_eq!(bed.inbox().backlog().await.unwrap(), Backlog::default(), "none was taken");
+}
+
+#[tokio::test]
+async fn a_full_inbox_takes_nothing_more_until_something_is_consumed() {
+    // I9
+    let mut bed = Bed::new();
+    bed.options.max_messages = 2;
+    let inbox = bed.inbox();
+    assert_eq!(post(&inbox, &["a", "b", "c"]).await, [taken("a", 0), taken("b", 1), Posted::Full]);
+    assert_eq!(post(&inbox, &["c", "a"]).await, [Posted::Full, known("a", 0)]);
+    let mut source = assigned(&inbox).await;
+    assert_eq!(ids(&mut source).await, ["a", "b"]);
+    assert_eq!(post(&inbox, &["c"]).await, [Posted::Full], "delivered is not consumed");
+    commit(&mut source, 0).await;
+    assert_eq!(post(&inbox, &["c", "d"]).await, [taken("c", 2), Posted::Full]);
+    assert_eq!(inbox.backlog().await.unwrap().messages, 2);
+}
+
+#[tokio::test]
+async fn bytes_are_limited_and_nothing_overtakes() {
+    let mut bed = Bed::new();
+    bed.options.max_bytes = 100;
+    let inbox = bed.inbox();
+    let sized = |id: &str, bytes: usize| NewMessage {
+        id: Some(id.into()),
+        payload: Some(vec![b'x'; bytes - id.len()].into()),
+        ..NewMessage::default()
+    };
+    let posted = inbox
+        .post(vec![sized("a", 60), sized("b", 41), sized("c", 1), sized("d", 101), sized("a", 60)])
+        .await
+        .unwrap();
+    assert_eq!(posted, [taken("a", 0), Posted::Full, Posted::Full, Posted::TooLarge, known("a", 0)]);
+    assert_eq!(inbox.backlog().await.unwrap(), Backlog { messages: 1, bytes: 60 });
+    assert_eq!(inbox.post(vec![sized("b", 40)]).await.unwrap(), [taken("b", 1)]);
+    let mut source = assigned(&inbox).await;
+    assert_eq!(ids(&mut source).await, ["a", "b"]);
+    commit(&mut source, 1).await;
+    assert_eq!(inbox.backlog().await.unwrap(), Backlog::default());
+}
+
+#[tokio::test]
+async fn after_a_death_in_the_middle_exactly_the_rest_comes() {
+    // I1
+    let mut bed = Bed::new();
+    bed.options.batch = 4;
+    {
+        let inbox = bed.inbox();
+        post(&inbox, &["a", "b", "c", "d", "e", "f"]).await;
+        let mut source = assigned(&inbox).await;
+        assert_eq!(ids(&mut source).await, ["a", "b", "c", "d"]);
+        let commit = Commit {
+            partition: source.partition(),
+            position: Some(Position::new(0, 1)),
+            settled_beyond: vec![3..=3],
+        };
+        source.commit(vec![commit]).await.unwrap();
+    }
+    let inbox = bed.inbox();
+    assert_eq!(post(&inbox, &["a", "f", "g"]).await, [known("a", 0), known("f", 5), taken("g", 6)]);
+    let mut source = inbox.source();
+    let SourceEvent::Assigned(assignments) = next(&mut source).await else { panic!("assigned first") };
+    assert_eq!(assignments[0].settled, [3..=3]);
+    assert_eq!(source.lag(), Some(5));
+    assert_eq!(ids(&mut source).await, ["c", "d", "e", "f"]);
+    assert_eq!(ids(&mut source).await, ["g"]);
+    assert_eq!(source.lag(), Some(0));
+}
+
+#[tokio::test]
+async fn places_are_never_used_twice() {
+    let bed = Bed::new();
+    let mut source = assigned(&bed.inbox()).await;
+    post(&bed.inbox(), &["a"]).await;
+    assert_eq!(ids(&mut source).await, ["a"]);
+    commit(&mut source, 0).await;
+    drop(source);
+    assert_eq!(post(&bed.inbox(), &["b"]).await, [taken("b", 1)], "though the inbox is empty");
+}
+
+#[tokio::test]
+async fn a_commit_of_what_was_never_posted_settles_nothing_to_come() {
+    // I1
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    let mut source = assigned(&inbox).await;
+    commit(&mut source, 99).await;
+    post(&inbox, &["a"]).await;
+    commit(&mut source, 99).await;
+    post(&inbox, &["b"]).await;
+    drop(source);
+    assert_eq!(ids(&mut assigned(&inbox).await).await, ["b"]);
+}
+
+#[tokio::test]
+async fn a_post_wakes_the_source_at_once() {
+    let mut bed = Bed::new();
+    // Only a wake can help within the time that the test waits.
+    bed.options.poll = Duration::from_secs(3600);
+    let inbox = bed.inbox();
+    let mut source = assigned(&inbox).await;
+    for round in 0..20 {
+        let id = format!("m-{round}");
+        let (got, posted) = tokio::join!(ids(&mut source), inbox.post(vec![new(&id)]));
+        assert_eq!((got, posted.unwrap().len()), (vec![id], 1));
+    }
+}
+
+#[tokio::test]
+async fn what_another_process_posts_is_found_by_looking() {
+    let mut bed = Bed::new();
+    bed.options.poll = Duration::from_millis(5);
+    let mut source = assigned(&bed.inbox()).await;
+    let other = bed.inbox();
+    let (got, _) = tokio::join!(ids(&mut source), post(&other, &["a"]));
+    assert_eq!(got, ["a"]);
+}
+
+#[tokio::test]
+async fn inboxes_of_two_consumers_are_apart() {
+    let bed = Bed::new();
+    let store = bed.store();
+    let [orders, mails] = ["orders", "mails"].map(|name| store.inbox_log(name, bed.options.clone()));
+    assert_eq!(post(&orders, &["a"]).await, [taken("a", 0)]);
+    assert_eq!(post(&mails, &["a", "b"]).await, [taken("a", 0), taken("b", 1)]);
+    let mut source = assigned(&mails).await;
+    let got = messages(&mut source).await;
+    assert_eq!((got.len(), got[0].partition()), (2, Partition::new("mails", 0)));
+    source.pause(&[Partition::new("orders", 0)]);
+    commit(&mut source, 1).await;
+    assert_eq!((orders.backlog().await.unwrap().messages, mails.backlog().await.unwrap().messages), (1, 0));
+}
+
+#[tokio::test]
+async fn many_posts_at_once_are_all_taken_once() {
+    let bed = Bed::new();
+    let inbox = bed.inbox();
+    let posts = (0..64).map(|n| {
+        let inbox = inbox.clone();
+        // Each id is posted by two.
+        tokio::spawn(async move { post(&inbox, &[&format!("m-{}", n / 2)]).await.remove(0) })
+    });
+    let mut taken = 0;
+    for answer in posts.collect::<Vec<_>>() {
+        taken += usize::from(matches!(answer.await.unwrap(), Posted::Taken { .. }));
+    }
+    assert_eq!((taken, inbox.backlog().await.unwrap().messages), (32, 32));
+    let got = messages(&mut assigned(&inbox).await).await;
+    assert!(got.iter().enumerate().all(|(n, message)| message.position.offset == n as u64));
+}

@@ -1,0 +1,52 @@
+//! The simulation of whole engines, on this store.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lazaret_store_sqlite::{Durability, Options, SqliteStore};
+use lazaret_testkit::sim::{self, Mutation, Report};
+
+const SEEDS: u64 = 100;
+
+/// One seed on a new file. Nothing is forced to the disk: only engines die in the simulation, never the machine.
+fn run(seed: u64, mutation: Option<Mutation>) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    sim::run_on(seed, mutation, |clock| {
+        let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+        Arc::new(SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap())
+    })
+}
+
+#[test]
+fn every_invariant_holds_over_the_first_seeds() {
+    let next = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed > SEEDS {
+                        return;
+                    }
+                    let report = run(seed, None);
+                    assert!(report.violations.is_empty(), "{report}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [3, 57] {
+        assert_eq!(run(seed, None).trace, run(seed, None).trace, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_bug_of_the_engine_is_found_on_this_store_too() {
+    let found = (1..=50).find(|seed| !run(*seed, Some(Mutation::SkipBlockedCheck)).violations.is_empty());
+    assert!(found.is_some());
+}

@@ -1,0 +1,60 @@
+//! Plans and operations over the wire.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
+    PlanRequest, Result, Taken,
+};
+
+use super::Wire;
+
+#[async_trait]
+impl Operations for Wire {
+    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        let (store, request, by) = (self.store.clone(), request.clone(), by.clone());
+        self.call("freeze", true, async move { store.freeze(&request, &by).await }).await
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        let store = self.store.clone();
+        self.call("plan", false, async move { store.plan(id).await }).await
+    }
+
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let store = self.store.clone();
+        self.call("plan_items", false, async move { store.plan_items(id, from, limit).await }).await
+    }
+
+    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+        let (store, conduct, by) = (self.store.clone(), conduct.clone(), by.clone());
+        self.call("begin", true, async move { Operations::begin(&*store, plan, &conduct, &by).await }).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let store = self.store.clone();
+        self.call("operation", false, async move { store.operation(id).await }).await
+    }
+
+    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+        let store = self.store.clone();
+        self.call("operations", false, async move { store.operations(before, limit).await }).await
+    }
+
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let store = self.store.clone();
+        self.call("items", false, async move { store.items(id, from, limit).await }).await
+    }
+
+    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        let (store, by) = (self.store.clone(), by.clone());
+        self.call("command", true, async move { store.command(id, command, &by).await }).await
+    }
+
+    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+        let (store, queue, owner) = (self.store.clone(), queue.clone(), owner.to_owned());
+        self.call("take", true, async move { store.take(&queue, &owner, lease, limit).await }).await
+    }
+}

@@ -1,0 +1,192 @@
+//! The words in which the cases are written.
+
+use lazaret_core::query::Query;
+use lazaret_core::store::{
+    Action, Actor, Command, Conduct, Exclusion, Operation, OperationId, OperationState, Operations, Outcome,
+    Plan, PlanId, PlanRequest, Result, Selection, Settled, Store, Taken, Turn,
+};
+use lazaret_core::{LetterId, QueueName};
+
+use crate::suite::letters::Desk;
+use crate::suite::letters::bed::{LEASE, fail_again, operator, resolve};
+use crate::suite::secs;
+
+/// The person who approves.
+pub(super) fn second() -> Actor {
+    Actor::new("bob", "console", "looks right")
+}
+
+/// How many letters an operation has by outcome: went well, failed again, skipped, and without an outcome.
+pub(super) type Tally = (u64, u64, u64, u64);
+
+pub(super) fn everything() -> Selection {
+    Selection::Query(Query::everything())
+}
+
+pub(super) fn request(action: Action, selection: Selection) -> PlanRequest {
+    PlanRequest { action, selection, valid_for: secs(3600), max_letters: 1_000_000 }
+}
+
+/// Everything at once, in these stages.
+pub(super) fn ramp(stages: &[u64]) -> Conduct {
+    Conduct { ramp: stages.to_vec(), ..Conduct::unlimited() }
+}
+
+/// The message ids of the letters that are to be tried.
+pub(super) fn names(turns: &[Turn]) -> Vec<&str> {
+    turns.iter().map(|turn| turn.claim.head.message.id.as_str()).collect()
+}
+
+impl<S: Store + Operations> Desk<S> {
+    /// Opens as many sequences with one dead letter each: `a-000` and so on.
+    pub(super) async fn letters(&self, prefix: &str, count: usize) {
+        for n in 0..count {
+            let name = format!("{prefix}-{n:03}");
+            self.enqueue(&name, &name).await;
+        }
+    }
+
+    pub(super) async fn freeze(&self, action: Action) -> Plan {
+        self.store.freeze(&request(action, everything()), &operator()).await.unwrap()
+    }
+
+    pub(super) fn named(&self, messages: &[&str]) -> Selection {
+        let named = messages.iter().map(|message| (self.queue.clone(), self.id_of(message)));
+        Selection::Letters(named.collect())
+    }
+
+    pub(super) async fn freeze_named(&self, action: Action, messages: &[&str]) -> Plan {
+        self.store.freeze(&request(action, self.named(messages)), &operator()).await.unwrap()
+    }
+
+    /// What a plan about all open letters leaves out.
+    pub(super) async fn excluded(&self, action: Action) -> Vec<(Exclusion, u64)> {
+        self.freeze(action).await.excluded
+    }
+
+    /// The messages of a plan, in order.
+    pub(super) async fn planned(&self, id: PlanId) -> Vec<String> {
+        let mut names = Vec::new();
+        for item in self.store.plan_items(id, 0, 10_000).await.unwrap() {
+            assert_eq!((item.ordinal, item.outcome), (names.len() as u64, None));
+            let letter = self.store.get(&item.queue, item.letter).await.unwrap().unwrap();
+            assert_eq!(letter.sequence, item.sequence);
+            names.push(letter.message.id.to_string());
+        }
+        names
+    }
+
+    pub(super) async fn begin(&self, plan: &Plan, conduct: &Conduct) -> OperationId {
+        self.store.begin(plan.id, conduct, &operator()).await.unwrap().id
+    }
+
+    /// Freezes all open letters and begins to carry it out.
+    pub(super) async fn start(&self, action: Action, conduct: &Conduct) -> OperationId {
+        self.begin(&self.freeze(action).await, conduct).await
+    }
+
+    pub(super) async fn told(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        let told = self.store.command(id, command, by).await;
+        self.tally(id).await;
+        told
+    }
+
+    pub(super) async fn tell(&self, id: OperationId, command: Command) -> OperationState {
+        self.told(id, command, &operator()).await.unwrap().state
+    }
+
+    pub(super) async fn operation(&self, id: OperationId) -> Operation {
+        self.store.operation(id).await.unwrap().expect("the operation was begun")
+    }
+
+    pub(super) async fn stands(&self, id: OperationId) -> OperationState {
+        self.operation(id).await.state
+    }
+
+    pub(super) async fn outcomes(&self, id: OperationId) -> Vec<Option<Outcome>> {
+        let items = self.store.items(id, 0, 100_000).await.unwrap();
+        items.iter().map(|item| item.outcome).collect()
+    }
+
+    /// The counts of an operation. They are those of its letters, whenever one looks.
+    pub(super) async fn tally(&self, id: OperationId) -> Tally {
+        let Some(operation) = self.store.operation(id).await.unwrap() else { return (0, 0, 0, 0) };
+        let outcomes = self.outcomes(id).await;
+        let count = |fits: fn(Outcome) -> bool| {
+            outcomes.iter().flatten().filter(|outcome| fits(**outcome)).count() as u64
+        };
+        let ok = count(|outcome| outcome == Outcome::Ok);
+        let failed = count(|outcome| outcome == Outcome::FailedAgain);
+        let skipped = outcomes.iter().flatten().count() as u64 - ok - failed;
+        assert_eq!((operation.ok, operation.failed_again, operation.skipped), (ok, failed, skipped));
+        assert_eq!(operation.letters, outcomes.len() as u64);
+        let left = operation.letters - ok - failed - skipped;
+        match operation.state {
+            OperationState::Done | OperationState::Rejected => assert_eq!(left, 0, "{}", operation.state),
+            OperationState::Cancelled => {}
+            state => assert!(left > 0, "nothing is left, but it is {state}"),
+        }
+        assert_eq!(operation.ended_at.is_some(), operation.state.is_over());
+        (ok, failed, skipped, left)
+    }
+
+    pub(super) async fn take_of(&self, queue: &QueueName, limit: usize) -> Taken {
+        let taken = self.store.take(queue, "worker", LEASE, limit).await.unwrap();
+        assert!(taken.turns.len() <= limit, "at most as many as were asked for");
+        for turn in &taken.turns {
+            assert_eq!(turn.claim.lease.until, self.now() + LEASE);
+            assert_eq!(turn.claim.lease.owner, "worker");
+            self.tally(turn.operation).await;
+        }
+        taken
+    }
+
+    pub(super) async fn take(&self, limit: usize) -> Taken {
+        self.take_of(&self.queue, limit).await
+    }
+
+    /// Takes the only letter whose turn it is.
+    pub(super) async fn take_one(&self) -> Turn {
+        let mut turns = self.take(10).await.turns;
+        assert_eq!(turns.len(), 1, "exactly one letter has its turn");
+        turns.remove(0)
+    }
+
+    pub(super) async fn succeed(&self, turn: &Turn) -> Settled {
+        let settled = self.settle(&turn.claim, &turn.claim.head, resolve()).await.unwrap();
+        self.tally(turn.operation).await;
+        settled
+    }
+
+    pub(super) async fn fail_turn(&self, turn: &Turn) -> Settled {
+        let head = &turn.claim.head;
+        let settled = self.settle(&turn.claim, head, fail_again(head)).await.unwrap();
+        self.tally(turn.operation).await;
+        settled
+    }
+
+    /// Tries everything that has its turn now, and again, until nothing has. What was tried, in order.
+    pub(super) async fn drain(&self, fails: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut tried = Vec::new();
+        loop {
+            let taken = self.take(7).await;
+            if taken.turns.is_empty() && taken.settled == 0 {
+                return tried;
+            }
+            for turn in &taken.turns {
+                let name = turn.claim.head.message.id.to_string();
+                if fails(&name) {
+                    self.fail_turn(turn).await
+                } else {
+                    self.succeed(turn).await
+                };
+                tried.push(name);
+            }
+        }
+    }
+
+    /// The ids of messages in this queue.
+    pub(super) fn ids_of(&self, messages: &[&str]) -> Vec<LetterId> {
+        messages.iter().map(|message| self.id_of(message)).collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! Letters whose time runs out, and closed ones that were kept long enough.
+
+use lazaret_core::store::{Act, Actor, Change, Expired, Placed, Placement, Settled, Store, Triage};
+use lazaret_core::{Letter, LetterState, MessageId};
+
+use crate::suite::letters::Desk;
+use crate::suite::letters::bed::{LEASE, failure, resolve};
+use crate::suite::secs;
+
+/// Opens a sequence with a dead letter that leaves after this many seconds.
+async fn mortal<S: Store + Triage>(t: &Desk<S>, sequence: &str, message: &str, seconds: u64) {
+    let expires_at = Some(t.now() + secs(seconds));
+    t.open(Letter { expires_at, ..t.dead(sequence, message) }).await;
+}
+
+pub async fn a_letter_expires_at_its_time_and_not_before<S: Store + Triage>(t: Desk<S>) {
+    // I11
+    mortal(&t, "a", "1", 60).await;
+    t.enqueue("b", "immortal").await;
+    t.advance(secs(59));
+    assert_eq!(t.expire(None, 10).await, Expired::default());
+    t.advance(secs(1));
+    assert_eq!(t.expire(None, 10).await, Expired { expired: 1, purged: 0, more: false });
+    let letter = t.get("1").await;
+    assert_eq!((letter.state, letter.last_touched_at), (LetterState::Expired, t.now()));
+    assert!(letter.message.payload.is_some() && letter.cause.is_some(), "it is closed, not purged");
+    assert!(!t.contains("a").await && t.contains("b").await);
+    let group = t.group(&failure("boom")).await.unwrap();
+    assert_eq!((group.counts.of(LetterState::Expired), group.counts.open()), (1, 1));
+    assert_eq!(t.expire(None, 10).await, Expired::default(), "once");
+    // I8
+    assert_eq!(t.open(t.dead("a", "1")).await, Placed::Held(LetterState::Expired));
+}
+
+pub async fn each_letter_that_expires_is_audited<S: Store + Triage>(t: Desk<S>) {
+    // I11
+    mortal(&t, "a", "1", 1).await;
+    mortal(&t, "a", "2", 2).await;
+    t.act("2", Act::Park).await.unwrap();
+    t.advance(secs(5));
+    t.expire(None, 10).await;
+    let audit = t.audit().await;
+    let lines: Vec<_> = audit[1..]
+        .iter()
+        .map(|entry| (entry.action.as_str(), entry.before.as_deref(), entry.after.as_deref()))
+        .collect();
+    assert_eq!(
+        lines,
+        [("expire", Some("dead"), Some("expired")), ("expire", Some("parked"), Some("expired"))]
+    );
+    assert_eq!(audit[1].subject, t.id_of("1").to_string());
+    assert_eq!(audit[1].by.via, Actor::engine("").via, "nobody asked for it");
+}
+
+pub async fn an_expired_head_releases_those_behind_it<S: Store + Triage>(t: Desk<S>) {
+    // I2
+    mortal(&t, "a", "1", 60).await;
+    t.behind(t.waiting("a", "2")).await;
+    t.advance(secs(60));
+    assert!(t.due("w", 10).await.is_empty());
+    t.expire(None, 10).await;
+    let claim = t.due_one("w").await;
+    assert_eq!(claim.head.message.id.as_str(), "2");
+    assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
+}
+
+pub async fn a_letter_behind_others_expires_too<S: Store + Triage>(t: Desk<S>) {
+    t.enqueue("a", "1").await;
+    let waiting = Letter { expires_at: Some(t.now() + secs(5)), ..t.waiting("a", "2") };
+    t.behind(waiting).await;
+    t.behind(t.waiting("a", "3")).await;
+    t.advance(secs(5));
+    assert_eq!(t.expire(None, 10).await.expired, 1);
+    assert_eq!(t.messages("a").await, ["1", "3"]);
+    assert_eq!(t.group(&failure("boom")).await.unwrap().blocked_behind, 1);
+}
+
+pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store + Triage>(t: Desk<S>) {
+    // I6
+    mortal(&t, "a", "1", 1).await;
+    mortal(&t, "a", "2", 2).await;
+    let claim = t.claim("a", "w").await.unwrap();
+    t.advance(secs(5));
+    let done = t.expire(None, 10).await;
+    assert_eq!(
+        done,
+        Expired { expired: 1, purged: 0, more: false },
+        "what is left to the worker is no work now"
+    );
+    assert_eq!(t.messages("a").await, ["1"]);
+    // The worker goes on as if nothing had happened; had it died, the letter would expire later.
+    t.store.renew(&claim.lease, LEASE).await.unwrap();
+    t.store.release(&claim.lease).await.unwrap();
+    assert_eq!(t.expire(None, 10).await.expired, 1);
+    assert!(!t.contains("a").await);
+}
+
+pub async fn no_more_than_the_limit_expires_in_one_call<S: Store + Triage>(t: Desk<S>) {
+    for n in 0..5 {
+        // The latest to come is the first to go.
+        mortal(&t, &format!("s{n}"), &n.to_string(), 50 - n).await;
+    }
+    t.advance(secs(60));
+    t.claim("s4", "w").await.unwrap();
+    assert_eq!(t.expire(None, 2).await, Expired { expired: 2, purged: 0, more: true });
+    assert_eq!((t.state("3").await, t.state("2").await), (LetterState::Expired, LetterState::Expired));
+    assert_eq!(t.state("4").await, LetterState::Dead, "somebody works on it");
+    assert_eq!(t.expire(None, 2).await, Expired { expired: 2, purged: 0, more: false });
+    assert_eq!(t.expire(None, 2).await, Expired::default());
+}
+
+pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store + Triage>(t: Desk<S>) {
+    t.fill("a", 3).await;
+    t.act("a-0", Act::Resolve).await.unwrap();
+    t.advance(secs(10));
+    t.act("a-1", Act::Evict).await.unwrap();
+    let bound = t.now();
+    assert_eq!(t.expire(None, 10).await, Expired::default(), "nobody said how long");
+    assert_eq!(t.expire(Some(bound), 10).await, Expired { expired: 0, purged: 1, more: false });
+    assert_eq!(t.store.get(&t.queue, t.id_of("a-0")).await.unwrap(), None);
+    assert_eq!(t.state("a-1").await, LetterState::Evicted, "closed at that time is not before it");
+    let known = t.store.lookup(&t.queue, &[MessageId::from("a-0")]).await.unwrap();
+    assert_eq!(known, [Some(LetterState::Resolved)]);
+    let group = t.group(&failure("boom")).await.unwrap();
+    assert_eq!((group.counts.of(LetterState::Resolved), group.counts.of(LetterState::Evicted)), (0, 1));
+    // I11: that something was purged is on record.
+    let entry = t.audit().await.pop().unwrap();
+    assert_eq!((entry.action.as_str(), entry.subject.as_str()), ("purge", t.queue.as_str()));
+    assert_eq!(t.expire(Some(bound), 10).await, Expired::default());
+    assert_eq!(t.audit().await.pop().unwrap(), entry, "nothing happened, nothing is told");
+}
+
+pub async fn a_note_on_a_closed_letter_does_not_keep_it_longer<S: Store + Triage>(t: Desk<S>) {
+    t.enqueue("a", "1").await;
+    t.act("1", Act::Evict).await.unwrap();
+    t.advance(secs(10));
+    let bound = t.now();
+    t.advance(secs(10));
+    t.change("1", Change::Comment("was a test".into())).await.unwrap();
+    assert_eq!(t.expire(Some(bound), 10).await.purged, 1);
+}
+
+pub async fn a_letter_that_was_restored_is_not_purged<S: Store + Triage>(t: Desk<S>) {
+    t.enqueue("a", "1").await;
+    t.act("1", Act::Evict).await.unwrap();
+    t.act("1", Act::Restore).await.unwrap();
+    t.advance(secs(10));
+    assert_eq!(t.expire(Some(t.now()), 10).await, Expired::default());
+    t.act("1", Act::Evict).await.unwrap();
+    assert_eq!(t.expire(Some(t.now()), 10).await.purged, 0, "it counts from when it was closed last");
+    t.advance(secs(1));
+    assert_eq!(t.expire(Some(t.now()), 10).await.purged, 1);
+}
+
+pub async fn letters_stored_closed_and_expired_ones_are_purged_in_time<S: Store + Triage>(t: Desk<S>) {
+    t.put(Letter { state: LetterState::Skipped, ..t.waiting("a", "skipped") }, Placement::Closed).await;
+    mortal(&t, "b", "mortal", 5).await;
+    t.advance(secs(5));
+    let done = t.expire(Some(t.now()), 10).await;
+    assert_eq!(done, Expired { expired: 1, purged: 1, more: false }, "what has just expired is kept");
+    t.advance(secs(5));
+    assert_eq!(t.expire(Some(t.now()), 10).await.purged, 1);
+    assert_eq!(t.store.counts(&t.queue).await.unwrap().by_state, [0; 9]);
+}
+
+pub async fn expiring_and_purging_share_the_limit<S: Store + Triage>(t: Desk<S>) {
+    for n in 0..4 {
+        mortal(&t, &format!("m{n}"), &format!("m{n}"), 10).await;
+        t.enqueue(&format!("c{n}"), &format!("c{n}")).await;
+        t.act(&format!("c{n}"), Act::Resolve).await.unwrap();
+    }
+    t.advance(secs(10));
+    let bound = Some(t.now());
+    assert_eq!(t.expire(bound, 3).await, Expired { expired: 3, purged: 0, more: true });
+    assert_eq!(t.expire(bound, 3).await, Expired { expired: 1, purged: 2, more: true });
+    assert_eq!(t.expire(bound, 3).await, Expired { expired: 0, purged: 2, more: false });
+    assert_eq!(t.expire(bound, 3).await, Expired::default());
+}
+
+pub async fn expiring_keeps_to_its_queue<S: Store + Triage>(t: Desk<S>) {
+    mortal(&t, "a", "1", 1).await;
+    t.advance(secs(5));
+    let done = t.store.expire(&"orders/mails".into(), Some(t.now()), 10).await.unwrap();
+    assert_eq!(done, Expired::default());
+    assert!(t.contains("a").await);
+}

@@ -1,0 +1,51 @@
+//! Plans and operations of an unreliable store.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
+    PlanRequest, Result, Taken,
+};
+
+use super::Unreliable;
+
+#[async_trait]
+impl<S: Operations> Operations for Unreliable<S> {
+    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        self.call("freeze", self.inner.freeze(request, by)).await
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        self.call("plan", self.inner.plan(id)).await
+    }
+
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.call("plan_items", self.inner.plan_items(id, from, limit)).await
+    }
+
+    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+        self.call("begin", self.inner.begin(plan, conduct, by)).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        self.call("operation", self.inner.operation(id)).await
+    }
+
+    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+        self.call("operations", self.inner.operations(before, limit)).await
+    }
+
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.call("items", self.inner.items(id, from, limit)).await
+    }
+
+    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        self.call("command", self.inner.command(id, command, by)).await
+    }
+
+    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+        self.call("take", self.inner.take(queue, owner, lease, limit)).await
+    }
+}

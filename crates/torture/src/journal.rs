@@ -1,0 +1,113 @@
+//! The log of attempts: one line each, appended with one write, so that it survives SIGKILL line by line.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+/// What a line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A process starts to consume.
+    Life(u32),
+    /// An attempt begins.
+    Begin {
+        /// The message.
+        message: u64,
+        /// Which attempt it is, as the engine counts.
+        attempt: u32,
+    },
+    /// An attempt ends.
+    End {
+        /// The message.
+        message: u64,
+        /// Which attempt it was.
+        attempt: u32,
+        /// Whether the message was taken.
+        handled: bool,
+    },
+    /// An operator is about to close a letter.
+    Close {
+        /// Its message.
+        message: u64,
+    },
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Life(number) => write!(f, "life {number}"),
+            Self::Begin { message, attempt } => write!(f, "begin {message} {attempt}"),
+            Self::End { message, attempt, handled } => {
+                write!(f, "end {message} {attempt} {}", if *handled { "handled" } else { "failed" })
+            }
+            Self::Close { message } => write!(f, "close {message}"),
+        }
+    }
+}
+
+impl Entry {
+    /// The entry of a line, if it is one.
+    pub fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["life", number] => Some(Self::Life(number.parse().ok()?)),
+            ["begin", message, attempt] => {
+                Some(Self::Begin { message: message.parse().ok()?, attempt: attempt.parse().ok()? })
+            }
+            ["end", message, attempt, outcome @ ("handled" | "failed")] => Some(Self::End {
+                message: message.parse().ok()?,
+                attempt: attempt.parse().ok()?,
+                handled: outcome == "handled",
+            }),
+            ["close", message] => Some(Self::Close { message: message.parse().ok()? }),
+            _ => None,
+        }
+    }
+}
+
+/// The end of the log, to write to.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+}
+
+impl Journal {
+    /// Opens the log, or begins it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
+    }
+
+    /// Appends a line. Whoever writes after this returned stands behind it, in any process.
+    pub fn write(&self, entry: Entry) -> io::Result<()> {
+        (&self.file).write_all(format!("{entry}\n").as_bytes())
+    }
+}
+
+/// All entries of the log, in order; the number of a line that is none, if there is one.
+pub fn read(path: &Path) -> io::Result<Result<Vec<Entry>, usize>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(text.lines().enumerate().map(|(number, line)| Entry::parse(line).ok_or(number + 1)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_back_as_they_were_written() {
+        let entries = [
+            Entry::Life(3),
+            Entry::Begin { message: 17, attempt: 2 },
+            Entry::End { message: 17, attempt: 2, handled: true },
+            Entry::End { message: 17, attempt: 2, handled: false },
+            Entry::Close { message: 4 },
+        ];
+        for entry in entries {
+            assert_eq!(Entry::parse(&entry.to_string()), Some(entry));
+        }
+        for wrong in ["", "begin 1", "end 1 1 maybe", "begin 1 2begin 1 3", "close -1"] {
+            assert_eq!(Entry::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Which messages there are and what their handler does: a function of the seed, so that every life knows it.
+
+use std::time::Duration;
+
+use lazaret_core::{Message, MessageId, Position, QueueName};
+
+/// The consumer, its only component and its stream.
+pub const CONSUMER: &str = "torture";
+/// How many partitions the stream has.
+pub const PARTITIONS: u32 = 8;
+/// The most automatic attempts of a message.
+pub const MAX_ATTEMPTS: u32 = 4;
+/// Of so many keys, the dead letters of one are left alone; those of the others are closed by an operator.
+const LEFT_ALONE: u32 = 20;
+
+/// What the handler does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// Takes it.
+    Fine,
+    /// Refuses it this many times, then takes it.
+    FailsFirst(u32),
+    /// Never takes it.
+    FailsAlways,
+}
+
+/// All messages of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Where everything comes from.
+    pub seed: u64,
+    /// How many messages there are.
+    pub messages: u64,
+    /// How many keys they have.
+    pub keys: u32,
+}
+
+impl Plan {
+    /// The key of a message.
+    pub fn key(&self, number: u64) -> u32 {
+        (mix(self.seed, number) % u64::from(self.keys)) as u32
+    }
+
+    /// The partition of a message: that of its key.
+    pub fn partition(&self, number: u64) -> u32 {
+        self.key(number) % PARTITIONS
+    }
+
+    /// What the handler does with a message: one in five fails, one in a hundred for ever.
+    pub fn script(&self, number: u64) -> Script {
+        let draw = mix(self.seed ^ 0x5c21, number);
+        match draw % 100 {
+            0 => Script::FailsAlways,
+            1..20 => Script::FailsFirst(1 + (draw >> 32) as u32 % (MAX_ATTEMPTS - 1)),
+            _ => Script::Fine,
+        }
+    }
+
+    /// How long the handler takes. Mostly it does not wait at all.
+    pub fn pause(&self, number: u64, attempt: u32) -> Duration {
+        let draw = mix(self.seed ^ 0x9a05e, number << 8 | u64::from(attempt));
+        if draw.is_multiple_of(8) { Duration::from_micros((draw >> 32) % 3000) } else { Duration::ZERO }
+    }
+
+    /// Whether the dead letters of this key stay as they are.
+    pub fn is_left_alone(&self, key: u32) -> bool {
+        key.is_multiple_of(LEFT_ALONE)
+    }
+
+    /// The message with this number, which is its offset too.
+    pub fn message(&self, number: u64) -> Message {
+        Message::new(message_id(number), CONSUMER, Position::new(self.partition(number), number))
+            .with_key(format!("key-{}", self.key(number)))
+            .with_payload(format!("payload of {number}"))
+    }
+}
+
+/// The queue of the consumer.
+pub fn queue() -> QueueName {
+    QueueName::of(CONSUMER, CONSUMER)
+}
+
+/// The id of a message.
+pub fn message_id(number: u64) -> MessageId {
+    MessageId::from(format!("m-{number}").as_str())
+}
+
+/// A number that looks random and is the same for the same arguments: a round of SplitMix64.
+pub fn mix(seed: u64, number: u64) -> u64 {
+    let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1a2a_7e70);
+    for multiplier in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        z = (z ^ (z >> 30)).wrapping_mul(multiplier);
+    }
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_in_five_fails_and_one_in_a_hundred_for_ever() {
+        let plan = Plan { seed: 7, messages: 100_000, keys: 1000 };
+        let scripts: Vec<Script> = (0..plan.messages).map(|number| plan.script(number)).collect();
+        let failing = scripts.iter().filter(|script| **script != Script::Fine).count();
+        let dead = scripts.iter().filter(|script| **script == Script::FailsAlways).count();
+        assert!((19_500..20_500).contains(&failing), "{failing}");
+        assert!((850..1150).contains(&dead), "{dead}");
+        assert!(scripts.iter().all(|s| !matches!(s, Script::FailsFirst(n) if *n == 0 || *n >= MAX_ATTEMPTS)));
+    }
+
+    #[test]
+    fn all_keys_are_used_and_each_has_one_partition() {
+        let plan = Plan { seed: 1, messages: 20_000, keys: 1000 };
+        let keys: std::collections::HashSet<u32> = (0..plan.messages).map(|n| plan.key(n)).collect();
+        assert_eq!(keys.len(), 1000);
+        assert!((0..100).all(|n| plan.message(n).position.partition == plan.key(n) % PARTITIONS));
+    }
+}

@@ -1,0 +1,159 @@
+//! The consumer that is killed, and the operator beside it.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::handler::Attempt;
+use lazaret_core::policy::{PoisonPolicy, RetryPolicy};
+use lazaret_core::store::{Act, Actor, LetterStore, Limits};
+use lazaret_core::{HandlerError, LetterState, Message, Reason};
+use lazaret_engine::{Consumer, DeadLetterOptions, Options, Replayer};
+use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::{Entry, Journal};
+use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, mix, queue};
+use crate::source::PlannedSource;
+
+/// How often the operator looks for dead letters.
+const LOOK: Duration = Duration::from_millis(20);
+const PAGE: usize = 200;
+
+/// What a life came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every message has its end.
+    Done,
+    /// The stream is read, but letters were released at the last moment: another life is needed.
+    More,
+}
+
+/// The files of a run.
+#[derive(Clone, Debug)]
+pub struct Files {
+    folder: PathBuf,
+}
+
+impl Files {
+    /// Those in this folder.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> PathBuf {
+        self.folder.join("torture.db")
+    }
+
+    /// The log of attempts.
+    pub fn journal(&self) -> PathBuf {
+        self.folder.join("journal.log")
+    }
+}
+
+/// Consumes until everything has its end, or somebody ends the process.
+pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn Error>> {
+    let journal = Arc::new(Journal::open(&files.journal())?);
+    let store = Arc::new(SqliteStore::open(files.store(), StoreOptions::default())?);
+    journal.write(Entry::Life(life))?;
+    let noted = journal.clone();
+    let consumer = Consumer::builder(CONSUMER)
+        .source(PlannedSource::new(plan, store.clone()))
+        .store(store.clone())
+        .handler(move |message: Message, Attempt(attempt)| {
+            follow(plan, noted.clone(), message.position.offset, attempt)
+        })
+        .options(options(life))
+        .build()?;
+    let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
+    let mut run = tokio::spawn(consumer.run(CancellationToken::new()));
+    loop {
+        tokio::select! {
+            ended = &mut run => {
+                ended??;
+                break;
+            }
+            () = tokio::time::sleep(LOOK) => {
+                close_dead(plan, &store, &replayer, &journal).await?;
+            }
+        }
+    }
+    let closed = close_dead(plan, &store, &replayer, &journal).await?;
+    Ok(if closed == 0 { Ended::Done } else { Ended::More })
+}
+
+/// Short delays, and a short lease: what a dead process held is free again soon.
+fn options(life: u32) -> Options {
+    Options {
+        concurrency: 64,
+        window: 1024,
+        until_idle: true,
+        breaker: None,
+        fuse: None,
+        poison: PoisonPolicy { same_failure: None },
+        retry: RetryPolicy {
+            max_attempts: MAX_ATTEMPTS,
+            // Some wait in memory, others in the store.
+            hold: Duration::from_millis(3),
+            initial_delay: Duration::from_millis(2),
+            max_delay: Duration::from_millis(20),
+            ..RetryPolicy::default()
+        },
+        dead_letter: Some(DeadLetterOptions { limits: Limits::NONE, ..DeadLetterOptions::default() }),
+        commit_interval: Duration::from_millis(20),
+        lease: Duration::from_secs(2),
+        refresh: Duration::from_millis(100),
+        instance: format!("life-{life}"),
+        ..Options::default()
+    }
+}
+
+/// Does with a message what the plan says, and writes it down.
+async fn follow(plan: Plan, journal: Arc<Journal>, message: u64, attempt: u32) -> Result<(), HandlerError> {
+    journal.write(Entry::Begin { message, attempt })?;
+    let pause = plan.pause(message, attempt);
+    if pause > Duration::ZERO {
+        tokio::time::sleep(pause).await;
+    }
+    let handled = match plan.script(message) {
+        Script::Fine => true,
+        Script::FailsFirst(times) => attempt > times,
+        Script::FailsAlways => false,
+    };
+    journal.write(Entry::End { message, attempt, handled })?;
+    if handled {
+        return Ok(());
+    }
+    Err(HandlerError::msg("not yet").reason(Reason::DEPENDENCY_UNAVAILABLE))
+}
+
+/// Closes the dead heads of all keys but those that are left alone; says how many. One that is written down and then
+/// not closed, because the process dies, is found again by the next life.
+async fn close_dead(
+    plan: Plan,
+    store: &SqliteStore,
+    replayer: &Replayer,
+    journal: &Journal,
+) -> Result<usize, Box<dyn Error>> {
+    let mut closed = 0;
+    let mut after = None;
+    loop {
+        let page = store.heads(&queue(), after.as_deref(), PAGE).await?;
+        for head in page.heads.iter().filter(|head| head.state == LetterState::Dead) {
+            let message = head.message.position.offset;
+            if plan.is_left_alone(plan.key(message)) {
+                continue;
+            }
+            let act = if mix(plan.seed, message).is_multiple_of(2) { Act::Evict } else { Act::Resolve };
+            journal.write(Entry::Close { message })?;
+            replayer.act(head.id, act, &Actor::new("operator", "torture", "to go on")).await?;
+            closed += 1;
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(closed),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Messages that kill the process, with real processes that really die: the whole way from the file to the dead letter.
+//!
+//! The test runs itself again as the consumer. Whatever kills that, it is started anew, until it ends by itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret::file::FileSource;
+use lazaret::flight::MappedRecorder;
+use lazaret::prelude::*;
+use lazaret::sqlite::SqliteStore;
+
+/// Says to a process of this test that it is the consumer, and in which folder.
+const FOLDER: &str = "LAZARET_CRASH_TEST_FOLDER";
+/// How often the consumer may be started at most.
+const LIVES: usize = 12;
+
+/// Fifteen orders of five customers; one of them kills whoever handles it.
+fn events(deadly: &str) -> String {
+    let line = |n: usize| {
+        let (kind, customer) =
+            if n == 7 { (deadly, "c") } else { ("fine", ["a", "b", "c", "d", "e"][n % 5]) };
+        format!("{{\"id\": \"e-{n}\", \"key\": \"{customer}\", \"payload\": \"{kind}\"}}\n")
+    };
+    (0..15).map(line).collect()
+}
+
+async fn handler(Json(kind): Json<String>) -> Result<(), HandlerError> {
+    // Neighbours are in flight when it happens.
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    match kind.as_str() {
+        "abort" => std::process::abort(),
+        "overflow" => println!("{}", overflow(1)),
+        "memory" => exhaust_memory(),
+        _ => {}
+    }
+    Ok(())
+}
+
+#[expect(unconditional_recursion, reason = "the stack shall overflow")]
+fn overflow(depth: u64) -> u64 {
+    let room = std::hint::black_box([depth; 512]);
+    overflow(depth.wrapping_add(1)).wrapping_add(room[7])
+}
+
+/// Takes memory until the system's limit ends the process, as the memory killer would.
+fn exhaust_memory() {
+    let mut held: Vec<Vec<u8>> = Vec::new();
+    loop {
+        held.push(std::hint::black_box(vec![1; 16 << 20]));
+    }
+}
+
+/// The consumer. Not a test of its own: it runs when the test has started this process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumer() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let folder = Path::new(&folder);
+    let store = Arc::new(SqliteStore::open(folder.join("lazaret.db"), Default::default()).unwrap());
+    let recorder = MappedRecorder::open(folder.join("shop.flight"), Default::default()).unwrap();
+    let events = folder.join("events.jsonl");
+    let source = FileSource::open(&events, store.clone(), "shop", Default::default()).await.unwrap();
+    let retry = RetryPolicy { max_attempts: 10, max_crashes: 3, ..RetryPolicy::default() };
+    let options =
+        Options { until_idle: true, retry, flight_recorder: Some(Arc::new(recorder)), ..Options::default() };
+    let builder = Consumer::builder("shop").source(source).store(store).handler(handler).options(options);
+    builder.build().unwrap().run(CancellationToken::new()).await.unwrap();
+}
+
+/// Starts the consumer with at most 2 GiB of memory and waits for its end.
+fn live_once(folder: &Path) -> ExitStatus {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c 0; ulimit -v 2097152; exec \"$0\" --exact consumer --nocapture"]);
+    command.arg(program).env(FOLDER, folder).env("RUST_BACKTRACE", "0");
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+}
+
+async fn the_culprit_is_found(deadly: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("events.jsonl"), events(deadly)).unwrap();
+    let mut deaths = 0;
+    while !live_once(folder.path()).success() {
+        deaths += 1;
+        assert!(deaths < LIVES, "{deadly}: the consumer dies again and again");
+    }
+    assert!(
+        (3..=5).contains(&deaths),
+        "{deadly}: three crashes are charged, and few more are needed: {deaths}"
+    );
+
+    let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
+    let queue = QueueName::of("shop", "shop");
+    let open = store.sequence(&queue, &"c".into(), 0, 10).await.unwrap();
+    let culprit = &open[0];
+    assert_eq!(culprit.message.id.as_str(), "e-7");
+    assert_eq!((culprit.state, culprit.crash_attempts), (LetterState::Dead, 3));
+    assert_eq!(culprit.cause.as_ref().unwrap().reason, Reason::CRASHED);
+    let behind: Vec<&str> = open[1..].iter().map(|letter| letter.message.id.as_str()).collect();
+    assert_eq!(behind, ["e-12"], "its sequence waits behind it");
+    let counts = store.counts(&queue).await.unwrap();
+    assert_eq!(counts.open(), 2, "its neighbours were handled and are charged with nothing");
+}
+
+#[tokio::test]
+async fn a_message_that_aborts_is_found() {
+    the_culprit_is_found("abort").await;
+}
+
+#[tokio::test]
+async fn a_message_that_overflows_the_stack_is_found() {
+    the_culprit_is_found("overflow").await;
+}
+
+#[tokio::test]
+async fn a_message_that_takes_all_memory_is_found() {
+    the_culprit_is_found("memory").await;
+}
