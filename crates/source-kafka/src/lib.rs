@@ -19,7 +19,7 @@
 //! ```
 //!
 //! - `options`: what one can choose, and what one cannot.
-//! - `source`: the member of the group, as the engine sees it.
+//! - `source`: the member of the group, as the engine sees it; partitions that come and go; commits.
 //! - `member`: what librdkafka tells from its side: rebalances, errors, statistics.
 //! - `slot`: one partition from its coming to its going.
 //! - `lookup`: where to begin reading a partition.

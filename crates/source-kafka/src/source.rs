@@ -4,8 +4,9 @@
 //! and why every partition has a queue of its own: docs/decisions/0012-kafka-rebalance.md.
 
 mod commit;
+mod partitions;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
@@ -17,22 +18,21 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::lookup::{self, Beginning, Failed, Purpose};
-use crate::member::{Change, Client, Clients, Member, add_offset, assign, list_of, unassign};
+use crate::lookup::{Beginning, Purpose};
+use crate::member::{Change, Client, Clients, Member, assign, partition, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
 use crate::slot::{Pause, Slot, Stage};
 use crate::trouble::{Trouble, judge};
 
+use self::partitions::{Going, Lookup};
+
 /// How long to wait for a sign of life before the client is polled all the same.
 const TICK: Duration = Duration::from_millis(100);
-/// How long to wait before positions are looked up again.
-const LOOKUP_REST: Duration = Duration::from_millis(500);
-/// How long to wait for what follows when partitions were let go.
-const FINISHING: Duration = Duration::from_millis(500);
 /// How long leaving the group may take.
 const CLOSING: Duration = Duration::from_secs(10);
 
@@ -66,6 +66,8 @@ pub struct KafkaSource {
     ready: VecDeque<SourceEvent>,
     troubles: VecDeque<SourceError>,
     lookup: Option<Lookup>,
+    /// No look-up before that: the last one failed.
+    lookup_rest: Option<Instant>,
     /// Partitions that shall be read again, once no other look-up is under way.
     rewinds: Vec<Partition>,
     going: Option<Going>,
@@ -76,26 +78,6 @@ pub struct KafkaSource {
     ended: bool,
     metadata_limit: usize,
     state: watch::Sender<KafkaState>,
-}
-
-/// A look-up, and when it has to be repeated.
-struct Lookup {
-    purpose: Purpose,
-    stage: Asking,
-}
-
-enum Asking {
-    Awaited(lookup::Answer),
-    Resting { until: Instant },
-}
-
-/// A rebalance that waits until the engine is done with some partitions.
-struct Going {
-    /// All that the group wants back.
-    partitions: Vec<Partition>,
-    /// Those that the engine still works on.
-    waiting: BTreeSet<Partition>,
-    until: Instant,
 }
 
 impl KafkaSource {
@@ -121,6 +103,7 @@ impl KafkaSource {
             ready: VecDeque::new(),
             troubles: VecDeque::new(),
             lookup: None,
+            lookup_rest: None,
             rewinds: Vec::new(),
             going: None,
             committing: None,
@@ -164,17 +147,31 @@ impl KafkaSource {
     /// Serves what the clients have to say, except records.
     fn pump(&mut self) {
         let Some(Clients { group, reading }) = self.clients.clone() else { return };
-        for (client, member) in [(group, self.member.clone()), (reading, self.reading.clone())] {
+        for (client, member, reads) in
+            [(group, self.member.clone(), false), (reading, self.reading.clone(), true)]
+        {
             loop {
                 member.take_served();
                 match client.poll(Duration::ZERO) {
                     Some(Err(error)) => self.note(error, &member.take_reason()),
-                    // The member of the group does not read, and what is read comes by the queues of the slots.
+                    // What is read comes by the queues of the slots. If not, it is read again rather than lost.
+                    Some(Ok(record)) if reads => {
+                        self.read_again(&partition(record.topic(), record.partition()));
+                    }
+                    // The member of the group does not read. What it got before it was paused is nobody's.
                     Some(Ok(_)) => {}
                     None if member.take_served() => {}
                     None => break,
                 }
             }
+        }
+    }
+
+    fn read_again(&mut self, partition: &Partition) {
+        if self.slot(partition).is_some_and(|slot| slot.stage == Stage::Held) {
+            tracing::warn!(%partition, "a record came by the wrong queue; the partition is read again");
+            self.ready.push_back(SourceEvent::Lost(vec![partition.clone()]));
+            self.rewind(std::slice::from_ref(partition));
         }
     }
 
@@ -207,236 +204,6 @@ impl KafkaSource {
     fn slot(&mut self, partition: &Partition) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|slot| slot.partition == *partition)
     }
-
-    // Partitions that come.
-
-    /// Starts the next look-up, or repeats one that failed.
-    fn look_again(&mut self) {
-        match &self.lookup {
-            Some(Lookup { stage: Asking::Awaited(_), .. }) => return,
-            Some(Lookup { stage: Asking::Resting { until }, .. }) if Instant::now() < *until => return,
-            Some(Lookup { purpose, .. }) => {
-                let purpose = purpose.clone();
-                self.look_up(purpose);
-                return;
-            }
-            None => {}
-        }
-        let wanted = std::mem::take(&mut self.rewinds);
-        let held = self.slots.iter().filter(|slot| wanted.contains(&slot.partition));
-        let places: Vec<_> = held.map(|slot| (slot.partition.clone(), slot.start)).collect();
-        if !places.is_empty() {
-            self.look_up(Purpose::Again(places));
-        }
-    }
-
-    fn look_up(&mut self, purpose: Purpose) {
-        let Some(clients) = self.clients.clone() else { return };
-        let answer = lookup::start(clients, self.member.clone(), purpose.clone(), self.reset);
-        self.lookup = Some(Lookup { purpose, stage: Asking::Awaited(answer) });
-    }
-
-    fn take_beginnings(&mut self) {
-        let Some(Lookup { purpose, stage: Asking::Awaited(answer) }) = &mut self.lookup else { return };
-        let beginnings = match answer.try_recv() {
-            Ok(Ok(beginnings)) => beginnings,
-            Err(oneshot::error::TryRecvError::Empty) => return,
-            Ok(Err(failed)) => {
-                let purpose = purpose.clone();
-                return self.look_up_failed(purpose, failed);
-            }
-            Err(oneshot::error::TryRecvError::Closed) => {
-                let error = SourceError::temporary("positions could not be looked up");
-                let purpose = purpose.clone();
-                return self.look_up_failed(purpose, Failed::Source(error));
-            }
-        };
-        match self.lookup.take().map(|lookup| lookup.purpose) {
-            Some(Purpose::Come(_)) => self.come(beginnings),
-            Some(Purpose::Again(_)) => self.begin_again(beginnings),
-            None => {}
-        }
-    }
-
-    fn look_up_failed(&mut self, purpose: Purpose, failed: Failed) {
-        match failed {
-            Failed::Source(error) => self.complain(error),
-            Failed::Client(error) => {
-                let reason = error.to_string();
-                // Not the client's matter: nobody but us repeats it.
-                match judge(error, &reason, &self.options, false) {
-                    Trouble::Told(error) => self.complain(error),
-                    Trouble::Noted => {}
-                }
-            }
-        }
-        self.lookup =
-            Some(Lookup { purpose, stage: Asking::Resting { until: Instant::now() + LOOKUP_REST } });
-    }
-
-    /// Takes partitions whose beginnings are known.
-    fn come(&mut self, beginnings: Vec<Beginning>) {
-        let Some(Clients { group, reading }) = self.clients.clone() else { return };
-        let partitions: Vec<Partition> = beginnings.iter().map(|b| b.partition.clone()).collect();
-        self.forget(&partitions);
-        if let Err(error) = assign(&group, &partitions) {
-            // Who is told nothing waits for nothing: the group will say again what it wants.
-            tracing::warn!(%error, "an assignment was not taken");
-            return;
-        }
-        let mut list = list_of([]);
-        let mut assignments = Vec::new();
-        for beginning in beginnings {
-            add_offset(&mut list, &beginning.partition, beginning.start, "");
-            // A queue of its own comes first, so that no record comes by the common one.
-            let Some(slot) = Slot::new(&reading, &self.reading, beginning) else {
-                return self.complain(SourceError::permanent("the client has no queue for a partition"));
-            };
-            assignments.push(slot.assignment());
-            self.slots.push(slot);
-        }
-        if let Err(error) = reading.incremental_assign(&list) {
-            let context = format!("the client does not read its partitions: {error}");
-            return self.complain(SourceError::permanent(context).with_source(error));
-        }
-        self.joined = true;
-        self.ended = false;
-        self.be_well();
-        if !assignments.is_empty() {
-            self.ready.push_back(SourceEvent::Assigned(assignments));
-        }
-    }
-
-    /// Stops reading partitions.
-    fn forget(&mut self, partitions: &[Partition]) {
-        let (gone, kept) = self.slots.drain(..).partition(|slot| partitions.contains(&slot.partition));
-        self.slots = kept;
-        let gone: Vec<Slot> = gone;
-        if let Some(clients) = self.clients.as_ref().filter(|_| !gone.is_empty())
-            && let Err(error) =
-                clients.reading.incremental_unassign(&list_of(gone.iter().map(|slot| &slot.partition)))
-        {
-            tracing::warn!(%error, "partitions are still read that are gone");
-        }
-    }
-
-    fn begin_again(&mut self, beginnings: Vec<Beginning>) {
-        let mut assignments = Vec::new();
-        for beginning in beginnings {
-            let slot = self.slots.iter_mut().find(|slot| slot.partition == beginning.partition);
-            if let Some(slot) = slot.filter(|slot| slot.stage == Stage::Rewinding) {
-                slot.begin_again(beginning);
-                assignments.push(slot.assignment());
-            }
-        }
-        self.ended = false;
-        if !assignments.is_empty() {
-            self.ready.push_back(SourceEvent::Assigned(assignments));
-        }
-    }
-
-    // Partitions that go.
-
-    /// Acts on what the group wants, one thing after the other. Says whether it wanted anything.
-    fn take_changes(&mut self) -> bool {
-        let mut any = false;
-        while self.lookup.is_none()
-            && self.going.is_none()
-            && let Some(change) = self.member.next_change()
-        {
-            any = true;
-            match change {
-                Change::Come(partitions) if partitions.is_empty() => self.come(Vec::new()),
-                Change::Come(partitions) => self.look_up(Purpose::Come(partitions)),
-                Change::Go { partitions, lost } => self.go(partitions, lost),
-            }
-        }
-        any
-    }
-
-    fn go(&mut self, partitions: Vec<Partition>, lost: bool) {
-        let ours = self.slots.iter_mut().filter(|slot| partitions.contains(&slot.partition));
-        let ours: Vec<Partition> = ours
-            .map(|slot| {
-                slot.stage = Stage::Going;
-                slot.partition.clone()
-            })
-            .collect();
-        if lost || ours.is_empty() {
-            return self.lose(&partitions, ours);
-        }
-        let until = Instant::now() + self.options.max_poll_interval() / 4 * 3;
-        let waiting = ours.iter().cloned().collect();
-        self.going = Some(Going { partitions, waiting, until });
-        self.ready.push_back(SourceEvent::Revoking(ours));
-    }
-
-    /// Lets go of partitions at once. The engine is told of those that it works on.
-    fn lose(&mut self, partitions: &[Partition], told: Vec<Partition>) {
-        self.forget(partitions);
-        if !told.is_empty() {
-            self.ready.push_back(SourceEvent::Lost(told));
-        }
-        self.let_go(partitions);
-    }
-
-    fn let_go(&self, partitions: &[Partition]) {
-        if let Some(clients) = &self.clients
-            && let Err(error) = unassign(&clients.group, partitions)
-        {
-            tracing::warn!(%error, "partitions were not given back");
-        }
-        self.be_well();
-    }
-
-    /// Waits a little for what the group asks next. A member that let go is given what it gets instead, be it nothing, and
-    /// only when it has taken that does it join again, and the others get what it let go.
-    async fn finish_rebalance(&mut self) {
-        let until = Instant::now() + FINISHING;
-        while self.lookup.is_none() && Instant::now() < until {
-            self.pump();
-            if self.take_changes() {
-                return;
-            }
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
-        }
-    }
-
-    /// Gives up waiting for the engine before the group gives up waiting for us.
-    fn take_overdue(&mut self) {
-        if let Some(Going { partitions, waiting, .. }) =
-            self.going.take_if(|going| Instant::now() >= going.until)
-        {
-            tracing::warn!("partitions were not let go in time; what was not committed will be repeated");
-            self.lose(&partitions, waiting.into_iter().collect());
-        }
-    }
-
-    /// The group does not know us any more: whatever we hold is lost. Joins anew.
-    fn start_over(&mut self) {
-        let ours: Vec<Partition> = self.slots.iter().map(|slot| slot.partition.clone()).collect();
-        let going = self.going.take().map(|going| going.partitions).unwrap_or_default();
-        self.lookup.take_if(|lookup| matches!(lookup.purpose, Purpose::Again(_)));
-        self.rewinds.clear();
-        self.forget(&ours);
-        if !ours.is_empty() {
-            self.ready.push_back(SourceEvent::Lost(ours));
-        }
-        if !going.is_empty() {
-            self.let_go(&going);
-        }
-        if let Some(clients) = &self.clients {
-            clients.group.unsubscribe();
-        }
-        if let Err(error) = self.subscribe() {
-            self.complain(refused(error));
-        }
-    }
-
-    // Messages.
 
     /// Messages of the partitions that flow, beginning with the one whose turn it is; or the end.
     fn take_messages(&mut self) -> Option<SourceEvent> {
