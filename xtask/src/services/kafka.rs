@@ -64,9 +64,6 @@ pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
         }
         stop(folder)?;
     }
-    // The runtime alone would do; others need the compiler too.
-    let java = Tool { program: "java", package: "default-jdk-headless" };
-    ensure(&[java, Tool { program: "mvn", package: "maven" }])?;
     let classes = fetch(folder)?;
     let [plain, sasl, controller] = free_ports()?;
     let data = folder.join("data");
@@ -121,13 +118,16 @@ fn remove(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The folder with Kafka's classes and all that they need, fetched through Maven once per version.
+/// The folder with Kafka's classes and all that they need, fetched through Maven once per version. Java is there afterwards.
 fn fetch(folder: &Path) -> Result<PathBuf, String> {
     let classes = folder.join(format!("classes-{VERSION}"));
     let complete = classes.join("complete");
+    let java = Tool { program: "java", package: "default-jre-headless" };
     if complete.exists() {
+        ensure(&[java])?;
         return Ok(classes);
     }
+    ensure(&[java, Tool { program: "mvn", package: "maven" }])?;
     remove(&classes)?;
     fs::create_dir_all(&classes).map_err(|error| format!("failed to make {}: {error}", classes.display()))?;
     let project = folder.join("pom.xml");
