@@ -224,3 +224,25 @@ async fn members_that_die_and_come_lose_nothing() {
     }
     assert_eq!(diary.numbers().len(), KEYS as usize);
 }
+
+#[tokio::test]
+async fn a_run_to_the_end_ends_by_itself() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 2).await;
+    topic.fill(0, 0..20).await;
+    topic.fill(1, 0..5).await;
+    let run = async || {
+        let consumer = Consumer::builder("orders")
+            .source(KafkaSource::open(topic.options().reading_to_end()).unwrap())
+            .store(Arc::new(MemoryStore::default()))
+            .handler(|_: Message| async {})
+            .options(Options { until_idle: true, ..Options::default() })
+            .build()
+            .unwrap();
+        let run = tokio::time::timeout(LONG, consumer.run(CancellationToken::new())).await;
+        run.expect("it ends").unwrap().handled
+    };
+    assert_eq!(run().await, 25);
+    assert_eq!((topic.committed(0).unwrap().0, topic.committed(1).unwrap().0), (20, 5));
+    assert_eq!(run().await, 0, "there is nothing left");
+}
