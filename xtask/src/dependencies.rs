@@ -15,6 +15,8 @@ const BANNED: [(&str, &str); 5] = [
     ("openssl-sys", "TLS is rustls with ring"),
     ("serde_yaml", "it is no longer maintained"),
 ];
+/// The one package that may bring a banned crate: librdkafka has no other TLS than OpenSSL's.
+const EXCEPTION: (&str, &str) = ("openssl-sys", "rdkafka-sys");
 /// The crate that must stay small.
 const CORE: &str = "lazaret-core";
 
@@ -27,7 +29,7 @@ struct Package {
     /// The native library that it links.
     links: Option<String>,
     is_ours: bool,
-    /// The names of what it needs at run time, as far as it says so itself.
+    /// The names of what it needs at run time, without what its features leave out.
     needs: Vec<String>,
 }
 
@@ -65,7 +67,16 @@ fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let ours = list(&metadata["workspace_members"]);
-    let packages: Vec<Package> = list(&metadata["packages"])
+    let described = list(&metadata["packages"]);
+    let name_of = |id: &Value| described.iter().find(|p| p["id"] == *id).and_then(|p| text(&p["name"]));
+    let nodes = list(&metadata["resolve"]["nodes"]);
+    let needs_of = |id: &Value| -> Vec<String> {
+        let node = nodes.iter().find(|node| node["id"] == *id);
+        let needs = node.map(|node| list(&node["deps"])).unwrap_or_default();
+        let at_run_time = |need: &&Value| list(&need["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+        needs.iter().filter(at_run_time).filter_map(|need| name_of(&need["pkg"])).collect()
+    };
+    let packages: Vec<Package> = described
         .iter()
         .map(|package| Package {
             name: text(&package["name"]).unwrap_or_default(),
@@ -73,11 +84,7 @@ fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
             licence: text(&package["license"]),
             links: text(&package["links"]),
             is_ours: ours.contains(&package["id"]),
-            needs: list(&package["dependencies"])
-                .iter()
-                .filter(|dependency| dependency["kind"].is_null())
-                .filter_map(|dependency| text(&dependency["name"]))
-                .collect(),
+            needs: needs_of(&package["id"]),
         })
         .collect();
     if packages.is_empty() { Err("cargo's metadata names no package".to_owned()) } else { Ok(packages) }
@@ -113,6 +120,10 @@ fn licences(packages: &[Package]) -> Vec<String> {
 fn banned(packages: &[Package]) -> Vec<String> {
     let wrong = packages.iter().filter_map(|Package { name, version, .. }| {
         let (_, why) = BANNED.iter().find(|(banned, _)| banned == name)?;
+        let mut users = packages.iter().filter(|package| package.needs.contains(name));
+        if name == EXCEPTION.0 && users.all(|user| user.name == EXCEPTION.1) {
+            return None;
+        }
         Some(format!("{name} {version} is banned: {why}"))
     });
     wrong.collect()
@@ -186,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn openssl_comes_with_the_kafka_client_and_with_nothing_else() {
+        let openssl = || package("openssl-sys", Some("MIT"));
+        let user = |name| Package { needs: vec!["openssl-sys".to_owned()], ..package(name, Some("MIT")) };
+        assert!(banned(&[openssl(), user("rdkafka-sys")]).is_empty());
+        let wrong = banned(&[openssl(), user("rdkafka-sys"), user("openssl")]);
+        assert_eq!(wrong, ["openssl-sys 1.0.0 is banned: TLS is rustls with ring"]);
+    }
+
+    #[test]
     fn the_core_may_not_link_c_nor_bring_a_runtime() {
         let c = Package { links: Some("z".to_owned()), ..package("libz-sys", Some("MIT")) };
         let packages = [core(&["tokio"]), package("tokio", Some("MIT")), c];
@@ -221,10 +241,16 @@ mod tests {
         let metadata = r#"{
             "workspace_members": ["a"],
             "packages": [
-                {"id": "a", "name": "ours", "version": "0.1.0", "license": null, "links": null, "dependencies": [
-                    {"name": "bytes", "kind": null}, {"name": "proptest", "kind": "dev"}]},
-                {"id": "b", "name": "bytes", "version": "1.0.0", "license": "MIT", "links": "c", "dependencies": []}
-            ]}"#;
+                {"id": "a", "name": "ours", "version": "0.1.0", "license": null, "links": null},
+                {"id": "b", "name": "bytes", "version": "1.0.0", "license": "MIT", "links": "c"},
+                {"id": "c", "name": "proptest", "version": "1.0.0", "license": "MIT", "links": null}
+            ],
+            "resolve": {"nodes": [
+                {"id": "a", "deps": [
+                    {"pkg": "b", "dep_kinds": [{"kind": "dev"}, {"kind": null}]},
+                    {"pkg": "c", "dep_kinds": [{"kind": "dev"}]}]},
+                {"id": "b", "deps": []}
+            ]}}"#;
         let packages = read_packages(metadata).unwrap();
         assert_eq!((packages[0].is_ours, packages[0].needs.as_slice()), (true, &["bytes".to_owned()][..]));
         assert_eq!((packages[1].is_ours, packages[1].links.as_deref()), (false, Some("c")));

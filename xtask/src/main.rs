@@ -4,11 +4,13 @@
 //! - `process`: runs a program and reads along.
 //! - `dependencies`, `licence`: what the project may depend on.
 //! - `pass_on`: the commands that hand their arguments to a program of the workspace.
+//! - `services`: the real services that the tests need.
 
 mod dependencies;
 mod licence;
 mod pass_on;
 mod process;
+mod services;
 mod steps;
 
 use std::process::ExitCode;
@@ -18,7 +20,8 @@ Lazaret's build tasks
 
 usage: cargo xtask COMMAND [ARGUMENTS]
 
-  test                       run every check; the last line says how many tests passed
+  test                       run every check; the last line says how many tests passed; starts the services that
+                             the tests need, unless LAZARET_TEST_KAFKA and the like name them, and stops them
   ci                         the same
   sim [ARGUMENTS]            run the simulation, built for release; it gets all arguments, such as
                                --seeds N   how many seeds
@@ -34,6 +37,9 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --quick       fewer and shorter measurements
                                --only NAME   only this one of the group
                              NAME is core unless given, or embedded
+  services                   start the services that the tests need, and print the variables that name them; with
+                               eval \"$(cargo xtask services)\"   `cargo test` uses them
+  services stop              stop them
   deps                       check licences, banned crates, and what lazaret-core depends on
   help                       this text
 
@@ -84,6 +90,9 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
         ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
         ("bench", _) => pass_on::benchmark(rest).run().map(|_| ()).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
+        ("services", []) => services::start().map_err(Failed::Check),
+        ("services", [word]) if word == "stop" => services::stop().map_err(Failed::Check),
+        ("services", _) => Err(Failed::Usage("services takes no argument but stop".to_owned())),
         ("deps", []) => dependencies::check().map_err(Failed::Check),
         ("test" | "ci" | "deps", _) => Err(Failed::Usage(format!("{command} takes no arguments"))),
         _ => Err(Failed::Usage(format!("there is no command {command:?}"))),
@@ -106,6 +115,7 @@ mod tests {
     fn a_command_line_that_makes_no_sense_is_a_usage_error() {
         assert_eq!(usage_error(&["fly"]), r#"there is no command "fly""#);
         assert_eq!(usage_error(&["test", "--fast"]), "test takes no arguments");
+        assert_eq!(usage_error(&["services", "start"]), "services takes no argument but stop");
         assert_eq!(usage_error(&[]), "a command is missing");
     }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 pub(crate) struct Cargo {
     arguments: Vec<String>,
     /// Variables that are set for the program on top of the inherited ones.
-    variables: Vec<(&'static str, &'static str)>,
+    variables: Vec<(String, String)>,
 }
 
 impl Cargo {
@@ -22,8 +22,8 @@ impl Cargo {
     }
 
     /// The same call with one more variable.
-    pub(crate) fn with_variable(mut self, name: &'static str, value: &'static str) -> Self {
-        self.variables.push((name, value));
+    pub(crate) fn with_variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -68,7 +68,7 @@ impl Cargo {
     fn command(&self) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Command::new(cargo);
-        command.args(&self.arguments).envs(self.variables.iter().copied());
+        command.args(&self.arguments).envs(self.variables.iter().cloned());
         command
     }
 }

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use crate::dependencies;
 use crate::pass_on;
 use crate::process::{Cargo, workspace_root};
+use crate::services::{Services, Variable};
 
 /// How many seeds the simulation gets.
 const SEEDS: &str = "300";
+
+/// How long each check took.
+type Times = Vec<(&'static str, Duration)>;
 
 /// One check.
 struct Step {
@@ -36,14 +40,16 @@ impl Step {
     }
 }
 
-/// All checks, in the order in which they run.
-fn steps() -> Result<Vec<Step>, String> {
+/// All checks, in the order in which they run. The tests are told where the services are.
+fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
+    // All targets but the benchmarks.
+    let tests = Cargo::new("test --workspace --lib --bins --tests --examples");
+    let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
     let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets -- -D warnings")),
-        // All targets but the benchmarks.
-        Step::cargo("tests", Cargo::new("test --workspace --lib --bins --tests --examples")),
+        Step::cargo("tests", tests),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
         Step::cargo(
             "documentation",
@@ -63,11 +69,31 @@ fn steps() -> Result<Vec<Step>, String> {
 pub(crate) fn run() -> Result<(), String> {
     let root = workspace_root()?;
     std::env::set_current_dir(&root).map_err(|error| format!("failed to enter the workspace: {error}"))?;
-    let steps = steps()?;
+    let services = Services::take()?;
+    let summary = if !services.missing.is_empty() && must_have_all() {
+        Err(format!("services that the tests need cannot be had:\n{}", services.missing.join("\n")))
+    } else {
+        let not_run = [&services.missing[..], &services.left_out].concat();
+        let run = steps(&services.variables).and_then(|steps| run_all(&steps));
+        run.map(|(times, passed)| summary(&times, &not_run, passed))
+    };
+    // Released in any case. What failed before is what counts.
+    let released = services.release();
+    println!("\n{}", summary?);
+    released
+}
+
+/// On a machine that builds for all, a service that cannot be had is a failure.
+fn must_have_all() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// Runs these checks. Says how long each took, and how many tests passed.
+fn run_all(steps: &[Step]) -> Result<(Times, u64), String> {
     let count = steps.len();
     let mut passed = 0;
-    let mut times = Vec::new();
-    for (number, step) in (1..).zip(&steps) {
+    let mut times = Times::new();
+    for (number, step) in (1..).zip(steps) {
         println!("\n=== {number}/{count} {}: {}", step.name, step.repeat);
         let started = Instant::now();
         passed += step.run().map_err(|why| {
@@ -76,18 +102,20 @@ pub(crate) fn run() -> Result<(), String> {
         })?;
         times.push((step.name, started.elapsed()));
     }
-    println!("\n{}", summary(&times, passed));
-    Ok(())
+    Ok((times, passed))
 }
 
 /// The last lines of a run without failures.
-fn summary(times: &[(&str, Duration)], passed: u64) -> String {
+fn summary(times: &[(&str, Duration)], not_run: &[String], passed: u64) -> String {
     let mut text = String::from("=== all checks passed\n");
     for (name, time) in times {
         text += &format!("{:>7.1} s  {name}\n", time.as_secs_f64());
     }
-    // Nothing needs an external service so far. What does must say here when it was left out.
-    text + &format!("not run: nothing\n{passed} passed, 0 failed")
+    match not_run {
+        [] => text += "not run: nothing\n",
+        not_run => not_run.iter().for_each(|why| text += &format!("not run: the tests that need {why}\n")),
+    }
+    text + &format!("{passed} passed, 0 failed")
 }
 
 #[cfg(test)]
@@ -96,14 +124,28 @@ mod tests {
 
     #[test]
     fn the_summary_ends_with_the_number_of_tests() {
-        let text = summary(&[("tests", Duration::from_millis(1500))], 42);
+        let text = summary(&[("tests", Duration::from_millis(1500))], &[], 42);
         let expected = "=== all checks passed\n    1.5 s  tests\nnot run: nothing\n42 passed, 0 failed";
         assert_eq!(text, expected);
     }
 
     #[test]
+    fn the_summary_names_what_was_not_run() {
+        let text = summary(&[], &["Kafka: java cannot be found".to_owned()], 42);
+        let expected = "=== all checks passed\nnot run: the tests that need Kafka: java cannot be found\n\
+            42 passed, 0 failed";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_tests_are_told_where_the_services_are() {
+        let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]).unwrap();
+        assert!(steps.iter().any(|step| step.repeat.starts_with(r#"WHERE="here" cargo test"#)));
+    }
+
+    #[test]
     fn every_step_can_be_repeated_from_its_line() {
-        for step in steps().unwrap() {
+        for step in steps(&[]).unwrap() {
             assert!(step.repeat.contains("cargo "), "{}", step.name);
         }
     }

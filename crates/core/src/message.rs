@@ -160,6 +160,9 @@ impl fmt::Display for Position {
 
 /// The headers of a message: names may repeat, order is kept, values are bytes.
 ///
+/// Where a source tells null from empty, as Kafka does, a null value is read as an empty one and kept apart by
+/// [`iter_nullable`](Self::iter_nullable).
+///
 /// ```
 /// use lazaret_core::Headers;
 /// let mut headers = Headers::new();
@@ -170,7 +173,10 @@ impl fmt::Display for Position {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Headers(Vec<(Arc<str>, Bytes)>);
+pub struct Headers(Vec<(Arc<str>, Option<Bytes>)>);
+
+/// What a null value is read as.
+static EMPTY: Bytes = Bytes::new();
 
 impl Headers {
     /// No headers.
@@ -180,7 +186,12 @@ impl Headers {
 
     /// Adds a header behind those that are there.
     pub fn push(&mut self, name: impl Into<Arc<str>>, value: impl Into<Bytes>) {
-        self.0.push((name.into(), value.into()));
+        self.0.push((name.into(), Some(value.into())));
+    }
+
+    /// Adds a header whose value is null, which is not empty.
+    pub fn push_null(&mut self, name: impl Into<Arc<str>>) {
+        self.0.push((name.into(), None));
     }
 
     /// The first value under this name.
@@ -200,7 +211,12 @@ impl Headers {
 
     /// All headers in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.0.iter().map(|(name, value)| (&**name, value))
+        self.0.iter().map(|(name, value)| (&**name, value.as_ref().unwrap_or(&EMPTY)))
+    }
+
+    /// All headers in order, with null kept apart from empty. For those who write them somewhere.
+    pub fn iter_nullable(&self) -> impl Iterator<Item = (&str, Option<&Bytes>)> {
+        self.0.iter().map(|(name, value)| (&**name, value.as_ref()))
     }
 
     /// How many there are.
@@ -215,13 +231,13 @@ impl Headers {
 
     /// The bytes of all names and values together.
     pub fn byte_size(&self) -> usize {
-        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+        self.iter().map(|(name, value)| name.len() + value.len()).sum()
     }
 }
 
 impl<N: Into<Arc<str>>, V: Into<Bytes>> FromIterator<(N, V)> for Headers {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), Some(value.into()))).collect())
     }
 }
 
@@ -386,5 +402,19 @@ mod tests {
         let all: Vec<_> = headers.get_all("a").map(|v| v.as_ref()).collect();
         assert_eq!(all, [b"1", b"3"]);
         assert_eq!(headers.byte_size(), 6);
+    }
+
+    #[test]
+    fn a_null_header_is_read_as_empty_and_kept_apart() {
+        // I5
+        let mut null = Headers::new();
+        null.push_null("a");
+        let empty: Headers = [("a", "")].into_iter().collect();
+        assert_eq!(null.get("a"), empty.get("a"));
+        assert_ne!(null, empty);
+        assert_eq!(null.iter_nullable().next(), Some(("a", None)));
+        let text = serde_json::to_string(&[&null, &empty]).unwrap();
+        assert_eq!(text, r#"[[["a",null]],[["a",[]]]]"#);
+        assert_eq!(serde_json::from_str::<Vec<Headers>>(&text).unwrap(), [null, empty]);
     }
 }

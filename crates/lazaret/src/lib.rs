@@ -61,6 +61,7 @@
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
+//! - `kafka`: the `kafka` module, a source for Kafka.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, query, recorder, sequence, source, store,
@@ -77,6 +78,12 @@ pub use lazaret_engine::{
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
+
+/// The source for Kafka: a member of a consumer group.
+#[cfg(feature = "kafka")]
+pub mod kafka {
+    pub use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
+}
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
 #[cfg(feature = "memory")]

@@ -80,16 +80,20 @@ pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
     text.parse().map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))
 }
 
+/// What stands for the length of a value that is null. No value is that long.
+const NULL_LENGTH: u64 = u64::MAX;
+
 /// Headers as bytes: for each its name and its value, each with its length in front. `None` when there are none.
 pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     if headers.is_empty() {
         return None;
     }
     let mut bytes = Vec::with_capacity(headers.byte_size() + 16 * headers.len());
-    for (name, value) in headers.iter() {
-        for part in [name.as_bytes(), value] {
-            bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
-            bytes.extend_from_slice(part);
+    for (name, value) in headers.iter_nullable() {
+        for part in [Some(name.as_bytes()), value.map(AsRef::as_ref)] {
+            let length = part.map_or(NULL_LENGTH, |part| part.len() as u64);
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(part.unwrap_or_default());
         }
     }
     Some(bytes)
@@ -98,22 +102,28 @@ pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
 /// Headers that were stored.
 pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
     let corrupt = || Fault::Corrupt("the headers of a letter end too early".into());
-    let mut part = || -> Work<Option<&[u8]>> {
-        if bytes.is_empty() {
+    // `None` is null.
+    let part = |bytes: &mut &[u8]| -> Work<Option<Bytes>> {
+        let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
+        let length = u64::from_le_bytes(*length);
+        if length == NULL_LENGTH {
+            *bytes = rest;
             return Ok(None);
         }
-        let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
-        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| corrupt())?;
+        let length = usize::try_from(length).map_err(|_| corrupt())?;
         let (part, rest) = rest.split_at_checked(length).ok_or_else(corrupt)?;
-        bytes = rest;
-        Ok(Some(part))
+        *bytes = rest;
+        Ok(Some(Bytes::copy_from_slice(part)))
     };
     let mut headers = Headers::new();
-    while let Some(name) = part()? {
-        let name = std::str::from_utf8(name)
+    while !bytes.is_empty() {
+        let name = part(&mut bytes)?.ok_or_else(corrupt)?;
+        let name = std::str::from_utf8(&name)
             .map_err(|error| Fault::Corrupt(format!("the name of a header: {error}")))?;
-        let value = part()?.ok_or_else(corrupt)?;
-        headers.push(name, Bytes::copy_from_slice(value));
+        match part(&mut bytes)? {
+            Some(value) => headers.push(name, value),
+            None => headers.push_null(name),
+        }
     }
     Ok(headers)
 }
@@ -430,6 +440,7 @@ mod tests {
         headers.push("", "");
         headers.push("binary", (0..=255).collect::<Vec<u8>>());
         headers.push("again", "1");
+        headers.push_null("again");
         headers.push("again", "2");
         let bytes = encode_headers(&headers).unwrap();
         assert_eq!(decode_headers(&bytes).unwrap(), headers);

@@ -65,16 +65,28 @@ pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// What a suite needs is there: nothing. Not for direct use.
+#[doc(hidden)]
+pub fn always() -> bool {
+    true
+}
+
 /// Makes the tests of a list of cases. Not for direct use.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite {
-    ($name:ident, $runtime:tt, $make:expr, $bed:path; $($module:ident { $($case:ident)* })*) => {
+    ($name:ident, $runtime:tt, $make:expr, $bed:path; $($list:tt)*) => {
+        $crate::__suite! { $name, $runtime, $make, $bed, $crate::suite::always; $($list)* }
+    };
+    ($name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path; $($module:ident { $($case:ident)* })*) => {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
             $($(
                 $crate::__case! { $runtime $case {
+                    if !$ready() {
+                        return;
+                    }
                     let bed = $bed($make).await;
                     $crate::suite::$module::$case(bed).await;
                 } }

@@ -11,14 +11,18 @@ pub use yard::{Capabilities, SourceHarness, Yard};
 ///
 /// The second argument makes a fresh [`SourceHarness`](crate::suite::source::SourceHarness). See the tests of the
 /// memory source for one. A source that waits for the network or the disk says `io` before it, and its tests run in
-/// real time.
+/// real time. One that needs a service says `io if READY`, where `READY` is a function that says whether the service is
+/// there, and prints why the cases were not run if it is not.
 #[macro_export]
 macro_rules! source_test_suite {
     ($name:ident, $make:expr) => {
-        $crate::__source_test_suite! { $name, [start_paused = true], $make }
+        $crate::__source_test_suite! { $name, [start_paused = true], $make, $crate::suite::always }
     };
     ($name:ident, io, $make:expr) => {
-        $crate::__source_test_suite! { $name, [], $make }
+        $crate::__source_test_suite! { $name, [], $make, $crate::suite::always }
+    };
+    ($name:ident, io if $ready:path, $make:expr) => {
+        $crate::__source_test_suite! { $name, [], $make, $ready }
     };
 }
 
@@ -26,9 +30,9 @@ macro_rules! source_test_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __source_test_suite {
-    ($name:ident, $runtime:tt, $make:expr) => {
+    ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::source::Yard::new;
+            $name, $runtime, $make, $crate::suite::source::Yard::new, $ready;
             source {
                 messages_of_a_partition_come_in_order
                 every_partition_is_assigned_before_its_messages

@@ -208,6 +208,8 @@ pub async fn q25_the_payload_comes_back_byte_for_byte<S: Store>(t: Desk<S>) {
     let every_byte: Vec<u8> = (0..=255).collect();
     message.payload = Some(every_byte.clone().into());
     message.headers.push("binary", every_byte.clone());
+    message.headers.push("empty", "");
+    message.headers.push_null("null");
     letter.message = message.clone().into();
     t.open(letter).await;
     let claim = t.claim("a", "w").await.unwrap();

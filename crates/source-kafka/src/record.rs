@@ -1,0 +1,224 @@
+//! From a record to a message: byte for byte, with what its headers say about it.
+
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
+use lazaret_core::message::Schema;
+use lazaret_core::{Headers, Message, MessageId, Partition, Position, StreamName};
+use rdkafka::message::{Headers as _, Message as Record};
+
+use crate::options::KafkaOptions;
+
+/// The headers that tell the media type, the first that is there.
+const CONTENT_TYPE_HEADERS: [&str; 2] = ["content-type", "ce_datacontenttype"];
+/// Confluent's serializers write a zero and the id of the schema, four bytes, before the payload.
+const FRAMED: u8 = 0;
+const FRAME_BYTES: usize = 5;
+
+/// Which headers mean what.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    id: Vec<Arc<str>>,
+    event_type: Vec<Arc<str>>,
+    correlation: Vec<Arc<str>>,
+}
+
+impl Reader {
+    pub(crate) fn new(options: &KafkaOptions) -> Self {
+        let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
+        Self {
+            id: names(&options.id_headers),
+            event_type: names(&options.type_headers),
+            correlation: names(&options.correlation_headers),
+        }
+    }
+
+    /// The message that a record is. `place` is its id unless a header has one.
+    pub(crate) fn read(
+        &self,
+        record: &impl Record,
+        stream: &StreamName,
+        position: Position,
+        place: &mut Place,
+    ) -> Message {
+        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
+        let parts = catch_unwind(AssertUnwindSafe(|| copy(record)));
+        let (parts, undecodable) = match parts {
+            Ok(parts) => (parts, None),
+            Err(_) => (copy_without_headers(record), Some("the name of a header is not UTF-8".into())),
+        };
+        let Parts { key, payload, headers } = parts;
+        let id = match first(&headers, &self.id) {
+            Some(id) => MessageId::from(id),
+            None => place.of(position.offset),
+        };
+        let timestamp =
+            record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok());
+        Message {
+            event_type: first(&headers, &self.event_type).map(Arc::from),
+            operation: None,
+            content_type: CONTENT_TYPE_HEADERS.iter().find_map(|name| text(&headers, name)).map(Arc::from),
+            schema: schema(payload.as_deref()),
+            timestamp,
+            correlation: first(&headers, &self.correlation).map(Arc::from),
+            undecodable,
+            key,
+            payload,
+            headers,
+            id,
+            position,
+            stream: stream.clone(),
+        }
+    }
+}
+
+/// The bytes of a record.
+struct Parts {
+    key: Option<Bytes>,
+    payload: Option<Bytes>,
+    headers: Headers,
+}
+
+/// Copies the bytes of a record: key and payload each by itself, because who keeps a key should not keep a payload with it,
+/// and the values of all headers together.
+fn copy(record: &impl Record) -> Parts {
+    let mut parts = copy_without_headers(record);
+    let Some(headers) = record.headers() else { return parts };
+    let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
+    let mut values = BytesMut::with_capacity(size);
+    for header in headers.iter() {
+        match header.value {
+            Some(value) => {
+                values.extend_from_slice(value);
+                parts.headers.push(header.key, values.split().freeze());
+            }
+            None => parts.headers.push_null(header.key),
+        }
+    }
+    parts
+}
+
+fn copy_without_headers(record: &impl Record) -> Parts {
+    let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
+    Parts { key: copy(record.key()), payload: copy(record.payload()), headers: Headers::new() }
+}
+
+/// Writes `topic/partition/offset` for one partition, again and again into the same text.
+#[derive(Debug)]
+pub(crate) struct Place {
+    text: String,
+    /// How long the part before the offset is.
+    fixed: usize,
+}
+
+impl Place {
+    pub(crate) fn new(partition: &Partition) -> Self {
+        let text = format!("{partition}/");
+        Self { fixed: text.len(), text }
+    }
+
+    fn of(&mut self, offset: u64) -> MessageId {
+        self.text.truncate(self.fixed);
+        // A string takes everything.
+        let _ = write!(self.text, "{offset}");
+        MessageId::from(self.text.as_str())
+    }
+}
+
+/// The value of the first of these headers that is there and says something.
+fn first<'a>(headers: &'a Headers, names: &[Arc<str>]) -> Option<&'a str> {
+    names.iter().find_map(|name| text(headers, name))
+}
+
+fn text<'a>(headers: &'a Headers, name: &str) -> Option<&'a str> {
+    headers.get_str(name).filter(|text| !text.is_empty())
+}
+
+/// The id of the schema, if the payload looks as if it had one. It is a hint for people, so a false one does no harm.
+fn schema(payload: Option<&[u8]>) -> Option<Box<Schema>> {
+    let frame = payload?.first_chunk::<FRAME_BYTES>()?;
+    let [FRAMED, id @ ..] = *frame else { return None };
+    Some(Box::new(Schema { id: Some(u32::from_be_bytes(id).to_string().into()), version: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::Timestamp as Time;
+    use rdkafka::message::{Header, OwnedHeaders, OwnedMessage};
+
+    use super::*;
+
+    fn record(key: Option<&[u8]>, payload: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]) -> OwnedMessage {
+        let owned = headers
+            .iter()
+            .fold(OwnedHeaders::new(), |headers, &(key, value)| headers.insert(Header { key, value }));
+        let [key, payload] = [key, payload].map(|bytes| bytes.map(<[u8]>::to_vec));
+        OwnedMessage::new(payload, key, "orders".to_owned(), Time::CreateTime(1_500), 2, 7, Some(owned))
+    }
+
+    fn read(record: &OwnedMessage) -> Message {
+        let options = KafkaOptions::new("b", "g", ["orders"]).with_id_headers(["ce_id", "message-id"]);
+        let mut place = Place::new(&Partition::new("orders", 2));
+        place.of(123_456);
+        Reader::new(&options).read(record, &"orders".into(), Position::new(2, 7), &mut place)
+    }
+
+    #[test]
+    fn null_and_empty_are_kept_apart() {
+        // I5
+        let null = read(&record(None, None, &[("a", None), ("a", Some(b"")), ("a", Some(b"1"))]));
+        assert_eq!((null.key, null.payload), (None, None));
+        let values: Vec<_> =
+            null.headers.iter_nullable().map(|(_, value)| value.map(Bytes::as_ref)).collect();
+        assert_eq!(values, [None, Some(&b""[..]), Some(b"1")]);
+        let empty = read(&record(Some(b""), Some(b""), &[]));
+        assert_eq!((empty.key.as_deref(), empty.payload.as_deref()), (Some(&b""[..]), Some(&b""[..])));
+    }
+
+    #[test]
+    fn bytes_are_copied_as_they_are() {
+        let all: Vec<u8> = (0..=255).collect();
+        let message = read(&record(Some(&all), Some(&all), &[("binary", Some(&all))]));
+        assert_eq!(message.key.as_deref(), Some(&*all));
+        assert_eq!(message.payload.as_deref(), Some(&*all));
+        assert_eq!(message.headers.get("binary").map(Bytes::as_ref), Some(&*all));
+        assert_eq!(message.timestamp, Some(Timestamp::from_millisecond(1_500).unwrap()));
+    }
+
+    #[test]
+    fn the_id_is_the_first_header_that_is_there_or_the_place() {
+        let id = |headers: &[(&str, Option<&[u8]>)]| read(&record(None, None, headers)).id.to_string();
+        assert_eq!(id(&[("message-id", Some(b"m")), ("ce_id", Some(b"c"))]), "c");
+        assert_eq!(id(&[("message-id", Some(b"m"))]), "m");
+        assert_eq!(id(&[("message-id", Some(b"m")), ("ce_id", None)]), "m");
+        assert_eq!(id(&[]), "orders/2/7");
+        assert_eq!(id(&[("ce_id", Some(b"\xff"))]), "orders/2/7", "an id is text");
+    }
+
+    #[test]
+    fn what_the_headers_tell_is_recorded_and_the_headers_stay() {
+        let headers = [
+            ("ce_type", Some(&b"OrderPlaced"[..])),
+            ("ce_datacontenttype", Some(b"application/json")),
+            ("correlation-id", Some(b"c-1")),
+            ("traceparent", Some(b"00-aa-bb-01")),
+        ];
+        let message = read(&record(None, None, &headers));
+        assert_eq!(message.event_type.as_deref(), Some("OrderPlaced"));
+        assert_eq!(message.content_type.as_deref(), Some("application/json"));
+        assert_eq!(message.correlation.as_deref(), Some("c-1"));
+        assert_eq!(message.headers.get_str("traceparent"), Some("00-aa-bb-01"));
+        assert_eq!(message.headers.len(), 4);
+    }
+
+    #[test]
+    fn the_id_of_a_framed_schema_is_read_and_the_payload_stays() {
+        let id = |payload: &[u8]| read(&record(None, Some(payload), &[])).schema.and_then(|schema| schema.id);
+        assert_eq!(id(&[0, 0, 1, 0, 2, b'x']).as_deref(), Some("65538"));
+        assert_eq!(id(&[0, 0, 0, 0, 9]).as_deref(), Some("9"));
+        assert_eq!((id(&[0, 0, 0, 9]), id(b"{\"a\":1}"), id(b"")), (None, None, None));
+    }
+}

@@ -1,0 +1,255 @@
+//! What is settled beyond the committed offset, as text for the metadata of a commit.
+//!
+//! `lz1.` and then, in base64, a checksum of four bytes and the ranges: for each the distance from the end of the one
+//! before (from the committed offset for the first) and its length less one, as numbers of seven bits a byte, low bits
+//! first. The checksum covers topic, partition and committed offset too: a tool that moves offsets and keeps the
+//! metadata must not make us leave out messages.
+//!
+//! Whatever cannot be read is no ranges. That costs repetitions, nothing else.
+
+use std::hash::Hasher;
+use std::ops::RangeInclusive;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use siphasher::sip::SipHasher13;
+
+/// What brokers take at most unless they are told otherwise (`offset.metadata.max.bytes`).
+pub(crate) const DEFAULT_LIMIT: usize = 4096;
+const PREFIX: &str = "lz1.";
+const CHECKSUM_BYTES: usize = 4;
+
+/// The commit that a text belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) partition: u32,
+    /// The committed offset: the first that is not settled.
+    pub(crate) offset: u64,
+}
+
+impl Place<'_> {
+    fn checksum(self, ranges: &[u8]) -> [u8; CHECKSUM_BYTES] {
+        let mut hasher = SipHasher13::new();
+        hasher.write(self.topic.as_bytes());
+        hasher.write(&self.partition.to_be_bytes());
+        hasher.write(&self.offset.to_be_bytes());
+        hasher.write(ranges);
+        ((hasher.finish() >> 32) as u32).to_be_bytes()
+    }
+}
+
+/// Writes ranges, which are in order and do not overlap, into at most `limit` characters. The farthest are left out when
+/// they do not fit: they are what is repeated last.
+pub(crate) fn encode(ranges: &[RangeInclusive<u64>], place: Place<'_>, limit: usize) -> String {
+    let room = (limit.saturating_sub(PREFIX.len()) * 3 / 4).saturating_sub(CHECKSUM_BYTES);
+    let mut body = Vec::new();
+    let mut from = place.offset;
+    for range in ranges {
+        let (start, end) = (*range.start().max(&from), *range.end());
+        if start > end {
+            continue;
+        }
+        let before = body.len();
+        push_number(&mut body, start - from);
+        push_number(&mut body, end - start);
+        if body.len() > room {
+            body.truncate(before);
+            break;
+        }
+        from = end.saturating_add(1);
+    }
+    if body.is_empty() {
+        return String::new();
+    }
+    let bytes = [&place.checksum(&body)[..], &body].concat();
+    format!("{PREFIX}{}", BASE64.encode(bytes))
+}
+
+/// Reads ranges. The error says why there are none.
+pub(crate) fn decode(text: &str, place: Place<'_>) -> Result<Vec<RangeInclusive<u64>>, &'static str> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let body = text.strip_prefix(PREFIX).ok_or("it was written by somebody else, or by a later version")?;
+    let bytes = BASE64.decode(body).map_err(|_| "it is no base64")?;
+    let (checksum, mut body) = bytes.split_at_checked(CHECKSUM_BYTES).ok_or("it is too short")?;
+    if checksum != place.checksum(body) {
+        return Err("its checksum is wrong");
+    }
+    let mut ranges = Vec::new();
+    let mut from = place.offset;
+    while !body.is_empty() {
+        let mut next = || take_number(&mut body).ok_or("a number in it makes no sense");
+        let (distance, length) = (next()?, next()?);
+        let start = from.checked_add(distance).ok_or("a range in it is beyond all offsets")?;
+        let end = start.checked_add(length).ok_or("a range in it is beyond all offsets")?;
+        ranges.push(start..=end);
+        from = end.saturating_add(1);
+    }
+    Ok(ranges)
+}
+
+/// What is settled beyond a committed position: what the engine says, and what was settled before and is known to nobody
+/// else, because it has not been delivered again yet. `next` is the first offset that was not delivered.
+pub(crate) fn with_earlier(
+    told: Vec<RangeInclusive<u64>>,
+    earlier: &[RangeInclusive<u64>],
+    next: u64,
+) -> Vec<RangeInclusive<u64>> {
+    let from = told.last().map_or(next, |last| next.max(last.end().saturating_add(1)));
+    let later = earlier.iter().filter_map(|range| {
+        let start = (*range.start()).max(from);
+        (start <= *range.end()).then_some(start..=*range.end())
+    });
+    told.into_iter().chain(later).collect()
+}
+
+/// The same ranges without what lies outside of these bounds.
+pub(crate) fn within(ranges: Vec<RangeInclusive<u64>>, low: u64, high: u64) -> Vec<RangeInclusive<u64>> {
+    let inside = ranges.into_iter().filter_map(|range| {
+        let (start, end) = ((*range.start()).max(low), (*range.end()).min(high.checked_sub(1)?));
+        (start <= end).then_some(start..=end)
+    });
+    inside.collect()
+}
+
+fn push_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PLACE: Place<'static> = Place { topic: "orders", partition: 3, offset: 100 };
+
+    #[test]
+    fn no_ranges_are_no_text() {
+        assert_eq!(encode(&[], PLACE, DEFAULT_LIMIT), "");
+        assert_eq!(decode("", PLACE), Ok(vec![]));
+        assert_eq!(encode(&[3..=9], PLACE, DEFAULT_LIMIT), "", "what is committed need not be said");
+    }
+
+    #[test]
+    fn the_first_format_stays_readable() {
+        // Written by the first version. It must be read for ever.
+        let text = encode(&[101..=101, 103..=50_000], PLACE, DEFAULT_LIMIT);
+        assert_eq!(text, "lz1.9JHXfwEAAemFAw");
+        assert_eq!(decode("lz1.9JHXfwEAAemFAw", PLACE), Ok(vec![101..=101, 103..=50_000]));
+    }
+
+    #[test]
+    fn alternating_offsets_fit_and_the_farthest_are_dropped() {
+        // I7
+        let many: Vec<_> = (0..5000).map(|n| 101 + 2 * n..=101 + 2 * n).collect();
+        let text = encode(&many, PLACE, DEFAULT_LIMIT);
+        assert!(text.len() <= DEFAULT_LIMIT);
+        let read = decode(&text, PLACE).unwrap();
+        assert!(read.len() > 1500, "{} ranges are few", read.len());
+        assert_eq!(read, many[..read.len()]);
+        assert_eq!(encode(&many, PLACE, 0), "");
+    }
+
+    #[test]
+    fn a_text_of_another_place_is_refused() {
+        // I1: a moved offset must not leave out messages.
+        let text = encode(&[102..=107], PLACE, DEFAULT_LIMIT);
+        for other in [
+            Place { offset: 99, ..PLACE },
+            Place { partition: 4, ..PLACE },
+            Place { topic: "invoices", ..PLACE },
+        ] {
+            assert_eq!(decode(&text, other), Err("its checksum is wrong"));
+        }
+    }
+
+    #[test]
+    fn foreign_texts_are_refused() {
+        for text in ["bgAAAA", "lz2.AAAA", "lz1", "lz1.", "lz1.AAA", "lz1.????", "\u{1f980}", "consumer-1"] {
+            assert!(decode(text, PLACE).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_reach_beyond_all_offsets_are_refused() {
+        let mut body = Vec::new();
+        push_number(&mut body, 5);
+        push_number(&mut body, u64::MAX);
+        let bytes = [&PLACE.checksum(&body)[..], &body].concat();
+        let text = format!("{PREFIX}{}", BASE64.encode(bytes));
+        assert_eq!(decode(&text, PLACE), Err("a range in it is beyond all offsets"));
+    }
+
+    #[test]
+    fn ranges_are_cut_to_what_the_log_has() {
+        assert_eq!(within(vec![1..=4, 6..=6, 8..=20, 30..=40], 3, 10), [3..=4, 6..=6, 8..=9]);
+        assert_eq!(within(vec![0..=4], 0, 0), []);
+    }
+
+    #[test]
+    fn what_was_settled_before_counts_until_it_is_delivered_again() {
+        // I1: of what was delivered again, only the engine knows.
+        let earlier = [11..=60, 62..=99];
+        assert_eq!(with_earlier(vec![], &earlier, 11), [11..=60, 62..=99]);
+        assert_eq!(with_earlier(vec![13..=13], &earlier, 20), [13..=13, 20..=60, 62..=99]);
+        assert_eq!(with_earlier(vec![], &earlier, 61), vec![62..=99]);
+        assert_eq!(with_earlier(vec![80..=120], &earlier, 100), vec![80..=120]);
+        assert_eq!(with_earlier(vec![7..=8], &[], 9), vec![7..=8]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(
+            offset in 0_u64..1 << 62, parts in prop::collection::vec((0_u64..1 << 40, 0_u64..1 << 40), 0..50)
+        ) {
+            let place = Place { offset, ..PLACE };
+            let mut from = offset;
+            let ranges: Vec<_> = parts.into_iter().map(|(distance, length)| {
+                let start = from + distance;
+                from = start + length + 1;
+                start..=start + length
+            }).collect();
+            prop_assert_eq!(decode(&encode(&ranges, place, DEFAULT_LIMIT), place), Ok(ranges));
+        }
+
+        #[test]
+        fn a_damaged_text_gives_no_ranges(at in 0_usize..40, with in 0_u8..255) {
+            let text = encode(&[102..=107, 200..=300, 1000..=70_000, 80_000..=90_000], PLACE, DEFAULT_LIMIT);
+            let mut bytes = text.clone().into_bytes();
+            let at = at % bytes.len();
+            bytes[at] = with;
+            let damaged = String::from_utf8_lossy(&bytes).into_owned();
+            prop_assume!(damaged != text);
+            prop_assert!(decode(&damaged, PLACE).is_err());
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "(lz1\\.)?[A-Za-z0-9_-]{0,60}") {
+            let _ = decode(&text, PLACE);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! One partition from its coming to its going.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::source::Assignment;
+use lazaret_core::{Message, Partition, Position};
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
+
+use crate::lookup::Beginning;
+use crate::member::{Client, Member};
+use crate::record::{Place, Reader};
+use crate::settled;
+
+/// A partition that is ours.
+///
+/// Its records come by a queue of their own. Holding it back means not to ask that queue: nothing is fetched twice, and
+/// what librdkafka has fetched ahead stays where it is, bounded by `queued.max.messages.kbytes`.
+pub(crate) struct Slot {
+    pub(crate) partition: Partition,
+    queue: PartitionQueue<Member>,
+    place: Place,
+    pub(crate) stage: Stage,
+    pub(crate) paused: bool,
+    /// Where this assignment began.
+    pub(crate) start: u64,
+    /// The first offset that was not delivered, as far as is known.
+    pub(crate) next: u64,
+    pub(crate) committed: Option<u64>,
+    /// What was settled before this assignment.
+    settled: Vec<RangeInclusive<u64>>,
+    /// The offset behind the last message when it was assigned.
+    pub(crate) end: u64,
+    /// The end was reached.
+    at_end: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is read.
+    Held,
+    /// It will be read again from where it was committed.
+    Rewinding,
+    /// The engine is about to let it go.
+    Going,
+}
+
+/// Why a partition gives no more messages for now.
+pub(crate) enum Pause {
+    /// There are none, or as many as were asked for.
+    Done,
+    /// The log goes on at an offset that lies before what was delivered: it was cut.
+    Back(u64),
+    Error(KafkaError),
+}
+
+impl Slot {
+    /// Takes a partition that has not been assigned yet, so that its records never come by the common queue. `None`
+    /// when the client does not know it.
+    pub(crate) fn new(client: &Arc<Client>, member: &Member, beginning: Beginning) -> Option<Self> {
+        let Beginning { partition, start, committed, settled, end } = beginning;
+        let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
+        let member = member.clone();
+        queue.set_nonempty_callback(move || member.wake());
+        let place = Place::new(&partition);
+        let (stage, paused, at_end) = (Stage::Held, false, false);
+        let next = start;
+        Some(Self { partition, queue, place, stage, paused, start, next, committed, settled, end, at_end })
+    }
+
+    /// Begins anew, after the client was told to.
+    pub(crate) fn begin_again(&mut self, beginning: Beginning) {
+        let Beginning { start, committed, settled, end, .. } = beginning;
+        let (stage, paused, at_end) = (Stage::Held, false, false);
+        (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
+        (self.start, self.next, self.end) = (start, start, end);
+        (self.committed, self.settled) = (committed, settled);
+    }
+
+    pub(crate) fn assignment(&self) -> Assignment {
+        Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
+    }
+
+    /// Whether its messages may be delivered.
+    pub(crate) fn flows(&self) -> bool {
+        self.stage == Stage::Held && !self.paused
+    }
+
+    /// Whether all was delivered that was there when it was assigned.
+    pub(crate) fn is_read(&self) -> bool {
+        self.stage == Stage::Held && (self.at_end || self.next >= self.end)
+    }
+
+    /// Adds messages that are there to the batch, up to its size. A finite one gives none that was written after it was
+    /// assigned.
+    pub(crate) fn read(
+        &mut self,
+        messages: &mut Vec<Message>,
+        size: usize,
+        reader: &Reader,
+        finite: bool,
+    ) -> Pause {
+        while messages.len() < size && !(finite && self.is_read()) {
+            let record = match self.queue.poll(Duration::ZERO) {
+                Some(Ok(record)) => record,
+                Some(Err(KafkaError::PartitionEOF(_))) => {
+                    self.at_end = true;
+                    continue;
+                }
+                Some(Err(error)) => return Pause::Error(error),
+                None => return Pause::Done,
+            };
+            let offset = record.offset().unsigned_abs();
+            if offset < self.next {
+                return Pause::Back(offset);
+            }
+            // What lies between is gone, or was never a message: compacted, aborted, a mark.
+            self.next = offset + 1;
+            if finite && offset >= self.end {
+                return Pause::Done;
+            }
+            if messages.is_empty() {
+                messages.reserve_exact(size);
+            }
+            let position = Position::new(self.partition.index, offset);
+            messages.push(reader.read(&record, &self.partition.stream, position, &mut self.place));
+        }
+        Pause::Done
+    }
+
+    /// What is settled beyond the committed position, given what the engine says.
+    pub(crate) fn settled_beyond(&self, told: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+        settled::with_earlier(told, &self.settled, self.next)
+    }
+}

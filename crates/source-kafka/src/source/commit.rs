@@ -1,0 +1,210 @@
+//! Makes positions durable: the first offset that is not settled, and what is settled beyond it.
+//!
+//! The client answers only to commits that block, so they are made in a thread of their own while it goes on being polled.
+//! It tells one error for a whole list, and that only if no partition of it succeeded. So what can fail by itself is
+//! committed by itself: each topic, and each partition with much metadata.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use lazaret_core::Partition;
+use lazaret_core::source::{Commit, SourceError};
+use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{KafkaSource, TICK};
+use crate::member::{Client, Member, add_offset, list_of};
+use crate::settled::{self, Place};
+use crate::trouble::{Trouble, judge};
+
+/// How long to wait for the answer to a commit.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Metadata of this many characters is taken by every broker.
+const SHORT: usize = 256;
+
+/// What is to be committed for one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    partition: Partition,
+    /// The first offset that is not settled.
+    offset: u64,
+    metadata: String,
+}
+
+/// Offers that were committed together, and what came of it.
+type Outcome = (Vec<Offer>, Result<(), KafkaError>);
+
+/// A commit that is under way.
+pub(super) type Committing = oneshot::Receiver<Vec<Outcome>>;
+
+impl KafkaSource {
+    pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        // One that was given up on may still be on its way, and must not come after this one.
+        self.answer_to_commit().await?;
+        let offers: Vec<Offer> = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
+        let too_large = self.send(offers).await?;
+        if too_large.is_empty() {
+            return Ok(());
+        }
+        // What is settled beyond is worth less than the position: it goes without, and next time with less.
+        self.metadata_limit /= 2;
+        tracing::warn!(
+            characters = self.metadata_limit,
+            "the broker takes less metadata than assumed; some messages may be repeated after a restart"
+        );
+        let without = too_large.into_iter().map(|offer| Offer { metadata: String::new(), ..offer }).collect();
+        self.send(without).await.map(|_| ())
+    }
+
+    /// What to commit for a partition; `None` when it is not ours, or when that would move its position back.
+    fn offer(&mut self, commit: Commit) -> Option<Offer> {
+        let limit = self.metadata_limit;
+        let slot = self.slot(&commit.partition)?;
+        let offset = match commit.position {
+            Some(position) => position.offset.checked_add(1)?,
+            None => slot.committed.unwrap_or(slot.start),
+        };
+        if slot.committed.is_some_and(|committed| committed > offset) {
+            return None;
+        }
+        let ranges = slot.settled_beyond(commit.settled_beyond);
+        let topic = commit.partition.stream.as_str();
+        let place = Place { topic, partition: commit.partition.index, offset };
+        let metadata = settled::encode(&ranges, place, limit);
+        Some(Offer { partition: commit.partition, offset, metadata })
+    }
+
+    /// Commits, and returns the offers whose metadata is too large.
+    async fn send(&mut self, offers: Vec<Offer>) -> Result<Vec<Offer>, SourceError> {
+        let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        self.committing = Some(start(clients.group.clone(), self.member.clone(), bundles(offers)));
+        self.answer_to_commit().await
+    }
+
+    /// Waits for the answer to the commit that is under way, and polls the client meanwhile.
+    async fn answer_to_commit(&mut self) -> Result<Vec<Offer>, SourceError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.pump();
+            let Some(committing) = &mut self.committing else { return Ok(Vec::new()) };
+            match committing.try_recv() {
+                Ok(outcomes) => {
+                    self.committing = None;
+                    return self.answered(outcomes);
+                }
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    self.committing = None;
+                    return Err(SourceError::temporary("a commit could not be sent; it will be repeated"));
+                }
+                Err(oneshot::error::TryRecvError::Empty) if Instant::now() >= until => {
+                    let error = "the broker did not answer a commit; it will be repeated";
+                    return Err(SourceError::temporary(error));
+                }
+                Err(oneshot::error::TryRecvError::Empty) => {}
+            }
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(TICK) => {}
+            }
+        }
+    }
+
+    fn answered(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Offer>, SourceError> {
+        let mut too_large = Vec::new();
+        let mut failed = None;
+        let mut expelled = false;
+        for (offers, outcome) in outcomes {
+            match outcome {
+                Ok(()) => {
+                    for Offer { partition, offset, .. } in offers {
+                        if let Some(slot) = self.slot(&partition) {
+                            slot.committed = Some(offset);
+                        }
+                    }
+                }
+                Err(error) => match error.rdkafka_error_code() {
+                    Some(Code::OffsetMetadataTooLarge) => too_large.extend(offers),
+                    // The group has put us out. What we held is somebody else's, and so is its position (I6).
+                    Some(Code::UnknownMemberId | Code::FencedMemberEpoch) => expelled = true,
+                    _ => failed = Some(error),
+                },
+            }
+        }
+        if expelled {
+            tracing::warn!("the group does not know this member any more; its partitions are lost");
+            self.start_over();
+            return Ok(Vec::new());
+        }
+        match failed {
+            None => Ok(too_large),
+            Some(error) => {
+                let reason = format!("a commit failed: {error}");
+                match judge(error, &reason, &self.options, false) {
+                    Trouble::Told(error) => Err(error),
+                    Trouble::Noted => Err(SourceError::temporary(reason)),
+                }
+            }
+        }
+    }
+}
+
+/// Puts together what can only fail together.
+fn bundles(offers: Vec<Offer>) -> Vec<Vec<Offer>> {
+    let (short, long): (Vec<_>, Vec<_>) = offers.into_iter().partition(|offer| offer.metadata.len() <= SHORT);
+    let mut topics: BTreeMap<_, Vec<Offer>> = BTreeMap::new();
+    for offer in short {
+        topics.entry(offer.partition.stream.clone()).or_default().push(offer);
+    }
+    topics.into_values().chain(long.into_iter().map(|offer| vec![offer])).collect()
+}
+
+/// Commits bundle by bundle. The member is woken when all are answered.
+fn start(client: Arc<Client>, member: Member, bundles: Vec<Vec<Offer>>) -> Committing {
+    let (sender, committing) = oneshot::channel();
+    let commit = move || {
+        let outcomes = bundles.into_iter().map(|offers| {
+            let mut list = list_of([]);
+            for Offer { partition, offset, metadata } in &offers {
+                add_offset(&mut list, partition, *offset, metadata);
+            }
+            let outcome = client.commit(&list, CommitMode::Sync);
+            (offers, outcome)
+        });
+        let outcomes = outcomes.collect();
+        // The client goes first: whoever hears the answer may be the last one to hold it.
+        drop(client);
+        // Nobody may be waiting any more.
+        let _ = sender.send(outcomes);
+        member.wake();
+    };
+    // Without a thread the sender is dropped, and that is an answer too.
+    if let Err(error) = thread::Builder::new().name("lazaret-kafka-commit".to_owned()).spawn(commit) {
+        tracing::warn!(%error, "no thread to commit");
+    }
+    committing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_fail_by_itself_is_committed_by_itself() {
+        let offer = |topic: &str, index, characters| Offer {
+            partition: Partition::new(topic, index),
+            offset: 7,
+            metadata: "x".repeat(characters),
+        };
+        let given = [("a", 0, 0), ("b", 0, SHORT), ("a", 1, SHORT + 1), ("a", 2, 9), ("b", 1, 4096)];
+        let bundles = bundles(given.map(|(topic, index, size)| offer(topic, index, size)).into());
+        let places: Vec<Vec<String>> =
+            bundles.iter().map(|b| b.iter().map(|offer| offer.partition.to_string()).collect()).collect();
+        assert_eq!(places, [vec!["a/0", "a/2"], vec!["b/0"], vec!["a/1"], vec!["b/1"]]);
+    }
+}

@@ -1,0 +1,102 @@
+//! Brokers that fail, played by librdkafka's own mock cluster.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use lazaret_core::source::{Source, SourceError};
+use lazaret_source_kafka::KafkaState;
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use support::{Topic, numbers, unique};
+
+/// A cluster of one broker with a topic of one partition.
+fn cluster() -> (MockCluster<'static, rdkafka::producer::DefaultProducerContext>, Topic) {
+    let cluster = MockCluster::new(1).unwrap();
+    let name = unique("m-");
+    cluster.create_topic(&name, 1, 1).unwrap();
+    let topic = Topic::existing(cluster.bootstrap_servers(), &name);
+    (cluster, topic)
+}
+
+#[tokio::test]
+async fn a_broker_that_restarts_costs_nothing_but_time() {
+    // I1
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..10).await;
+    let mut reading = topic.open();
+    let state = reading.source.state();
+    reading.until("all have come", |r| r.count() == 10).await;
+    assert_eq!(*state.borrow(), KafkaState::Reading(1));
+    cluster.broker_down(1).unwrap();
+    reading.until("it complains", |r| !r.errors.is_empty()).await;
+    assert!(reading.errors.iter().all(SourceError::is_temporary), "{:?}", reading.errors);
+    assert!(matches!(*state.borrow(), KafkaState::Trouble(_)));
+    cluster.broker_up(1).unwrap();
+    topic.fill(0, 10..20).await;
+    reading.until("the rest has come", |r| r.offsets(0).last() == Some(&19)).await;
+    assert_eq!(reading.payloads(0), numbers(0..20));
+    assert_eq!(*state.borrow(), KafkaState::Reading(1));
+    reading.commit(topic.partition(0), 19, vec![]).await.unwrap();
+    assert_eq!(topic.committed(0).unwrap().0, 20);
+}
+
+#[tokio::test]
+async fn a_broker_that_takes_less_metadata_gets_the_position_all_the_same() {
+    // I1, I7
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..3).await;
+    let mut reading = topic.open();
+    reading.until("all have come", |r| r.count() == 3).await;
+    let many: Vec<_> = (1..400).map(|n| 2 * n..=2 * n).collect();
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OFFSET_METADATA_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[error]);
+    reading.commit(topic.partition(0), 0, many.clone()).await.unwrap();
+    assert_eq!(topic.committed(0), Some((1, String::new())));
+    reading.commit(topic.partition(0), 0, many).await.unwrap();
+    let (_, metadata) = topic.committed(0).unwrap();
+    assert!(metadata.starts_with("lz1.") && metadata.len() <= 2048, "{}", metadata.len());
+}
+
+#[tokio::test]
+async fn a_commit_that_fails_says_so_and_can_be_repeated() {
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..3).await;
+    let mut reading = topic.open();
+    reading.until("all have come", |r| r.count() == 3).await;
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[error]);
+    let error = reading.commit(topic.partition(0), 1, vec![]).await.unwrap_err();
+    assert!(error.is_temporary(), "{error}");
+    assert_eq!(topic.committed(0), None);
+    reading.commit(topic.partition(0), 1, vec![]).await.unwrap();
+    assert_eq!(topic.committed(0).unwrap().0, 2);
+}
+
+#[tokio::test]
+async fn positions_that_cannot_be_looked_up_are_looked_up_again() {
+    // I1: nobody begins just anywhere because a broker did not answer.
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..5).await;
+    topic.set_committed(0, 2, "");
+    let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    cluster.request_errors(RDKafkaApiKey::OffsetFetch, &[error]);
+    let mut reading = topic.open();
+    reading.until("the rest has come", |r| r.count() == 3).await;
+    assert_eq!(reading.errors.len(), 1, "{:?}", reading.errors);
+    assert_eq!(reading.payloads(0), numbers(2..5));
+}
+
+#[tokio::test]
+async fn closing_does_not_hang_when_the_broker_is_gone() {
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..3).await;
+    let mut reading = topic.open();
+    reading.until("all have come", |r| r.count() == 3).await;
+    cluster.broker_down(1).unwrap();
+    let started = std::time::Instant::now();
+    // It may say that it could not leave; it may not wait for ever.
+    let _ = reading.source.close().await;
+    assert!(started.elapsed() < support::LONG);
+    assert!(reading.source.next().await.is_err(), "it is closed");
+}

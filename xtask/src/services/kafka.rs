@@ -1,0 +1,279 @@
+//! Apache Kafka in KRaft mode, one process, with a listener for everybody and one for a user with few rights.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::daemon::{end, free_ports, is_running, spawn, wait_until};
+use super::install::{Tool, ensure};
+use super::{Variable, write};
+
+const VERSION: &str = "4.1.0";
+/// Kafka writes its log by slf4j and brings nothing that prints it.
+const SLF4J_VERSION: &str = "1.7.36";
+/// The user of the second listener. It may read topics and join groups whose names begin with [`OPEN`], nothing else.
+const USER: &str = "reader";
+const PASSWORD: &str = "reader-secret";
+const OPEN: &str = "open-";
+/// How long a slow machine may take to start it.
+const STARTING: Duration = Duration::from_secs(120);
+/// What is written down about a broker that runs.
+const STATE: &str = "state.json";
+
+/// A broker that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Broker {
+    pid: u32,
+    /// The port of the listener that lets everybody do everything.
+    plain: u16,
+    /// The port of the listener that wants a user and a password.
+    sasl: u16,
+}
+
+impl Broker {
+    fn read(text: &str) -> Option<Self> {
+        let state: Value = serde_json::from_str(text).ok()?;
+        let number = |name: &str| state[name].as_u64();
+        let port = |name: &str| number(name).and_then(|port| u16::try_from(port).ok());
+        Some(Self { pid: u32::try_from(number("pid")?).ok()?, plain: port("plain")?, sasl: port("sasl")? })
+    }
+
+    fn text(self) -> String {
+        json!({ "pid": self.pid, "plain": self.plain, "sasl": self.sasl }).to_string()
+    }
+
+    fn variables(self) -> Vec<Variable> {
+        let Self { plain, sasl, .. } = self;
+        vec![
+            ("LAZARET_TEST_KAFKA".to_owned(), format!("127.0.0.1:{plain}")),
+            ("LAZARET_TEST_KAFKA_SASL".to_owned(), format!("{USER}:{PASSWORD}@127.0.0.1:{sasl}")),
+        ]
+    }
+}
+
+/// Starts a broker in this folder, unless one runs there, and waits until it answers.
+pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
+    if let Some(broker) = running(folder) {
+        if answers(broker.plain) {
+            return Ok(broker.variables());
+        }
+        stop(folder)?;
+    }
+    let classes = fetch(folder)?;
+    let [plain, sasl, controller] = free_ports()?;
+    let data = folder.join("data");
+    // Nothing of an earlier run is of use: topics are made by the tests.
+    remove(&data)?;
+    let properties = folder.join("server.properties");
+    write(&properties, &settings(&data, plain, sasl, controller))?;
+    let file = properties.display().to_string();
+    run_tool(
+        &classes,
+        &["kafka.tools.StorageTool", "format", "--cluster-id", "lazaret-tests", "--config", &file],
+    )?;
+    let log = folder.join("kafka.log");
+    let mut java = java_with(&classes);
+    java.args(["-Xms256m", "-Xmx768m", "kafka.Kafka", &file]);
+    let mut child = spawn(&mut java, &log)?;
+    let broker = Broker { pid: child.id(), plain, sasl };
+    write(&folder.join(STATE), &broker.text())?;
+    let up = wait_until(&mut child, STARTING, || answers(plain)).and_then(|()| allow(&classes, plain));
+    up.map_err(|why| match stop(folder) {
+        Ok(()) => format!("{why}; its log is {}", log.display()),
+        Err(also) => format!("{why}; {also}; its log is {}", log.display()),
+    })?;
+    Ok(broker.variables())
+}
+
+/// Stops the broker of this folder, if one runs there.
+pub(super) fn stop(folder: &Path) -> Result<(), String> {
+    if let Some(broker) = running(folder) {
+        end(broker.pid, &mark(folder))?;
+    }
+    remove(&folder.join("data"))
+}
+
+/// The broker that runs in this folder.
+fn running(folder: &Path) -> Option<Broker> {
+    let broker = Broker::read(&fs::read_to_string(folder.join(STATE)).ok()?)?;
+    is_running(broker.pid, &mark(folder)).then_some(broker)
+}
+
+/// What the command line of the broker of this folder contains, and of no other.
+fn mark(folder: &Path) -> String {
+    folder.join("server.properties").display().to_string()
+}
+
+fn remove(folder: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("failed to remove {}: {error}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The folder with Kafka's classes and all that they need, fetched through Maven once per version. Java is there afterwards.
+fn fetch(folder: &Path) -> Result<PathBuf, String> {
+    let classes = folder.join(format!("classes-{VERSION}"));
+    let complete = classes.join("complete");
+    let java = Tool { program: "java", package: "default-jre-headless" };
+    if complete.exists() {
+        ensure(&[java])?;
+        return Ok(classes);
+    }
+    ensure(&[java, Tool { program: "mvn", package: "maven" }])?;
+    remove(&classes)?;
+    fs::create_dir_all(&classes).map_err(|error| format!("failed to make {}: {error}", classes.display()))?;
+    let project = folder.join("pom.xml");
+    write(&project, &pom())?;
+    eprintln!("fetching Kafka {VERSION}");
+    let output = Command::new("mvn")
+        .args(["--batch-mode", "--quiet", "--file"])
+        .arg(&project)
+        .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .arg(format!("-DoutputDirectory={}", classes.display()))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("failed to start mvn: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("Kafka could not be fetched:\n{}", last_lines(&output.stdout)));
+    }
+    // Written last: a folder without it is one that was not finished.
+    write(&complete, "")?;
+    Ok(classes)
+}
+
+fn pom() -> String {
+    let dependency = |group: &str, artifact: &str, version: &str| {
+        format!(
+            "    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
+             <version>{version}</version></dependency>\n"
+        )
+    };
+    [
+        "<project>\n  <modelVersion>4.0.0</modelVersion>\n",
+        "  <groupId>lazaret</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>\n",
+        "  <dependencies>\n",
+        &dependency("org.apache.kafka", "kafka_2.13", VERSION),
+        &dependency("org.apache.kafka", "kafka-tools", VERSION),
+        &dependency("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+        "  </dependencies>\n</project>\n",
+    ]
+    .concat()
+}
+
+/// The broker's settings: small, quick to form groups, and quick to compact.
+fn settings(data: &Path, plain: u16, sasl: u16, controller: u16) -> String {
+    let listeners = format!("PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}");
+    let login = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+    let settings = [
+        ("process.roles", "broker,controller".to_owned()),
+        ("node.id", "1".to_owned()),
+        ("controller.quorum.voters", format!("1@127.0.0.1:{controller}")),
+        ("controller.listener.names", "CONTROLLER".to_owned()),
+        ("listeners", format!("{listeners},CONTROLLER://127.0.0.1:{controller}")),
+        ("advertised.listeners", listeners),
+        ("inter.broker.listener.name", "PLAINTEXT".to_owned()),
+        (
+            "listener.security.protocol.map",
+            "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+        ),
+        ("sasl.enabled.mechanisms", "PLAIN".to_owned()),
+        (
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config",
+            format!("{login} user_{USER}=\"{PASSWORD}\";"),
+        ),
+        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer".to_owned()),
+        ("super.users", "User:ANONYMOUS".to_owned()),
+        ("log.dirs", data.display().to_string()),
+        ("auto.create.topics.enable", "false".to_owned()),
+        ("offsets.topic.num.partitions", "4".to_owned()),
+        ("offsets.topic.replication.factor", "1".to_owned()),
+        ("transaction.state.log.num.partitions", "4".to_owned()),
+        ("transaction.state.log.replication.factor", "1".to_owned()),
+        ("transaction.state.log.min.isr", "1".to_owned()),
+        ("share.coordinator.state.topic.replication.factor", "1".to_owned()),
+        ("share.coordinator.state.topic.min.isr", "1".to_owned()),
+        ("group.initial.rebalance.delay.ms", "0".to_owned()),
+        ("group.min.session.timeout.ms", "1000".to_owned()),
+        ("log.cleaner.backoff.ms", "200".to_owned()),
+    ];
+    settings.map(|(name, value)| format!("{name}={value}\n")).concat()
+}
+
+/// Gives the user its few rights. That the broker takes them shows that it is really up.
+fn allow(classes: &Path, port: u16) -> Result<(), String> {
+    let (server, principal) = (format!("127.0.0.1:{port}"), format!("User:{USER}"));
+    let tool = ["org.apache.kafka.tools.AclCommand", "--bootstrap-server", &server, "--add"];
+    let rights = ["--allow-principal", &principal, "--consumer", "--topic", OPEN, "--group", OPEN];
+    run_tool(classes, &[&tool[..], &rights, &["--resource-pattern-type", "prefixed"]].concat())
+}
+
+fn run_tool(classes: &Path, arguments: &[&str]) -> Result<(), String> {
+    let output = java_with(classes)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("failed to start java: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    Err(format!("{} ended with {}:\n{}", arguments[0], output.status, last_lines(&said)))
+}
+
+fn java_with(classes: &Path) -> Command {
+    let mut java = Command::new("java");
+    java.arg("-cp").arg(classes.join("*"));
+    java
+}
+
+fn last_lines(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// Whether a broker answers the question which requests it knows.
+fn answers(port: u16) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    // The length of what follows, ApiVersions in version 0, a number for the answer, no client id.
+    const QUESTION: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+    let ask = || {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&QUESTION)?;
+        let mut answer = [0; 10];
+        stream.read_exact(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    // The number comes back, and no error.
+    ask().is_ok_and(|answer| answer[4..] == [0, 0, 0, 7, 0, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_about_a_broker_is_read_back() {
+        let broker = Broker { pid: 70_000, plain: 1024, sasl: 65_535 };
+        assert_eq!(Broker::read(&broker.text()), Some(broker));
+        for text in ["", "{}", r#"{"pid":1,"plain":1}"#, r#"{"pid":1,"plain":1,"sasl":70000}"#] {
+            assert_eq!(Broker::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_a_broker_has_nothing_to_stop() {
+        assert_eq!(stop(Path::new("/no/such/folder")), Ok(()));
+        assert!(!answers(free_ports::<1>().unwrap()[0]));
+    }
+}
