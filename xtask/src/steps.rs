@@ -48,7 +48,7 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
-        Step::cargo("lints", Cargo::new("clippy --workspace --all-targets -- -D warnings")),
+        Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::cargo("tests", tests),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
         Step::cargo(
@@ -57,6 +57,10 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
         ),
         Step { name: "dependencies", repeat: "cargo xtask deps".to_owned(), work: Work::Dependencies },
         Step::cargo("the example of the README", Cargo::new("run -p lazaret --example orders")),
+        Step::cargo(
+            "the example on durable parts",
+            Cargo::new("run -p lazaret --features sqlite,file,flight-recorder --example durable"),
+        ),
         Step {
             name: "simulation",
             repeat: format!("cargo xtask sim --seeds {SEEDS}"),
