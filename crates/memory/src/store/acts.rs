@@ -1,5 +1,6 @@
 //! What people do to letters by hand.
 
+use jiff::Timestamp;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{Act, Actor, Cleared, ErrorKind, Result, StoreError};
@@ -33,8 +34,8 @@ impl Queue {
                 letter.poison = false;
             }
             Act::Restore => {
+                let index = self.old_place(id, &sequence, index, step.now)?;
                 self.set_state(id, LetterState::Dead, step.now);
-                let index = self.free_index(&sequence, index);
                 self.stored_mut(id).index = index;
                 if !self.place(&sequence, index, id) {
                     self.mark_opened(&sequence);
@@ -46,6 +47,26 @@ impl Queue {
         let (before, after) = (Some(before.as_str()), Some(letter.state.as_str()));
         step.audit.write(step.now, by, act.as_str(), id.to_string(), before, after);
         Ok(letter)
+    }
+
+    /// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again
+    /// meanwhile would be out of order with it (I2).
+    fn old_place(&mut self, id: LetterId, sequence: &SequenceId, index: u64, now: Timestamp) -> Result<u64> {
+        let index = self.free_index(sequence, index);
+        let letter = self.stored(id).clone();
+        let Some(row) = self.open.get(sequence) else { return Ok(index) };
+        let in_order = row.letters.iter().all(|(other, id)| {
+            let theirs = &self.stored(*id).message;
+            theirs.partition() != letter.message.partition()
+                || (theirs.position.offset < letter.message.position.offset) == (*other < index)
+        });
+        if in_order {
+            return Ok(index);
+        }
+        match self.first_later(&letter, now)? {
+            Some(later) => Ok(self.index_before(sequence, later)),
+            None => Ok(self.next_index()),
+        }
     }
 
     fn check_act(&self, act: Act, letter: &Letter, step: &Step<'_>) -> Result<()> {

@@ -151,13 +151,13 @@ impl Queue {
         Ok(if opened { Placed::Opened } else { Placed::Appended })
     }
 
-    fn next_index(&mut self) -> u64 {
+    pub(super) fn next_index(&mut self) -> u64 {
         self.index += INDEX_STEP;
         self.index
     }
 
     /// The index of the first letter of the message's sequence that is later in its partition; `None` when there is none.
-    fn first_later(&self, letter: &Letter, now: Timestamp) -> Result<Option<u64>> {
+    pub(super) fn first_later(&self, letter: &Letter, now: Timestamp) -> Result<Option<u64>> {
         let Some(row) = self.open.get(&letter.sequence) else { return Ok(None) };
         let position = &letter.message.position;
         let is_later = |other: &Letter| {
@@ -178,7 +178,7 @@ impl Queue {
 
     /// A free index right before this one. Those that are delivered again come in order, so each leaves most of the room to
     /// the next; where there is none left, the letters from here on move to the end.
-    fn index_before(&mut self, sequence: &SequenceId, later: u64) -> u64 {
+    pub(super) fn index_before(&mut self, sequence: &SequenceId, later: u64) -> u64 {
         let row = self.open.get_mut(sequence).expect("the sequence holds a later letter");
         let before = row.letters.range(..later).next_back().map_or(0, |(index, _)| *index);
         let room = later - before;

@@ -8,7 +8,7 @@ use rusqlite::params;
 use super::{Found, Queue, SequenceRow, first, select_found, select_sequence};
 use crate::audit;
 use crate::error::Work;
-use crate::rows::{id_bytes, unsigned};
+use crate::rows::{bound, id_bytes, unsigned};
 
 /// How many rows are taken in hand at a time where all of them are wanted (I7).
 const PAGE: i64 = 512;
@@ -91,7 +91,7 @@ impl Queue<'_> {
         self.count(Some(letter.standing()), Some((letter.gid, LetterState::Dead)))?;
         match row {
             Some(mut row) => {
-                let index = self.free_index(row.sid, letter.index)?;
+                let index = self.old_place(&row, letter)?;
                 self.reopen(letter, row.sid, index)?;
                 row.count += 1;
                 self.refresh(&mut row)?;
@@ -111,6 +111,29 @@ impl Queue<'_> {
         )?;
         update.execute([letter.lid, sid, index, LetterState::Dead as i64, self.now])?;
         Ok(())
+    }
+
+    /// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again
+    /// meanwhile would be out of order with it (I2).
+    fn old_place(&mut self, row: &SequenceRow, letter: &Found) -> Work<i64> {
+        let index = self.free_index(row.sid, letter.index)?;
+        let whole = self.whole(letter.lid)?;
+        let (message, position) = (&whole.message, &whole.message.position);
+        let out_of_order = {
+            let mut select = self.connection.prepare_cached(
+                "SELECT 1 FROM letters WHERE sid = ?1 AND stream = ?2 AND partition = ?3
+                 AND ((idx < ?4 AND position > ?5) OR (idx > ?4 AND position < ?5)) LIMIT 1",
+            )?;
+            let stream = message.stream.as_str();
+            select.exists(params![row.sid, stream, position.partition, index, bound(position.offset)])?
+        };
+        if !out_of_order {
+            return Ok(index);
+        }
+        match self.earlier_place(row, &whole)? {
+            Some(earlier) => Ok(earlier),
+            None => Ok(self.next_index()),
+        }
     }
 
     /// The first index of a sequence from this one on that no open letter has.

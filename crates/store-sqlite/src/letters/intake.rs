@@ -179,7 +179,7 @@ impl Queue<'_> {
     ///
     /// Letters of one partition stand in the order of their offsets, so the search goes from the end to the first one
     /// that is not later. Mostly that is the last letter of all.
-    fn earlier_place(&mut self, row: &SequenceRow, letter: &Letter) -> Work<Option<i64>> {
+    pub(super) fn earlier_place(&mut self, row: &SequenceRow, letter: &Letter) -> Work<Option<i64>> {
         let position = &letter.message.position;
         let offset = bound(position.offset);
         let mut next: Option<i64> = None;

@@ -338,6 +338,29 @@ pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t:
     assert_eq!(t.size("a").await, expected.len() as u64);
 }
 
+pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: Store>(t: Desk<S>) {
+    // I2: the letters of a partition stand in the order of their offsets, whenever they came.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let letters: Vec<Letter> = (0..8).map(|n| t.dead("a", &n.to_string())).collect();
+    for number in [2, 5, 7] {
+        t.under_grant(letters[number].clone(), Placement::Open, fence).await.unwrap();
+    }
+    for message in ["2", "5"] {
+        t.act(message, Act::Evict).await.unwrap();
+    }
+    // They go before the only one that is left, whatever places the evicted ones had.
+    for number in [0, 1, 3, 4, 6] {
+        t.under_grant(letters[number].clone(), Placement::Behind, fence).await.unwrap();
+    }
+    for message in ["5", "2"] {
+        t.act(message, Act::Restore).await.unwrap();
+    }
+    assert_eq!(t.messages("a").await, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    t.act("7", Act::Evict).await.unwrap();
+    t.act("7", Act::Restore).await.unwrap();
+    assert_eq!(t.messages("a").await.last().map(String::as_str), Some("7"));
+}
+
 pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: Store>(t: Desk<S>) {
     // I2, I6
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
