@@ -218,7 +218,9 @@ impl Intake {
     fn route(&mut self, slot: usize, message: Message) {
         let entry = &mut self.slots[slot];
         let offset = message.position.offset;
-        if entry.settled.iter().any(|range| range.contains(&offset)) {
+        // The ranges stand in order and do not touch.
+        let range = entry.settled.partition_point(|range| *range.end() < offset);
+        if entry.settled.get(range).is_some_and(|range| range.contains(&offset)) {
             entry.tracker.push(&message.position, 0);
             self.next_commit.get_or_insert_with(|| Instant::now() + self.shared.options.commit_interval);
             return;

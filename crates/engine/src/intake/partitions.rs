@@ -1,5 +1,6 @@
 //! Partitions that come and go: assignment, revocation, loss, and the grants in between.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -27,7 +28,7 @@ impl Intake {
             slot.generation += 1;
             slot.stage = Stage::Preparing { waiting: Vec::new(), _unwanted: unwanted.clone().drop_guard() };
             slot.tracker = Tracker::new(partition.index);
-            slot.settled = settled;
+            slot.settled = in_order(settled);
             slot.held = false;
             self.shared.tell(&Event::Assigned { partition: &partition });
             let (components, shards, generation) =
@@ -230,6 +231,20 @@ impl Intake {
     }
 }
 
+/// Whatever a source brings: ranges in order that do not overlap.
+fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| *range.start());
+    ranges.dedup_by(|next, before| {
+        let joins = next.start() <= before.end();
+        if joins {
+            *before = *before.start()..=(*before.end()).max(*next.end());
+        }
+        joins
+    });
+    ranges
+}
+
 /// Drops what still runs of a partition that is gone.
 fn end(shards: &Shards, tenure: &Tenure) {
     tenure.end();
@@ -255,4 +270,16 @@ async fn prepare(
         known.extend(grants.into_iter().next().map(|grant| (grant, notes)));
     }
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_order;
+
+    #[test]
+    fn ranges_come_in_order_and_apart() {
+        let empty = std::ops::RangeInclusive::new(9, 8);
+        assert_eq!(in_order(vec![7..=7, 1..=3, empty, 2..=5, 4..=4]), [1..=5, 7..=7]);
+        assert_eq!(in_order(Vec::new()), []);
+    }
 }
