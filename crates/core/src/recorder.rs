@@ -31,6 +31,9 @@ use crate::message::{Message, MessageId, Partition, QueueName};
 pub struct Identity(pub u128);
 
 impl Identity {
+    /// No identity: whoever keeps queue and id whole can do without, and find it when it is asked for.
+    pub const NONE: Self = Self(0);
+
     /// The identity of a message in a queue.
     pub fn of(queue: &QueueName, message: &MessageId) -> Self {
         let mut hasher = SipHasher13::new();
@@ -111,6 +114,12 @@ pub trait FlightRecorder: Send + Sync + 'static {
 
     /// Notes that the attempt ended. As cheap as [`enter`](Self::enter).
     fn leave(&self, slot: Slot);
+
+    /// Notes that the attempt ended, and keeps the slot for the next one: cheaper than to leave and enter.
+    fn rest(&self, slot: &Slot);
+
+    /// Notes that an attempt begins in a slot that [rests](Self::rest).
+    fn enter_again(&self, slot: &Slot, queue: &QueueName, message: &Message, attempt: u32);
 
     /// The messages that are suspected since the recorder was opened and are not yet forgotten: by stream, partition and
     /// offset.

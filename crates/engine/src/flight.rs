@@ -229,8 +229,13 @@ pub(crate) fn record(
 }
 
 impl Recorded {
-    /// Takes over a slot that was entered for an attempt that goes on.
-    pub(crate) fn of(recorder: &Arc<dyn FlightRecorder>, slot: Slot) -> Self {
-        Self { recorder: recorder.clone(), slot }
+    /// The attempt ended, and another one will follow it.
+    pub(crate) fn rest(&self) {
+        self.recorder.rest(&self.slot);
+    }
+
+    /// Another attempt begins.
+    pub(crate) fn again(&self, queue: &QueueName, message: &Message, attempt: u32) {
+        self.recorder.enter_again(&self.slot, queue, message, attempt);
     }
 }

@@ -80,6 +80,17 @@ impl FlightRecorder for Recorder {
         }
     }
 
+    fn rest(&self, slot: &Slot) {
+        self.state().flying.remove(&slot.index().expect("all are recorded"));
+    }
+
+    fn enter_again(&self, slot: &Slot, queue: &QueueName, message: &Message, attempt: u32) {
+        let entered = self.enter(queue, message, attempt).index().expect("all are recorded");
+        let mut state = self.state();
+        let suspect = state.flying.remove(&entered).expect("it has just entered");
+        state.flying.insert(slot.index().expect("all are recorded"), suspect);
+    }
+
     fn suspects(&self) -> Vec<Suspect> {
         self.state().suspects.clone()
     }

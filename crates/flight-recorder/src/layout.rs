@@ -58,6 +58,8 @@ pub(crate) fn slot_of(words: &[AtomicU64], index: usize) -> &[AtomicU64] {
 const FREE: u64 = 0;
 const WRITING: u64 = 1;
 const WRITTEN: u64 = 2;
+/// Somebody's, with nothing in it.
+const RESTING: u64 = 3;
 
 /// Places in a record.
 const STATE: usize = 0;
@@ -184,7 +186,7 @@ pub(crate) fn write(record: &[AtomicU64], facts: &Facts<&str>, mark: Mark) {
 /// What a record holds.
 pub(crate) fn read(record: &[AtomicU64]) -> Found {
     match record[STATE].load(Ordering::Acquire) {
-        FREE | WRITING => Found::Nothing,
+        FREE | WRITING | RESTING => Found::Nothing,
         WRITTEN => read_written(record).map_or(Found::Garbled, Found::Message),
         _ => Found::Garbled,
     }
@@ -218,6 +220,8 @@ fn read_written(record: &[AtomicU64]) -> Option<Facts<String>> {
         return None;
     }
     let [queue, stream, id] = texts;
+    let whole = || Identity::of(&queue.as_str().into(), &id.as_str().into());
+    let identity = if identity == Identity::NONE { whole() } else { identity };
     let (partition, attempt) = ((partition_attempt >> 32) as u32, partition_attempt as u32);
     Some(Facts { identity, offset, partition, attempt, queue, stream, id })
 }
@@ -225,9 +229,19 @@ fn read_written(record: &[AtomicU64]) -> Option<Facts<String>> {
 /// Makes a record free. Says whether it was written. Only one at a time may do that with a record.
 pub(crate) fn clear(record: &[AtomicU64]) -> bool {
     // Not a swap, which would cost more than all the rest of it.
-    let written = record[STATE].load(Ordering::Relaxed) == WRITTEN;
+    let taken = matches!(record[STATE].load(Ordering::Relaxed), WRITTEN | RESTING);
     record[STATE].store(FREE, Ordering::Release);
-    written
+    taken
+}
+
+/// Empties a record that stays with its owner.
+pub(crate) fn rest(record: &[AtomicU64]) {
+    record[STATE].store(RESTING, Ordering::Release);
+}
+
+/// Whether queue and id are kept whole.
+pub(crate) fn fits(facts: &Facts<&str>) -> bool {
+    facts.queue.len() <= QUEUE.bytes && facts.id.len() <= ID.bytes
 }
 
 /// The mark in a record.

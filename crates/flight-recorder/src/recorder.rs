@@ -78,6 +78,21 @@ impl MappedRecorder {
         known.iter().filter(|(_, forgotten)| !forgotten.load(Ordering::Acquire))
     }
 
+    fn write(&self, slot: u32, queue: &QueueName, message: &Message, attempt: u32) {
+        let facts = Facts {
+            identity: Identity::NONE,
+            offset: message.position.offset,
+            partition: message.position.partition,
+            attempt,
+            queue: queue.as_str(),
+            stream: message.stream.as_str(),
+            id: message.id.as_str(),
+        };
+        let identity = if layout::fits(&facts) { facts.identity } else { Identity::of(queue, &message.id) };
+        let facts = Facts { identity, ..facts };
+        layout::write(layout::slot_of(self.map.words(), slot as usize), &facts, Mark::default());
+    }
+
     fn unrecorded_now(&self) -> &AtomicU64 {
         &self.map.words()[head::UNRECORDED]
     }
@@ -91,16 +106,7 @@ impl FlightRecorder for MappedRecorder {
             self.unrecorded.fetch_add(1, Ordering::Relaxed);
             return Slot::NOT_RECORDED;
         };
-        let facts = Facts {
-            identity: Identity::of(queue, &message.id),
-            offset: message.position.offset,
-            partition: message.position.partition,
-            attempt,
-            queue: queue.as_str(),
-            stream: message.stream.as_str(),
-            id: message.id.as_str(),
-        };
-        layout::write(layout::slot_of(self.map.words(), slot as usize), &facts, Mark::default());
+        self.write(slot, queue, message, attempt);
         Slot::at(slot)
     }
 
@@ -116,6 +122,18 @@ impl FlightRecorder for MappedRecorder {
                 }
             }
             Some(_) => {}
+        }
+    }
+
+    fn rest(&self, slot: &Slot) {
+        if let Some(index) = slot.index().filter(|index| *index < self.slots) {
+            layout::rest(layout::slot_of(self.map.words(), index as usize));
+        }
+    }
+
+    fn enter_again(&self, slot: &Slot, queue: &QueueName, message: &Message, attempt: u32) {
+        if let Some(index) = slot.index().filter(|index| *index < self.slots) {
+            self.write(index, queue, message, attempt);
         }
     }
 

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::attempt::{self, Outcome, Running, Start};
 use crate::desks::LiveDesk;
 use crate::events::Counters;
-use crate::flight::Recorded;
+use crate::flight::{self, Recorded};
 use crate::hash::SequenceHash;
 use crate::journey::{Begin, Fate, Journey, append_all};
 use crate::lanes::OpenSequences;
@@ -139,6 +139,8 @@ pub(crate) struct Shard {
     attempts: usize,
     share: usize,
     hungry: bool,
+    /// Where attempts that end at their first poll stand in the flight recorder.
+    seat: Option<Recorded>,
     /// Lanes whose messages gather before they go behind their open sequence, and until when.
     gathered: Vec<LaneKey>,
     gathered_at: Option<Instant>,
@@ -173,6 +175,7 @@ impl Shard {
             attempts: 0,
             share: components[0].shared.options.concurrency / components[0].shared.options.shard_count(),
             hungry: false,
+            seat: None,
             gathered: Vec::new(),
             gathered_at: None,
             next_overdue: None,
@@ -359,20 +362,25 @@ impl Shard {
             return self.depart(parcel, lane, Begin::Fresh);
         }
         parcel.delivery.set_desk(self.desks[index].clone());
-        let recorder = component.shared.flight.recorder();
-        let slot = recorder.map(|recorder| recorder.enter(&component.queue, parcel.delivery.message(), 1));
+        if let Some(recorder) = component.shared.flight.recorder() {
+            let (queue, message) = (&component.queue, parcel.delivery.message());
+            match &self.seat {
+                Some(seat) => seat.again(queue, message, 1),
+                None => self.seat = Some(flight::record(recorder, queue, message, 1)),
+            }
+        }
         let outcome = match attempt::start(component, &parcel.delivery) {
             Start::Ended(outcome) => outcome,
             Start::Running(mut running) => match Pin::new(&mut running).poll(cx) {
                 Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
                 Poll::Pending => {
-                    let recorded = recorder.zip(slot).map(|(recorder, slot)| Recorded::of(recorder, slot));
+                    let recorded = self.seat.take();
                     return self.let_run(parcel, lane, running, recorded);
                 }
             },
         };
-        if let (Some(recorder), Some(slot)) = (recorder, slot) {
-            recorder.leave(slot);
+        if let Some(seat) = &self.seat {
+            seat.rest();
         }
         match outcome {
             Outcome::Handled => self.handled += 1,
