@@ -12,12 +12,13 @@ use super::million::{DEPTH, Million, fill_sequences, follower};
 use super::{BENCH, open_with};
 use crate::Scale;
 use crate::table::{Bar, Compared, Row};
-use crate::zipf::Random;
 
 const SMALL: usize = 1000;
 const ROUNDS: usize = 15;
 const LEASE: Duration = Duration::from_secs(60);
-const SEED: u64 = 0x9_2047;
+/// From one follower's sequence to the next one's: a prime, so that all get their turn, and far, so that neighbours in time
+/// are none in the file.
+const STRIDE: usize = 7919;
 const NAMES: [&str; 3] = ["append behind", "pick oldest due", "advance"];
 
 /// How the calls are made.
@@ -26,7 +27,7 @@ struct Way {
     durability: Durability,
     /// How many letters are appended, and how many sequences claimed, in a step.
     batch: usize,
-    /// How often a round appends, claims and settles. Few, so that the small store stays small.
+    /// How often a round appends, claims and settles. Few, so that the small file stays small.
     steps: usize,
     bar: Option<Bar>,
     note: Option<&'static str>,
@@ -66,18 +67,16 @@ pub(super) async fn run(scale: Scale, disk: &Disk, million: &Million) -> Vec<Row
 
 /// The three costs in a large store beside those in a small one.
 async fn compare(way: &Way, scale: Scale, disk: &Disk, million: &Million, next: &mut usize) -> Vec<Row> {
-    let mut random = Random::new(SEED);
-    let large = open_with(million.path().await, way.durability);
+    let file = disk.file();
+    fill_sequences(&file, SMALL).await;
+    // Each stays the same over all rounds: a new file would pay for the growth of its log, which an old one does not. What
+    // is appended is handled too, so as many letters are open at the end as at the beginning.
+    let (large, small) = (open_with(million.path().await, way.durability), open_with(&file, way.durability));
     let mut costs = [(); 3].map(|()| (Vec::new(), Vec::new()));
-    // The first round warms the caches of the large store and does not count.
+    // The first round warms the caches and does not count.
     for round in 0..=ROUNDS {
-        let file = disk.file();
-        fill_sequences(&file, SMALL).await;
-        let small = open_with(&file, way.durability);
-        let of_small = measure(way, &small, SMALL / DEPTH, next, &mut random).await;
-        drop(small);
-        remove(&file);
-        let of_large = measure(way, &large, million.letters() / DEPTH, next, &mut random).await;
+        let of_small = measure(way, &small, SMALL / DEPTH, next).await;
+        let of_large = measure(way, &large, million.letters() / DEPTH, next).await;
         if round > 0 {
             for ((large, small), (of_large, of_small)) in costs.iter_mut().zip(of_large.iter().zip(of_small))
             {
@@ -86,6 +85,8 @@ async fn compare(way: &Way, scale: Scale, disk: &Disk, million: &Million, next: 
             }
         }
     }
+    drop(small);
+    remove(&file);
     let size = if scale.divisor == 1 { "1 M" } else { "many" };
     let mut note = way.note;
     let rows = NAMES.iter().zip(&costs).map(|(name, (large, small))| {
@@ -98,13 +99,7 @@ async fn compare(way: &Way, scale: Scale, disk: &Disk, million: &Million, next: 
 }
 
 /// What one letter or sequence costs in each of the three.
-async fn measure(
-    way: &Way,
-    store: &SqliteStore,
-    sequences: usize,
-    next: &mut usize,
-    random: &mut Random,
-) -> [Duration; 3] {
+async fn measure(way: &Way, store: &SqliteStore, sequences: usize, next: &mut usize) -> [Duration; 3] {
     let (mould, queue) = (Mould::new(128), queue());
     let mut took = [Duration::ZERO; 3];
     // The first step prepares statements and does not count.
@@ -114,7 +109,7 @@ async fn measure(
         }
         let followers = (0..way.batch).map(|_| {
             *next += 1;
-            let letter = follower(&mould, *next, random.below(sequences as u32) as usize);
+            let letter = follower(&mould, *next, due_sequence(*next, sequences));
             HandOff { letter, placement: Placement::Behind, grant: None }
         });
         let followers: Vec<HandOff> = followers.collect();
@@ -143,4 +138,9 @@ async fn measure(
         }
     }
     took.map(|took| took / (way.steps * way.batch) as u32)
+}
+
+/// The sequence of a follower, one of those that are due: they get as many letters as are taken from them.
+fn due_sequence(number: usize, sequences: usize) -> usize {
+    number.wrapping_mul(STRIDE) % (sequences / 2) * 2
 }

@@ -41,7 +41,7 @@ pub struct Torture {
 pub struct Report {
     /// The seed, to do the same again.
     pub seed: u64,
-    /// How often a worker was killed.
+    /// How often a worker was killed. Less than asked for when the work was done before.
     pub kills: u32,
     /// How often one was started.
     pub lives: u32,
