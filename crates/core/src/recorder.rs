@@ -5,8 +5,8 @@
 //! the process, at no I/O, and the next process learns from the notes whom to suspect.
 //!
 //! One rule decides about guilt: **only a message that was alone in flight when the process died is charged with the
-//! crash.** When several were in flight, all are suspects and none is charged. The engine runs suspects one at a time
-//! before anything else, so if one of them is to blame, the second crash names it.
+//! crash.** When several were in flight, all are suspects and none is charged. The engine runs each suspect alone when its
+//! turn comes, so if one of them is to blame, the second crash names it.
 
 use std::hash::Hasher;
 
@@ -98,8 +98,7 @@ impl Suspect {
 /// Remembers what is in flight beyond the death of the process.
 ///
 /// The engine's part:
-/// 1. At the start, before anything runs, ask for [`suspects`](Self::suspects). Run them one at a time, each alone, before
-///    normal intake. One that has [`crashes`](Suspect::crashes) beyond the limit is not run but handed off.
+/// 1. At the start, before anything runs, ask for [`suspects`](Self::suspects). Run each of them alone. One that has [`crashes`](Suspect::crashes) beyond the limit is not run but handed off.
 /// 2. [`enter`](Self::enter) before each attempt, [`leave`](Self::leave) after it: when the handler returned, failed,
 ///    panicked, ran out of time or was dropped.
 /// 3. [`forget`](Self::forget) when the message has a durable outcome: handled, skipped, or a letter that holds its

@@ -12,8 +12,7 @@ use tokio::time::Instant;
 
 use crate::feed::Shards;
 use crate::gate::change_or;
-use crate::lookout;
-use crate::patience::patiently;
+use crate::scheduler::until_drained;
 use crate::shard::ToShard;
 use crate::shared::{Component, until};
 use crate::stored::{Purpose, Run};
@@ -28,18 +27,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Carries out the operations on one queue until the consumer drains. `places` bounds how many letters are replayed at
 /// once.
 pub(crate) async fn operate(component: Arc<Component>, shards: Shards, places: Arc<Semaphore>) {
-    let drain = component.shared.drain.clone();
-    // Nothing may run before it is known what is paused.
-    if patiently(&component, || lookout::reload_pauses(&component.shared)).await.is_err() {
-        return;
-    }
-    loop {
-        tokio::select! {
-            biased;
-            () = drain.cancelled() => return,
-            () = round(&component, &shards, &places) => {}
-        }
-    }
+    until_drained(&component, || round(&component, &shards, &places)).await;
 }
 
 /// Takes what has its turn, then waits for the next time to look.

@@ -21,16 +21,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Schedules the retries of one queue until the consumer drains. `places` bounds how many sequences run at once.
 pub(crate) async fn schedule(component: Arc<Component>, shards: Shards, places: Arc<Semaphore>) {
-    let drain = component.shared.drain.clone();
+    until_drained(&component, || round(&component, &shards, &places)).await;
+}
+
+/// Works on what is stored, round after round, until the consumer drains.
+pub(crate) async fn until_drained<F: Future<Output = ()>>(component: &Component, round: impl Fn() -> F) {
     // Nothing may run before it is known what is paused.
-    if patiently(&component, || lookout::reload_pauses(&component.shared)).await.is_err() {
+    if patiently(component, || lookout::reload_pauses(&component.shared)).await.is_err() {
         return;
     }
     loop {
         tokio::select! {
             biased;
-            () = drain.cancelled() => return,
-            () = round(&component, &shards, &places) => {}
+            () = component.shared.drain.cancelled() => return,
+            () = round() => {}
         }
     }
 }

@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_core::LetterState;
@@ -14,37 +12,9 @@ use lazaret_core::store::{
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, PausedClock, Reply, Running, Try, at_once, eventually, fatal, let_pass, one_attempt, options,
-    secs, somebody,
+    Bench, PausedClock, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, options, secs,
+    somebody, with_dead,
 };
-
-/// Whether the handler is repaired, and for whom.
-#[derive(Clone, Default)]
-struct Repaired(Arc<AtomicBool>);
-
-impl Repaired {
-    fn repair(&self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-
-    /// A handler that fails until it is repaired; payloads that end in 9 fail for ever.
-    fn script(&self) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
-        let repaired = self.clone();
-        move |this| {
-            let well = repaired.0.load(Ordering::SeqCst) && !this.name.ends_with('9');
-            if well { Reply::Done } else { Reply::Fail(fatal()) }
-        }
-    }
-}
-
-async fn with_dead(options: Options, names: &[&str]) -> (Bench, Running, Repaired) {
-    let (bench, repaired) = (Bench::new(), Repaired::default());
-    bench.push(names);
-    let running = bench.start(options, repaired.script());
-    let last = names.len() as u64 - 1;
-    eventually("all are letters", || bench.committed() == Some(last)).await;
-    (bench, running, repaired)
-}
 
 fn freeze(bench: &Bench, action: Action) -> Plan {
     let request = PlanRequest {

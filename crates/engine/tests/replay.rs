@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Decision, EnqueuePolicy, Stage};
@@ -13,35 +13,9 @@ use lazaret_core::store::PauseScope;
 use lazaret_core::{Failure, HandlerError, Letter, LetterState, QueueName, Reason};
 use lazaret_engine::{Options, ReplayReport};
 use support::{
-    Bench, PausedClock, Reply, Running, Try, eventually, fatal, let_pass, one_attempt, options, payload_of,
-    secs, somebody, transient,
+    Bench, PausedClock, Repaired, Reply, Running, Try, eventually, fatal, let_pass, one_attempt, options,
+    payload_of, secs, somebody, transient, with_dead,
 };
-
-/// Whether the handler is repaired.
-#[derive(Clone, Default)]
-struct Repaired(Arc<AtomicBool>);
-
-impl Repaired {
-    fn repair(&self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-
-    /// A handler that fails until it is repaired.
-    fn script(&self) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
-        let repaired = self.clone();
-        move |_| if repaired.0.load(Ordering::SeqCst) { Reply::Done } else { Reply::Fail(fatal()) }
-    }
-}
-
-/// A consumer with a dead letter for each of these messages.
-async fn with_dead(options: Options, names: &[&str]) -> (Bench, Running, Repaired) {
-    let (bench, repaired) = (Bench::new(), Repaired::default());
-    bench.push(names);
-    let running = bench.start(options, repaired.script());
-    let last = names.len() as u64 - 1;
-    eventually("all are letters", || bench.committed() == Some(last)).await;
-    (bench, running, repaired)
-}
 
 /// Options under which this policy is asked at each replay.
 fn at_replay(policy: impl Fn(&Letter, &Failure) -> Decision + Send + Sync + 'static) -> Options {

@@ -8,9 +8,7 @@ use lazaret_core::Clock;
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Desk};
 use lazaret_testkit::suite::operations;
-use lazaret_testkit::{
-    checkpoints_test_suite, find_test_suite, inbox_test_suite, locks_test_suite, store_test_suite,
-};
+use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
 
 /// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
 /// names, and so nothing is left behind.
@@ -21,7 +19,6 @@ async fn store(clock: Arc<dyn Clock>) -> SqliteStore {
 }
 
 store_test_suite!(letters_of, io, super::store);
-find_test_suite!(finding, io, super::store);
 checkpoints_test_suite!(checkpoints, io, super::store);
 locks_test_suite!(locks, io, super::store);
 inbox_test_suite!(inbox, io, super::store);

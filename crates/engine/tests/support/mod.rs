@@ -7,6 +7,7 @@ mod handlers;
 mod store;
 
 use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -335,6 +336,35 @@ pub(crate) fn asking(verdict: Verdict) -> HandlerError {
 /// Somebody who acts in a test.
 pub(crate) fn somebody(why: &str) -> Actor {
     Actor::new("ada", "test", why)
+}
+
+/// Whether the handler is repaired.
+#[derive(Clone, Default)]
+pub(crate) struct Repaired(pub(crate) Arc<AtomicBool>);
+
+impl Repaired {
+    pub(crate) fn repair(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// A handler that fails until it is repaired. Payloads that end in 9 fail for ever.
+    pub(crate) fn script(&self) -> impl Fn(&Try) -> Reply + Send + Sync + 'static {
+        let repaired = self.clone();
+        move |this| {
+            let well = repaired.0.load(Ordering::SeqCst) && !this.name.ends_with('9');
+            if well { Reply::Done } else { Reply::Fail(fatal()) }
+        }
+    }
+}
+
+/// A consumer with a dead letter for each of these messages.
+pub(crate) async fn with_dead(options: Options, names: &[&str]) -> (Bench, Running, Repaired) {
+    let (bench, repaired) = (Bench::new(), Repaired::default());
+    bench.push(names);
+    let running = bench.start(options, repaired.script());
+    let last = names.len() as u64 - 1;
+    eventually("all are letters", || bench.committed() == Some(last)).await;
+    (bench, running, repaired)
 }
 
 /// Lets the paused clock run until the condition holds, for ten minutes of its time at most.

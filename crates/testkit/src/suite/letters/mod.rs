@@ -268,6 +268,21 @@ macro_rules! __store_test_suite {
                 leases_change_no_letter
             }
             triage {
+                an_empty_store_finds_nothing
+                each_field_finds_its_letters
+                what_is_found_is_what_matches
+                the_latest_taken_in_comes_first_whatever_its_queue
+                a_letter_is_found_as_it_is_stored
+                paging_shows_each_letter_once_while_others_come
+                paging_goes_on_while_letters_are_closed
+                a_page_holds_at_most_its_limit
+                a_cursor_of_nobody_is_refused
+                closed_letters_are_found_where_a_state_is_named
+                what_changes_is_found_as_it_is_now
+                hostile_text_is_data
+                the_largest_queries_are_answered
+                counts_are_exact_for_queues_and_states
+                counts_follow_every_change
                 a_failed_letter_is_counted_in_the_group_of_its_cause
                 failures_that_differ_in_what_varies_share_a_group
                 an_older_failure_does_not_replace_the_latest

@@ -1,14 +1,14 @@
 //! Operations that evict, park or release: done by the store, letter by letter, audited.
 
 use lazaret_core::letter::LetterState;
-use lazaret_core::store::{Act, Action, Actor, Conduct, OperationState, Operations, Outcome, Settled, Store};
+use lazaret_core::store::{Act, Action, Actor, Conduct, OperationState, Outcome, Settled, Store};
 
 use super::bed::ramp;
 use crate::suite::letters::Desk;
 use crate::suite::letters::bed::{operator, resolve};
 use crate::suite::secs;
 
-pub async fn acts_are_done_and_audited_letter_by_letter<S: Store + Operations>(t: Desk<S>) {
+pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Desk<S>) {
     for (action, state) in [
         (Action::Park, LetterState::Parked),
         (Action::Release, LetterState::Retrying),
@@ -38,7 +38,7 @@ pub async fn acts_are_done_and_audited_letter_by_letter<S: Store + Operations>(t
     }
 }
 
-pub async fn acts_keep_to_limit_stage_and_rate<S: Store + Operations>(t: Desk<S>) {
+pub async fn acts_keep_to_limit_stage_and_rate<S: Store>(t: Desk<S>) {
     t.letters("a", 10).await;
     let id = t.start(Action::Park, &Conduct { rate: Some(4.0), ..ramp(&[1, 2]) }).await;
     let taken = t.take(2).await;
@@ -54,9 +54,7 @@ pub async fn acts_keep_to_limit_stage_and_rate<S: Store + Operations>(t: Desk<S>
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: Store + Operations>(
-    t: Desk<S>,
-) {
+pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: Store>(t: Desk<S>) {
     t.letters("a", 3).await;
     let id = t.start(Action::Park, &Conduct::unlimited()).await;
     t.act("a-000", Act::Resolve).await.unwrap();
@@ -69,7 +67,7 @@ pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: 
     assert_eq!(t.state("a-000").await, LetterState::Resolved);
 }
 
-pub async fn a_letter_quarantined_meanwhile_is_not_released<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_quarantined_meanwhile_is_not_released<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Release, &Conduct::unlimited()).await;
     t.act("a-000", Act::Quarantine).await.unwrap();
@@ -78,7 +76,7 @@ pub async fn a_letter_quarantined_meanwhile_is_not_released<S: Store + Operation
     assert_eq!(t.state("a-000").await, LetterState::Quarantined);
 }
 
-pub async fn the_head_of_a_sequence_in_work_is_acted_upon_later<S: Store + Operations>(t: Desk<S>) {
+pub async fn the_head_of_a_sequence_in_work_is_acted_upon_later<S: Store>(t: Desk<S>) {
     // I6
     t.fill("a", 3).await;
     let id = t.start(Action::Evict, &Conduct::unlimited()).await;
@@ -92,7 +90,7 @@ pub async fn the_head_of_a_sequence_in_work_is_acted_upon_later<S: Store + Opera
     assert_eq!(t.tally(id).await, (2, 0, 1, 0));
 }
 
-pub async fn a_pause_of_a_sequence_holds_no_act_back<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_pause_of_a_sequence_holds_no_act_back<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     t.pause("a").await;
     let id = t.start(Action::Evict, &Conduct::unlimited()).await;
@@ -100,7 +98,7 @@ pub async fn a_pause_of_a_sequence_holds_no_act_back<S: Store + Operations>(t: D
     assert_eq!(t.tally(id).await, (2, 0, 0, 0));
 }
 
-pub async fn a_head_that_an_operation_evicts_releases_those_behind_it<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_head_that_an_operation_evicts_releases_those_behind_it<S: Store>(t: Desk<S>) {
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
     let plan = t.freeze_named(Action::Evict, &["1"]).await;

@@ -2,8 +2,8 @@
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Actor, Command, Conduct, Exclusion, Operation, OperationId, OperationState, Operations, Outcome,
-    Plan, PlanId, PlanRequest, Result, Selection, Settled, Store, Taken, Turn,
+    Action, Actor, Command, Conduct, Exclusion, Operation, OperationId, OperationState, Outcome, Plan,
+    PlanId, PlanRequest, Result, Selection, Settled, Store, Taken, Turn,
 };
 use lazaret_core::{LetterId, QueueName};
 
@@ -37,7 +37,7 @@ pub(super) fn names(turns: &[Turn]) -> Vec<&str> {
     turns.iter().map(|turn| turn.claim.head.message.id.as_str()).collect()
 }
 
-impl<S: Store + Operations> Desk<S> {
+impl<S: Store> Desk<S> {
     /// Opens as many sequences with one dead letter each: `a-000` and so on.
     pub(super) async fn letters(&self, prefix: &str, count: usize) {
         for n in 0..count {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
-    Action, Actor, Command, Conduct, ErrorKind, OperationState, Operations, Outcome, PlanRequest, Settled,
-    Store,
+    Action, Actor, Command, Conduct, ErrorKind, OperationState, Outcome, PlanRequest, Settled, Store,
 };
 
 use super::bed::{everything, names, request, second};
@@ -13,7 +12,7 @@ use crate::suite::letters::Desk;
 use crate::suite::letters::bed::{LEASE, kind, operator};
 use crate::suite::secs;
 
-pub async fn an_operation_begins_as_it_was_asked_for<S: Store + Operations>(t: Desk<S>) {
+pub async fn an_operation_begins_as_it_was_asked_for<S: Store>(t: Desk<S>) {
     t.letters("a", 3).await;
     let plan = t.freeze(Action::Retry).await;
     t.advance(secs(5));
@@ -31,7 +30,7 @@ pub async fn an_operation_begins_as_it_was_asked_for<S: Store + Operations>(t: D
     assert_eq!((audit[0].before.as_deref(), audit[0].after.as_deref()), (None, Some("running")));
 }
 
-pub async fn a_plan_is_carried_out_once<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_plan_is_carried_out_once<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let plan = t.freeze(Action::Retry).await;
     let id = t.begin(&plan, &Conduct::unlimited()).await;
@@ -43,7 +42,7 @@ pub async fn a_plan_is_carried_out_once<S: Store + Operations>(t: Desk<S>) {
     assert_eq!(t.store.operations(None, 10).await.unwrap().operations.len(), 1);
 }
 
-pub async fn a_plan_that_has_expired_is_not_carried_out<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_plan_that_has_expired_is_not_carried_out<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let short = PlanRequest { valid_for: secs(60), ..request(Action::Retry, everything()) };
     let late = t.store.freeze(&short, &operator()).await.unwrap();
@@ -55,7 +54,7 @@ pub async fn a_plan_that_has_expired_is_not_carried_out<S: Store + Operations>(t
     assert_eq!(kind(begun), ErrorKind::Conflict);
 }
 
-pub async fn a_conduct_that_makes_no_sense_is_refused<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_conduct_that_makes_no_sense_is_refused<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let plan = t.freeze(Action::Retry).await;
     let all = Conduct::unlimited;
@@ -75,7 +74,7 @@ pub async fn a_conduct_that_makes_no_sense_is_refused<S: Store + Operations>(t: 
     t.begin(&plan, &all()).await;
 }
 
-pub async fn an_operation_about_nothing_is_done_at_once<S: Store + Operations>(t: Desk<S>) {
+pub async fn an_operation_about_nothing_is_done_at_once<S: Store>(t: Desk<S>) {
     let plan = t.freeze(Action::Retry).await;
     assert_eq!((plan.letters, plan.sequences), (0, 0));
     let id = t.begin(&plan, &Conduct::default()).await;
@@ -83,7 +82,7 @@ pub async fn an_operation_about_nothing_is_done_at_once<S: Store + Operations>(t
     assert_eq!(t.take(10).await.again_at, None);
 }
 
-pub async fn operations_come_latest_first_in_pages<S: Store + Operations>(t: Desk<S>) {
+pub async fn operations_come_latest_first_in_pages<S: Store>(t: Desk<S>) {
     let mut begun = Vec::new();
     for _ in 0..5 {
         begun.push(t.start(Action::Evict, &Conduct::unlimited()).await);
@@ -102,7 +101,7 @@ pub async fn operations_come_latest_first_in_pages<S: Store + Operations>(t: Des
     assert_eq!(listed, begun);
 }
 
-pub async fn nothing_happens_before_a_second_person_approves<S: Store + Operations>(t: Desk<S>) {
+pub async fn nothing_happens_before_a_second_person_approves<S: Store>(t: Desk<S>) {
     t.letters("a", 2).await;
     let id = t.start(Action::Retry, &Conduct { needs_approval: true, ..Conduct::unlimited() }).await;
     assert_eq!(t.stands(id).await, OperationState::AwaitingApproval);
@@ -125,7 +124,7 @@ pub async fn nothing_happens_before_a_second_person_approves<S: Store + Operatio
     assert_eq!(audit[1].after.as_deref(), Some("running"));
 }
 
-pub async fn a_rejected_operation_touches_nothing<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_rejected_operation_touches_nothing<S: Store>(t: Desk<S>) {
     t.letters("a", 2).await;
     let id = t.start(Action::Evict, &Conduct { needs_approval: true, ..Conduct::unlimited() }).await;
     let rejected = t.told(id, Command::Reject, &second()).await.unwrap();
@@ -138,7 +137,7 @@ pub async fn a_rejected_operation_touches_nothing<S: Store + Operations>(t: Desk
     assert!(t.excluded(Action::Evict).await.is_empty(), "it holds no letter any more");
 }
 
-pub async fn a_scheduled_operation_waits_for_its_time<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_scheduled_operation_waits_for_its_time<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let start_at = t.now() + secs(60);
     let id = t.start(Action::Retry, &Conduct { start_at: Some(start_at), ..Conduct::unlimited() }).await;
@@ -153,14 +152,14 @@ pub async fn a_scheduled_operation_waits_for_its_time<S: Store + Operations>(t: 
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_schedule_in_the_past_is_now<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_schedule_in_the_past_is_now<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &Conduct { start_at: Some(t.now()), ..Conduct::unlimited() }).await;
     assert_eq!(t.stands(id).await, OperationState::Running);
     assert_eq!(t.take(10).await.turns.len(), 1);
 }
 
-pub async fn a_paused_operation_finishes_what_is_in_work_and_goes_on<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_paused_operation_finishes_what_is_in_work_and_goes_on<S: Store>(t: Desk<S>) {
     t.letters("a", 4).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turns = t.take(2).await.turns;
@@ -187,9 +186,7 @@ pub async fn a_paused_operation_finishes_what_is_in_work_and_goes_on<S: Store + 
     assert_eq!(lines[1..], [line("pause", "running", "paused"), line("resume", "paused", "running")]);
 }
 
-pub async fn an_operation_whose_last_letters_end_while_it_is_paused_is_done<S: Store + Operations>(
-    t: Desk<S>,
-) {
+pub async fn an_operation_whose_last_letters_end_while_it_is_paused_is_done<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turn = t.take_one().await;
@@ -198,7 +195,7 @@ pub async fn an_operation_whose_last_letters_end_while_it_is_paused_is_done<S: S
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_cancelled_operation_counts_what_is_in_work<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_cancelled_operation_counts_what_is_in_work<S: Store>(t: Desk<S>) {
     t.letters("a", 5).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turns = t.take(2).await.turns;
@@ -218,9 +215,7 @@ pub async fn a_cancelled_operation_counts_what_is_in_work<S: Store + Operations>
     assert_eq!(t.state("a-004").await, LetterState::Dead);
 }
 
-pub async fn letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped<S: Store + Operations>(
-    t: Desk<S>,
-) {
+pub async fn letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     t.fill("b", 2).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
@@ -237,7 +232,7 @@ pub async fn letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped<S
     assert!(t.outcomes(id).await.iter().all(|outcome| *outcome == Some(Outcome::SkippedCancelled)));
 }
 
-pub async fn an_operation_can_be_held_and_cancelled_before_its_time<S: Store + Operations>(t: Desk<S>) {
+pub async fn an_operation_can_be_held_and_cancelled_before_its_time<S: Store>(t: Desk<S>) {
     t.letters("a", 2).await;
     let later = Some(t.now() + secs(60));
     let id = t.start(Action::Retry, &Conduct { start_at: later, ..Conduct::unlimited() }).await;
@@ -250,7 +245,7 @@ pub async fn an_operation_can_be_held_and_cancelled_before_its_time<S: Store + O
     assert_eq!(t.operation(again).await.letters, 2, "the letters are free for another");
 }
 
-pub async fn the_person_is_told_apart_by_name_not_by_way<S: Store + Operations>(t: Desk<S>) {
+pub async fn the_person_is_told_apart_by_name_not_by_way<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &Conduct { needs_approval: true, ..Conduct::unlimited() }).await;
     let same = Actor::new(operator().who, "console", "from another window");
@@ -258,7 +253,7 @@ pub async fn the_person_is_told_apart_by_name_not_by_way<S: Store + Operations>(
     assert_eq!(t.tell(id, Command::Cancel).await, OperationState::Cancelled, "taking it back is no approval");
 }
 
-pub async fn each_letter_of_an_operation_has_a_turn_of_its_own<S: Store + Operations>(t: Desk<S>) {
+pub async fn each_letter_of_an_operation_has_a_turn_of_its_own<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turn = t.take_one().await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
-    Act, Action, Command, Conduct, ErrorKind, HandOff, Limits, OperationState, Operations, Outcome,
-    PauseScope, Placement, Settled, Settlement, Store,
+    Act, Action, Command, Conduct, ErrorKind, HandOff, Limits, OperationState, Outcome, PauseScope,
+    Placement, Settled, Settlement, Store,
 };
 use lazaret_core::{Letter, Message, Position, QueueName};
 
@@ -20,7 +20,7 @@ fn careful(stages: &[u64]) -> Conduct {
     Conduct { stop_at: Some(0.05), ..ramp(stages) }
 }
 
-pub async fn a_replay_hands_out_letters_in_order_and_counts_them<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_replay_hands_out_letters_in_order_and_counts_them<S: Store>(t: Desk<S>) {
     t.fill("a", 3).await;
     t.fill("b", 2).await;
     t.advance(secs(1));
@@ -42,9 +42,7 @@ pub async fn a_replay_hands_out_letters_in_order_and_counts_them<S: Store + Oper
     assert_eq!(t.take(10).await.again_at, None);
 }
 
-pub async fn a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state<S: Store + Operations>(
-    t: Desk<S>,
-) {
+pub async fn a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state<S: Store>(t: Desk<S>) {
     t.open(t.retrying("a", "1", secs(600))).await;
     t.behind(t.waiting("a", "2")).await;
     t.enqueue("b", "3").await;
@@ -53,7 +51,7 @@ pub async fn a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state<S:
     assert_eq!(t.drain(|_| false).await, ["1", "3", "2"]);
 }
 
-pub async fn nothing_behind_a_failed_letter_is_sent<S: Store + Operations>(t: Desk<S>) {
+pub async fn nothing_behind_a_failed_letter_is_sent<S: Store>(t: Desk<S>) {
     // I2
     t.fill("a", 4).await;
     t.fill("b", 2).await;
@@ -67,7 +65,7 @@ pub async fn nothing_behind_a_failed_letter_is_sent<S: Store + Operations>(t: De
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn every_settlement_has_its_outcome<S: Store + Operations>(t: Desk<S>) {
+pub async fn every_settlement_has_its_outcome<S: Store>(t: Desk<S>) {
     t.letters("a", 4).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turns = t.take(10).await.turns;
@@ -89,7 +87,7 @@ pub async fn every_settlement_has_its_outcome<S: Store + Operations>(t: Desk<S>)
     assert_eq!(t.state("a-003").await, LetterState::Parked);
 }
 
-pub async fn a_settlement_that_is_refused_gives_no_outcome<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_settlement_that_is_refused_gives_no_outcome<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let turn = t.take_one().await;
@@ -102,7 +100,7 @@ pub async fn a_settlement_that_is_refused_gives_no_outcome<S: Store + Operations
     assert_eq!(t.tally(id).await, (1, 0, 0, 0));
 }
 
-pub async fn stages_are_exactly_as_large_as_asked_for<S: Store + Operations>(t: Desk<S>) {
+pub async fn stages_are_exactly_as_large_as_asked_for<S: Store>(t: Desk<S>) {
     t.letters("a", 140).await;
     let id = t.start(Action::Retry, &ramp(&[1, 5, 25, 100])).await;
     for (stage, size) in [1, 5, 25, 100, 9].into_iter().enumerate() {
@@ -118,7 +116,7 @@ pub async fn stages_are_exactly_as_large_as_asked_for<S: Store + Operations>(t: 
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_stage_may_be_taken_in_parts<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_stage_may_be_taken_in_parts<S: Store>(t: Desk<S>) {
     t.letters("a", 7).await;
     t.start(Action::Retry, &ramp(&[5])).await;
     let some = t.take(3).await;
@@ -129,7 +127,7 @@ pub async fn a_stage_may_be_taken_in_parts<S: Store + Operations>(t: Desk<S>) {
     assert!(t.take(3).await.turns.is_empty());
 }
 
-pub async fn a_letter_skipped_behind_a_failed_one_counts_for_its_stage<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_skipped_behind_a_failed_one_counts_for_its_stage<S: Store>(t: Desk<S>) {
     t.fill("a", 3).await;
     t.fill("b", 1).await;
     let id = t.start(Action::Retry, &ramp(&[1, 2])).await;
@@ -140,7 +138,7 @@ pub async fn a_letter_skipped_behind_a_failed_one_counts_for_its_stage<S: Store 
     assert_eq!((names(std::slice::from_ref(&turn)), t.operation(id).await.stage), (vec!["b-0"], 2));
 }
 
-pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store + Operations>(t: Desk<S>) {
+pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store>(t: Desk<S>) {
     t.letters("a", 10).await;
     let id = t.start(Action::Retry, &careful(&[1, 5])).await;
     let turn = t.take_one().await;
@@ -159,7 +157,7 @@ pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store + Operation
     assert_eq!((last.before.as_deref(), last.after.as_deref()), (Some("running"), Some("paused")));
 }
 
-pub async fn within_a_stage_the_stop_rule_looks_after_twenty_letters<S: Store + Operations>(t: Desk<S>) {
+pub async fn within_a_stage_the_stop_rule_looks_after_twenty_letters<S: Store>(t: Desk<S>) {
     t.letters("a", 60).await;
     let id = t.start(Action::Retry, &careful(&[])).await;
     let turns = t.take(30).await.turns;
@@ -180,7 +178,7 @@ pub async fn within_a_stage_the_stop_rule_looks_after_twenty_letters<S: Store + 
     assert_eq!(t.tally(id).await, (28, 2, 0, 30), "what was in work is finished");
 }
 
-pub async fn a_share_that_is_just_allowed_does_not_stop<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_share_that_is_just_allowed_does_not_stop<S: Store>(t: Desk<S>) {
     t.letters("a", 20).await;
     t.letters("b", 20).await;
     let id = t.start(Action::Retry, &careful(&[20])).await;
@@ -188,7 +186,7 @@ pub async fn a_share_that_is_just_allowed_does_not_stop<S: Store + Operations>(t
     assert_eq!((t.stands(id).await, t.tally(id).await), (OperationState::Done, (38, 2, 0, 0)));
 }
 
-pub async fn after_a_resume_the_stop_rule_counts_anew<S: Store + Operations>(t: Desk<S>) {
+pub async fn after_a_resume_the_stop_rule_counts_anew<S: Store>(t: Desk<S>) {
     t.letters("a", 50).await;
     let id = t.start(Action::Retry, &careful(&[5, 5])).await;
     let fails = |name: &str| matches!(name, "a-000" | "a-009");
@@ -205,14 +203,14 @@ pub async fn after_a_resume_the_stop_rule_counts_anew<S: Store + Operations>(t: 
     assert_eq!((t.stands(id).await, t.tally(id).await), (OperationState::Done, (48, 2, 0, 0)));
 }
 
-pub async fn when_nothing_is_left_the_stop_rule_holds_nothing<S: Store + Operations>(t: Desk<S>) {
+pub async fn when_nothing_is_left_the_stop_rule_holds_nothing<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &careful(&[1])).await;
     t.drain(|_| true).await;
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn the_rate_is_never_exceeded<S: Store + Operations>(t: Desk<S>) {
+pub async fn the_rate_is_never_exceeded<S: Store>(t: Desk<S>) {
     t.letters("a", 120).await;
     let (rate, began) = (10.0, t.now());
     t.start(Action::Retry, &Conduct { rate: Some(rate), ..Conduct::unlimited() }).await;
@@ -236,7 +234,7 @@ pub async fn the_rate_is_never_exceeded<S: Store + Operations>(t: Desk<S>) {
     assert!(sent as f64 >= (rate * seconds - rate).min(120.0), "{sent} after {seconds} s");
 }
 
-pub async fn a_store_says_when_the_rate_allows_the_next_letter<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_store_says_when_the_rate_allows_the_next_letter<S: Store>(t: Desk<S>) {
     t.letters("a", 30).await;
     t.start(Action::Retry, &Conduct { rate: Some(0.5), ..Conduct::unlimited() }).await;
     for _ in 0..5 {
@@ -251,7 +249,7 @@ pub async fn a_store_says_when_the_rate_allows_the_next_letter<S: Store + Operat
     assert_eq!(t.take(10).await.turns.len(), 1, "what was not used is not saved up");
 }
 
-pub async fn a_skipped_letter_costs_nothing_of_the_rate<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_skipped_letter_costs_nothing_of_the_rate<S: Store>(t: Desk<S>) {
     t.letters("a", 4).await;
     t.start(Action::Retry, &Conduct { rate: Some(1.0), ..Conduct::unlimited() }).await;
     for name in ["a-000", "a-001", "a-002"] {
@@ -261,7 +259,7 @@ pub async fn a_skipped_letter_costs_nothing_of_the_rate<S: Store + Operations>(t
     assert_eq!((names(&taken.turns), taken.settled), (vec!["a-003"], 3));
 }
 
-pub async fn a_letter_that_somebody_closed_or_overtook_is_skipped<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_that_somebody_closed_or_overtook_is_skipped<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     t.enqueue("b", "evicted").await;
     t.enqueue("c", "old").await;
@@ -279,7 +277,7 @@ pub async fn a_letter_that_somebody_closed_or_overtook_is_skipped<S: Store + Ope
     assert_eq!(t.messages("c").await, ["old", "new"], "I2: what was put in front goes first");
 }
 
-pub async fn a_letter_that_was_quarantined_meanwhile_is_skipped<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_that_was_quarantined_meanwhile_is_skipped<S: Store>(t: Desk<S>) {
     t.letters("a", 2).await;
     t.act("a-000", Act::Quarantine).await.unwrap();
     let plan = t.freeze_named(Action::Retry, &["a-000", "a-001"]).await;
@@ -289,7 +287,7 @@ pub async fn a_letter_that_was_quarantined_meanwhile_is_skipped<S: Store + Opera
     assert_eq!(t.outcomes(id).await, [None, Some(Outcome::SkippedChanged)]);
 }
 
-pub async fn a_letter_that_lost_its_payload_meanwhile_is_skipped<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_that_lost_its_payload_meanwhile_is_skipped<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let claim = t.claim("a-000", "other").await.unwrap();
@@ -300,7 +298,7 @@ pub async fn a_letter_that_lost_its_payload_meanwhile_is_skipped<S: Store + Oper
     assert_eq!(t.outcomes(id).await, [Some(Outcome::SkippedChanged)]);
 }
 
-pub async fn of_two_operations_the_first_has_the_letter<S: Store + Operations>(t: Desk<S>) {
+pub async fn of_two_operations_the_first_has_the_letter<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     let [one, other] = [t.freeze(Action::Retry).await, t.freeze(Action::Retry).await];
     let first = t.begin(&one, &Conduct::unlimited()).await;
@@ -310,7 +308,7 @@ pub async fn of_two_operations_the_first_has_the_letter<S: Store + Operations>(t
     assert_eq!(t.tally(late).await, (0, 0, 2, 0));
 }
 
-pub async fn a_letter_that_the_first_operation_let_go_is_the_others<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_that_the_first_operation_let_go_is_the_others<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     let [one, other] = [t.freeze(Action::Retry).await, t.freeze(Action::Retry).await];
     let first = t.begin(&one, &Conduct::unlimited()).await;
@@ -322,7 +320,7 @@ pub async fn a_letter_that_the_first_operation_let_go_is_the_others<S: Store + O
     assert_eq!(t.tally(late).await, (2, 0, 0, 0));
 }
 
-pub async fn two_operations_take_turns<S: Store + Operations>(t: Desk<S>) {
+pub async fn two_operations_take_turns<S: Store>(t: Desk<S>) {
     t.letters("a", 4).await;
     let one = t.freeze(Action::Retry).await;
     t.letters("b", 4).await;
@@ -337,7 +335,7 @@ pub async fn two_operations_take_turns<S: Store + Operations>(t: Desk<S>) {
     assert_eq!(served, ["a-000", "b-000", "a-001", "b-001"]);
 }
 
-pub async fn a_sequence_that_somebody_holds_is_left_for_later<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_sequence_that_somebody_holds_is_left_for_later<S: Store>(t: Desk<S>) {
     // I6
     t.fill("a", 2).await;
     t.fill("b", 1).await;
@@ -355,7 +353,7 @@ pub async fn a_sequence_that_somebody_holds_is_left_for_later<S: Store + Operati
     assert_eq!(t.tally(id).await, (2, 0, 1, 0), "the other one was handled meanwhile");
 }
 
-pub async fn a_paused_sequence_waits_for_its_end<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_paused_sequence_waits_for_its_end<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     t.fill("b", 1).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
@@ -368,7 +366,7 @@ pub async fn a_paused_sequence_waits_for_its_end<S: Store + Operations>(t: Desk<
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_turn_that_was_given_back_comes_again<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_turn_that_was_given_back_comes_again<S: Store>(t: Desk<S>) {
     t.fill("a", 2).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     let first = t.take_one().await;
@@ -382,7 +380,7 @@ pub async fn a_turn_that_was_given_back_comes_again<S: Store + Operations>(t: De
     assert_eq!(t.tally(id).await, (1, 0, 0, 1));
 }
 
-pub async fn a_lost_turn_comes_again_and_has_one_outcome<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_lost_turn_comes_again_and_has_one_outcome<S: Store>(t: Desk<S>) {
     // I6
     t.fill("a", 2).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
@@ -407,7 +405,7 @@ pub async fn a_lost_turn_comes_again_and_has_one_outcome<S: Store + Operations>(
     assert_eq!(t.tally(id).await, (0, 1, 1, 0));
 }
 
-pub async fn a_lost_turn_that_the_scheduler_took_is_skipped<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_lost_turn_that_the_scheduler_took_is_skipped<S: Store>(t: Desk<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let id = t.start(Action::Retry, &Conduct::unlimited()).await;
     t.take_one().await;
@@ -420,7 +418,7 @@ pub async fn a_lost_turn_that_the_scheduler_took_is_skipped<S: Store + Operation
     assert_eq!(t.outcomes(id).await, [Some(Outcome::SkippedChanged)]);
 }
 
-pub async fn a_letter_in_work_is_not_taken_by_the_scheduler<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_letter_in_work_is_not_taken_by_the_scheduler<S: Store>(t: Desk<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.start(Action::Retry, &Conduct::unlimited()).await;
     let turn = t.take_one().await;
@@ -430,7 +428,7 @@ pub async fn a_letter_in_work_is_not_taken_by_the_scheduler<S: Store + Operation
     assert_eq!(t.due("scheduler", 10).await.len(), 1);
 }
 
-pub async fn what_an_operation_has_begun_does_not_run_around_it<S: Store + Operations>(t: Desk<S>) {
+pub async fn what_an_operation_has_begun_does_not_run_around_it<S: Store>(t: Desk<S>) {
     // What waits behind a dead head is due as soon as the head is handled, but the operation has its stages.
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
@@ -456,7 +454,7 @@ pub async fn what_an_operation_has_begun_does_not_run_around_it<S: Store + Opera
     assert_eq!(t.due_one("scheduler").await.head.message.id.as_str(), "late", "that was never its own");
 }
 
-pub async fn what_an_operation_lets_go_runs_by_itself<S: Store + Operations>(t: Desk<S>) {
+pub async fn what_an_operation_lets_go_runs_by_itself<S: Store>(t: Desk<S>) {
     for sequence in ["cancelled", "failed", "changed"] {
         t.enqueue(sequence, &format!("{sequence}-1")).await;
         for n in 2..=4 {
@@ -485,7 +483,7 @@ pub async fn what_an_operation_lets_go_runs_by_itself<S: Store + Operations>(t: 
     }
 }
 
-pub async fn many_takers_never_share_a_letter<S: Store + Operations>(t: Desk<S>) {
+pub async fn many_takers_never_share_a_letter<S: Store>(t: Desk<S>) {
     // I6
     for n in 0..12 {
         t.fill(&format!("s{n}"), 5).await;
@@ -520,7 +518,7 @@ pub async fn many_takers_never_share_a_letter<S: Store + Operations>(t: Desk<S>)
     assert_eq!((t.stands(id).await, t.tally(id).await), (OperationState::Done, (60, 0, 0, 0)));
 }
 
-pub async fn an_operation_may_be_about_several_queues<S: Store + Operations>(t: Desk<S>) {
+pub async fn an_operation_may_be_about_several_queues<S: Store>(t: Desk<S>) {
     let mail = QueueName::of("orders", "mail");
     t.letters("a", 3).await;
     for n in 0..3 {
@@ -552,7 +550,7 @@ pub async fn an_operation_may_be_about_several_queues<S: Store + Operations>(t: 
     assert_eq!((t.stands(id).await, t.tally(id).await), (OperationState::Done, (6, 0, 0, 0)));
 }
 
-pub async fn a_limit_of_none_takes_nothing<S: Store + Operations>(t: Desk<S>) {
+pub async fn a_limit_of_none_takes_nothing<S: Store>(t: Desk<S>) {
     t.letters("a", 1).await;
     t.start(Action::Retry, &Conduct::unlimited()).await;
     let taken = t.take(0).await;

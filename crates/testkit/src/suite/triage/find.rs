@@ -6,69 +6,12 @@ use std::sync::Arc;
 use lazaret_core::failure::{CauseLink, Failure, Phase};
 use lazaret_core::query::{DEPTH_LIMIT, LENGTH_LIMIT, Query};
 use lazaret_core::store::{
-    Act, ErrorKind, HandOff, LetterStore, Limits, Matches, Placed, Placement, Requeue, Settlement, Triage,
+    Act, ErrorKind, HandOff, Limits, Matches, Placed, Placement, Requeue, Settlement, Store,
 };
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Reason};
 
-use crate::suite::letters::{operator, requeue_of};
+use crate::suite::letters::{Desk, operator, requeue_of};
 use crate::suite::{Bed, secs};
-
-/// Makes one test per case of finding and counting letters, in a module of this name. The arguments are those of
-/// [`store_test_suite!`](crate::store_test_suite); the store needs
-/// [`LetterStore`](lazaret_core::store::LetterStore) and [`Triage`](lazaret_core::store::Triage).
-#[macro_export]
-macro_rules! find_test_suite {
-    ($name:ident, $make:expr) => {
-        $crate::__find_test_suite! { $name, [start_paused = true], $make }
-    };
-    ($name:ident, io, $make:expr) => {
-        $crate::__find_test_suite! { $name, [], $make }
-    };
-}
-
-/// The list of cases. Not for direct use.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __find_test_suite {
-    ($name:ident, $runtime:tt, $make:expr) => {
-        $crate::__find_suite! {
-            $name, $runtime, $make;
-            an_empty_store_finds_nothing
-            each_field_finds_its_letters
-            what_is_found_is_what_matches
-            the_latest_taken_in_comes_first_whatever_its_queue
-            a_letter_is_found_as_it_is_stored
-            paging_shows_each_letter_once_while_others_come
-            paging_goes_on_while_letters_are_closed
-            a_page_holds_at_most_its_limit
-            a_cursor_of_nobody_is_refused
-            closed_letters_are_found_where_a_state_is_named
-            what_changes_is_found_as_it_is_now
-            hostile_text_is_data
-            the_largest_queries_are_answered
-            counts_are_exact_for_queues_and_states
-            counts_follow_every_change
-        }
-    };
-}
-
-/// Makes the tests of the cases in this file. Not for direct use.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __find_suite {
-    ($name:ident, $runtime:tt, $make:expr; $($case:ident)*) => {
-        mod $name {
-            #[allow(unused_imports)]
-            use super::*;
-            $(
-                $crate::__case! { $runtime $case {
-                    let bed = $crate::suite::Bed::new($make).await;
-                    $crate::suite::triage::find::$case(bed).await;
-                } }
-            )*
-        }
-    };
-}
 
 fn query(text: &str) -> Query {
     Query::parse(text).unwrap_or_else(|error| panic!("{error}"))
@@ -94,7 +37,7 @@ fn with_message<S>(t: &Bed<S>, queue: &QueueName, sequence: &str, message: Messa
     letter
 }
 
-async fn put<S: LetterStore>(t: &Bed<S>, letter: Letter) {
+async fn put<S: Store>(t: &Bed<S>, letter: Letter) {
     let placement = if letter.state.is_open() { Placement::Open } else { Placement::Closed };
     let queue = letter.queue.clone();
     let item = HandOff { letter, placement, grant: None };
@@ -103,7 +46,7 @@ async fn put<S: LetterStore>(t: &Bed<S>, letter: Letter) {
 }
 
 /// All letters that match, page by page.
-async fn find_all<S: Triage>(t: &Bed<S>, query: &Query, limit: usize) -> Vec<Letter> {
+async fn find_all<S: Store>(t: &Bed<S>, query: &Query, limit: usize) -> Vec<Letter> {
     let (mut letters, mut after) = (Vec::new(), None);
     loop {
         let page = t.store.find(query, after.as_deref(), limit).await.unwrap();
@@ -117,7 +60,7 @@ async fn find_all<S: Triage>(t: &Bed<S>, query: &Query, limit: usize) -> Vec<Let
 }
 
 /// The message ids of the letters that a query finds, and the check that it counts as many.
-async fn found<S: Triage>(t: &Bed<S>, text: &str) -> Vec<String> {
+async fn found<S: Store>(t: &Bed<S>, text: &str) -> Vec<String> {
     let query = query(text);
     let letters = find_all(t, &query, 3).await;
     let counted = t.store.count(&query).await.unwrap();
@@ -126,7 +69,7 @@ async fn found<S: Triage>(t: &Bed<S>, text: &str) -> Vec<String> {
 }
 
 /// Letters that differ in every field that can be asked for, a minute apart. The oldest is `plain`.
-async fn world<S: LetterStore>(t: &Bed<S>) -> Vec<Letter> {
+async fn world<S: Store>(t: &Bed<S>) -> Vec<Letter> {
     let ledger = queue();
     let mut letters = vec![dead(t, &ledger, "plain")];
 
@@ -177,7 +120,7 @@ async fn world<S: LetterStore>(t: &Bed<S>) -> Vec<Letter> {
     stored
 }
 
-pub async fn an_empty_store_finds_nothing<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn an_empty_store_finds_nothing<S: Store>(t: Desk<S>) {
     for text in ["", "state:closed", "type:x", "seq:x", "message:x", "x", "payload./a:1", "queue:payments"] {
         assert!(found(&t, text).await.is_empty(), "{text}");
     }
@@ -187,7 +130,7 @@ pub async fn an_empty_store_finds_nothing<S: Triage + LetterStore>(t: Bed<S>) {
     }
 }
 
-pub async fn each_field_finds_its_letters<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn each_field_finds_its_letters<S: Store>(t: Desk<S>) {
     let letters = world(&t).await;
     let rich = &letters[1];
     let group = rich.cause.as_ref().unwrap().fingerprint.to_string();
@@ -251,7 +194,7 @@ pub async fn each_field_finds_its_letters<S: Triage + LetterStore>(t: Bed<S>) {
     }
 }
 
-pub async fn what_is_found_is_what_matches<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn what_is_found_is_what_matches<S: Store>(t: Desk<S>) {
     // Each of these alone, negated, and with each other.
     let terms = [
         "queue:payments",
@@ -311,7 +254,7 @@ pub async fn what_is_found_is_what_matches<S: Triage + LetterStore>(t: Bed<S>) {
     }
 }
 
-pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Store>(t: Desk<S>) {
     // The clock stands still: the order is that of the calls.
     let queues = ["c", "a", "b"].map(|name| QueueName::of(name, name));
     let mut expected = Vec::new();
@@ -324,7 +267,7 @@ pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Triage + Lett
     assert_eq!(found(&t, "queue:c,b").await, ["m11", "m9", "m8", "m6", "m5", "m3", "m2", "m0"]);
 }
 
-pub async fn a_letter_is_found_as_it_is_stored<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn a_letter_is_found_as_it_is_stored<S: Store>(t: Desk<S>) {
     let letters = world(&t).await;
     for (text, place) in [("message:rich", 1), ("state:skipped", 4), ("payload./customer/id:42", 1)] {
         let page = t.store.find(&query(text), None, 10).await.unwrap();
@@ -332,7 +275,7 @@ pub async fn a_letter_is_found_as_it_is_stored<S: Triage + LetterStore>(t: Bed<S
     }
 }
 
-pub async fn paging_shows_each_letter_once_while_others_come<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn paging_shows_each_letter_once_while_others_come<S: Store>(t: Desk<S>) {
     let texts = ["", "reason:TIMEOUT", "error:boom", "payload.:*", "queue:payments state:dead"];
     for (n, text) in texts.into_iter().enumerate() {
         let queue = QueueName::of("payments", &format!("q{n}"));
@@ -359,7 +302,7 @@ pub async fn paging_shows_each_letter_once_while_others_come<S: Triage + LetterS
     }
 }
 
-pub async fn paging_goes_on_while_letters_are_closed<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn paging_goes_on_while_letters_are_closed<S: Store>(t: Desk<S>) {
     let queue = queue();
     let ids: Vec<String> = (0..10).map(|n| format!("m{n}")).collect();
     let mut letters = Vec::new();
@@ -380,7 +323,7 @@ pub async fn paging_goes_on_while_letters_are_closed<S: Triage + LetterStore>(t:
     assert_eq!(shown, ["m6", "m4", "m3"]);
 }
 
-pub async fn a_page_holds_at_most_its_limit<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn a_page_holds_at_most_its_limit<S: Store>(t: Desk<S>) {
     for n in 0..4 {
         put(&t, dead(&t, &queue(), &format!("m{n}"))).await;
     }
@@ -399,7 +342,7 @@ pub async fn a_page_holds_at_most_its_limit<S: Triage + LetterStore>(t: Bed<S>) 
     }
 }
 
-pub async fn a_cursor_of_nobody_is_refused<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn a_cursor_of_nobody_is_refused<S: Store>(t: Desk<S>) {
     put(&t, dead(&t, &queue(), "m")).await;
     for cursor in
         ["", " ", "no cursor of mine", "-1", "+1", "1 ", "1.5", "99999999999999999999999", "1;--", "\0"]
@@ -412,7 +355,7 @@ pub async fn a_cursor_of_nobody_is_refused<S: Triage + LetterStore>(t: Bed<S>) {
     }
 }
 
-pub async fn closed_letters_are_found_where_a_state_is_named<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn closed_letters_are_found_where_a_state_is_named<S: Store>(t: Desk<S>) {
     let queue = queue();
     let mut ids = Vec::new();
     for id in ["open", "evicted", "resolved"] {
@@ -445,7 +388,7 @@ pub async fn closed_letters_are_found_where_a_state_is_named<S: Triage + LetterS
     assert_eq!(found(&t, "seq:evicted").await, ["evicted"]);
 }
 
-pub async fn what_changes_is_found_as_it_is_now<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn what_changes_is_found_as_it_is_now<S: Store>(t: Desk<S>) {
     let letter = dead(&t, &queue(), "m");
     let sequence = letter.sequence.clone();
     put(&t, letter).await;
@@ -466,7 +409,7 @@ pub async fn what_changes_is_found_as_it_is_now<S: Triage + LetterStore>(t: Bed<
     }
 }
 
-pub async fn hostile_text_is_data<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn hostile_text_is_data<S: Store>(t: Desk<S>) {
     let hostile = [
         "a'b",
         "a\"b",
@@ -519,7 +462,7 @@ pub async fn hostile_text_is_data<S: Triage + LetterStore>(t: Bed<S>) {
     assert_eq!(found(&t, "type:*\0c").await, ["a\0c"]);
 }
 
-pub async fn the_largest_queries_are_answered<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn the_largest_queries_are_answered<S: Store>(t: Desk<S>) {
     // I7: whatever the parser lets through, the store can take.
     put(&t, dead(&t, &queue(), "m")).await;
     let fill = |piece: &str, between: &str| {
@@ -547,7 +490,7 @@ pub async fn the_largest_queries_are_answered<S: Triage + LetterStore>(t: Bed<S>
     }
 }
 
-pub async fn counts_are_exact_for_queues_and_states<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn counts_are_exact_for_queues_and_states<S: Store>(t: Desk<S>) {
     world(&t).await;
     let table = [
         ("", 5),
@@ -565,7 +508,7 @@ pub async fn counts_are_exact_for_queues_and_states<S: Triage + LetterStore>(t: 
     }
 }
 
-pub async fn counts_follow_every_change<S: Triage + LetterStore>(t: Bed<S>) {
+pub async fn counts_follow_every_change<S: Store>(t: Desk<S>) {
     let queue = queue();
     let of = |n: usize| dead(&t, &queue, &format!("m{n}"));
     for n in 0..5 {

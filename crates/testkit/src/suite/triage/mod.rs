@@ -12,18 +12,19 @@ pub mod queues;
 
 pub use changes::*;
 pub use expiry::*;
+pub use find::*;
 pub use groups::*;
 pub use payloads::*;
 pub use purge::*;
 pub use queues::*;
 
-use lazaret_core::store::{Change, Expired, Group, GroupId, GroupsRequest, Requeue, Result, Store, Triage};
+use lazaret_core::store::{Change, Expired, Group, GroupId, GroupsRequest, Requeue, Result, Store};
 use lazaret_core::{Failure, Letter, Timestamp};
 
 use super::letters::Desk;
 use super::letters::bed::{operator, requeued};
 
-impl<S: Store + Triage> Desk<S> {
+impl<S: Store> Desk<S> {
     /// All groups that fit, page by page.
     pub(super) async fn groups_of(&self, wanted: GroupsRequest) -> Vec<Group> {
         let (mut groups, mut request) = (Vec::new(), wanted);
