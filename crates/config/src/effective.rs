@@ -53,12 +53,15 @@ impl Writer<'_> {
         for (key, field) in &fields.list {
             self.field(key.name, field, depth);
         }
+        for (name, meaning) in &fields.absent {
+            let _ = writeln!(self.out, "{}# {name}: {meaning}", "  ".repeat(depth));
+        }
     }
 
     fn field(&mut self, name: &str, field: &Field, depth: usize) {
         let indent = "  ".repeat(depth);
         match &field.value {
-            Value::Section(fields) if !fields.list.is_empty() => {
+            Value::Section(fields) if !fields.list.is_empty() || !fields.absent.is_empty() => {
                 let _ = writeln!(self.out, "{indent}{name}:");
                 self.fields(fields, depth + 1);
             }

@@ -74,7 +74,7 @@ impl Reader<'_> {
             let entry = entries.iter().find(|entry| entry.name == key.name);
             match self.key(key, entry, name, at, mode) {
                 Ok(Some(field)) => fields.list.push((key, field)),
-                Ok(None) => {}
+                Ok(None) => fields.absent.extend(absent(key, mode)),
                 Err(Told) => fields.told.push(key.name),
             }
         }
@@ -471,6 +471,14 @@ fn forget_place(field: &mut Field) {
         Value::Map(entries) => entries.iter_mut().for_each(|(_, field)| forget_place(field)),
         Value::Section(fields) => fields.list.iter_mut().for_each(|(_, field)| forget_place(field)),
         _ => {}
+    }
+}
+
+/// What it means that a key is not there, if that is worth a word.
+fn absent(key: &'static Key, mode: Mode) -> Option<(&'static str, &'static str)> {
+    match key.preset {
+        Preset::Absent(meaning) if mode == Mode::Whole && meaning != "none" => Some((key.name, meaning)),
+        _ => None,
     }
 }
 

@@ -2,36 +2,50 @@
 
 use std::fmt::Write as _;
 
-use crate::table::{Key, Kind, Preset, sections};
+use crate::table::{Key, Kind, Preset, Reload, Section, sections};
 
-/// Every key with its type, its default and its meaning, as Markdown: one table per section.
+/// Every key with its type, its default, whether a change of it is taken over while the consumer runs, and its meaning, as
+/// Markdown: one table per section.
 ///
 /// ```
 /// let reference = lazaret_config::keys_markdown();
-/// assert!(reference.contains("| `max-attempts` | whole number, at least 1 | `3` |"));
+/// assert!(reference.contains("| `max-attempts` | whole number, at least 1 | `3` | live |"));
 /// ```
 pub fn keys_markdown() -> String {
     let mut out = String::new();
-    for (path, section) in sections() {
+    for (path, section, reload) in with_reload() {
         if section.keys.is_empty() {
             continue;
         }
         let title = if path.is_empty() { "The top of the file".to_owned() } else { format!("`{path}`") };
         let _ = writeln!(out, "## {title}\n\n{}\n", section.doc);
-        out.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
+        out.push_str("| key | type | default | change | meaning |\n|---|---|---|---|---|\n");
         for key in section.keys {
-            let _ = writeln!(
-                out,
-                "| `{}` | {} | {} | {} |",
-                key.name,
-                escaped(&kind(&key.kind)),
-                escaped(&preset(key)),
-                escaped(&meaning(key))
-            );
+            let change = match key.reload.unwrap_or(reload) {
+                Reload::Live => "live",
+                Reload::Restart => "restart",
+            };
+            let cells =
+                [kind(&key.kind), preset(key), change.to_owned(), meaning(key)].map(|cell| escaped(&cell));
+            let _ = writeln!(out, "| `{}` | {} |", key.name, cells.join(" | "));
         }
         out.push('\n');
     }
     out
+}
+
+/// The sections with what a change inside of them needs, unless a key says otherwise: what holds around them.
+fn with_reload() -> Vec<(String, &'static Section, Reload)> {
+    let mut known: Vec<(String, &'static Section, Reload)> = Vec::new();
+    for (path, section) in sections() {
+        let around = known.iter().rev().find(|(outer, _, _)| path.starts_with(outer.as_str()));
+        let key = around.and_then(|(_, outer, _)| {
+            outer.keys.iter().find(|key| key.kind.section().is_some_and(|inner| std::ptr::eq(inner, section)))
+        });
+        let reload = key.and_then(|key| key.reload).or(around.map(|(_, _, reload)| *reload));
+        known.push((path, section, reload.unwrap_or(Reload::Restart)));
+    }
+    known
 }
 
 fn escaped(text: &str) -> String {

@@ -92,6 +92,8 @@ pub(crate) struct Fields {
     pub(crate) list: Vec<(&'static Key, Field)>,
     /// The keys that are there and could not be read, or are missing.
     pub(crate) told: Vec<&'static str>,
+    /// The keys that are not there and mean something then, with what they mean.
+    pub(crate) absent: Vec<(&'static str, &'static str)>,
 }
 
 impl Fields {

@@ -324,6 +324,7 @@ fn the_effective_configuration_says_where_each_value_came_from() {
     assert!(line("hold: 5s").ends_with("# built-in"), "{shown}");
     assert!(line("breaker: off").ends_with("# own, line 15"), "{shown}");
     assert!(line("client.id: orders").ends_with("# own, line 13"), "{shown}");
+    assert!(shown.lines().any(|line| line == "      # group: the name of the consumer"), "{shown}");
     assert!(good("defaults.yaml").effective("nobody").is_none());
 }
 

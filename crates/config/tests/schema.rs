@@ -80,6 +80,19 @@ fn the_schema_speaks_of_every_key() {
     assert_eq!(schema["$defs"]["dead-letter"]["properties"]["include-payload"]["default"], true);
 }
 
+#[test]
+fn the_reference_in_the_documentation_is_that_of_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let (written, reference) = text.split_once("## The top of the file").unwrap();
+    let (expected, got) = (keys_markdown(), format!("## The top of the file{reference}"));
+    if std::env::var_os("LAZARET_BLESS").is_some() {
+        fs::write(&path, format!("{written}{expected}")).unwrap();
+        return;
+    }
+    assert!(got == expected, "docs/configuration.md is old; write it anew with LAZARET_BLESS=1");
+}
+
 /// The tree of a file as JSON, where it is YAML of one document. `check` does not hand it out, so the schema of a list of
 /// anything does: the pipeline of a source.
 fn lazaret_config_json(path: &Path) -> Option<Json> {
