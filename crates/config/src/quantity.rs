@@ -76,6 +76,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, BadQuantity> {
 }
 
 fn no_duration(text: &str) -> BadQuantity {
+    // What stands for none, if anything, the key itself says best.
+    if matches!(text, "forever" | "never" | "infinite" | "none" | "off" | "unlimited") {
+        return bad("this is not a duration");
+    }
     let iso = text.starts_with('P') && text.chars().any(|c| c.is_ascii_digit());
     let hint =
         if iso { "not ISO 8601; write `1h 30m`" } else { "write `500ms`, `1s`, `5m`, `1h 30m` or `30d`" };

@@ -168,7 +168,7 @@ impl Reader<'_> {
             }
             (Kind::OneOf(section), _) => self.one_of(section, subject, node, mode),
             (Kind::Or(word, inner), data) => {
-                let is_word = matches!(data, Data::Scalar { text, plain: true } if text == word || (*word == "off" && text == "false"));
+                let is_word = self.is_word(word, data);
                 if is_word {
                     return Some(self.field(Value::Nothing, node, subject));
                 }
@@ -196,6 +196,18 @@ impl Reader<'_> {
                 None
             }
             (_, Data::Scalar { text, plain }) => self.scalar(kind, subject, node, text, *plain),
+        }
+    }
+
+    /// Whether a value is the word for none, perhaps by way of a variable.
+    fn is_word(&self, word: &str, data: &Data) -> bool {
+        let fits = |text: &str| text == word || (word == "off" && text == "false");
+        match data {
+            Data::Scalar { text, .. } if text.contains("${") => {
+                expand(text, self.env).is_ok_and(|expanded| fits(&expanded.text))
+            }
+            Data::Scalar { text, plain: true } => fits(text),
+            _ => false,
         }
     }
 
@@ -331,7 +343,8 @@ impl Reader<'_> {
             Ok(value) => {
                 let mut field = self.field(value, node, subject);
                 text.clone_into(&mut field.text);
-                field.secret = subject.secret;
+                // What was found to be a hash is not the token itself.
+                field.secret = subject.secret && !matches!(kind, Kind::Text(Form::Hash));
                 Some(field)
             }
             Err(mut bad) => {
@@ -403,7 +416,9 @@ impl Reader<'_> {
             (Kind::Or(word, _), Data::Scalar { text, .. }) if text == "true" => {
                 Some(format!("remove the key to have it as it is by default, or write `{word}` to have none"))
             }
-            (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. }) if text.contains(':') => {
+            (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. })
+                if text.contains(':') && !text.contains("://") =>
+            {
                 Some("put a space after the colon: `key: value`".to_owned())
             }
             (kind, Data::List(items)) if items.len() == 1 && kind.section().is_none() => {

@@ -339,8 +339,10 @@ fn plain_secrets(fields: &Fields, findings: &mut Findings) {
                 plain_secret(field.span.unwrap_or_default(), name, findings);
             }
         }
-        if let Some(uri) = chosen.get("uri").filter(|uri| has_password(&uri.text)) {
-            plain_secret(uri.span.unwrap_or_default(), "uri", findings);
+        for name in ["uri", "url"] {
+            if let Some(url) = chosen.get(name).filter(|url| has_password(&url.text)) {
+                plain_secret(url.span.unwrap_or_default(), name, findings);
+            }
         }
     }
 }

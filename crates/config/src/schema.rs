@@ -8,9 +8,9 @@ use crate::tree::parse;
 
 /// A `${…}` in a value that is not a text by itself.
 const VARIABLE: &str = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}";
-const DURATION: &str = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*(w|d|h|m|s|ms|us|ns)\s*)+)$";
+const DURATION: &str = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*(w|d|h|m|s|ms|us|ns)\s*)+)\s*$";
 const SIZE: &str = r"^\s*[0-9]+(\.[0-9]+)?\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$";
-const RATE: &str = r"^\s*[0-9.]*[1-9][0-9.]*\s*/\s*[smh]\s*$";
+const RATE: &str = r"^[^/]*[1-9][^/]*/\s*[smh]\s*$";
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
 ///
@@ -148,7 +148,7 @@ impl Definitions {
                 let inner = self.kind(inner, strict);
                 let mut words = vec![json!({ "const": word }), inner];
                 if *word == "off" {
-                    words.push(json!({ "const": false }));
+                    words.extend([json!({ "const": false }), json!({ "$ref": "#/$defs/variable" })]);
                 }
                 json!({ "anyOf": words })
             }
@@ -169,10 +169,7 @@ fn text(form: Form) -> Json {
     match form {
         // Numbers and flags are texts there as well: `fetch.min.bytes: 1`.
         Form::Free => json!({ "type": ["string", "number", "boolean"] }),
-        Form::Line | Form::Path | Form::Glob | Form::Name => {
-            json!({ "type": ["string", "number", "boolean"], "minLength": 1 })
-        }
-        Form::Reason => or_variable(json!({ "type": "string", "pattern": "^[A-Z0-9_]{1,64}$" })),
+        Form::Reason => or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" })),
         Form::Store => or_variable(
             json!({ "type": "string", "pattern": "^(memory:$|sqlite:.|postgres(ql)?://.|mongodb(\\+srv)?://.)" }),
         ),
@@ -186,8 +183,7 @@ fn text(form: Form) -> Json {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "minLength": 1 }] })
         }
         Form::Hash => or_variable(json!({ "type": "string", "pattern": "^sha256:[0-9A-Fa-f]{64}$" })),
-        Form::Topic => json!({ "type": ["string", "number"], "minLength": 1 }),
-        _ => json!({ "type": "string", "minLength": 1 }),
+        _ => json!({ "type": ["string", "number", "boolean"], "minLength": 1 }),
     }
 }
 

@@ -34,10 +34,7 @@ pub(crate) fn explain(text: &str, error: &ScanError) -> Finding {
                 .hint("keys of one section begin in the same column")
         }
         ErrorKind::MappingValueNotAllowed => second_colon(text, at),
-        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
-            Finding::new(Code::Syntax, place, "a key without a colon")
-                .hint("write `key: value`, with a space after the colon")
-        }
+        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => without_colon(text, place),
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
             let open = opening_quote(text, at).map_or(place, |quote| Span::new(quote, quote + 1));
             Finding::new(Code::Syntax, open, "this quote is never closed").hint("add the closing quote")
@@ -54,6 +51,9 @@ pub(crate) fn explain(text: &str, error: &ScanError) -> Finding {
         ErrorKind::UnexpectedEofFlowSequence | ErrorKind::ExpectedFlowSequenceSeparator => {
             Finding::new(Code::Syntax, place, "expected `,` or `]` here")
                 .hint("close the list, or put the value in quotes")
+        }
+        ErrorKind::UnexpectedCharacter { character } if character.is_control() => {
+            Finding::new(Code::Syntax, place, "there is a control character here").hint("remove it")
         }
         ErrorKind::UnexpectedCharacter { character } => {
             Finding::new(Code::Syntax, place, format!("a value cannot begin with `{character}`"))
@@ -103,8 +103,7 @@ fn second_colon(text: &str, at: usize) -> Finding {
             .hint("put the value in quotes");
     }
     if let Some(line) = line_without_colon(text, start) {
-        return Finding::new(Code::Syntax, line, "a key without a colon")
-            .hint("write `key: value`, with a space after the colon");
+        return without_colon(text, line);
     }
     let indent = start + before.len() - before.trim_start().len();
     Finding::new(Code::Indentation, Span::new(indent, at), "this line does not fit into the indentation")
@@ -122,12 +121,25 @@ fn brace_hint(text: &str, at: usize) -> &'static str {
     }
 }
 
+/// A word that stands where a key should be.
+fn without_colon(text: &str, place: Span) -> Finding {
+    let word = text.get(place.start..place.end).unwrap_or_default();
+    if word.starts_with('-') {
+        return Finding::new(Code::Syntax, place, "a dash without a space").hint("write `- item`");
+    }
+    let finding = Finding::new(Code::Syntax, place, "a key without a colon");
+    finding.hint("write `key: value`, with a space after the colon")
+}
+
 /// The line before this one, if it holds a word and no key.
 fn line_without_colon(text: &str, line_start: usize) -> Option<Span> {
     let before = text[..line_start].trim_end();
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before[start..].trim_start();
-    let is_key = line.contains(": ") || line.ends_with(':') || line.starts_with(['#', '-', '"', '\'']);
+    let is_key = line.contains(": ")
+        || line.ends_with(':')
+        || line.starts_with("- ")
+        || line.starts_with(['#', '"', '\'']);
     (!line.is_empty() && !is_key).then(|| Span::new(before.len() - line.len(), before.len()))
 }
 

@@ -66,13 +66,22 @@ impl Node {
             Data::Scalar { text, .. } => match text.as_str() {
                 "true" => true.into(),
                 "false" => false.into(),
-                text => serde_json::from_str::<serde_json::Number>(text)
-                    .map_or_else(|_| text.into(), Json::Number),
+                text => number(text).unwrap_or_else(|| text.into()),
             },
             Data::List(items) => items.iter().map(Self::json).collect(),
             Data::Map(entries) => entries.iter().map(|e| (e.name.clone(), e.value.json())).collect(),
         }
     }
+}
+
+/// A plain scalar as a number, if it is one.
+fn number(text: &str) -> Option<Json> {
+    let digits = text.trim_start_matches(['-', '+']);
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let whole = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from));
+    whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?).map(Json::Number))
 }
 
 /// Reads the one document of a text. `None` if it cannot be read on: then the findings say why.

@@ -1,11 +1,13 @@
 //! Sources and handlers as values.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
 use super::Secret;
+use crate::secrets::painted;
 
 /// Where messages come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,7 +114,7 @@ impl Handler {
 }
 
 /// A service that gets a POST for each attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct HttpHandler {
     /// Where to send it.
     pub url: String,
@@ -126,6 +128,20 @@ pub struct HttpHandler {
     pub max_connections: usize,
     /// A PEM file with the authorities to trust.
     pub tls_ca: Option<PathBuf>,
+}
+
+/// Without the password that may stand in the URL.
+impl fmt::Debug for HttpHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpHandler")
+            .field("url", &painted(&self.url, &[]))
+            .field("timeout", &self.timeout)
+            .field("headers", &self.headers)
+            .field("http2", &self.http2)
+            .field("max_connections", &self.max_connections)
+            .field("tls_ca", &self.tls_ca)
+            .finish()
+    }
 }
 
 /// A program that is run for each attempt, or kept running.

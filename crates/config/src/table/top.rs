@@ -69,7 +69,9 @@ static TOKEN: Section = Section {
             Kind::Text(Form::Hash),
             "The SHA-256 of the token: `sha256:` and 64 hexadecimal digits.",
         )
-        .required(),
+        .required()
+        // Who puts the token itself here must not see it in a message.
+        .secret(),
         Key::new("scopes", Kind::List { of: &Kind::Choice(SCOPES), least: 1 }, "What the token may do.")
             .required(),
         Key::new("expires", Kind::Text(Form::Time), "When it ends to be good, in RFC 3339.")
