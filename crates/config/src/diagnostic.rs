@@ -89,9 +89,10 @@ impl miette::Diagnostic for Diagnostic {
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let label = |span: Span, text: Option<String>| LabeledSpan::new(text, span.start, span.len());
-        let other = self.other.iter().map(move |(span, text)| label(*span, Some(text.clone())));
-        Some(Box::new(std::iter::once(label(self.span, Some("here".to_owned()))).chain(other)))
+        let primary = LabeledSpan::new_primary_with_span(None, (self.span.start, self.span.len()));
+        let other = self.other.iter();
+        let other = other.map(|(span, text)| LabeledSpan::new(Some(text.clone()), span.start, span.len()));
+        Some(Box::new(std::iter::once(primary).chain(other)))
     }
 }
 
@@ -205,6 +206,11 @@ pub(crate) struct Findings(Vec<Finding>);
 impl Findings {
     pub(crate) fn add(&mut self, finding: Finding) {
         self.0.push(finding);
+    }
+
+    /// Whether there are more already than are shown, so that hints are for nobody.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() > LIMIT
     }
 
     pub(crate) fn has_errors(&self) -> bool {

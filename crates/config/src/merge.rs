@@ -13,6 +13,8 @@ pub(crate) fn merged(section: &'static Section, own: &Node, defaults: &Node) -> 
 
 fn merged_section(section: &'static Section, own: &Node, defaults: &Node, one_of: bool) -> Node {
     let (Some(mine), Data::Map(theirs)) = (entries(own), &defaults.data) else { return own.clone() };
+    // Keys that do not exist were told when `defaults` was read.
+    let theirs: Vec<_> = theirs.iter().filter(|default| section.key(&default.name).is_some()).collect();
     let mut result: Vec<Entry> = Vec::new();
     for entry in mine {
         let default = theirs.iter().find(|default| default.name == entry.name);
@@ -24,9 +26,7 @@ fn merged_section(section: &'static Section, own: &Node, defaults: &Node, one_of
     }
     let chosen = one_of && !mine.is_empty();
     let missing = theirs.iter().filter(|default| mine.iter().all(|entry| entry.name != default.name));
-    // Keys that do not exist were told when `defaults` was read.
-    let missing = missing.filter(|default| !chosen && section.key(&default.name).is_some());
-    result.extend(missing.cloned());
+    result.extend(missing.filter(|_| !chosen).map(|default| (*default).clone()));
     Node { span: own.span, data: Data::Map(result) }
 }
 

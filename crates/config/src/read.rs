@@ -143,6 +143,10 @@ impl Reader<'_> {
             "" => format!("unknown key `{}` at the top of the file", entry.name),
             name => format!("unknown key `{}` in `{name}`", entry.name),
         };
+        if self.findings.is_full() {
+            self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message));
+            return;
+        }
         let hint = match nearest(&entry.name, section.names()) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => elsewhere(section, &entry.name).unwrap_or_else(|| {

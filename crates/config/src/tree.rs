@@ -1,5 +1,7 @@
 //! A YAML document as a tree in which every key and value knows its place.
 
+use std::collections::HashMap;
+
 use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::Value as Json;
 
@@ -126,10 +128,17 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     }
 }
 
+/// The entries of a map that is being read, and where each name was first given: a file may have many.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    places: HashMap<String, Span>,
+}
+
 /// A list or a map that is being read.
 enum Frame {
     List { start: usize, items: Vec<Node> },
-    Map { start: usize, entries: Vec<Entry>, key: Option<(String, Span)> },
+    Map { start: usize, entries: Entries, key: Option<(String, Span)> },
 }
 
 struct Builder<'a> {
@@ -158,7 +167,7 @@ impl Builder<'_> {
                 self.frames.push(Frame::List { start: span.start, items: Vec::new() });
             }
             Event::MappingStart(..) => {
-                self.frames.push(Frame::Map { start: span.start, entries: Vec::new(), key: None });
+                self.frames.push(Frame::Map { start: span.start, entries: Entries::default(), key: None });
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
             Event::Anchor(..) => self.refuse_anchor(span, "anchors are not read", '&'),
@@ -194,7 +203,7 @@ impl Builder<'_> {
                 let end = items.last().map_or(start, |last| last.span.end).max(span.end.min(self.text.len()));
                 Node { span: Span::new(start, end), data: Data::List(items) }
             }
-            Some(Frame::Map { start, entries, .. }) => {
+            Some(Frame::Map { start, entries: Entries { list: entries, .. }, .. }) => {
                 let end = entries.last().map_or(start, |last| last.value.span.end).max(span.end);
                 Node { span: Span::new(start, end), data: Data::Map(entries) }
             }
@@ -247,7 +256,7 @@ fn key_of(node: Node, findings: &mut Findings) -> (String, Span) {
 }
 
 /// Adds an entry, unless it was told that its key cannot be, or it is there already.
-fn add_entry(entries: &mut Vec<Entry>, entry: Entry, names_consumers: bool, findings: &mut Findings) {
+fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, findings: &mut Findings) {
     if entry.name.is_empty() {
         return;
     }
@@ -256,9 +265,13 @@ fn add_entry(entries: &mut Vec<Entry>, entry: Entry, names_consumers: bool, find
         findings.add(finding.hint("put what consumers share into `defaults`"));
         return;
     }
-    let Some(first) = entries.iter().find(|other| other.name == entry.name) else {
-        entries.push(entry);
-        return;
+    let first = match entries.places.entry(entry.name.clone()) {
+        std::collections::hash_map::Entry::Occupied(first) => *first.get(),
+        std::collections::hash_map::Entry::Vacant(place) => {
+            place.insert(entry.name_span);
+            entries.list.push(entry);
+            return;
+        }
     };
     let (code, message, hint) = if names_consumers {
         let message = format!("two consumers are named `{}`", entry.name);
@@ -267,7 +280,7 @@ fn add_entry(entries: &mut Vec<Entry>, entry: Entry, names_consumers: bool, find
         (Code::DuplicateKey, format!("`{}` is given twice", entry.name), "keep one of them")
     };
     let finding = Finding::new(code, entry.name_span, message);
-    findings.add(finding.other(first.name_span, "first given here").hint(hint));
+    findings.add(finding.other(first, "first given here").hint(hint));
 }
 
 /// The bytes of a span. Texts that are parsed from a string always have them.

@@ -157,3 +157,21 @@ fn a_long_line_is_cut_around_the_mark_and_control_characters_are_not_printed() {
     let column = |line: &str, what: &str| line.find(what).map(|at| line[..at].chars().count());
     assert_eq!(column(marked[0], "colour"), column(marked[1], "^^^^^^"), "{plain}");
 }
+
+#[test]
+fn miette_draws_the_same_places() {
+    let text = "store: sqlite:x.db\nlisen: 127.0.0.1:80\nstore: 'memory:'\nconsumers: {}\n";
+    let found = check("lazaret.yaml", text.as_bytes(), &env()).diagnostics;
+    let mut drawn = String::new();
+    miette::NarratableReportHandler::new().render_report(&mut drawn, &found).unwrap();
+    for expected in [
+        "2 errors and 1 warning in lazaret.yaml",
+        "LZ0110",
+        "LZ0120",
+        "label at line 2, columns 1 to 5",
+        "did you mean `listen`?",
+    ] {
+        assert!(drawn.contains(expected), "{expected} is missing:\n{drawn}");
+    }
+    assert!(drawn.contains("first given here"), "{drawn}");
+}
