@@ -113,6 +113,15 @@ pub fn check(name: &str, bytes: &[u8], env: &dyn Env) -> Checked {
 }
 
 /// Reads and checks a file for a build that has these parts. Everything that keeps it from running is an error.
+///
+/// ```
+/// use lazaret_config::{load, Capabilities, Capability, Code, NoEnv};
+/// let text = b"store: mongodb://127.0.0.1/lazaret\nconsumers: {}\n";
+/// let embedded = Capabilities::of([Capability::StoreSqlite]);
+/// let found = load("lazaret.yaml", text, &NoEnv, &embedded).unwrap_err();
+/// assert_eq!(found.list()[0].code(), Code::NotInThisBuild);
+/// assert_eq!(load("lazaret.yaml", text, &NoEnv, &Capabilities::all()).unwrap().warnings.warnings(), 1);
+/// ```
 pub fn load(name: &str, bytes: &[u8], env: &dyn Env, build: &Capabilities) -> Result<Loaded, Diagnostics> {
     let checked = check(name, bytes, env);
     let Some(config) = checked.config else { return Err(checked.diagnostics) };

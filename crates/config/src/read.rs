@@ -149,7 +149,7 @@ impl Reader<'_> {
         }
         let hint = match nearest(&entry.name, section.names()) {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => elsewhere(section, &entry.name).unwrap_or_else(|| {
+            None => table::elsewhere(section, &entry.name).unwrap_or_else(|| {
                 let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
                 if names.is_empty() {
                     "there are no keys here".to_owned()
@@ -499,21 +499,4 @@ fn absent(key: &'static Key, mode: Mode) -> Option<(&'static str, &'static str)>
         Preset::Absent(meaning) if mode == Mode::Whole && meaning != "none" => Some((key.name, meaning)),
         _ => None,
     }
-}
-
-/// Where a key that does not exist here does exist.
-fn elsewhere(here: &'static Section, name: &str) -> Option<String> {
-    let sections = table::sections();
-    let found = sections.iter().filter(|(_, section)| !std::ptr::eq(*section, here));
-    // The nearest section below comes first, then any other.
-    let below = |section: &&'static Section| {
-        here.keys.iter().any(|key| key.kind.section().is_some_and(|s| std::ptr::eq(s, *section)))
-    };
-    let mut places: Vec<_> = found.filter(|(_, section)| section.key(name).is_some()).collect();
-    places.sort_by_key(|(path, section)| (!below(section), path.len()));
-    let (path, _) = places.first()?;
-    Some(match path.as_str() {
-        "" => format!("`{name}` belongs at the top of the file"),
-        path => format!("`{name}` belongs into `{path}`"),
-    })
 }

@@ -281,6 +281,23 @@ fn collect(section: &'static Section, path: &str, found: &mut Vec<(String, &'sta
     }
 }
 
+/// Where a key that does not exist here does exist.
+pub(crate) fn elsewhere(here: &'static Section, name: &str) -> Option<String> {
+    let sections = sections();
+    let found = sections.iter().filter(|(_, section)| !std::ptr::eq(*section, here));
+    // The nearest section below comes first, then any other.
+    let below = |section: &&'static Section| {
+        here.keys.iter().any(|key| key.kind.section().is_some_and(|s| std::ptr::eq(s, *section)))
+    };
+    let mut places: Vec<_> = found.filter(|(_, section)| section.key(name).is_some()).collect();
+    places.sort_by_key(|(path, section)| (!below(section), path.len()));
+    let (path, _) = places.first()?;
+    Some(match path.as_str() {
+        "" => format!("`{name}` belongs at the top of the file"),
+        path => format!("`{name}` belongs into `{path}`"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
