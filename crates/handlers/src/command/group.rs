@@ -29,16 +29,16 @@ impl Group {
         Ok(Self { child, leader, is_over: false })
     }
 
-    pub(super) fn stdin(&mut self) -> Option<ChildStdin> {
-        self.child.stdin.take()
+    pub(super) fn stdin(&mut self) -> io::Result<ChildStdin> {
+        self.child.stdin.take().ok_or_else(no_pipe)
     }
 
-    pub(super) fn stdout(&mut self) -> Option<ChildStdout> {
-        self.child.stdout.take()
+    pub(super) fn stdout(&mut self) -> io::Result<ChildStdout> {
+        self.child.stdout.take().ok_or_else(no_pipe)
     }
 
-    pub(super) fn stderr(&mut self) -> Option<ChildStderr> {
-        self.child.stderr.take()
+    pub(super) fn stderr(&mut self) -> io::Result<ChildStderr> {
+        self.child.stderr.take().ok_or_else(no_pipe)
     }
 
     /// Whether the leader has ended. It is not reaped.
@@ -87,6 +87,10 @@ impl Group {
             let _ = kill_process_group(self.leader, signal);
         }
     }
+}
+
+fn no_pipe() -> io::Error {
+    io::Error::other("the new process has no such pipe")
 }
 
 impl Drop for Group {

@@ -100,6 +100,8 @@ impl Pool {
             // Those that are not fit are killed when they are dropped here.
             let worker = lock(&self.idle).pop()?;
             if worker.is_fit() {
+                // It spoke of another message. What a new one says while it starts belongs to its first.
+                worker.stderr.forget();
                 return Some(worker);
             }
         }
@@ -123,7 +125,7 @@ impl Pool {
         let exited = timeout(DYING, worker.group.exited()).await;
         let by_itself = matches!(exited, Ok(Ok(())));
         let status = worker.group.end().await;
-        let said = worker.stderr.last_words().await;
+        let said = worker.stderr.words();
         match status {
             Ok(status) if by_itself => exit::crashed(status, said),
             Ok(_) => broken("the worker closed its output without an answer", &said),
@@ -136,14 +138,14 @@ impl Pool {
         self.note_failure();
         // How it ends does not matter: it is over.
         let _ = worker.group.stop(self.setup.grace).await;
-        late(self.setup.timeout, &worker.stderr.last_words().await)
+        late(self.setup.timeout, &worker.stderr.words())
     }
 
     /// Kills a worker that cannot be trusted any more.
     async fn dismiss(&self, mut worker: Worker, why: &str) -> HandlerError {
         self.note_failure();
         let _ = worker.group.end().await;
-        let said = worker.stderr.last_words().await;
+        let said = worker.stderr.words();
         let error = broken(&format!("the worker was killed: {why}"), &said);
         error.reason(Reason::HANDLER_ERROR)
     }

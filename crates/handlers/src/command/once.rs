@@ -22,16 +22,17 @@ pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), Handle
     let mut command = setup.command();
     command.envs(environment::variables(setup.caller(), &facts)?);
     let mut group = Group::start(&mut command).map_err(|error| setup.not_started(&error))?;
-    let mut stderr = Stderr::listen(group.stderr());
+    let pipes = group.stdin().and_then(|stdin| Ok((stdin, Stderr::listen(group.stderr()?)?)));
+    let (stdin, stderr) = pipes.map_err(|error| setup.not_started(&error))?;
     let payload = facts.message.payload.clone().unwrap_or_default();
-    let feeding = group.stdin().map(|stdin| Beside::start(feed(stdin, payload)));
+    let feeding = Beside::start(feed(stdin, payload));
     let waited = timeout(setup.timeout, group.exited()).await;
     let ended = match &waited {
         Ok(_) => group.end().await,
         Err(_) => group.stop(setup.grace).await,
     };
     drop(feeding);
-    let said = stderr.last_words().await;
+    let said = stderr.words();
     let status = ended.map_err(|error| lost(&error))?;
     match waited {
         Ok(Ok(())) => exit::judge(status, said),

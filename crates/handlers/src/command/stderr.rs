@@ -1,17 +1,14 @@
 //! Listens to what a process says on its standard error.
 
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
+use rustix::io::Errno;
+use tokio::net::unix::pipe::Receiver;
 use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use crate::words::Tail;
-
-/// How long the last words of a process are waited for. Its pipe is closed by then, unless somebody ran off with it.
-const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// A task that ends when its owner does.
 pub(super) struct Beside(JoinHandle<()>);
@@ -28,45 +25,73 @@ impl Drop for Beside {
     }
 }
 
-/// Keeps the end of what a process says.
+/// Keeps the end of what a process says. A task listens all the time, so that the process never waits for a reader; whoever
+/// asks first takes what is still in the pipe, so that nothing is missed that was said before.
 pub(super) struct Stderr {
-    tail: Arc<Mutex<Tail>>,
-    listening: Beside,
+    ear: Arc<Ear>,
+    _listening: Beside,
+}
+
+struct Ear {
+    pipe: Receiver,
+    tail: Mutex<Tail>,
 }
 
 impl Stderr {
-    pub(super) fn listen(pipe: Option<ChildStderr>) -> Self {
-        let tail = Arc::new(Mutex::new(Tail::default()));
-        let kept = Arc::clone(&tail);
-        let listening = Beside::start(async move {
-            let Some(mut pipe) = pipe else { return };
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-                lock(&kept).push(&buffer[..count]);
-            }
-        });
-        Self { tail, listening }
+    pub(super) fn listen(pipe: ChildStderr) -> io::Result<Self> {
+        let pipe = Receiver::from_owned_fd(pipe.into_owned_fd()?)?;
+        let ear = Arc::new(Ear { pipe, tail: Mutex::default() });
+        let listener = Arc::clone(&ear);
+        let listening =
+            Beside::start(
+                async move { while listener.pipe.readable().await.is_ok() && listener.take_one() {} },
+            );
+        Ok(Self { ear, _listening: listening })
     }
 
     /// Forgets what was said so far.
     pub(super) fn forget(&self) {
-        lock(&self.tail).clear();
+        self.ear.take_all().clear();
     }
 
     /// What was said last.
     pub(super) fn words(&self) -> String {
-        lock(&self.tail).words()
-    }
-
-    /// What was said last by a process that has ended.
-    pub(super) async fn last_words(&mut self) -> String {
-        // Whether it came to its end or not: what there is, is there.
-        let _ = timeout(LAST_WORDS, &mut self.listening.0).await;
-        self.words()
+        self.ear.take_all().words()
     }
 }
 
-/// Nothing is left half done under this lock.
-fn lock(tail: &Mutex<Tail>) -> MutexGuard<'_, Tail> {
-    tail.lock().unwrap_or_else(PoisonError::into_inner)
+impl Ear {
+    /// Takes a part of what is in the pipe. Whether there may be more, now or later.
+    fn take_one(&self) -> bool {
+        let mut tail = self.lock();
+        let mut buffer = [0; 4096];
+        match self.pipe.try_read(&mut buffer) {
+            Ok(0) => false,
+            Ok(count) => {
+                tail.push(&buffer[..count]);
+                true
+            }
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Takes all that is in the pipe now, whether the runtime knows of it yet or not. More than a pipe holds is not waited
+    /// for: a process that never stops talking is not listened to for ever.
+    fn take_all(&self) -> MutexGuard<'_, Tail> {
+        let mut tail = self.lock();
+        let mut buffer = [0; 4096];
+        for _ in 0..256 {
+            match rustix::io::read(&self.pipe, &mut buffer) {
+                Ok(count @ 1..) => tail.push(&buffer[..count]),
+                Err(Errno::INTR) => {}
+                _ => break,
+            }
+        }
+        tail
+    }
+
+    /// Nothing is left half done under this lock.
+    fn lock(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -39,10 +39,9 @@ impl Worker {
         let mut command = setup.command();
         let (name, consumer) = environment::of_worker(setup.caller());
         let mut group = Group::start(command.env(name, consumer))?;
-        let missing = || io::Error::other("the new process has no pipes");
-        let stdin = group.stdin().ok_or_else(missing)?;
-        let stdout = BufReader::new(group.stdout().ok_or_else(missing)?);
-        let stderr = Stderr::listen(group.stderr());
+        let stdin = group.stdin()?;
+        let stdout = BufReader::new(group.stdout()?);
+        let stderr = Stderr::listen(group.stderr()?)?;
         Ok(Self { group, stderr, stdin, stdout })
     }
 
@@ -53,7 +52,6 @@ impl Worker {
 
     /// Hands over a line and waits for one. Whoever gives up waiting cannot use the worker any more.
     pub(super) async fn ask(&mut self, line: &[u8]) -> Result<Vec<u8>, Trouble> {
-        self.stderr.forget();
         let sent = async {
             self.stdin.write_all(line).await?;
             self.stdin.flush().await
