@@ -1,5 +1,7 @@
 //! A program that is run once per attempt: what it is told, what its end means, and what becomes of its processes.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::path::Path;
@@ -11,7 +13,7 @@ use lazaret_core::failure::MESSAGE_LIMIT;
 use lazaret_core::handler::{Delivery, Handle};
 use lazaret_core::{Letter, Message, QueueName, Reason, Timestamp, Verdict};
 use lazaret_handlers::{CommandHandler, CommandOptions, Error};
-use support::{call, eventually, failed, has, is_alive, message};
+use support::{call, eventually, failed, has_python, is_alive, message};
 use tempfile::TempDir;
 
 fn sh(script: &str) -> CommandOptions {
@@ -282,7 +284,7 @@ async fn there_are_never_more_processes_than_allowed() {
 
 #[tokio::test]
 async fn a_python_script_can_be_a_handler() {
-    if !has("python3", "--version") {
+    if !has_python() {
         return;
     }
     let script = "import os, sys, json\n\

@@ -1,5 +1,7 @@
 //! Whole consumers with handlers in other processes: what the handler answers is what becomes of the message.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};

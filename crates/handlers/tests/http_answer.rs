@@ -1,5 +1,7 @@
 //! What the answers of a handler over HTTP lead to: good ones, bad ones and hostile ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! Connections: kept, lost, limited, secured, and shared.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::Arc;

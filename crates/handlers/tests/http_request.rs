@@ -1,5 +1,7 @@
 //! What a handler over HTTP is told.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::Arc;

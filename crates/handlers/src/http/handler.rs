@@ -201,7 +201,7 @@ fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(None);
     }
-    let decoded = |text: &str| percent_decoded(text).ok_or_else(|| wrong_credentials());
+    let decoded = |text: &str| percent_decoded(text).ok_or_else(wrong_credentials);
     let value = basic(&decoded(url.username())?, &decoded(url.password().unwrap_or_default())?);
     url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| wrong_credentials())?;
     let value = HeaderValue::from_str(&value).map_err(|_| wrong_credentials())?;

@@ -253,13 +253,19 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Whether a program is on this machine. Where all must be, as `CI=true` says, it is a failure if it is not.
+/// Whether Python is on this machine. Where all must be, as `CI=true` says, it is a failure if it is not.
+pub(crate) fn has_python() -> bool {
+    let found = has("python3", "--version");
+    let must = std::env::var("CI").is_ok_and(|value| value == "true");
+    assert!(found || !must, "python3 is missing, and CI=true");
+    found
+}
+
+/// Whether a program is on this machine. If not, it is said what is not run.
 pub(crate) fn has(program: &str, version: &str) -> bool {
     let nothing = std::process::Stdio::null;
     let asked = std::process::Command::new(program).arg(version).stdout(nothing()).stderr(nothing()).status();
     let found = asked.is_ok_and(|status| status.success());
-    let must = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(found || !must, "{program} is missing, and CI=true");
     if !found {
         println!("not run: {program} is missing");
     }
