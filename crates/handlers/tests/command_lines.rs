@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lazaret_core::{HandlerError, Message, Position, Reason, Verdict};
 use lazaret_handlers::{CommandHandler, CommandOptions, Mode};
-use support::{call, eventually, failed, has_python, is_alive, message};
+use support::{call, eventually, failed, is_alive, message, python};
 use tempfile::TempDir;
 
 /// A worker that does what the payload says.
@@ -53,11 +53,9 @@ struct Bench {
 
 impl Bench {
     fn new(workers: usize) -> Option<Self> {
-        if !has_python() {
-            return None;
-        }
+        let python = python()?;
         let folder = tempfile::tempdir().unwrap();
-        let options = CommandOptions::new([python().as_str(), "-c", WORKER])
+        let options = CommandOptions::new([&python, "-c", WORKER])
             .with_mode(Mode::Lines)
             .with_workers(workers)
             .with_env("OUT", folder.path().to_str().unwrap())
@@ -79,13 +77,6 @@ impl Bench {
         let pids = std::fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
         pids.lines().filter_map(|line| line.parse().ok()).collect()
     }
-}
-
-/// The program itself: what is on the path may be a slow script that looks for it.
-fn python() -> String {
-    let asked =
-        std::process::Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    String::from_utf8(asked.unwrap().stdout).unwrap().trim().to_owned()
 }
 
 fn order(id: &str, payload: &str) -> Message {

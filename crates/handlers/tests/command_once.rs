@@ -13,7 +13,7 @@ use lazaret_core::failure::MESSAGE_LIMIT;
 use lazaret_core::handler::{Delivery, Handle};
 use lazaret_core::{Letter, Message, QueueName, Reason, Timestamp, Verdict};
 use lazaret_handlers::{CommandHandler, CommandOptions, Error};
-use support::{call, eventually, failed, has_python, is_alive, message};
+use support::{call, eventually, failed, is_alive, message, python};
 use tempfile::TempDir;
 
 fn sh(script: &str) -> CommandOptions {
@@ -284,13 +284,11 @@ async fn there_are_never_more_processes_than_allowed() {
 
 #[tokio::test]
 async fn a_python_script_can_be_a_handler() {
-    if !has_python() {
-        return;
-    }
+    let Some(python) = python() else { return };
     let script = "import os, sys, json\n\
         order = json.load(sys.stdin)\n\
         if order['total'] < 0:\n    sys.exit('a negative total in ' + os.environ['LAZARET_ID'])\n";
-    let handler = run(CommandOptions::new(["python3", "-c", script]));
+    let handler = run(CommandOptions::new([&python, "-c", script]));
     call(&handler, message().with_payload(r#"{"total": 7}"#)).await.unwrap();
     let error = call(&handler, message().with_payload(r#"{"total": -7}"#)).await.unwrap_err();
     assert_eq!(error.to_string(), "a negative total in evt-1");

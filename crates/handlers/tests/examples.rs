@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lazaret_core::{HandlerError, Message, Position, Reason, Verdict};
 use lazaret_handlers::{CommandHandler, CommandOptions, HttpHandler, HttpOptions, Mode};
-use support::{call, has, has_python, root};
+use support::{call, has, python, root};
 
 fn order(id: &str, payload: &str) -> Message {
     let mut message = Message::new(id, "orders", Position::new(0, 0)).with_payload(payload.to_owned());
@@ -82,10 +82,9 @@ async fn behaves(handler: &HttpHandler) {
 
 #[tokio::test]
 async fn the_python_handler_does_what_it_says() {
-    if has_python() {
-        let (_example, handler) = Example::start("python", &["python3", "handler.py"]);
-        behaves(&handler).await;
-    }
+    let Some(python) = python() else { return };
+    let (_example, handler) = Example::start("python", &[&python, "handler.py"]);
+    behaves(&handler).await;
 }
 
 #[tokio::test]
@@ -114,11 +113,9 @@ async fn the_java_handler_does_what_it_says() {
 
 #[tokio::test]
 async fn the_python_worker_does_what_it_says() {
-    if !has_python() {
-        return;
-    }
+    let Some(python) = python() else { return };
     let folder = root().join("examples/handlers/python");
-    let options = CommandOptions::new(["python3", "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
+    let options = CommandOptions::new([&python, "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
     let handler = CommandHandler::new(options.with_timeout(Duration::from_secs(60))).unwrap();
     call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
     let table = [

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -253,12 +253,22 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Whether Python is on this machine. Where all must be, as `CI=true` says, it is a failure if it is not.
-pub(crate) fn has_python() -> bool {
-    let found = has("python3", "--version");
+/// Where Python is on this machine: the program itself, because what is on the path may be a slow script that looks for
+/// it. Where all must be there, as `CI=true` says, it is a failure if it is not.
+pub(crate) fn python() -> Option<String> {
+    static PLACE: OnceLock<Option<String>> = OnceLock::new();
+    let place = PLACE.get_or_init(|| {
+        let ask = ["-c", "import sys; print(sys.executable)"];
+        let asked = std::process::Command::new("python3").args(ask).output().ok()?;
+        let place = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
+        (asked.status.success() && !place.is_empty()).then_some(place)
+    });
     let must = std::env::var("CI").is_ok_and(|value| value == "true");
-    assert!(found || !must, "python3 is missing, and CI=true");
-    found
+    assert!(place.is_some() || !must, "python3 is missing, and CI=true");
+    if place.is_none() {
+        println!("not run: python3 is missing");
+    }
+    place.clone()
 }
 
 /// Whether a program is on this machine. If not, it is said what is not run.
