@@ -180,11 +180,11 @@ async fn when_its_time_is_up_the_worker_is_killed() {
     let options = CommandOptions::new(["sh", "-c", script])
         .with_mode(Mode::Lines)
         .with_env("OUT", folder.path().to_str().unwrap())
-        .with_timeout(Duration::from_secs(1))
+        .with_timeout(Duration::from_secs(3))
         .with_grace(Duration::from_millis(100));
     let bench = Bench { handler: CommandHandler::new(options).unwrap(), folder };
     let failure = bench.failed(r#""hang""#).await.failure();
-    assert_eq!((failure.reason, &*failure.message), (Reason::TIMEOUT, "no answer within 1s: stuck"));
+    assert_eq!((failure.reason, &*failure.message), (Reason::TIMEOUT, "no answer within 3s: stuck"));
     assert!(!Path::new(&format!("/proc/{}", bench.pids()[0])).exists(), "not even its remains are there");
     bench.send("{}").await.unwrap();
     assert_eq!(bench.pids().len(), 2);

@@ -246,7 +246,8 @@ async fn a_failure_whose_body_is_late_is_still_that_failure() {
         let _ = stream.read(&mut [0; 16]).await;
     })
     .await;
-    let (failure, _) = failed(&hasty(&url)).await;
+    let options = HttpOptions::new(url).with_timeout(Duration::from_secs(2));
+    let (failure, _) = failed(&HttpHandler::new(options).unwrap()).await;
     assert_eq!((failure.reason, failure.retry_after), (Reason::RATE_LIMITED, Some(Duration::from_secs(7))));
     assert_eq!(failure.message, "slow down (the rest of the answer did not come in time)");
 }

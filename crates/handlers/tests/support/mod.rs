@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 /// How long a test waits for what should happen at once.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn message() -> Message {
     Message::new("evt-1", "orders", Position::new(3, 41)).with_payload("{}")
