@@ -42,6 +42,10 @@ for line in sys.stdin:
         while len(os.listdir(os.environ["OUT"])) < what["rendezvous"]:
             time.sleep(0.005)
     print(json.dumps(answer), flush=True)
+    if "twice" in what:
+        time.sleep(0.1)
+        print(json.dumps(answer), flush=True)
+        open(os.environ["OUT"] + "/twice", "w").close()
     if "leave" in what:
         sys.exit(0)
 "#;
@@ -162,6 +166,17 @@ async fn a_worker_that_talks_unasked_is_not_used_again() {
     let Some(bench) = Bench::new(1) else { return };
     bench.send(r#"{"raw": "{\"id\": \"evt-1\", \"verdict\": \"handled\"}\n{}"}"#).await.unwrap();
     bench.send("{}").await.unwrap();
+    assert_eq!(bench.pids().len(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_twice_is_not_taken_for_that_of_the_next_attempt() {
+    // I1: both attempts are for one message, so the id alone cannot tell the answers apart.
+    let Some(bench) = Bench::new(1) else { return };
+    bench.send(r#"{"twice": 1}"#).await.unwrap();
+    let said = bench.folder.path().join("twice");
+    eventually("it was said twice", || said.exists()).await;
+    assert_eq!(bench.failed(r#"{"answer": {"verdict": "park"}}"#).await.asked_verdict(), Some(Verdict::Park));
     assert_eq!(bench.pids().len(), 2);
 }
 

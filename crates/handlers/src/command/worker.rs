@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::timeout;
@@ -45,9 +46,11 @@ impl Worker {
         Ok(Self { group, stderr, stdin, stdout })
     }
 
-    /// Whether it can be given a message: it lives, and says nothing unasked.
+    /// Whether it can be given a message: it lives, and has said nothing unasked. An answer too many would be taken for
+    /// that of the next attempt, so the pipe itself is looked at, whether the runtime knows of its bytes yet or not.
     pub(super) fn is_fit(&self) -> bool {
-        self.stdout.buffer().is_empty() && !self.group.has_exited()
+        let is_silent = || matches!(rustix::io::read(self.stdout.get_ref(), &mut [0]), Err(Errno::AGAIN));
+        self.stdout.buffer().is_empty() && is_silent() && !self.group.has_exited()
     }
 
     /// Hands over a line and waits for one. Whoever gives up waiting cannot use the worker any more.
