@@ -7,6 +7,7 @@
 //!   the message; the status, or the headers `Lazaret-Verdict` and `Lazaret-Reason`, say how it went.
 //! - [`CommandHandler`] runs a program: once per attempt, with the payload on its standard input and the facts in
 //!   `LAZARET_*` variables, or as [workers](Mode::Lines) that live long and answer one JSON line with another.
+//!   It needs Unix: process groups and signals.
 //!
 //! ```
 //! use std::time::Duration;

@@ -140,6 +140,25 @@ async fn the_facts_are_in_the_environment() {
 }
 
 #[tokio::test]
+async fn secrets_and_facts_of_an_outer_lazaret_are_not_inherited() {
+    const NAME: &str = "secrets_and_facts_of_an_outer_lazaret_are_not_inherited";
+    if std::env::var_os("LAZARET_TOKEN").is_none() {
+        // Runs itself again, inside of such an environment.
+        let mut inside = std::process::Command::new(std::env::current_exe().unwrap());
+        inside.args(["--exact", NAME]).env("LAZARET_TOKEN", "s3cret").env("LAZARET_KEY", "outer");
+        let inside = inside.env("TRACEPARENT", "outer").env("OTHER", "kept").output().unwrap();
+        let said = String::from_utf8_lossy(&inside.stdout);
+        assert!(inside.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let (folder, options) = scratch("env > $OUT/env");
+    call(&run(options), message()).await.unwrap();
+    let env = read(&folder, "env");
+    assert!(env.contains("OTHER=kept") && env.contains("LAZARET_ID=evt-1"), "{env}");
+    assert!(!env.contains("s3cret") && !env.contains("outer"), "{env}");
+}
+
+#[tokio::test]
 async fn nothing_is_inherited_if_that_is_wished() {
     let (folder, options) = scratch("/usr/bin/env > $OUT/env");
     call(&run(options.without_inherited_env().with_env("MINE", "1")), message()).await.unwrap();
