@@ -61,6 +61,7 @@
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
+//! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
 //! - `kafka`: the `kafka` module, a source for Kafka.
 
 pub use lazaret_core::{
@@ -78,6 +79,15 @@ pub use lazaret_engine::{
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
+
+/// Handlers in any language: called over HTTP, or run as commands.
+#[cfg(feature = "handlers")]
+pub mod handlers {
+    pub use lazaret_handlers::{
+        CommandHandler, CommandOptions, Error, HEADER_BYTES_LIMIT, HEADERS_LIMIT, HttpHandler, HttpOptions,
+        HttpVersion, Mode, NAME_BYTES_LIMIT,
+    };
+}
 
 /// The source for Kafka: a member of a consumer group.
 #[cfg(feature = "kafka")]
