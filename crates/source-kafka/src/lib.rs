@@ -25,8 +25,10 @@
 //! - `lookup`: where to begin reading a partition.
 //! - `settled`: what is settled beyond the committed offset, as text.
 //! - `record`: from a record to a message.
+//! - [`headers`]: what is written on records that are passed on.
 //! - `trouble`: which errors pass by themselves, and what to do about the others.
 
+pub mod headers;
 mod lookup;
 mod member;
 mod options;

@@ -65,6 +65,7 @@ impl Reader {
             timestamp,
             correlation: first(&headers, &self.correlation).map(Arc::from),
             undecodable,
+            hop: None,
             key,
             payload,
             headers,
