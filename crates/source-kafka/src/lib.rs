@@ -26,8 +26,10 @@
 //! - `settled`: what is settled beyond the committed offset, as text.
 //! - `record`: from a record to a message.
 //! - [`headers`]: what is written on records that are passed on.
+//! - [`adopt`]: takes over dead letters that other frameworks wrote to a topic.
 //! - `trouble`: which errors pass by themselves, and what to do about the others.
 
+pub mod adopt;
 pub mod headers;
 mod lookup;
 mod member;

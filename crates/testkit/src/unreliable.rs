@@ -1,5 +1,6 @@
 //! A store that fails by a seed: before the effect, after it, late, or altogether.
 
+mod checkpoints;
 mod operations;
 mod triage;
 

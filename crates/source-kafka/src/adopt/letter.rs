@@ -1,0 +1,185 @@
+//! From a record of a dead-letter topic to the letter that the consumer would have written itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::letter::Diagnostics;
+use lazaret_core::{
+    Failure, Letter, LetterState, Message, MessageId, Partition, Phase, Position, QueueName, Reason,
+    SequenceId, Sequencing, Timestamp,
+};
+
+use super::Unknown;
+use super::family::{self, Told};
+use super::values::shown;
+use crate::record::{Parts, Reader};
+
+/// How many failure headers a letter keeps in its context (I7).
+const CONTEXT_LIMIT: usize = 64;
+/// The sequences of letters that stand apart begin with this. No key does: those that begin with `~` are escaped.
+const APART: &str = "~dlt:";
+
+/// A record as it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) place: Partition,
+    pub(super) offset: u64,
+    pub(super) parts: Parts,
+    /// When it was written, as far as the topic tells.
+    pub(super) written_at: Option<Timestamp>,
+}
+
+impl Found {
+    /// Where it stands: topic, partition and offset.
+    pub(super) fn address(&self) -> String {
+        format!("{}/{}", self.place, self.offset)
+    }
+
+    /// How large it is, roughly.
+    pub(super) fn size(&self) -> usize {
+        let Parts { key, payload, headers, .. } = &self.parts;
+        let bytes = |bytes: &Option<bytes::Bytes>| bytes.as_ref().map_or(0, bytes::Bytes::len);
+        bytes(key) + bytes(payload) + headers.byte_size()
+    }
+}
+
+/// What a record turned out to be.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// A letter; whether some of it could not be read.
+    Letter { letter: Box<Letter>, damaged: bool },
+    /// It has no failure headers that are known, and such ones are left out.
+    Unknown,
+    /// It is a dead letter of another group.
+    Foreign,
+}
+
+/// Makes letters.
+#[derive(Clone, Debug)]
+pub(super) struct Clerk {
+    pub(super) queue: QueueName,
+    pub(super) reader: Reader,
+    pub(super) sequencing: Sequencing,
+    pub(super) apart: bool,
+    pub(super) group: Option<String>,
+    pub(super) unknown: Unknown,
+    pub(super) owner: Option<Arc<str>>,
+    pub(super) ttl: Option<Duration>,
+}
+
+impl Clerk {
+    /// The letter of a record.
+    pub(super) fn make(&self, found: Found, now: Timestamp) -> Made {
+        let address = found.address();
+        let told = match family::read(&found.parts.headers, found.written_at) {
+            Some(told) => Some(told),
+            None if self.unknown == Unknown::LeaveOut => return Made::Unknown,
+            None => None,
+        };
+        let group = told.as_ref().and_then(|told| told.group.as_deref());
+        if let (Some(wanted), Some(group)) = (self.group.as_deref(), group)
+            && wanted != group
+        {
+            return Made::Foreign;
+        }
+        let warnings = told.as_ref().map(|told| told.warnings.clone()).unwrap_or_default();
+        let mut letter = match told {
+            Some(told) => self.known(found, told, now),
+            None => self.unknown(found, now),
+        };
+        letter.diagnostics.insert("adopted-from".to_owned(), address);
+        let damaged = !warnings.is_empty();
+        if damaged {
+            letter.diagnostics.insert("adopted-warnings".to_owned(), warnings.join("; "));
+        }
+        Made::Letter { letter: Box::new(letter), damaged }
+    }
+
+    fn known(&self, found: Found, told: Told, now: Timestamp) -> Letter {
+        let Found { place, offset, parts, written_at } = found;
+        let (stream, position) = match &told.origin {
+            Some(origin) => (origin.topic.as_str().into(), Position::new(origin.partition, origin.offset)),
+            // Not known whole: then it came from here.
+            None => (place.stream.clone(), Position::new(place.index, offset)),
+        };
+        let parts = Parts { headers: told.headers, ..parts };
+        let id = told.id.or_else(|| self.reader.id(&parts.headers));
+        let id = id.unwrap_or_else(|| {
+            MessageId::new(format!("{stream}/{}/{}", position.partition, position.offset))
+        });
+        let message = self.reader.message(parts, id, stream, position, told.timestamp);
+        let mut letter = self.letter(message, now);
+        letter.cause = Some(told.failure.unwrap_or_else(|| untold("the headers do not say why it failed")));
+        // It was tried at least once.
+        letter.attempts = told.attempts.unwrap_or(1).max(1);
+        letter.crash_attempts = told.crashes;
+        (letter.first_failed_at, letter.last_failed_at) = (told.first_failed_at, told.last_failed_at);
+        letter.context = context(&told.taken);
+        note(&mut letter.diagnostics, told.family.as_str(), told.group.as_deref(), written_at);
+        letter
+    }
+
+    /// A record that says nothing of a failure is taken as it stands: it came from here.
+    fn unknown(&self, found: Found, now: Timestamp) -> Letter {
+        let Found { place, offset, parts, written_at } = found;
+        let position = Position::new(place.index, offset);
+        let id = self.reader.id(&parts.headers);
+        let id = id.unwrap_or_else(|| MessageId::new(format!("{place}/{offset}")));
+        let undecodable = parts.undecodable.clone();
+        let message = self.reader.message(parts, id, place.stream, position, written_at);
+        let mut letter = self.letter(message, now);
+        let mut cause = untold("the record has no failure headers that are known");
+        if let Some(why) = undecodable {
+            cause = Failure::new(Reason::INVALID_SCHEMA, "unknown", why.as_ref()).in_phase(Phase::Decode);
+        }
+        letter.cause = Some(cause);
+        letter.attempts = 1;
+        note(&mut letter.diagnostics, "unknown", None, written_at);
+        letter
+    }
+
+    fn letter(&self, message: Message, now: Timestamp) -> Letter {
+        let sequence = self.sequence(&message);
+        let mut letter = Letter::new(self.queue.clone(), sequence, Arc::new(message), now);
+        letter.state = LetterState::Dead;
+        letter.owner.clone_from(&self.owner);
+        letter.expires_at = self.ttl.and_then(|ttl| now.checked_add(ttl).ok());
+        letter
+    }
+
+    /// The sequence in which the consumer would have put the message. Its rule may panic (I10).
+    fn sequence(&self, message: &Message) -> SequenceId {
+        let sequence = catch_unwind(AssertUnwindSafe(|| self.sequencing.id(message)));
+        let sequence = sequence.unwrap_or_else(|_| SequenceId::by_key(message));
+        if self.apart { SequenceId::new(format!("{APART}{sequence}")) } else { sequence }
+    }
+}
+
+fn untold(message: &str) -> Failure {
+    Failure::new(Reason::HANDLER_ERROR, "unknown", message)
+}
+
+fn note(diagnostics: &mut Diagnostics, family: &str, group: Option<&str>, written_at: Option<Timestamp>) {
+    diagnostics.insert("adopted-family".to_owned(), family.to_owned());
+    if let Some(group) = group {
+        diagnostics.insert("adopted-group".to_owned(), group.to_owned());
+    }
+    if let Some(time) = written_at {
+        diagnostics.insert("adopted-written-at".to_owned(), time.to_string());
+    }
+}
+
+/// The failure headers, for people to read. Stack traces are in the cause.
+fn context(taken: &lazaret_core::Headers) -> Diagnostics {
+    let mut context = Diagnostics::new();
+    let shown_headers = taken.iter_nullable().filter(|(name, _)| !name.ends_with("stacktrace"));
+    for (name, value) in shown_headers.take(CONTEXT_LIMIT) {
+        let again = (2..).map(|n| format!("{name}#{n}"));
+        let free = std::iter::once(name.to_owned()).chain(again).find(|name| !context.contains_key(name));
+        if let Some(free) = free {
+            context.insert(free, shown(value));
+        }
+    }
+    context
+}
