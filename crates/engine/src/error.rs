@@ -23,9 +23,7 @@ pub enum BuildError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// Retry topics need a broker.
-    #[error(
-        "strategy topics needs a relay to the broker that holds retry topics; give one, or use ordered, unordered or in-place"
-    )]
+    #[error("strategy topics needs a source that can hold retry topics; use ordered, unordered or in-place")]
     TopicsWithoutBroker,
     /// There is nothing to call.
     #[error("a consumer needs at least one handler")]
