@@ -89,7 +89,8 @@ fn size(message: &Message) -> usize {
 impl Intake {
     /// Lets a tracked message wait until it is due.
     pub(super) fn let_wait(&mut self, ticket: Ticket, message: Message) {
-        let due = message.hop.as_ref().map_or(Timestamp::MIN, |hop| hop.due_at);
+        // A copy does not run, so it waits for nothing.
+        let due = message.hop.as_ref().filter(|hop| !hop.twin).map_or(Timestamp::MIN, |hop| hop.due_at);
         let deliveries = self.targets(&message).len();
         let share = &mut self.slots[ticket.slot as usize].room;
         share.messages += 1;
