@@ -29,6 +29,7 @@
 //! - [`adopt`]: takes over dead letters that other frameworks wrote to a topic.
 //! - `returning`: from a record of a retry topic to the message that it was.
 //! - `chain`, `relay`: retry topics and dead-letter topics, for the strategy `topics`.
+//! - `mirror`: writes dead letters to a topic, too.
 //! - `trouble`: which errors pass by themselves, and what to do about the others.
 
 pub mod adopt;
@@ -36,6 +37,7 @@ mod chain;
 pub mod headers;
 mod lookup;
 mod member;
+mod mirror;
 mod options;
 mod record;
 mod relay;
@@ -46,6 +48,7 @@ mod source;
 mod trouble;
 
 pub use chain::RetryTopics;
+pub use mirror::{Mirror, MirrorState};
 pub use options::{DEFAULT_BATCH, KafkaOptions};
 pub use relay::KafkaRelay;
 pub use source::{KafkaSource, KafkaState};

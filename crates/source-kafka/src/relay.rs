@@ -22,10 +22,12 @@ use crate::chain::{Chain, RetryTopics};
 use crate::headers::{self, HeaderStyle};
 use crate::options::KafkaOptions;
 
+pub(crate) use startup::count;
+
 /// How long to wait for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(1);
 /// Records of any size are sent; it is the broker that refuses them.
-const ANY_SIZE: &str = "1000000000";
+pub(crate) const ANY_SIZE: &str = "1000000000";
 
 /// The way to the retry topics and dead-letter topics of one consumer. Clones are the same relay.
 ///
@@ -139,7 +141,7 @@ impl KafkaRelay {
                 Ok(())
             }
             Err((error, _)) => {
-                let judged = judge(&error, topic);
+                let judged = judge_sending(&error, topic);
                 self.recover(&error, topic).await;
                 Err(judged.with_source(error))
             }
@@ -170,7 +172,7 @@ impl KafkaRelay {
                 Err(error) => tracing::warn!(%error, "no new producer"),
             },
             Some(Code::UnknownPartition) => {
-                if let Ok(count) = startup::count(&self.inner.asking, topic).await {
+                if let Ok(count) = count(&self.inner.asking, topic).await {
                     let mut partitions =
                         self.inner.partitions.write().unwrap_or_else(PoisonError::into_inner);
                     partitions.insert(topic.to_owned(), count);
@@ -190,7 +192,7 @@ impl KafkaRelay {
 }
 
 /// The headers of the record that holds this message.
-fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> OwnedHeaders {
+pub(crate) fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> OwnedHeaders {
     let headers = headers::write(handover.letter, group, handover.same_failure, style);
     let owned = OwnedHeaders::new_with_capacity(headers.len());
     headers.iter_nullable().fold(owned, |owned, (key, value)| {
@@ -199,7 +201,7 @@ fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> Owned
 }
 
 /// What an error means for the message.
-fn judge(error: &KafkaError, topic: &str) -> RelayError {
+pub(crate) fn judge_sending(error: &KafkaError, topic: &str) -> RelayError {
     let Some(code) = error.rdkafka_error_code() else {
         return RelayError::maybe_done(RelayTrouble::Temporary, format!("{topic}: {error}"));
     };

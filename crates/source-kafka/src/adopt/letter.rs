@@ -15,6 +15,8 @@ use super::family::{self, Told};
 use super::values::shown;
 use crate::record::{Parts, Reader};
 
+/// Under this name the diagnostics of a letter say where it was found.
+pub(crate) const ADOPTED_FROM: &str = "adopted-from";
 /// How many failure headers a letter keeps in its context (I7).
 const CONTEXT_LIMIT: usize = 64;
 /// The sequences of letters that stand apart begin with this. No key does: those that begin with `~` are escaped.
@@ -88,7 +90,7 @@ impl Clerk {
             Some(told) => self.known(found, told, now),
             None => self.unknown(found, now),
         };
-        letter.diagnostics.insert("adopted-from".to_owned(), address);
+        letter.diagnostics.insert(ADOPTED_FROM.to_owned(), address);
         let damaged = !warnings.is_empty();
         if damaged {
             letter.diagnostics.insert("adopted-warnings".to_owned(), warnings.join("; "));

@@ -62,6 +62,8 @@ use lazaret_core::{QueueName, Sequencing};
 
 use crate::options::KafkaOptions;
 
+pub(crate) use letter::ADOPTED_FROM;
+
 pub use error::{AdoptError, AdoptTrouble};
 pub use family::Family;
 pub use progress::{Report, Tally};

@@ -105,7 +105,7 @@ fn fewer(wanted: &[Wanted<'_>], partitions: &HashMap<String, i32>) -> Vec<String
 }
 
 /// How many partitions a topic has.
-pub(super) async fn count(config: &ClientConfig, topic: &str) -> Result<i32, KafkaError> {
+pub(crate) async fn count(config: &ClientConfig, topic: &str) -> Result<i32, KafkaError> {
     let (config, topic) = (config.clone(), topic.to_owned());
     let ask = move || {
         // A consumer's question makes no topic; a producer's might.

@@ -173,6 +173,7 @@ impl Queue<'_> {
         letter.enqueued_at = time(self.now);
         letter.last_touched_at = letter.enqueued_at;
         self.count(None, Some((gid, letter.state)))?;
+        self.list_end(letter.id, None, letter.state, letter.attempts)?;
         insert_letter(self.connection, self.facts.qid, sid, gid, letter)
     }
 
