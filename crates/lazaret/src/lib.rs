@@ -61,7 +61,7 @@
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
-//! - `kafka`: the `kafka` module, a source for Kafka, and retry topics.
+//! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
@@ -116,7 +116,9 @@ pub use tokio_util::sync::CancellationToken;
 /// ```
 #[cfg(feature = "kafka")]
 pub mod kafka {
-    pub use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics, headers};
+    pub use lazaret_source_kafka::{
+        KafkaOptions, KafkaRelay, KafkaSource, KafkaState, Mirror, MirrorState, RetryTopics, adopt, headers,
+    };
 }
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
