@@ -185,3 +185,106 @@ fn context(taken: &lazaret_core::Headers) -> Diagnostics {
     }
     context
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lazaret_core::Headers;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::options::KafkaOptions;
+
+    fn clerk() -> Clerk {
+        Clerk {
+            queue: QueueName::of("billing", "billing"),
+            reader: Reader::new(&KafkaOptions::new("b", "g", ["t"])),
+            sequencing: Sequencing::default(),
+            apart: false,
+            group: None,
+            unknown: Unknown::LeaveOut,
+            owner: None,
+            ttl: None,
+        }
+    }
+
+    fn found(headers: &[(&'static str, &'static [u8])]) -> Found {
+        let headers: Headers =
+            headers.iter().map(|(name, value)| (*name, Bytes::from_static(value))).collect();
+        let parts = Parts { key: Some("k".into()), payload: None, headers, undecodable: None };
+        Found { place: Partition::new("dlt", 2), offset: 7, parts, written_at: None }
+    }
+
+    const TOLD: [(&str, &[u8]); 5] = [
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", &[0, 0, 0, 1]),
+        ("kafka_dlt-original-offset", &[0, 0, 0, 0, 0, 0, 0, 9]),
+        ("kafka_dlt-original-topic", b"orders-dlt"),
+        ("kafka_dlt-original-consumer-group", b"billing"),
+    ];
+
+    fn made(clerk: &Clerk) -> Letter {
+        match clerk.make(found(&TOLD), Timestamp::UNIX_EPOCH) {
+            Made::Letter { letter, damaged: false } => *letter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_letter_says_where_it_was_found_and_what_the_headers_said() {
+        let letter = made(&clerk());
+        assert_eq!((letter.message.id.as_str(), letter.sequence.as_str()), ("orders/1/9", "k"));
+        assert_eq!(letter.diagnostics[ADOPTED_FROM], "dlt/2/7");
+        assert_eq!(letter.context["kafka_dlt-original-offset"], "9");
+        assert_eq!(letter.context["kafka_dlt-original-topic"], "orders");
+        assert_eq!(letter.context["kafka_dlt-original-topic#2"], "orders-dlt");
+        assert!(letter.cause.is_some() && letter.message.headers.is_empty());
+    }
+
+    #[test]
+    fn a_rule_that_panics_gives_way_to_the_key() {
+        // I10
+        let rule = Sequencing::Custom(Arc::new(|_: &Message| panic!("no such order")));
+        assert_eq!(made(&Clerk { sequencing: rule, ..clerk() }).sequence.as_str(), "k");
+        assert_eq!(made(&Clerk { apart: true, ..clerk() }).sequence.as_str(), "~dlt:k");
+    }
+
+    #[test]
+    fn another_group_is_foreign_and_none_is_not() {
+        let only = |group: &str| Clerk { group: Some(group.to_owned()), ..clerk() };
+        assert!(matches!(only("shipping").make(found(&TOLD), Timestamp::UNIX_EPOCH), Made::Foreign));
+        assert!(matches!(only("billing").make(found(&TOLD), Timestamp::UNIX_EPOCH), Made::Letter { .. }));
+        assert!(matches!(
+            only("shipping").make(found(&TOLD[..3]), Timestamp::UNIX_EPOCH),
+            Made::Letter { .. }
+        ));
+    }
+
+    #[test]
+    fn headers_that_cannot_be_read_at_all_are_a_failure_to_decode() {
+        let mut damaged = found(&[]);
+        damaged.parts.undecodable = Some("the name of a header is not UTF-8".into());
+        assert!(matches!(clerk().make(damaged.clone(), Timestamp::UNIX_EPOCH), Made::Unknown));
+        let taking = Clerk { unknown: Unknown::Take, ..clerk() };
+        let Made::Letter { letter, .. } = taking.make(damaged, Timestamp::UNIX_EPOCH) else {
+            panic!("it is taken")
+        };
+        assert_eq!(letter.cause.unwrap().phase, Phase::Decode);
+        assert!(letter.message.undecodable.is_some(), "no handler sees it");
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_becomes_something(
+            drawn in proptest::collection::vec(("[a-z_.-]{1,12}|kafka_dlt-original-(topic|partition|offset)|x-original-topic",
+                proptest::collection::vec(any::<u8>(), 0..12)), 0..12),
+            ttl in any::<Option<Duration>>(),
+        ) {
+            // I10
+            let headers: Headers = drawn.into_iter().map(|(name, value)| (name, Bytes::from(value))).collect();
+            let parts = Parts { key: None, payload: None, headers, undecodable: None };
+            let record = Found { place: Partition::new("dlt", 0), offset: 1, parts, written_at: None };
+            Clerk { unknown: Unknown::Take, ttl, ..clerk() }.make(record, Timestamp::now());
+        }
+    }
+}

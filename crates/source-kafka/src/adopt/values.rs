@@ -76,10 +76,13 @@ pub(super) fn decimal(value: &[u8]) -> Option<i64> {
 }
 
 /// A number as Java's `ByteBuffer` writes it, 4 or 8 bytes with the largest first; or in decimal digits, as others write
-/// it. No partition, offset or time is so large that its bytes look like digits.
+/// it. No partition, offset or time is so large that its bytes look like text.
 pub(super) fn number(value: &[u8]) -> Option<i64> {
     if let Some(number) = decimal(value) {
         return Some(number);
+    }
+    if value.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+        return None;
     }
     match *value {
         [a, b, c, d] => Some(i64::from(i32::from_be_bytes([a, b, c, d]))),
@@ -157,7 +160,9 @@ mod tests {
             (number(b"1234"), number(b"12345678"), number(b"7")),
             (Some(1234), Some(12_345_678), Some(7))
         );
-        for wrong in [&b""[..], b"\x01", b"\x01\x02\x03", b"-7", b"7 ", b"99999999999999999999"] {
+        for wrong in
+            [&b""[..], b"\x01", b"\x01\x02\x03", b"-7", b"7 ", b"none", b"no value", b"99999999999999999999"]
+        {
             assert_eq!(number(wrong), None, "{wrong:?}");
         }
         assert_eq!((partition(b"-1"), partition(&(-1_i32).to_be_bytes())), (None, None));
