@@ -13,6 +13,7 @@ use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::adopt::{AdoptError, AdoptTrouble, Adoption, Report};
 use lazaret_testkit::{Profile, Unreliable};
 use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use support::dead_letters::*;
 use support::{LONG, Topic, broker, client, unique};
@@ -207,6 +208,32 @@ async fn a_bounded_adoption_ends_where_the_topic_ended_and_a_following_one_goes_
     let report = task.await.unwrap().unwrap();
     assert_eq!((report.run.adopted, report.total.adopted), (5, 15));
     assert_eq!(sequence(&*store, "late").await, [100, 101, 102, 103, 104]);
+}
+
+#[tokio::test]
+async fn a_following_adoption_waits_for_brokers_that_are_away() {
+    // I1
+    let cluster = MockCluster::new(1).unwrap();
+    let name = unique("m-");
+    cluster.create_topic(&name, 1, 1).unwrap();
+    let dlt = Topic::existing(cluster.bootstrap_servers(), &name);
+    fill(&dlt, 1, 5, 1);
+    let store = Arc::new(MemoryStore::default());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let (seen, mut watched) = watch::channel(0_u64);
+    let following = adoption(&dlt).on_progress(move |report| {
+        seen.send_replace(report.run.adopted);
+    });
+    let kept = store.clone();
+    let task = tokio::spawn(async move { following.follow(&*kept, async { drop(stopped.await) }).await });
+    tokio::time::timeout(LONG, watched.wait_for(|adopted| *adopted == 5)).await.unwrap().unwrap();
+    cluster.broker_down(1).unwrap();
+    cluster.broker_up(1).unwrap();
+    spring_record(&dlt, 0, "k0", 5).await;
+    tokio::time::timeout(LONG, watched.wait_for(|adopted| *adopted == 6)).await.unwrap().unwrap();
+    stop.send(()).unwrap();
+    assert_eq!(task.await.unwrap().unwrap().run.adopted, 6);
+    assert_whole(&*store, 6, 1).await;
 }
 
 #[tokio::test]
