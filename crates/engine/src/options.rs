@@ -240,6 +240,9 @@ impl Options {
         if self.retry.strategy == Strategy::Topics && self.relay.is_none() {
             return Err(BuildError::TopicsWithoutBroker);
         }
+        if self.relay().is_some() && self.dead_letter.is_none() {
+            return Err(BuildError::TopicsWithoutLetters);
+        }
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 //!
 //! The broker is partition 1 of the log, and a relay that fails when it is told to.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};
@@ -204,10 +206,12 @@ fn failing_for(name: &'static str, times: usize) -> impl Fn(&Try) -> Reply + Sen
     }
 }
 
-#[test]
-fn topics_need_a_broker() {
+#[tokio::test(start_paused = true)]
+async fn topics_need_a_broker_and_a_place_for_what_it_does_not_take() {
     let options = Options { retry: retry(Strategy::Topics), ..options() };
     assert!(matches!(options.validate(), Err(BuildError::TopicsWithoutBroker)));
+    let options = Options { dead_letter: None, ..Place::new().options() };
+    assert!(matches!(options.validate(), Err(BuildError::TopicsWithoutLetters)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -306,3 +306,27 @@ async fn springs_headers_stand_beside_ours_when_asked_for() {
     assert_eq!(get("x-failure-reason").unwrap(), b"DOMAIN_INVALID");
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_at_the_end_of_a_topic_misses_nothing_in_its_retry_topics() {
+    // I1: the one who passed it on died before it ever read there.
+    let Some(broker) = broker() else { return };
+    let chained = Chained::new(broker, 1).await;
+    let script = |call: &Call| match call.attempt {
+        1 => Err(HandlerError::msg("no").reason(Reason::TIMEOUT)),
+        _ => Ok(()),
+    };
+    let policy = retry(millis(2000));
+    let retries = chained.retry_topic(millis(2000));
+    let first = chained.start_at_end(policy.clone(), script).await;
+    chained.topic.until_committed(0, |offset, _| offset == 0);
+    chained.topic.push(0, "a").await;
+    chained.read(&retries, 1).await;
+    chained.until_everything_read_is_committed().await;
+    first.crash().await;
+    chained.forget_positions().await;
+    let second = chained.start_at_end(policy, script).await;
+    chained.until("it is handled", |calls| calls.iter().any(|call| call.attempt == 2)).await;
+    second.stop().await;
+    chained.assert_all_committed();
+}

@@ -12,6 +12,8 @@ use lazaret_engine::{Consumer, Event, Options, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::headers::PassedOn;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics, headers};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord};
@@ -188,6 +190,16 @@ impl Chained {
         self.start_with(self.topic.options(), policy, script, false).await
     }
 
+    /// Starts a consumer that begins at the end of topics that it does not know.
+    pub(crate) async fn start_at_end(
+        &self,
+        policy: RetryPolicy,
+        script: impl Fn(&Call) -> Result<(), HandlerError> + Send + Sync + 'static,
+    ) -> Running {
+        let kafka = self.topic.options().with_property("auto.offset.reset", "latest");
+        self.start_with(kafka, policy, script, false).await
+    }
+
     /// Runs a consumer until nothing is left to do.
     pub(crate) async fn run_to_end(
         &self,
@@ -340,6 +352,20 @@ impl Chained {
             }
             assert!(Instant::now() < until, "{progress:?}");
             tokio::time::sleep(millis(20)).await;
+        }
+    }
+
+    /// Makes the broker forget the group, which has no members, as soon as it sees that.
+    pub(crate) async fn forget_positions(&self) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.topic.brokers).create().unwrap();
+        let until = Instant::now() + LONG;
+        loop {
+            let deleted = admin.delete_groups(&[&self.topic.group], &AdminOptions::new()).await.unwrap();
+            match &deleted[0] {
+                Ok(_) => return,
+                Err((_, code)) => assert!(Instant::now() < until, "{code}"),
+            }
+            tokio::time::sleep(millis(50)).await;
         }
     }
 
