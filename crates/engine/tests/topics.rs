@@ -261,7 +261,7 @@ async fn errors_that_alternate_end_after_the_last_attempt_too() {
     let options =
         Options { retry: RetryPolicy { max_attempts: 5, ..retry(Strategy::Topics) }, ..place.options() };
     let script = |this: &Try| {
-        let text = if this.before % 2 == 0 { "A" } else { "B" };
+        let text = if this.before.is_multiple_of(2) { "A" } else { "B" };
         Reply::Fail(lazaret_core::HandlerError::foreign(text, text).verdict(Verdict::Retry))
     };
     place.run(options, script).await;
