@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::Partition;
 use lazaret_core::relay::{Handover, Relay, RelayError, RelayTrouble};
 use lazaret_core::source::SourceError;
+use lazaret_core::{Headers, Letter, Message, Partition};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -31,6 +31,8 @@ use crate::options::KafkaOptions;
 const ROOM: Duration = Duration::from_secs(1);
 /// How long a transaction may take: when its producer died, nobody reads on before that.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest key that is written on a record which only says where the message is.
+const CLAIM_KEY: usize = 1024;
 /// Records of any size are sent; it is the broker that refuses them.
 const ANY_SIZE: &str = "1000000000";
 
@@ -324,6 +326,20 @@ impl Relay for KafkaRelay {
     async fn dead(&self, handover: Handover<'_>) -> Result<(), RelayError> {
         let topic = self.links(&handover)?.dead.clone();
         self.write(&topic, &handover).await
+    }
+
+    async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
+        let topic = self.links(&handover)?.dead.clone();
+        let Letter { id, queue, message, .. } = handover.letter;
+        // Text, and not null: somebody who does not read headers must not take it for a tombstone.
+        let payload =
+            format!("too large for this topic: letter {id} of {queue} in Lazaret's store holds the message");
+        let key = message.key.clone().filter(|key| key.len() <= CLAIM_KEY);
+        let small =
+            Message { key, payload: Some(payload.into()), headers: Headers::new(), ..(**message).clone() };
+        let letter = Letter { message: Arc::new(small), ..handover.letter.clone() };
+        let style = HeaderStyle { least: true, claim: true, ..self.inner.style };
+        self.send(&topic, &Handover { letter: &letter, ..handover }, style).await
     }
 
     fn is_expecting(&self) -> bool {

@@ -270,11 +270,16 @@ async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_t
     let running =
         chained.with_store(store.clone()).with_spring_headers().start(retry(millis(100)), script).await;
     chained.until("both failed", |calls| calls.len() == 2).await;
-    let dead = chained.read(&chained.dead_topic(), 1).await;
+    let dead = chained.read(&chained.dead_topic(), 2).await;
+    let (claims, dead): (Vec<_>, Vec<_>) =
+        dead.into_iter().partition(|record| chained::passed_on(record).claim.is_some());
     assert_eq!(dead[0].payload().unwrap(), payloads[0].as_bytes(), "the bytes are whole");
     let names: Vec<String> = dead[0].headers().unwrap().iter().map(|header| header.key.to_owned()).collect();
     assert!(!names.iter().any(|name| name == "x-exception-message-safe" || name.starts_with("kafka_dlt")));
-    chained::passed_on(&dead[0]);
+    let claim = chained::passed_on(&claims[0]);
+    let letter = store.get(&QueueName::of("mail", "mail"), claim.claim.unwrap()).await.unwrap().unwrap();
+    assert_eq!(letter.message.payload.as_deref(), Some(payloads[1].as_bytes()), "the letter is whole");
+    assert!(claims[0].payload().is_some(), "a claim is no tombstone");
     chained.until_everything_read_is_committed().await;
     let counts = store.counts(&QueueName::of("mail", "mail")).await.unwrap();
     assert_eq!(counts.of(LetterState::Dead), 1, "the other one is in the store, whole");

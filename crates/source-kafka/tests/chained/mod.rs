@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,17 @@ pub(crate) struct Chained {
     transactional_id: Option<String>,
     /// Where in a transaction to die.
     die_at: Option<String>,
+}
+
+/// The name of an event: what stands before the first sign that is no letter.
+struct Name(String);
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let end = more.find(|c: char| !c.is_ascii_alphanumeric());
+        self.0.push_str(&more[..end.unwrap_or(more.len())]);
+        if end.is_some() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// A consumer at work.
@@ -245,9 +257,10 @@ impl Chained {
         };
         let told = self.told.clone();
         let observer = move |event: &Event<'_>| {
-            let text = format!("{event:?}");
-            let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
-            told.send_modify(|told| told.push(name));
+            let mut name = Name(String::new());
+            // It ends with an error where the name ends.
+            let _ = write!(name, "{event:?}");
+            told.send_modify(|told| told.push(name.0));
         };
         let builder = Consumer::builder(NAME).source(source).store(self.store.clone());
         let consumer = builder.handler(handler).options(options).observer(observer).build().unwrap();
