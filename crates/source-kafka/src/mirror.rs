@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::headers::HeaderStyle;
 use crate::options::KafkaOptions;
-use crate::relay::{ANY_SIZE, count, headers_of, judge_sending};
+use crate::relay::{ANY_SIZE, asker, count, headers_of, judge};
 use crate::source::refused;
 
 /// How many letters are written at once, so many at most are written again after a death (I7).
@@ -302,7 +302,7 @@ struct Writer {
 impl Writer {
     async fn open(options: &KafkaOptions, topic: &str) -> Result<Self, SourceError> {
         let asking = options.asking_client()?;
-        let partitions = count(&asking, topic).await.map_err(|error| missing(error, topic))?;
+        let partitions = count(&asker(&asking)?, topic).await.map_err(|error| missing(error, topic))?;
         let mut config = asking;
         config
             .set("message.timeout.ms", DELIVERY.as_millis().to_string())
@@ -333,7 +333,7 @@ impl Writer {
             FutureRecord::to(&self.topic).partition(partition).headers(headers);
         record.key = message.key.as_deref();
         record.payload = message.payload.as_deref();
-        self.producer.send_result(record).map_err(|(error, _)| judge_sending(&error, &self.topic))
+        self.producer.send_result(record).map_err(|(error, _)| judge(&error, &self.topic))
     }
 
     /// Waits until the brokers have a record. One that is too large is written again with the least headers.
@@ -354,7 +354,7 @@ impl Writer {
             Ok(_) => Ok(()),
             Err((error, _)) => {
                 let error = self.recover().unwrap_or(error);
-                Err(judge_sending(&error, &self.topic).with_source(error))
+                Err(judge(&error, &self.topic).with_source(error))
             }
         }
     }

@@ -103,6 +103,8 @@ pub(super) struct Told {
     pub(super) crashes: u32,
     pub(super) first_failed_at: Option<Timestamp>,
     pub(super) last_failed_at: Option<Timestamp>,
+    /// The record only says that the message is a letter in a store: it was too large for the topic.
+    pub(super) claim: bool,
     /// The headers that the message had at first.
     pub(super) headers: Headers,
     /// The failure headers.
@@ -149,6 +151,7 @@ pub(super) fn read(all: &Headers, written_at: Option<Timestamp>) -> Option<Told>
         crashes: 0,
         first_failed_at: last.first_failed_at,
         last_failed_at: last.last_failed_at,
+        claim: false,
         headers: pick(all, |name| !is_own(name)),
         taken: pick(all, is_own),
         warnings,
@@ -212,6 +215,7 @@ fn from_lazaret(all: &Headers, passed: PassedOn) -> Told {
         crashes: passed.crashes,
         first_failed_at: passed.first_failed_at,
         last_failed_at: passed.last_failed_at,
+        claim: passed.claim.is_some(),
         taken: between(all, &passed.headers),
         headers: passed.headers,
         warnings,

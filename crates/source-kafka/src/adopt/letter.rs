@@ -51,7 +51,7 @@ impl Found {
 pub(super) enum Made {
     /// A letter; whether some of it could not be read.
     Letter { letter: Box<Letter>, damaged: bool },
-    /// It has no failure headers that are known, and such ones are left out.
+    /// It has no failure headers that are known, and such ones are left out; or it does not hold the message at all.
     Unknown,
     /// It is a dead letter of another group.
     Foreign,
@@ -75,6 +75,8 @@ impl Clerk {
     pub(super) fn make(&self, found: Found, now: Timestamp) -> Made {
         let address = found.address();
         let told = match family::read(&found.parts.headers, found.written_at) {
+            // Without its message it would be a tombstone, which somebody might replay.
+            Some(told) if told.claim => return Made::Unknown,
             Some(told) => Some(told),
             None if self.unknown == Unknown::LeaveOut => return Made::Unknown,
             None => None,
@@ -193,6 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::headers::{self, HeaderStyle};
     use crate::options::KafkaOptions;
 
     fn clerk() -> Clerk {
@@ -239,6 +242,20 @@ mod tests {
         assert_eq!(letter.context["kafka_dlt-original-topic"], "orders");
         assert_eq!(letter.context["kafka_dlt-original-topic#2"], "orders-dlt");
         assert!(letter.cause.is_some() && letter.message.headers.is_empty());
+    }
+
+    #[test]
+    fn a_claim_check_is_no_tombstone() {
+        // I5: the message is a letter in some store. Nobody may take it for one without a payload.
+        let mut letter = made(&clerk());
+        letter.message = Arc::new(Message { payload: Some("large".into()), ..(*letter.message).clone() });
+        let style = HeaderStyle { least: true, claim: true, ..HeaderStyle::default() };
+        let mut claim = found(&[]);
+        claim.parts.headers = headers::write(&letter, "billing", 1, style);
+        let taking = Clerk { unknown: Unknown::Take, ..clerk() };
+        assert!(matches!(taking.make(claim.clone(), Timestamp::UNIX_EPOCH), Made::Unknown));
+        claim.parts.headers = headers::write(&letter, "billing", 1, HeaderStyle::default());
+        assert!(matches!(taking.make(claim, Timestamp::UNIX_EPOCH), Made::Letter { .. }));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use lazaret_engine::{Consumer, Event, Options, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::headers::PassedOn;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics, headers};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord};
@@ -58,6 +61,8 @@ pub(crate) struct Chained {
     pub(crate) topic: Arc<Topic>,
     calls: watch::Sender<Vec<Call>>,
     pub(crate) told: watch::Sender<Vec<String>>,
+    /// Whether messages that begin with `wait` may go on.
+    pub(crate) open: watch::Sender<bool>,
     producer: Arc<BaseProducer>,
     store: Arc<MemoryStore>,
     window: usize,
@@ -66,6 +71,19 @@ pub(crate) struct Chained {
     draining: Vec<Duration>,
     spring: bool,
     transactional_id: Option<String>,
+    /// Where in a transaction to die.
+    die_at: Option<String>,
+}
+
+/// The name of an event: what stands before the first sign that is no letter.
+struct Name(String);
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let end = more.find(|c: char| !c.is_ascii_alphanumeric());
+        self.0.push_str(&more[..end.unwrap_or(more.len())]);
+        if end.is_some() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// A consumer at work.
@@ -98,6 +116,7 @@ impl Chained {
             topic: Arc::new(topic),
             calls: watch::Sender::default(),
             told: watch::Sender::default(),
+            open: watch::Sender::new(false),
             store: Arc::new(MemoryStore::default()),
             window: 8192,
             commit_interval: millis(50),
@@ -105,6 +124,7 @@ impl Chained {
             draining: Vec::new(),
             spring: false,
             transactional_id: None,
+            die_at: None,
         }
     }
 
@@ -132,6 +152,11 @@ impl Chained {
         Self { transactional_id: Some(id.to_owned()), ..self.clone() }
     }
 
+    /// The process dies when a transaction has come to this point.
+    pub(crate) fn dying_at(&self, point: &str) -> Self {
+        Self { die_at: Some(point.to_owned()), ..self.clone() }
+    }
+
     pub(crate) fn changed(&self, change: fn(RetryTopics) -> RetryTopics) -> Self {
         Self { change, ..self.clone() }
     }
@@ -140,6 +165,13 @@ impl Chained {
         let mut topics = (self.change)(RetryTopics::for_policy(NAME, policy)).draining(self.draining.clone());
         if self.spring {
             topics = topics.with_spring_headers();
+        }
+        if let Some(die_at) = self.die_at.clone() {
+            topics = topics.with_transaction_hook(move |point| {
+                if point == die_at {
+                    std::process::abort();
+                }
+            });
         }
         match &self.transactional_id {
             Some(id) => topics.in_transactions(id),
@@ -170,6 +202,16 @@ impl Chained {
         self.start_with(self.topic.options(), policy, script, false).await
     }
 
+    /// Starts a consumer that begins at the end of topics that it does not know.
+    pub(crate) async fn start_at_end(
+        &self,
+        policy: RetryPolicy,
+        script: impl Fn(&Call) -> Result<(), HandlerError> + Send + Sync + 'static,
+    ) -> Running {
+        let kafka = self.topic.options().with_property("auto.offset.reset", "latest");
+        self.start_with(kafka, policy, script, false).await
+    }
+
     /// Runs a consumer until nothing is left to do.
     pub(crate) async fn run_to_end(
         &self,
@@ -189,11 +231,14 @@ impl Chained {
     ) -> Running {
         let relay = KafkaRelay::open(&kafka, self.topics(&policy)).await.unwrap();
         let source = KafkaSource::open_with(kafka, &relay).unwrap();
-        let (calls, script) = (self.calls.clone(), Arc::new(script));
+        let (calls, open, script) = (self.calls.clone(), self.open.clone(), Arc::new(script));
         let handler = move |message: Message, Attempt(attempt): Attempt| {
             let call = Call { message, attempt, at: Timestamp::now() };
-            let (calls, script) = (calls.clone(), script.clone());
+            let (calls, open, script) = (calls.clone(), open.clone(), script.clone());
             async move {
+                if payload_of(&call.message).starts_with("wait") {
+                    open.subscribe().wait_for(|open| *open).await.unwrap();
+                }
                 let result = script(&call);
                 calls.send_modify(|calls| calls.push(call));
                 result
@@ -212,9 +257,10 @@ impl Chained {
         };
         let told = self.told.clone();
         let observer = move |event: &Event<'_>| {
-            let text = format!("{event:?}");
-            let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
-            told.send_modify(|told| told.push(name));
+            let mut name = Name(String::new());
+            // It ends with an error where the name ends.
+            let _ = write!(name, "{event:?}");
+            told.send_modify(|told| told.push(name.0));
         };
         let builder = Consumer::builder(NAME).source(source).store(self.store.clone());
         let consumer = builder.handler(handler).options(options).observer(observer).build().unwrap();
@@ -319,6 +365,20 @@ impl Chained {
             }
             assert!(Instant::now() < until, "{progress:?}");
             tokio::time::sleep(millis(20)).await;
+        }
+    }
+
+    /// Makes the broker forget the group, which has no members, as soon as it sees that.
+    pub(crate) async fn forget_positions(&self) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.topic.brokers).create().unwrap();
+        let until = Instant::now() + LONG;
+        loop {
+            let deleted = admin.delete_groups(&[&self.topic.group], &AdminOptions::new()).await.unwrap();
+            match &deleted[0] {
+                Ok(_) => return,
+                Err((_, code)) => assert!(Instant::now() < until, "{code}"),
+            }
+            tokio::time::sleep(millis(50)).await;
         }
     }
 
