@@ -42,6 +42,7 @@ mod letters;
 mod locks;
 mod operations;
 mod options;
+mod outbox;
 mod pauses;
 mod readers;
 mod rows;

@@ -15,6 +15,7 @@
 //!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
 //! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
 //!   `consumed_posts` their ids for a while after that.
+//! - `watched` names the queues whose letters are listed in `ends` when they end, until everybody was told.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
@@ -30,7 +31,7 @@ use crate::letters::groups;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -60,6 +61,7 @@ const MIGRATIONS: &[Migration] = &[
         ),
         fill: groups::fill,
     },
+    Migration { sql: include_str!("schema/v3/outbox.sql"), fill: |_| Ok(()) },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -101,7 +101,7 @@ impl SqliteStore {
     }
 
     /// Asks a queue something; `None` when it is not there, and so is empty.
-    async fn list<T: Send + 'static>(
+    pub(crate) async fn list<T: Send + 'static>(
         &self,
         operation: &'static str,
         queue: &QueueName,

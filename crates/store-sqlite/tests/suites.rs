@@ -8,7 +8,9 @@ use lazaret_core::Clock;
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Desk};
 use lazaret_testkit::suite::operations;
-use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
+use lazaret_testkit::{
+    checkpoints_test_suite, inbox_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
+};
 
 /// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
 /// names, and so nothing is left behind.
@@ -22,6 +24,7 @@ store_test_suite!(letters_of, io, super::store);
 checkpoints_test_suite!(checkpoints, io, super::store);
 locks_test_suite!(locks, io, super::store);
 inbox_test_suite!(inbox, io, super::store);
+outbox_test_suite!(outbox, io, super::store);
 
 /// The races again, with callers on real threads.
 mod on_threads {

@@ -57,14 +57,18 @@ impl Queue<'_> {
 
     fn hand_off(&mut self, item: HandOff, broken: Option<ErrorKind>, limits: &Limits) -> Work<Placed> {
         let HandOff { letter, placement, grant } = item;
-        let known = grant.as_ref().map(|grant| self.check_grant(grant)).transpose()?;
+        let partition = grant.as_ref().map_or_else(|| letter.message.partition(), |g| g.partition.clone());
+        let known = match &grant {
+            Some(grant) => self.check_grant(grant)?,
+            None => self.shared.grant(self.connection, self.facts.qid, &partition)?.unwrap_or_default(),
+        };
         self.check_letter(&letter, placement)?;
         let offset = rows::number(letter.message.position.offset, "offset", HAND_OFF)?;
         let placed = match (self.state_of(letter.id)?, broken) {
             (Some(held), _) => Placed::Held(held),
             (None, None) => {
-                let horizon = known.and_then(|known| known.horizon);
-                let again = horizon.is_some_and(|horizon| offset <= horizon);
+                // What comes under no grant comes in any order.
+                let again = grant.is_none() || known.horizon.is_some_and(|horizon| offset <= horizon);
                 self.put(letter, placement, again, limits)?
             }
             (None, Some(kind)) => {
@@ -73,12 +77,9 @@ impl Queue<'_> {
             }
         };
         // A message that has a letter raises the horizon too: it must be found again after the next assignment.
-        if let (Some(grant), Some(known)) = (grant, known)
-            && !matches!(placed, Placed::NotOpen(_))
-            && known.horizon < Some(offset)
-        {
+        if !matches!(placed, Placed::NotOpen(_)) && known.horizon < Some(offset) {
             let raised = GrantFacts { horizon: Some(offset), ..known };
-            self.shared.set_grant(self.facts.qid, &grant.partition, raised);
+            self.shared.set_grant(self.facts.qid, &partition, raised);
         }
         Ok(placed)
     }
@@ -172,6 +173,7 @@ impl Queue<'_> {
         letter.enqueued_at = time(self.now);
         letter.last_touched_at = letter.enqueued_at;
         self.count(None, Some((gid, letter.state)))?;
+        self.list_end(letter.id, None, letter.state, letter.attempts)?;
         insert_letter(self.connection, self.facts.qid, sid, gid, letter)
     }
 
