@@ -41,6 +41,9 @@ pub struct Options {
     /// How large the file may grow, in pages of 4 KiB; what does not fit is refused as `Full`, and nothing is lost (I9).
     /// `None` leaves it to the disk.
     pub max_pages: Option<u32>,
+    /// From how many letters and notes at a time they are made durable in the redo log first, and reach the database
+    /// together with many others a little later. Fewer go to the database at once. 0 means always, `usize::MAX` never.
+    pub redo_from: usize,
 }
 
 impl Default for Options {
@@ -55,6 +58,8 @@ impl Default for Options {
             // A commit walks over the cache, so a larger one makes small groups dearer; the system caches the rest.
             cache_kib: 16 * 1024,
             max_pages: None,
+            // Below it, the second write costs more than the first one saves.
+            redo_from: 16,
         }
     }
 }
@@ -68,6 +73,7 @@ impl fmt::Debug for Options {
             .field("waiting", &self.waiting)
             .field("cache_kib", &self.cache_kib)
             .field("max_pages", &self.max_pages)
+            .field("redo_from", &self.redo_from)
             .finish_non_exhaustive()
     }
 }
