@@ -44,6 +44,9 @@ pub struct Options {
     /// From how many letters and notes at a time they are made durable in the redo log first, and reach the database
     /// together with many others a little later. Fewer go to the database at once. 0 means always, `usize::MAX` never.
     pub redo_from: usize,
+    /// How long letters may stand in the redo log alone. Whoever opens the file as a store sees them anyway; this is for
+    /// other tools. When nobody asks for anything, they reach the database after a twentieth of it.
+    pub redo_time: Duration,
 }
 
 impl Default for Options {
@@ -60,6 +63,7 @@ impl Default for Options {
             max_pages: None,
             // Below it, the second write costs more than the first one saves.
             redo_from: 16,
+            redo_time: Duration::from_millis(100),
         }
     }
 }
@@ -74,6 +78,7 @@ impl fmt::Debug for Options {
             .field("cache_kib", &self.cache_kib)
             .field("max_pages", &self.max_pages)
             .field("redo_from", &self.redo_from)
+            .field("redo_time", &self.redo_time)
             .finish_non_exhaustive()
     }
 }

@@ -20,6 +20,8 @@
 
 mod fields;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};

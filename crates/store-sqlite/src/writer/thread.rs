@@ -25,9 +25,8 @@ const GROUP: usize = 256;
 /// A transaction is committed when it holds so many letters, or so many bytes of them stand in the redo log (I7).
 const OPEN_LETTERS: usize = 4096;
 const OPEN_BYTES: u64 = 8 << 20;
-/// No transaction stays open for longer, nor when nobody asks for anything for a while.
-const OPEN_TIME: Duration = Duration::from_millis(100);
-const IDLE_TIME: Duration = Duration::from_millis(5);
+/// A transaction is committed when nobody asks for anything for this part of the time that it may stay open.
+const IDLE_PART: u32 = 20;
 /// A transaction that others end before it has so many records was not worth its redo log.
 const WORTH_RECORDS: u32 = 3;
 /// For so many groups there is no redo log after it was not worth it, or has failed.
@@ -63,10 +62,8 @@ struct Open {
 }
 
 impl Open {
-    fn is_full(&self) -> bool {
-        self.size.letters >= OPEN_LETTERS
-            || self.end.bytes() >= OPEN_BYTES
-            || self.since.elapsed() >= OPEN_TIME
+    fn is_full(&self, time: Duration) -> bool {
+        self.size.letters >= OPEN_LETTERS || self.end.bytes() >= OPEN_BYTES || self.since.elapsed() >= time
     }
 }
 
@@ -138,7 +135,7 @@ impl Writer {
     fn first(&self, waiting: &mut mpsc::Receiver<Box<dyn Request>>) -> Next {
         let next = match &self.open {
             None => waiting.blocking_recv(),
-            Some(_) => match receive_within(waiting, IDLE_TIME) {
+            Some(_) => match receive_within(waiting, self.options.redo_time / IDLE_PART) {
                 Some(next) => next,
                 None => return Next::Idle,
             },
@@ -245,7 +242,7 @@ impl Writer {
         if size.bytes as u64 > OPEN_BYTES {
             return false;
         }
-        if self.rest > 0 {
+        if self.rest > 0 && self.options.redo_from > 0 {
             self.rest -= 1;
             return false;
         }
@@ -303,7 +300,11 @@ impl Writer {
 
     /// After the answers: commits what is large or wished for. What fails is tried again with the next request.
     fn look_after(&mut self) {
-        if self.open.as_ref().is_some_and(|open| open.is_full() || self.redo.is_wished()) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.is_full(self.options.redo_time) || self.redo.is_wished())
+        {
             _ = self.commit(Certainty::NotDone);
         }
     }
