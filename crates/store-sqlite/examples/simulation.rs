@@ -15,7 +15,7 @@ fn main() -> ExitCode {
 fn run(seed: u64, mutation: Option<Mutation>) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     sim::run_on(seed, mutation, |clock| {
-        let redo_from = if seed % 2 == 0 { 0 } else { Options::default().redo_from };
+        let redo_from = if seed.is_multiple_of(2) { 0 } else { Options::default().redo_from };
         let options = Options { clock, durability: Durability::Normal, redo_from, ..Options::default() };
         let store = SqliteStore::open(folder.path().join("lazaret.db"), options);
         Arc::new(store.expect("a new file can be opened"))

@@ -290,7 +290,7 @@ async fn walk(seed: u64, kind: Kind) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
     // With every other seed, hand-offs stay in the redo log until something else is asked for.
-    let redo_from = if seed % 2 == 0 { 0 } else { usize::MAX };
+    let redo_from = if seed.is_multiple_of(2) { 0 } else { usize::MAX };
     let options =
         Options { clock: shared.clone(), durability: Durability::Normal, redo_from, ..Options::default() };
     let mut here = Walker::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock, kind);
