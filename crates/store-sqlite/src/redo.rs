@@ -12,7 +12,8 @@
 //! - **After a death.** Whoever takes the write lock next and finds records that count runs them again and commits,
 //!   before anything else. The state is the one they ran on the first time, so they come out the same; the log holds
 //!   the outcomes to compare with.
-//! - **A torn end.** A record that is not whole was not answered. The log ends before it.
+//! - **A torn end.** A record that is not whole was not answered. The log ends before it. As SQLite does, the log takes for
+//!   granted that a power cut in the middle of a write does no harm to the bytes beside it.
 //! - **Who reads** looks at the first record before its view begins. If that one is not in the view, it has the writer of
 //!   its own process take the lock, and with it everybody's letters, and looks again.
 //!

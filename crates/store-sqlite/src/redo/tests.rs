@@ -353,26 +353,29 @@ async fn a_log_that_does_not_fit_its_database_is_an_error() {
     assert!(error.to_string().contains("another outcome"), "{error}");
 }
 
+/// Hands off large letters in one transaction until the file is full, and gives the number of those that were answered.
+async fn filled(store: &SqliteStore) -> u64 {
+    for stored in 0..1000 {
+        let mut item = hand_off(&format!("s{stored}"), &format!("m{stored}"), stored);
+        let message = (*item.letter.message).clone().with_payload(vec![b'x'; 10_000]);
+        item.letter.message = message.into();
+        if let Err(error) = store.hand_off(&queue(), &Limits::NONE, vec![item]).await {
+            assert_eq!((error.kind(), error.certainty()), (ErrorKind::Full, Certainty::NotDone));
+            assert!(stored > 3, "{stored} were answered");
+            return stored;
+        }
+    }
+    panic!("the file is not limited");
+}
+
 #[tokio::test]
 async fn a_transaction_that_is_lost_comes_back_with_all_that_was_answered() {
     // I1, I9: the file is full, and the letters before are in the same transaction.
     let place = Place::new();
     let options = Options { max_pages: Some(150), ..place.options() };
     let store = SqliteStore::open(place.path(), options).unwrap();
-    let mut stored = 0;
-    let error = loop {
-        let mut item = hand_off(&format!("s{stored}"), &format!("m{stored}"), stored);
-        let message = (*item.letter.message).clone().with_payload(vec![b'x'; 10_000]);
-        item.letter.message = message.into();
-        match store.hand_off(&queue(), &Limits::NONE, vec![item]).await {
-            Ok(_) => stored += 1,
-            Err(error) => break error,
-        }
-        assert!(stored < 1000, "the file is not limited");
-    };
-    assert!(stored > 3, "{stored} were answered");
-    assert_eq!((error.kind(), error.certainty()), (ErrorKind::Full, Certainty::NotDone));
-    assert_eq!(in_database(&place.path()), 0, "one transaction");
+    let stored = filled(&store).await;
+    assert_eq!(in_database(&place.path()), 0, "one transaction, and it is lost");
     let left = place.left_behind();
     for store in [&store, &left.open()] {
         let counts = store.counts(&queue()).await.unwrap();
@@ -382,6 +385,21 @@ async fn a_transaction_that_is_lost_comes_back_with_all_that_was_answered() {
     check(&Connection::open(left.path()).unwrap());
     // Work goes on.
     store.act(&queue(), LetterId::of(&queue(), &"m0".into()), Act::Resolve, &operator()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_lost_comes_back_though_nobody_asks() {
+    let place = Place::new();
+    let redo_time = Duration::from_millis(20);
+    let options = Options { max_pages: Some(150), redo_time, ..place.options() };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    let stored = i64::try_from(filled(&store).await).unwrap();
+    let started = std::time::Instant::now();
+    while in_database(&place.path()) < stored {
+        assert!(started.elapsed() < Duration::from_secs(60), "all are in the database");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    check(&Connection::open(place.path()).unwrap());
 }
 
 /// A store whose redo log stands in another file.

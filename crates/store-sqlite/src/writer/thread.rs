@@ -45,6 +45,8 @@ pub(super) struct Writer {
     redo: Arc<RedoLog>,
     /// The transaction, if one has begun.
     open: Option<Open>,
+    /// Whether a transaction was lost with letters that were answered, which only the redo log has now.
+    is_behind: bool,
     /// The record under way, kept for its memory.
     record: Vec<u8>,
     /// For how many groups there will be no redo log.
@@ -76,6 +78,7 @@ impl Writer {
             facts: Facts::default(),
             redo,
             open: None,
+            is_behind: false,
             record: Vec::new(),
             rest: 0,
         }
@@ -110,8 +113,7 @@ impl Writer {
         loop {
             match self.first(&mut waiting) {
                 Next::Request(first) => group.push(first),
-                // If it fails, the letters are in the redo log, and the next request tries again.
-                Next::Idle => _ = self.commit(Certainty::NotDone),
+                Next::Idle => self.catch_up(),
                 Next::End => break,
             }
             while group.len() < GROUP
@@ -131,16 +133,14 @@ impl Writer {
         self.close();
     }
 
-    /// The next request, or that none comes while a transaction is open.
+    /// The next request, or that none comes while something waits in the redo log.
     fn first(&self, waiting: &mut mpsc::Receiver<Box<dyn Request>>) -> Next {
         let next = match &self.open {
-            None => waiting.blocking_recv(),
-            Some(_) => match receive_within(waiting, self.options.redo_time / IDLE_PART) {
-                Some(next) => next,
-                None => return Next::Idle,
-            },
+            Some(_) => receive_within(waiting, self.options.redo_time / IDLE_PART),
+            None if self.is_behind => receive_within(waiting, self.options.redo_time),
+            None => Some(waiting.blocking_recv()),
         };
-        next.map_or(Next::End, Next::Request)
+        next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Request))
     }
 
     /// Does what a group asks for and makes it durable.
@@ -191,6 +191,7 @@ impl Writer {
         let records = self.redo.records(&mark).map_err(Loss::of)?;
         let end = End::start(mark);
         let is_recorded = !records.is_empty();
+        self.is_behind = is_recorded;
         self.open = Some(Open { end, size: Size::default(), since: Instant::now(), is_recorded });
         Ok(records)
     }
@@ -283,13 +284,12 @@ impl Writer {
         }
         self.open = None;
         self.redo.saw(&mark);
-        self.redo.let_others_in();
         Ok(())
     }
 
     /// Gives the transaction up, and with it what is known by heart.
     fn roll_back(&mut self) {
-        self.open = None;
+        self.is_behind |= self.open.take().is_some_and(|open| open.is_recorded);
         self.facts = Facts::default();
         // A transaction that cannot be rolled back is rolled back by closing its connection.
         self.connection = self
@@ -298,15 +298,24 @@ impl Writer {
             .filter(|connection| connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok());
     }
 
-    /// After the answers: commits what is large or wished for. What fails is tried again with the next request.
+    /// After the answers: commits what is large or wished for, and lets others in. What fails is tried again.
     fn look_after(&mut self) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.is_full(self.options.redo_time) || self.redo.is_wished())
-        {
+        let time = self.options.redo_time;
+        if self.open.as_ref().is_some_and(|open| open.is_full(time) || self.redo.is_wished()) {
             _ = self.commit(Certainty::NotDone);
         }
+        if self.open.is_none() {
+            self.redo.let_others_in();
+        }
+    }
+
+    /// When nobody asks for anything: brings what was answered into the database.
+    fn catch_up(&mut self) {
+        if self.begin().is_ok() {
+            // If it fails, the letters are in the redo log.
+            _ = self.commit(Certainty::NotDone);
+        }
+        self.redo.let_others_in();
     }
 
     /// Leaves everything in the database, and nothing in the redo log.
