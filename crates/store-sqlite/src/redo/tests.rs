@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Certainty, ErrorKind, HandOff, LetterStore, Limits, Placed, Placement,
+    Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed,
+    Placement,
 };
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
@@ -136,17 +137,7 @@ async fn a_death_after_the_answer_takes_nothing_with_it() {
     // I1, I5, I8
     let place = Place::new();
     let store = three(&place).await;
-    let note = AttemptNote {
-        message: "m9".into(),
-        partition: Partition::new("orders", 0),
-        offset: 9,
-        attempts: 2,
-        first_failed_at: test_epoch(),
-        failure: Failure::new(Reason::TIMEOUT, "HttpError", "slow"),
-        same_failure: 1,
-        due_at: test_epoch(),
-    };
-    store.note_attempts(&queue(), vec![note.clone()]).await.unwrap();
+    store.note_attempts(&queue(), vec![note()]).await.unwrap();
     let left = place.left_behind();
     // Much later.
     place.clock.advance(Duration::from_secs(3600));
@@ -160,7 +151,7 @@ async fn a_death_after_the_answer_takes_nothing_with_it() {
         assert!(here.is_some());
     }
     let notes = again.attempt_notes(&queue(), &[Partition::new("orders", 0)]).await.unwrap();
-    assert_eq!(notes, [note]);
+    assert_eq!(notes, [note()]);
     let opened = again.opened_since(&queue(), 0, 9).await.unwrap();
     assert_eq!(opened, store.opened_since(&queue(), 0, 9).await.unwrap());
     assert_eq!(put(&again, "a", "m2", 2).await, Placed::Held(LetterState::Dead));
@@ -351,6 +342,98 @@ async fn a_log_that_does_not_fit_its_database_is_an_error() {
     let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("another outcome"), "{error}");
+}
+
+/// A letter in which every field that the log holds is set, under a grant.
+fn full(fence: u64) -> HandOff {
+    let mut item = hand_off("~x:00ff6b", "full", 41);
+    let mut message = (*item.letter.message).clone().with_key(vec![0, 255, b'k']).with_type("OrderPlaced");
+    message.headers.push_null("null");
+    message.position.token = Some("8263".into());
+    item.letter.message = message.into();
+    item.letter.state = LetterState::Retrying;
+    let letter = &mut item.letter;
+    (letter.attempts, letter.crash_attempts, letter.replay_attempts) = (3, 1, 2);
+    letter.poison = true;
+    letter.first_failed_at = Some(test_epoch() - Duration::from_millis(999));
+    letter.last_failed_at = Some(test_epoch() - Duration::from_nanos(1));
+    letter.due_at = Some(test_epoch() + Duration::from_secs(60));
+    letter.expires_at = Some(test_epoch() + Duration::from_secs(3600));
+    item.grant = Some(GrantFence { partition: Partition::new("orders", 0), fence, turn: 5 });
+    item
+}
+
+fn note() -> AttemptNote {
+    AttemptNote {
+        message: "m9".into(),
+        partition: Partition::new("orders", 0),
+        offset: 9,
+        attempts: 2,
+        first_failed_at: test_epoch(),
+        failure: Failure::new(Reason::TIMEOUT, "HttpError", "slow"),
+        same_failure: 1,
+        due_at: test_epoch(),
+    }
+}
+
+/// The database of a fixture: what a death has left, with a log of this version beside it.
+fn fixture(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/redo{version}.db"))
+}
+
+/// Leaves one of each behind: whole letters, a closed one, one that is held, one that is refused, and a note.
+async fn write_fixture(target: &Path) {
+    let place = Place::new();
+    let store = place.open();
+    let fence = store.assign(&queue(), &[Partition::new("orders", 0)]).await.unwrap()[0].fence;
+    put(&store, "a", "m0", 0).await;
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 1);
+    let mut closed = hand_off("b", "closed", 2);
+    (closed.letter.state, closed.placement) = (LetterState::Skipped, Placement::Closed);
+    let mut behind = hand_off("nobody", "behind", 3);
+    (behind.letter.state, behind.placement) = (LetterState::Waiting, Placement::Behind);
+    let late = full(fence + 1);
+    let items = vec![full(fence), late, hand_off("a", "m0", 0), hand_off("a", "m1", 1), closed, behind];
+    let limits = Limits { max_sequences: Some(7), max_sequence_size: None };
+    store.hand_off(&queue(), &limits, items).await.unwrap();
+    store.note_attempts(&queue(), vec![note()]).await.unwrap();
+    let left = place.left_behind();
+    fs::copy(left.log(), path_of(target)).unwrap();
+    let file = Connection::open(left.path()).unwrap();
+    file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
+    Connection::open(target).unwrap().execute_batch("PRAGMA page_size = 512; VACUUM").unwrap();
+}
+
+#[tokio::test]
+async fn the_logs_of_every_version_are_read() {
+    // I1, I5
+    let newest = fixture(super::record::VERSION);
+    if !newest.exists() {
+        write_fixture(&newest).await;
+        panic!(
+            "this version had no fixture; {} and its log are new and have to be committed",
+            newest.display()
+        );
+    }
+    for version in 1..=super::record::VERSION {
+        let place = Place::new();
+        fs::copy(fixture(version), place.path()).unwrap();
+        fs::copy(path_of(&fixture(version)), place.log()).unwrap();
+        assert_eq!(in_database(&place.path()), 1);
+        let store = place.open();
+        assert_eq!(messages(&store, "a").await, ["m0", "m1"]);
+        let stored = store.sequence(&queue(), &"~x:00ff6b".into(), 0, 9).await.unwrap().remove(0);
+        let expected = Letter { index: stored.index, ..full(1).letter };
+        assert_eq!(stored, expected);
+        let closed = store.get(&queue(), LetterId::of(&queue(), &"closed".into())).await.unwrap();
+        assert_eq!(closed.unwrap().state, LetterState::Skipped);
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
+        let partition = Partition::new("orders", 0);
+        assert_eq!(store.attempt_notes(&queue(), &[partition.clone()]).await.unwrap(), [note()]);
+        let grant = store.assign(&queue(), &[partition]).await.unwrap().remove(0);
+        assert_eq!((grant.fence, grant.horizon), (2, Some(41)));
+        check(&Connection::open(place.path()).unwrap());
+    }
 }
 
 /// Hands off large letters in one transaction until the file is full, and gives the number of those that were answered.
