@@ -428,9 +428,9 @@ async fn the_logs_of_every_version_are_read() {
         let closed = store.get(&queue(), LetterId::of(&queue(), &"closed".into())).await.unwrap();
         assert_eq!(closed.unwrap().state, LetterState::Skipped);
         assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
-        let partition = Partition::new("orders", 0);
-        assert_eq!(store.attempt_notes(&queue(), &[partition.clone()]).await.unwrap(), [note()]);
-        let grant = store.assign(&queue(), &[partition]).await.unwrap().remove(0);
+        let partitions = [Partition::new("orders", 0)];
+        assert_eq!(store.attempt_notes(&queue(), &partitions).await.unwrap(), [note()]);
+        let grant = store.assign(&queue(), &partitions).await.unwrap().remove(0);
         assert_eq!((grant.fence, grant.horizon), (2, Some(41)));
         check(&Connection::open(place.path()).unwrap());
     }

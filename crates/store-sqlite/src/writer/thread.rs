@@ -25,6 +25,9 @@ const GROUP: usize = 256;
 /// A transaction is committed when it holds so many letters, or so many bytes of them stand in the redo log (I7).
 const OPEN_LETTERS: usize = 4096;
 const OPEN_BYTES: u64 = 8 << 20;
+/// A group with so many letters or bytes has a commit of its own: the redo log would save nothing.
+const LARGE_LETTERS: usize = OPEN_LETTERS / 4;
+const LARGE_BYTES: usize = 2 << 20;
 /// A transaction is committed when nobody asks for anything for this part of the time that it may stay open.
 const IDLE_PART: u32 = 20;
 /// A transaction that others end before it has so many records was not worth its redo log.
@@ -240,7 +243,7 @@ impl Writer {
             let Some(more) = request.record_size() else { return false };
             size += more;
         }
-        if size.bytes as u64 > OPEN_BYTES {
+        if size.letters >= LARGE_LETTERS || size.bytes >= LARGE_BYTES {
             return false;
         }
         if self.rest > 0 && self.options.redo_from > 0 {
