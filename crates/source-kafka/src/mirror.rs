@@ -3,7 +3,7 @@
 //! The store stays the truth. A letter that ends is listed in the store's [outbox](Outbox) in the same step, and the mirror
 //! works that list down: it writes a record, waits until the brokers have it, and only then forgets the entry. So a mirror that
 //! dies repeats at most what it had just written, with the same `x-handoff-id`, and a broker that is away delays the mirror
-//! and nobody else. Why it is done so: docs/decisions/0015-mirror-by-outbox.md.
+//! and nobody else. Why it is done so: docs/decisions/0017-mirror-by-outbox.md.
 
 use std::fmt;
 use std::future::Future;

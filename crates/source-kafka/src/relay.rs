@@ -1,6 +1,6 @@
 //! Writes what failed to retry topics and dead-letter topics, durably: Lazaret's [`Relay`] for Kafka.
 //!
-//! Why messages keep the number of their partition, and how they come back: docs/decisions/0013-retry-topics.md.
+//! Why messages keep the number of their partition, and how they come back: docs/decisions/0015-retry-topics.md.
 
 mod ledger;
 mod startup;
