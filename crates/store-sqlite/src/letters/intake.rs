@@ -69,8 +69,7 @@ impl Queue<'_> {
             (Some(held), _) => Placed::Held(held),
             (None, None) => {
                 // What comes under no grant comes in any order.
-                let again =
-                    letter.grant.is_none() || known.horizon.is_some_and(|horizon| offset <= horizon);
+                let again = letter.grant.is_none() || known.horizon.is_some_and(|horizon| offset <= horizon);
                 self.put(letter, again, limits)?
             }
             (None, Some(kind)) => {
