@@ -126,6 +126,12 @@ impl Route {
         self
     }
 
+    /// One whose answer is made of these, though it is not JSON itself.
+    pub(crate) fn made_of<T: ToSchema>(mut self) -> Self {
+        self.refer::<T>();
+        self
+    }
+
     /// One that answers with JSON of a form that is described elsewhere.
     pub(crate) fn answers_any_json(mut self, status: u16) -> Self {
         let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue).build();

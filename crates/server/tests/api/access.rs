@@ -39,7 +39,10 @@ async fn ask(
     if template == "/v1/events" {
         // It would never end.
         let answer = request.send().await.unwrap();
-        return (answer.status().as_u16(), String::new());
+        let status = answer.status().as_u16();
+        let text = if status == 200 { String::new() } else { answer.text().await.unwrap() };
+        let problem: Value = serde_json::from_str(&text).unwrap_or_default();
+        return (status, problem["code"].as_str().unwrap_or_default().to_owned());
     }
     let answer = bench.send(request).await;
     (answer.status, answer.code().to_owned())

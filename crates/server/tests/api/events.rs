@@ -74,12 +74,16 @@ impl Listener {
 
     /// The next event of this kind.
     async fn next_of(&mut self, bench: &Bench, kind: &str) -> Heard {
-        loop {
-            let heard = self.next(bench).await;
-            if heard.event == kind {
-                return heard;
+        let found = async {
+            loop {
+                let heard = self.next(bench).await;
+                if heard.event == kind {
+                    return heard;
+                }
             }
-        }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+        found.unwrap_or_else(|_| panic!("no {kind} was heard"))
     }
 }
 
