@@ -134,6 +134,8 @@ async fn nonsense_is_told_where_it_is() {
         ("/v1/plans", "{\"action\": \"retry\", \"query\": \"x:\"}", "LZ0201"),
         ("/v1/plans", "{\"action\": \"retry\", \"query\": \"x\", \"ids\": []}", "LZ0200"),
         ("/v1/plans", "{\"action\": \"retry\", \"ids\": [\"x\"]}", "LZ0200"),
+        ("/v1/plans", "{\"action\": \"retry\", \"all\": true, \"querry\": \"x\"}", "LZ0200"),
+        ("/v1/consumers/orders/pause", "{\"reason\": \"x\", \"secuence\": \"a\"}", "LZ0200"),
         ("/v1/operations", "{\"reason\": \"x\"}", "LZ0200"),
         ("/v1/operations", "{\"plan\": \"p_1\", \"action\": \"retry\", \"reason\": \"x\"}", "LZ0200"),
         (
