@@ -96,6 +96,8 @@ codes! {
     Unsupported = "LZ0228", 501, "this server cannot do that";
     /// The consumer has no inbox here.
     NoInbox = "LZ0229", 404, "the consumer has no inbox here";
+    /// The server is stopping.
+    Stopping = "LZ0230", 503, "the server is stopping";
     /// The address can be reached from elsewhere, and no tokens are configured.
     OpenToTheWorld = "LZ0240", 0, "an address that others can reach needs tokens";
     /// A token is configured wrongly.
