@@ -149,6 +149,7 @@ impl Intake {
             }
             self.call_in();
             self.leave_empty_slots().await;
+            shared.gauges.publish(self.in_flight, self.source.lag());
             if self.draining && self.is_drained() {
                 break;
             }
@@ -172,6 +173,7 @@ impl Intake {
             }
         }
         self.commit().await;
+        shared.gauges.publish(0, self.source.lag());
         if let Err(error) = self.source.close().await {
             tracing::warn!(%error, "the source did not close cleanly");
         }
