@@ -12,19 +12,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::Message;
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::Strategy;
-use lazaret_core::store::LetterStore;
-use lazaret_core::{LetterState, Message, MessageId, QueueName};
 use lazaret_engine::{Consumer, Stats};
 use lazaret_source_kafka::KafkaSource;
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
-use support::chaos::{Chaos, Herd, Letters, PARTITIONS, Work, options, seed};
+use support::chaos::{CONSUMER, Chaos, Herd, PARTITIONS, Stored, Work, options, seed};
 use support::{Topic, broker};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-const CONSUMER: &str = "orders";
 
 /// Members as tasks of this process.
 struct Tasks<'a> {
@@ -66,28 +63,6 @@ impl Herd for Tasks<'_> {
     }
 }
 
-/// The letters of the store that all members share.
-struct Stored<'a> {
-    store: Arc<SqliteStore>,
-    topic: &'a str,
-    queue: QueueName,
-}
-
-impl Letters for Stored<'_> {
-    async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool> {
-        let ids: Vec<MessageId> = places
-            .iter()
-            .map(|(partition, offset)| format!("{}/{partition}/{offset}", self.topic).into())
-            .collect();
-        let states = self.store.lookup(&self.queue, &ids).await.unwrap();
-        states.into_iter().map(|state| state.is_some()).collect()
-    }
-
-    async fn are_quiet(&mut self) -> bool {
-        self.store.counts(&self.queue).await.unwrap().of(LetterState::Retrying) == 0
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_that_are_killed_and_added_lose_nothing_and_keep_the_order() {
     // I1, I2, I6, I8
@@ -97,7 +72,7 @@ async fn members_that_are_killed_and_added_lose_nothing_and_keep_the_order() {
     let store = SqliteStore::open(folder.path().join("lazaret.db"), StoreOptions::default()).unwrap();
     let (store, journal) = (Arc::new(store), folder.path().join("journal"));
     let mut herd = Tasks { topic: &topic, store: store.clone(), journal: journal.clone(), seed };
-    let mut letters = Stored { store, topic: &topic.name, queue: QueueName::of(CONSUMER, CONSUMER) };
+    let mut letters = Stored::new(store, &topic);
     let chaos = Chaos { topic: &topic, journal, seed, lasts: Duration::from_secs(45), ordered: true };
     chaos.run(&mut herd, &mut letters).await;
 }

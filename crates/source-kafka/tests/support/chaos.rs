@@ -10,18 +10,22 @@ use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::{PoisonPolicy, RetryPolicy, Strategy};
-use lazaret_core::{HandlerError, Message, Reason};
+use lazaret_core::store::LetterStore;
+use lazaret_core::{HandlerError, LetterState, Message, MessageId, QueueName, Reason};
 use lazaret_engine::Options;
+use lazaret_store_sqlite::SqliteStore;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{LONG, Topic, client};
 
+pub(crate) const CONSUMER: &str = "orders";
 pub(crate) const PARTITIONS: u32 = 12;
 /// Ten keys for each partition.
 const KEYS: u32 = 120;
@@ -188,6 +192,34 @@ pub(crate) trait Letters {
 
     /// Whether nothing waits for a retry any more.
     async fn are_quiet(&mut self) -> bool;
+}
+
+/// The letters of the store that all members share.
+pub(crate) struct Stored<'a> {
+    store: Arc<SqliteStore>,
+    topic: &'a str,
+    queue: QueueName,
+}
+
+impl<'a> Stored<'a> {
+    pub(crate) fn new(store: Arc<SqliteStore>, topic: &'a Topic) -> Self {
+        Self { store, topic: &topic.name, queue: QueueName::of(CONSUMER, CONSUMER) }
+    }
+}
+
+impl Letters for Stored<'_> {
+    async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool> {
+        let ids: Vec<MessageId> = places
+            .iter()
+            .map(|(partition, offset)| format!("{}/{partition}/{offset}", self.topic).into())
+            .collect();
+        let states = self.store.lookup(&self.queue, &ids).await.unwrap();
+        states.into_iter().map(|state| state.is_some()).collect()
+    }
+
+    async fn are_quiet(&mut self) -> bool {
+        self.store.counts(&self.queue).await.unwrap().of(LetterState::Retrying) == 0
+    }
 }
 
 /// How members come and go.
