@@ -18,9 +18,17 @@ const CONTENT_TYPE_HEADERS: [&str; 2] = ["content-type", "ce_datacontenttype"];
 const FRAMED: u8 = 0;
 const FRAME_BYTES: usize = 5;
 
-/// Which headers mean what.
-#[derive(Clone, Debug)]
+/// How much memory is taken at once for the bytes of small records. Who keeps one of them keeps this much, so it is little.
+const PAGE: usize = 16 * 1024;
+/// Records with more bytes than this have memory of their own.
+const SMALL: usize = PAGE / 4;
+
+/// Makes messages of records.
+#[derive(Debug)]
 pub(crate) struct Reader {
+    /// Room for the bytes of the next records.
+    page: BytesMut,
+    // Which headers mean what.
     id: Vec<Arc<str>>,
     event_type: Vec<Arc<str>>,
     correlation: Vec<Arc<str>>,
@@ -30,6 +38,7 @@ impl Reader {
     pub(crate) fn new(options: &KafkaOptions) -> Self {
         let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
+            page: BytesMut::new(),
             id: names(&options.id_headers),
             event_type: names(&options.type_headers),
             correlation: names(&options.correlation_headers),
@@ -38,17 +47,18 @@ impl Reader {
 
     /// The message that a record is. `place` is its id unless a header has one.
     pub(crate) fn read(
-        &self,
+        &mut self,
         record: &impl Record,
         stream: &StreamName,
         position: Position,
         place: &mut Place,
     ) -> Message {
         // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
-        let parts = catch_unwind(AssertUnwindSafe(|| copy(record)));
+        let page = &mut self.page;
+        let parts = catch_unwind(AssertUnwindSafe(|| copy(record, page)));
         let (parts, undecodable) = match parts {
             Ok(parts) => (parts, None),
-            Err(_) => (copy_without_headers(record), Some("the name of a header is not UTF-8".into())),
+            Err(_) => (copy_without_headers(record, page), Some("the name of a header is not UTF-8".into())),
         };
         let Parts { key, payload, headers } = parts;
         let id = match first(&headers, &self.id) {
@@ -82,28 +92,50 @@ struct Parts {
     headers: Headers,
 }
 
-/// Copies the bytes of a record: key and payload each by itself, because who keeps a key should not keep a payload with it,
-/// and the values of all headers together.
-fn copy(record: &impl Record) -> Parts {
-    let mut parts = copy_without_headers(record);
+/// Copies the bytes of a record. Small ones share memory with their neighbours: taking and giving it back for each part of
+/// each record, across threads, costs more than all else. Of larger ones key and payload each have their own, because who
+/// keeps a key should not keep a payload with it.
+fn copy(record: &impl Record, page: &mut BytesMut) -> Parts {
+    let mut parts = copy_without_headers(record, page);
     let Some(headers) = record.headers() else { return parts };
     let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
-    let mut values = BytesMut::with_capacity(size);
+    make_room(page, size);
     for header in headers.iter() {
         match header.value {
-            Some(value) => {
-                values.extend_from_slice(value);
-                parts.headers.push(header.key, values.split().freeze());
-            }
+            Some(value) => parts.headers.push(header.key, put(page, value)),
             None => parts.headers.push_null(header.key),
         }
     }
     parts
 }
 
-fn copy_without_headers(record: &impl Record) -> Parts {
-    let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-    Parts { key: copy(record.key()), payload: copy(record.payload()), headers: Headers::new() }
+fn copy_without_headers(record: &impl Record, page: &mut BytesMut) -> Parts {
+    let (key, payload) = (record.key(), record.payload());
+    let size = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
+    let headers = Headers::new();
+    if size > SMALL {
+        let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
+        return Parts { key: copy(key), payload: copy(payload), headers };
+    }
+    make_room(page, size);
+    let mut copy = |bytes: Option<&[u8]>| bytes.map(|bytes| put(page, bytes));
+    Parts { key: copy(key), payload: copy(payload), headers }
+}
+
+/// Sees to it that so many bytes fit on the page.
+fn make_room(page: &mut BytesMut, size: usize) {
+    if page.capacity() < size {
+        *page = BytesMut::with_capacity(size.max(PAGE));
+    }
+}
+
+/// Writes bytes on the page, which has room for them.
+fn put(page: &mut BytesMut, bytes: &[u8]) -> Bytes {
+    if bytes.is_empty() {
+        return Bytes::new();
+    }
+    page.extend_from_slice(bytes);
+    page.split().freeze()
 }
 
 /// Writes `topic/partition/offset` for one partition, again and again into the same text.
@@ -186,6 +218,34 @@ mod tests {
         assert_eq!(message.payload.as_deref(), Some(&*all));
         assert_eq!(message.headers.get("binary").map(Bytes::as_ref), Some(&*all));
         assert_eq!(message.timestamp, Some(Timestamp::from_millisecond(1_500).unwrap()));
+    }
+
+    #[test]
+    fn neighbours_share_memory_and_keep_their_bytes() {
+        // I5, I7: a kept message keeps one page, and a large one keeps only itself.
+        let options = KafkaOptions::new("b", "g", ["orders"]);
+        let (mut reader, mut place) = (Reader::new(&options), Place::new(&Partition::new("orders", 2)));
+        let payloads: Vec<Vec<u8>> =
+            [0, 1, 1000, SMALL - 1, SMALL, 7, PAGE, 1000, 3000, 3000, 3000, 3000, 3000, 1]
+                .iter()
+                .enumerate()
+                .map(|(number, size)| vec![number as u8; *size])
+                .collect();
+        let messages: Vec<Message> = payloads
+            .iter()
+            .map(|payload| {
+                let record = record(Some(b"k"), Some(payload), &[("h", Some(&payload[..payload.len() / 2]))]);
+                reader.read(&record, &"orders".into(), Position::new(2, 7), &mut place)
+            })
+            .collect();
+        for (message, payload) in messages.iter().zip(&payloads) {
+            assert_eq!(
+                (message.key.as_deref(), message.payload.as_deref()),
+                (Some(&b"k"[..]), Some(&**payload))
+            );
+            assert_eq!(message.headers.get("h").map(Bytes::as_ref), Some(&payload[..payload.len() / 2]));
+        }
+        assert!(reader.page.capacity() <= PAGE);
     }
 
     #[test]
