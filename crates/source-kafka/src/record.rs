@@ -67,21 +67,33 @@ impl Reader {
         };
         let timestamp =
             record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok());
-        Message {
-            event_type: first(&headers, &self.event_type).map(Arc::from),
+        let mut message = Message {
+            event_type: None,
             operation: None,
-            content_type: CONTENT_TYPE_HEADERS.iter().find_map(|name| text(&headers, name)).map(Arc::from),
+            content_type: None,
             schema: schema(payload.as_deref()),
             timestamp,
-            correlation: first(&headers, &self.correlation).map(Arc::from),
+            correlation: None,
             undecodable,
+            hop: None,
             key,
             payload,
             headers,
             id,
             position,
             stream: stream.clone(),
-        }
+        };
+        self.describe(&mut message);
+        message
+    }
+
+    /// Writes down what the headers tell about a message.
+    pub(crate) fn describe(&self, message: &mut Message) {
+        let headers = &message.headers;
+        let content_type = CONTENT_TYPE_HEADERS.iter().find_map(|name| text(headers, name));
+        message.content_type = content_type.map(Arc::from);
+        message.event_type = first(headers, &self.event_type).map(Arc::from);
+        message.correlation = first(headers, &self.correlation).map(Arc::from);
     }
 }
 

@@ -22,10 +22,12 @@ use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset};
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::chain::Chain;
 use crate::lookup::{Beginning, Purpose};
 use crate::member::{Change, Client, Clients, Member, assign, partition, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
+use crate::relay::KafkaRelay;
 use crate::slot::{Pause, Slot, Stage};
 use crate::trouble::{Trouble, judge};
 
@@ -59,6 +61,8 @@ pub struct KafkaSource {
     reading: Member,
     wake: Arc<Notify>,
     options: KafkaOptions,
+    /// The retry topics, if there are any.
+    chain: Option<Arc<Chain>>,
     reset: Reset,
     reader: Reader,
     slots: Vec<Slot>,
@@ -84,6 +88,16 @@ impl KafkaSource {
     /// Joins the group. That takes its time: [`next`](Source::next) tells how it goes. The error says which option
     /// makes no sense.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
+        Self::join(options, None)
+    }
+
+    /// Joins the group and reads, besides the topics, the retry topics of this relay: what was passed on comes back as it was,
+    /// with what is known of its attempts.
+    pub fn open_with(options: KafkaOptions, relay: &KafkaRelay) -> Result<Self, SourceError> {
+        Self::join(options, Some(relay.chain()))
+    }
+
+    fn join(options: KafkaOptions, chain: Option<Arc<Chain>>) -> Result<Self, SourceError> {
         let reset = options.reset()?;
         let wake = Arc::new(Notify::new());
         let member = Member::new(options.reads_committed(), wake.clone());
@@ -113,6 +127,7 @@ impl KafkaSource {
             metadata_limit: options.metadata_limit,
             state: watch::Sender::new(KafkaState::Joining),
             options,
+            chain,
         };
         source.subscribe().map_err(refused)?;
         Ok(source)
@@ -124,7 +139,8 @@ impl KafkaSource {
     }
 
     fn subscribe(&self) -> Result<(), KafkaError> {
-        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).collect();
+        let retries = self.chain.iter().flat_map(|chain| chain.retry_topics());
+        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).chain(retries).collect();
         self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
     }
 
@@ -236,6 +252,8 @@ impl KafkaSource {
             self.note(error, &reason);
         }
         if !messages.is_empty() {
+            // What came back came after the end; there is another one.
+            self.ended &= messages.iter().all(|message| message.hop.is_none());
             if matches!(*self.state.borrow(), KafkaState::Trouble(_)) {
                 self.be_well();
             }
@@ -320,7 +338,7 @@ fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, Source
 }
 
 /// The client does not take its settings.
-fn refused(error: KafkaError) -> SourceError {
+pub(crate) fn refused(error: KafkaError) -> SourceError {
     match error {
         // The value stays untold, and so does the error that holds it: a mistyped name may have a password as its value.
         KafkaError::ClientConfig(_, why, name, _) => SourceError::permanent(format!(

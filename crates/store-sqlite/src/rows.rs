@@ -322,6 +322,7 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         timestamp: body.timestamp,
         correlation: body.correlation,
         undecodable: body.undecodable,
+        hop: None,
     };
     let edits = body.edits.into_iter().map(|edit| Edit {
         by: edit.by,

@@ -9,7 +9,7 @@ use rdkafka::consumer::Consumer;
 use tokio::sync::oneshot;
 
 use super::{KafkaSource, TICK, refused};
-use crate::lookup::{self, Beginning, Failed, Purpose};
+use crate::lookup::{self, Beginning, Failed, Purpose, Resets};
 use crate::member::{Change, Clients, add_offset, assign, list_of, unassign};
 use crate::slot::{Slot, Stage};
 use crate::trouble::{Trouble, judge};
@@ -47,7 +47,8 @@ impl KafkaSource {
                 && let Some(clients) = self.clients.clone()
             {
                 let purpose = lookup.purpose.clone();
-                lookup.answer = Some(lookup::start(clients, self.member.clone(), purpose, self.reset));
+                let resets = Resets { streams: self.reset, chain: self.chain.clone() };
+                lookup.answer = Some(lookup::start(clients, self.member.clone(), purpose, resets));
             }
             return;
         }
@@ -119,7 +120,7 @@ impl KafkaSource {
         for beginning in beginnings {
             add_offset(&mut list, &beginning.partition, beginning.start, "");
             // A queue of its own comes first, so that no record comes by the common one.
-            let Some(slot) = Slot::new(&reading, &self.reading, beginning) else {
+            let Some(slot) = Slot::new(&reading, &self.reading, beginning, self.chain.as_ref()) else {
                 return self.complain(SourceError::permanent("the client has no queue for a partition"));
             };
             assignments.push(slot.assignment());
