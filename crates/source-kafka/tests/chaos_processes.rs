@@ -1,8 +1,8 @@
 //! Three members of a group as processes, killed with SIGKILL, stopped with SIGTERM and added every few seconds.
 //!
-//! The scenario is that of `chaos.rs`. The test runs itself again as the members. They share one file as their store: with
-//! strategy `ordered` nothing is lost, order by key holds, no committed position ever passes a message that is not
-//! settled, and in the end the lag is zero.
+//! The scenario is that of `chaos.rs`. The test runs itself again as the members. Nothing is lost, no committed position ever
+//! passes a message that is not settled, and in the end the lag is zero. With strategy `ordered` the members share one file
+//! as their store, and order by key holds. With strategy `topics` they share nothing but the broker, and no order is promised.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -16,15 +16,16 @@ use std::time::{Duration, Instant};
 use lazaret_core::Message;
 use lazaret_core::handler::Attempt;
 use lazaret_core::policy::Strategy;
-use lazaret_engine::Consumer;
-use lazaret_source_kafka::KafkaSource;
+use lazaret_engine::{Consumer, Options};
+use lazaret_memory::MemoryStore;
+use lazaret_source_kafka::{KafkaRelay, KafkaSource, RetryTopics};
 use lazaret_store_sqlite::{Options as StoreOptions, SqliteStore};
-use support::chaos::{CONSUMER, Chaos, Herd, PARTITIONS, Stored, Work, options, seed};
+use support::chaos::{CONSUMER, Chaos, Herd, InTopics, PARTITIONS, Stored, Work, options, seed};
 use support::{LONG, Topic, broker};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Says to a process of this test that it is a member, and all that it needs: `number seed brokers topic folder`.
+/// Says to a process of this test that it is a member, and all that it needs: `strategy number seed brokers topic folder`.
 const MEMBER: &str = "LAZARET_CHAOS_MEMBER";
 
 /// Members as processes.
@@ -32,6 +33,7 @@ struct Processes<'a> {
     topic: &'a Topic,
     folder: &'a Path,
     seed: u64,
+    strategy: Strategy,
 }
 
 /// A process that does not outlive the test.
@@ -50,7 +52,8 @@ impl Herd for Processes<'_> {
 
     fn start(&mut self, number: u32) -> Process {
         let Topic { brokers, name, .. } = self.topic;
-        let told = format!("{number} {} {brokers} {name} {}", self.seed, self.folder.display());
+        let (strategy, seed, folder) = (self.strategy, self.seed, self.folder.display());
+        let told = format!("{strategy} {number} {seed} {brokers} {name} {folder}");
         let mut member = Command::new(std::env::current_exe().unwrap());
         member.args(["--ignored", "--exact", "member", "--nocapture"]).env(MEMBER, told);
         Process(member.stdout(Stdio::null()).spawn().unwrap())
@@ -81,7 +84,7 @@ impl Herd for Processes<'_> {
 async fn member() {
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let told = std::env::var(MEMBER).expect("the test that starts it says what it needs");
-    let [number, seed, brokers, topic, folder] = told.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+    let [strategy, number, seed, brokers, topic, folder] = told.splitn(6, ' ').collect::<Vec<_>>()[..] else {
         panic!("{told:?}")
     };
     let (number, seed, folder) = (number.parse().unwrap(), seed.parse().unwrap(), PathBuf::from(folder));
@@ -91,16 +94,23 @@ async fn member() {
         let work = work.clone();
         async move { work.handle(message, attempt).await }
     };
-    let store = SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()).unwrap();
     // The group learns of a death only by its silence.
     let source = topic.options().with_property("session.timeout.ms", "3000");
-    let consumer = Consumer::builder(CONSUMER)
-        .source(KafkaSource::open(source).unwrap())
-        .store(Arc::new(store))
-        .handler(handler)
-        .options(options(number, Strategy::Ordered))
-        .build()
-        .unwrap();
+    let builder = Consumer::builder(CONSUMER).handler(handler);
+    let builder = if strategy == Strategy::Topics.as_str() {
+        let options = options(number, Strategy::Topics);
+        let topics = RetryTopics::for_policy(CONSUMER, &options.retry).creating_topics();
+        let relay = KafkaRelay::open(&source, topics).await.unwrap();
+        let source = KafkaSource::open_with(source, &relay).unwrap();
+        let options = Options { relay: Some(Arc::new(relay)), ..options };
+        // What is in this store dies with the process.
+        builder.source(source).store(Arc::new(MemoryStore::default())).options(options)
+    } else {
+        let store = SqliteStore::open(folder.join("lazaret.db"), StoreOptions::default()).unwrap();
+        let source = KafkaSource::open(source).unwrap();
+        builder.source(source).store(Arc::new(store)).options(options(number, Strategy::Ordered))
+    };
+    let consumer = builder.build().unwrap();
     let drain = CancellationToken::new();
     let stop = drain.clone();
     tokio::spawn(async move {
@@ -117,9 +127,25 @@ async fn processes_that_are_killed_and_added_lose_nothing_and_keep_the_order() {
     let (seed, folder) = (seed(), tempfile::tempdir().unwrap());
     let topic = Topic::new(broker, PARTITIONS as i32).await;
     let store = SqliteStore::open(folder.path().join("lazaret.db"), StoreOptions::default()).unwrap();
-    let mut herd = Processes { topic: &topic, folder: folder.path(), seed };
+    let mut herd = Processes { topic: &topic, folder: folder.path(), seed, strategy: Strategy::Ordered };
     let mut letters = Stored::new(Arc::new(store), &topic);
     let journal = folder.path().join("journal");
     let chaos = Chaos { topic: &topic, journal, seed, lasts: Duration::from_secs(45), ordered: true };
+    chaos.run(&mut herd, &mut letters).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_are_killed_and_added_lose_nothing_in_retry_topics() {
+    // I1, I5, I8
+    let Some(broker) = broker() else { return };
+    let (seed, folder) = (seed(), tempfile::tempdir().unwrap());
+    let topic = Topic::new(broker, PARTITIONS as i32).await;
+    let options = options(0, Strategy::Topics);
+    let topics = RetryTopics::for_policy(CONSUMER, &options.retry).creating_topics();
+    KafkaRelay::open(&topic.options(), topics.clone()).await.unwrap();
+    let mut letters = InTopics::new(&topic, &topics);
+    let mut herd = Processes { topic: &topic, folder: folder.path(), seed, strategy: Strategy::Topics };
+    let journal = folder.path().join("journal");
+    let chaos = Chaos { topic: &topic, journal, seed, lasts: Duration::from_secs(45), ordered: false };
     chaos.run(&mut herd, &mut letters).await;
 }
