@@ -10,6 +10,7 @@ use lazaret_core::policy::RetryPolicy;
 use lazaret_core::source::SourceError;
 
 use crate::headers::HeaderStyle;
+use crate::relay::Hook;
 
 /// How many retry topics a stream has at most.
 const MOST_TIERS: usize = 16;
@@ -49,6 +50,7 @@ pub struct RetryTopics {
     pub(crate) style: HeaderStyle,
     pub(crate) delivery_timeout: Duration,
     pub(crate) transactional_id: Option<String>,
+    pub(crate) hook: Hook,
     pub(crate) properties: Vec<(String, String)>,
 }
 
@@ -69,6 +71,7 @@ impl RetryTopics {
             style: HeaderStyle::default(),
             delivery_timeout: Duration::from_secs(10),
             transactional_id: None,
+            hook: Hook::default(),
             properties: Vec::new(),
         }
     }
@@ -171,6 +174,14 @@ impl RetryTopics {
     #[must_use]
     pub fn with_property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.push((name.into(), value.into()));
+        self
+    }
+
+    /// The same with a look into the middle of each transaction, for tests that want to end there.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_transaction_hook(mut self, hook: impl Fn(&'static str) + Send + Sync + 'static) -> Self {
+        self.hook = Hook(Some(std::sync::Arc::new(hook)));
         self
     }
 

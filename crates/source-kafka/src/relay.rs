@@ -2,7 +2,9 @@
 //!
 //! Why messages keep the number of their partition, and how they come back: docs/decisions/0013-retry-topics.md.
 
+mod ledger;
 mod startup;
+mod transaction;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,12 +20,17 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
+pub(crate) use self::ledger::Standing;
+pub(crate) use self::transaction::{Hook, Transactions};
+use self::transaction::{Passed, Refused};
 use crate::chain::{Chain, RetryTopics};
 use crate::headers::{self, HeaderStyle};
 use crate::options::KafkaOptions;
 
 /// How long to wait for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(1);
+/// How long a transaction may take, in milliseconds: when its producer died, nobody reads on before that.
+const TRANSACTION_TIMEOUT: &str = "20000";
 /// Records of any size are sent; it is the broker that refuses them.
 const ANY_SIZE: &str = "1000000000";
 
@@ -63,9 +70,17 @@ struct Inner {
     /// What was found that works and is worth knowing.
     remarks: Vec<String>,
     config: ClientConfig,
-    producer: Mutex<FutureProducer>,
+    writer: Writer,
     /// The settings of a client that asks.
     asking: ClientConfig,
+}
+
+/// Who writes records.
+enum Writer {
+    /// Each by itself.
+    Plain(Mutex<FutureProducer>),
+    /// Together with the position that it settles.
+    Transactions(Arc<Transactions>),
 }
 
 impl KafkaRelay {
@@ -87,7 +102,7 @@ impl KafkaRelay {
         }
         // What makes a record durable is not for choosing.
         config.set("enable.idempotence", "true").set("acks", "all");
-        let producer = config.create().map_err(crate::source::refused)?;
+        let writer = writer(options, &topics, &mut config)?;
         let inner = Inner {
             chain,
             group: options.group.clone(),
@@ -95,7 +110,7 @@ impl KafkaRelay {
             partitions: RwLock::new(found.partitions),
             remarks: found.remarks,
             config,
-            producer: Mutex::new(producer),
+            writer,
             asking,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -108,6 +123,14 @@ impl KafkaRelay {
 
     pub(crate) fn chain(&self) -> Arc<Chain> {
         self.inner.chain.clone()
+    }
+
+    /// Who commits positions, if it is not the member of the group.
+    pub(crate) fn transactions(&self) -> Option<Arc<Transactions>> {
+        match &self.inner.writer {
+            Writer::Plain(_) => None,
+            Writer::Transactions(transactions) => Some(transactions.clone()),
+        }
     }
 
     /// Writes a record and waits until the broker has it.
@@ -125,25 +148,41 @@ impl KafkaRelay {
 
     async fn send(&self, topic: &str, handover: &Handover<'_>, style: HeaderStyle) -> Result<(), RelayError> {
         let partition = self.partition(topic, handover)?;
-        let producer = self.inner.producer.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let headers = headers_of(handover, &self.inner.group, style);
         let message = &handover.letter.message;
-        let mut record: FutureRecord<'_, [u8], [u8]> =
-            FutureRecord::to(topic).partition(partition).headers(headers);
-        record.key = message.key.as_deref();
-        record.payload = message.payload.as_deref();
-        match producer.send(record, ROOM).await {
-            Ok(delivery) => {
-                let partition = Partition::new(topic, delivery.partition.unsigned_abs());
-                self.inner.chain.wrote(partition, delivery.offset.unsigned_abs());
-                Ok(())
+        let (partition, offset) = match &self.inner.writer {
+            Writer::Plain(producer) => {
+                let producer = producer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let record: FutureRecord<'_, [u8], [u8]> = FutureRecord {
+                    key: message.key.as_deref(),
+                    payload: message.payload.as_deref(),
+                    ..FutureRecord::to(topic).partition(partition).headers(headers)
+                };
+                match producer.send(record, ROOM).await {
+                    Ok(delivery) => (delivery.partition, delivery.offset.unsigned_abs()),
+                    Err((error, _)) => {
+                        let judged = judge(&error, topic);
+                        self.recover(&error, topic).await;
+                        return Err(judged.with_source(error));
+                    }
+                }
             }
-            Err((error, _)) => {
-                let judged = judge(&error, topic);
-                self.recover(&error, topic).await;
-                Err(judged.with_source(error))
+            Writer::Transactions(transactions) => {
+                let passed = Passed {
+                    topic: topic.to_owned(),
+                    partition,
+                    headers,
+                    message: message.clone(),
+                    from: handover.from.clone(),
+                    offset: handover.offset,
+                };
+                let written =
+                    transactions.pass(passed).await.map_err(|refused| judge_refusal(refused, topic));
+                (partition, written?)
             }
-        }
+        };
+        self.inner.chain.wrote(Partition::new(topic, partition.unsigned_abs()), offset);
+        Ok(())
     }
 
     /// The partition of the same number, so that what was together stays together, whatever partitioner the producers of
@@ -163,11 +202,12 @@ impl KafkaRelay {
     async fn recover(&self, error: &KafkaError, topic: &str) {
         match error.rdkafka_error_code() {
             // The producer does nothing more; what it had was answered.
-            Some(Code::Fatal) => match self.inner.config.create() {
-                Ok(producer) => {
-                    *self.inner.producer.lock().unwrap_or_else(PoisonError::into_inner) = producer;
+            Some(Code::Fatal) => match (self.inner.config.create(), &self.inner.writer) {
+                (Ok(new), Writer::Plain(producer)) => {
+                    *producer.lock().unwrap_or_else(PoisonError::into_inner) = new;
                 }
-                Err(error) => tracing::warn!(%error, "no new producer"),
+                (Ok(_), Writer::Transactions(_)) => {}
+                (Err(error), _) => tracing::warn!(%error, "no new producer"),
             },
             Some(Code::UnknownPartition) => {
                 if let Ok(count) = startup::count(&self.inner.asking, topic).await {
@@ -198,6 +238,43 @@ fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> Owned
     })
 }
 
+/// Makes whoever writes records.
+fn writer(
+    options: &KafkaOptions,
+    topics: &RetryTopics,
+    config: &mut ClientConfig,
+) -> Result<Writer, SourceError> {
+    let Some(id) = &topics.transactional_id else {
+        return Ok(Writer::Plain(Mutex::new(config.create().map_err(crate::source::refused)?)));
+    };
+    if !options.reads_committed() {
+        let why = "in transactions, isolation.level must be read_committed; else what was not passed on in the end is read";
+        return Err(SourceError::permanent(why));
+    }
+    config.set("transactional.id", id);
+    // How long others wait for one that died.
+    if config.get("transaction.timeout.ms").is_none() {
+        config.set("transaction.timeout.ms", TRANSACTION_TIMEOUT);
+    }
+    let started = Transactions::start(config.clone(), topics.hook.clone()).map_err(|error| {
+        SourceError::temporary(format!("no thread for transactions: {error}")).with_source(error)
+    })?;
+    Ok(Writer::Transactions(Arc::new(started)))
+}
+
+/// What it means that a transaction did not pass a message on.
+fn judge_refusal(refused: Refused, topic: &str) -> RelayError {
+    match refused {
+        Refused::Lost => RelayError::not_done(RelayTrouble::Fenced, "the partition is not ours any more"),
+        // The transaction was aborted: whatever went wrong, nothing of it is there.
+        Refused::NotDone(error) => {
+            let judged = judge(&error, topic);
+            RelayError::not_done(judged.trouble(), format!("{topic}: {error}")).with_source(error)
+        }
+        Refused::MaybeDone(error) => judge(&error, topic).with_source(error),
+    }
+}
+
 /// What an error means for the message.
 fn judge(error: &KafkaError, topic: &str) -> RelayError {
     let Some(code) = error.rdkafka_error_code() else {
@@ -220,6 +297,9 @@ fn judge(error: &KafkaError, topic: &str) -> RelayError {
         }
         Code::PolicyViolation | Code::InvalidRecord => {
             permanent(format!("{topic} refuses the record: {error}"))
+        }
+        Code::ProducerFenced | Code::Fenced | Code::UnknownMemberId | Code::FencedInstanceId => {
+            RelayError::maybe_done(RelayTrouble::Fenced, format!("another instance took over: {error}"))
         }
         Code::QueueFull => {
             RelayError::not_done(RelayTrouble::Temporary, format!("too much waits to be written to {topic}"))

@@ -14,6 +14,7 @@ use crate::chain::Chain;
 use crate::lookup::Beginning;
 use crate::member::{Client, Member};
 use crate::record::{Place, Reader};
+use crate::relay::Standing;
 use crate::returning::Returning;
 use crate::settled;
 
@@ -110,6 +111,11 @@ impl Slot {
         Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
     }
 
+    /// How far it is settled as it came.
+    pub(crate) fn standing(&self, limit: usize) -> Standing {
+        Standing::new(self.committed.unwrap_or(self.start), self.settled.clone(), limit)
+    }
+
     /// Whether its messages may be delivered.
     pub(crate) fn flows(&self) -> bool {
         self.stage == Stage::Held && !self.paused
@@ -117,11 +123,8 @@ impl Slot {
 
     /// Whether all was delivered that was there when it was assigned, and in a retry topic what we wrote since.
     pub(crate) fn is_read(&self) -> bool {
-        let is_read = match &self.returning {
-            Some(returning) => self.next >= self.end.max(returning.written()),
-            None => self.at_end || self.next >= self.end,
-        };
-        self.stage == Stage::Held && is_read
+        let written = self.returning.as_ref().map_or(0, Returning::written);
+        self.stage == Stage::Held && (self.at_end || self.next >= self.end) && self.next >= written
     }
 
     /// Adds messages that are there to the batch, up to its size. A finite one gives none that was written after it was

@@ -3,7 +3,7 @@
 //! Everything that the engine calls runs on its task and never blocks. Why a rebalance is answered outside of its callback,
 //! and why every partition has a queue of its own: docs/decisions/0012-kafka-rebalance.md.
 
-mod commit;
+pub(crate) mod commit;
 mod partitions;
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::lookup::{Beginning, Purpose};
 use crate::member::{Change, Client, Clients, Member, assign, partition, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
-use crate::relay::KafkaRelay;
+use crate::relay::{KafkaRelay, Transactions};
 use crate::slot::{Pause, Slot, Stage};
 use crate::trouble::{Trouble, judge};
 
@@ -63,6 +63,8 @@ pub struct KafkaSource {
     options: KafkaOptions,
     /// The retry topics, if there are any.
     chain: Option<Arc<Chain>>,
+    /// Who commits, if it is not the member of the group.
+    transactions: Option<Arc<Transactions>>,
     reset: Reset,
     reader: Reader,
     slots: Vec<Slot>,
@@ -88,16 +90,20 @@ impl KafkaSource {
     /// Joins the group. That takes its time: [`next`](Source::next) tells how it goes. The error says which option
     /// makes no sense.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
-        Self::join(options, None)
+        Self::join(options, None, None)
     }
 
     /// Joins the group and reads, besides the topics, the retry topics of this relay: what was passed on comes back as it was,
     /// with what is known of its attempts.
     pub fn open_with(options: KafkaOptions, relay: &KafkaRelay) -> Result<Self, SourceError> {
-        Self::join(options, Some(relay.chain()))
+        Self::join(options, Some(relay.chain()), relay.transactions())
     }
 
-    fn join(options: KafkaOptions, chain: Option<Arc<Chain>>) -> Result<Self, SourceError> {
+    fn join(
+        options: KafkaOptions,
+        chain: Option<Arc<Chain>>,
+        transactions: Option<Arc<Transactions>>,
+    ) -> Result<Self, SourceError> {
         let reset = options.reset()?;
         let wake = Arc::new(Notify::new());
         let member = Member::new(options.reads_committed(), wake.clone());
@@ -128,7 +134,11 @@ impl KafkaSource {
             state: watch::Sender::new(KafkaState::Joining),
             options,
             chain,
+            transactions,
         };
+        if let (Some(transactions), Some(clients)) = (&source.transactions, &source.clients) {
+            transactions.serve(&clients.group);
+        }
         source.subscribe().map_err(refused)?;
         Ok(source)
     }
@@ -238,6 +248,7 @@ impl KafkaSource {
                 Pause::Error(error) => errors.push(error),
                 Pause::Back(offset) => {
                     turn_back(self.clients.as_ref(), slot, offset);
+                    enter(self.transactions.as_deref(), slot, self.metadata_limit);
                     self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
                     self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
                 }
@@ -311,6 +322,13 @@ impl KafkaSource {
         };
         let started = thread::Builder::new().name("lazaret-kafka-leave".to_owned()).spawn(leave);
         started.is_ok().then_some(gone)
+    }
+}
+
+/// Says how a partition stands that came, or begins anew.
+fn enter(transactions: Option<&Transactions>, slot: &Slot, limit: usize) {
+    if let Some(transactions) = transactions {
+        transactions.ledger().come(slot.partition.clone(), slot.standing(limit));
     }
 }
 

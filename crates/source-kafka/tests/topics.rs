@@ -19,6 +19,9 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::FutureRecord;
 use support::{LONG, Topic, broker};
 
+/// Key and payload.
+type Pair<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_the_same_after_three_hops_and_in_the_dead_letter_topic() {
     // I4, I5
@@ -35,7 +38,7 @@ async fn a_message_is_the_same_after_three_hops_and_in_the_dead_letter_topic() {
     let headers = || {
         own.iter().fold(OwnedHeaders::new(), |headers, &(key, value)| headers.insert(Header { key, value }))
     };
-    let sent: [(Option<&[u8]>, Option<&[u8]>); 4] =
+    let sent: [Pair<'_>; 4] =
         [(Some(&all), Some(&all)), (Some(b""), None), (None, Some(b"")), (None, Some(b"fail"))];
     for (number, (key, payload)) in sent.iter().enumerate() {
         let mut record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(&chained.topic.name)

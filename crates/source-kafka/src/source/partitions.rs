@@ -8,7 +8,7 @@ use lazaret_core::source::{SourceError, SourceEvent};
 use rdkafka::consumer::Consumer;
 use tokio::sync::oneshot;
 
-use super::{KafkaSource, TICK, refused};
+use super::{KafkaSource, TICK, enter, refused};
 use crate::lookup::{self, Beginning, Failed, Purpose, Resets};
 use crate::member::{Change, Clients, add_offset, assign, list_of, unassign};
 use crate::slot::{Slot, Stage};
@@ -124,6 +124,7 @@ impl KafkaSource {
                 return self.complain(SourceError::permanent("the client has no queue for a partition"));
             };
             assignments.push(slot.assignment());
+            enter(self.transactions.as_deref(), &slot, self.metadata_limit);
             self.slots.push(slot);
         }
         if let Err(error) = reading.incremental_assign(&list) {
@@ -143,6 +144,9 @@ impl KafkaSource {
         let (gone, kept) = self.slots.drain(..).partition(|slot| partitions.contains(&slot.partition));
         self.slots = kept;
         let gone: Vec<Slot> = gone;
+        if let Some(transactions) = &self.transactions {
+            gone.iter().for_each(|slot| transactions.ledger().go(&slot.partition));
+        }
         if let Some(clients) = self.clients.as_ref().filter(|_| !gone.is_empty())
             && let Err(error) =
                 clients.reading.incremental_unassign(&list_of(gone.iter().map(|slot| &slot.partition)))
@@ -157,6 +161,7 @@ impl KafkaSource {
             let slot = self.slots.iter_mut().find(|slot| slot.partition == beginning.partition);
             if let Some(slot) = slot.filter(|slot| slot.stage == Stage::Rewinding) {
                 slot.begin_again(beginning);
+                enter(self.transactions.as_deref(), slot, self.metadata_limit);
                 assignments.push(slot.assignment());
             }
         }

@@ -58,6 +58,8 @@ pub(crate) struct Chained {
     pub(crate) topic: Arc<Topic>,
     calls: watch::Sender<Vec<Call>>,
     pub(crate) told: watch::Sender<Vec<String>>,
+    /// Whether messages that begin with `wait` may go on.
+    pub(crate) open: watch::Sender<bool>,
     producer: Arc<BaseProducer>,
     store: Arc<MemoryStore>,
     window: usize,
@@ -66,6 +68,8 @@ pub(crate) struct Chained {
     draining: Vec<Duration>,
     spring: bool,
     transactional_id: Option<String>,
+    /// Where in a transaction to die.
+    die_at: Option<String>,
 }
 
 /// A consumer at work.
@@ -98,6 +102,7 @@ impl Chained {
             topic: Arc::new(topic),
             calls: watch::Sender::default(),
             told: watch::Sender::default(),
+            open: watch::Sender::new(false),
             store: Arc::new(MemoryStore::default()),
             window: 8192,
             commit_interval: millis(50),
@@ -105,6 +110,7 @@ impl Chained {
             draining: Vec::new(),
             spring: false,
             transactional_id: None,
+            die_at: None,
         }
     }
 
@@ -132,6 +138,11 @@ impl Chained {
         Self { transactional_id: Some(id.to_owned()), ..self.clone() }
     }
 
+    /// The process dies when a transaction has come to this point.
+    pub(crate) fn dying_at(&self, point: &str) -> Self {
+        Self { die_at: Some(point.to_owned()), ..self.clone() }
+    }
+
     pub(crate) fn changed(&self, change: fn(RetryTopics) -> RetryTopics) -> Self {
         Self { change, ..self.clone() }
     }
@@ -140,6 +151,13 @@ impl Chained {
         let mut topics = (self.change)(RetryTopics::for_policy(NAME, policy)).draining(self.draining.clone());
         if self.spring {
             topics = topics.with_spring_headers();
+        }
+        if let Some(die_at) = self.die_at.clone() {
+            topics = topics.with_transaction_hook(move |point| {
+                if point == die_at {
+                    std::process::abort();
+                }
+            });
         }
         match &self.transactional_id {
             Some(id) => topics.in_transactions(id),
@@ -189,11 +207,14 @@ impl Chained {
     ) -> Running {
         let relay = KafkaRelay::open(&kafka, self.topics(&policy)).await.unwrap();
         let source = KafkaSource::open_with(kafka, &relay).unwrap();
-        let (calls, script) = (self.calls.clone(), Arc::new(script));
+        let (calls, open, script) = (self.calls.clone(), self.open.clone(), Arc::new(script));
         let handler = move |message: Message, Attempt(attempt): Attempt| {
             let call = Call { message, attempt, at: Timestamp::now() };
-            let (calls, script) = (calls.clone(), script.clone());
+            let (calls, open, script) = (calls.clone(), open.clone(), script.clone());
             async move {
+                if payload_of(&call.message).starts_with("wait") {
+                    open.subscribe().wait_for(|open| *open).await.unwrap();
+                }
                 let result = script(&call);
                 calls.send_modify(|calls| calls.push(call));
                 result
