@@ -95,6 +95,13 @@ pub trait Relay: Send + Sync + 'static {
     /// Makes it durable that the message is dead, and why.
     async fn dead(&self, handover: Handover<'_>) -> Result<(), RelayError>;
 
+    /// Says in the broker that a dead message is too large for it and is kept in the store as a letter: a small record in its
+    /// place. Called when the letter is durable; nothing is lost when it fails.
+    async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
+        let _ = handover;
+        Ok(())
+    }
+
     /// Whether messages that were passed on may still come back to this consumer. A consumer that ends when there is nothing
     /// left to do asks for it.
     fn is_expecting(&self) -> bool {

@@ -190,8 +190,8 @@ impl Default for Options {
             blocked_limit: 16 << 20,
             instance: String::new(),
             relay: None,
-            waiting_room: 65_536,
-            waiting_room_bytes: 64 << 20,
+            waiting_room: 131_072,
+            waiting_room_bytes: 128 << 20,
             seed: 0,
             until_idle: false,
             #[cfg(feature = "mutations")]
@@ -239,6 +239,9 @@ impl Options {
         self.fuse.as_ref().map_or(Ok(()), FusePolicy::validate)?;
         if self.retry.strategy == Strategy::Topics && self.relay.is_none() {
             return Err(BuildError::TopicsWithoutBroker);
+        }
+        if self.relay().is_some() && self.dead_letter.is_none() {
+            return Err(BuildError::TopicsWithoutLetters);
         }
         Ok(())
     }

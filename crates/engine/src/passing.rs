@@ -33,7 +33,7 @@ impl Journey {
         };
         let until = Instant::now() + PATIENCE;
         let mut delay = FIRST_DELAY;
-        loop {
+        let trouble = loop {
             let Err(error) = passing.pass(relay, &letter).await else { return Ok(()) };
             let again = match error.trouble() {
                 RelayTrouble::Fenced => return Err(Left::Fenced),
@@ -41,17 +41,23 @@ impl Journey {
                 RelayTrouble::Temporary => Instant::now() + delay < until,
             };
             if !again {
-                break;
+                break error.trouble();
             }
             tokio::select! {
                 biased;
                 // There is no time to wait for the broker; the store is nearer.
-                () = self.tenure.leaving.cancelled() => break,
+                () = self.tenure.leaving.cancelled() => break error.trouble(),
                 () = tokio::time::sleep(delay) => {}
             }
             delay = (delay * 2).min(LONGEST_DELAY);
+        };
+        let too_large = trouble == RelayTrouble::TooLarge;
+        let claim = (too_large && letter.state == LetterState::Dead).then(|| letter.clone());
+        self.store_letter(letter, Placement::Open).await?;
+        if let Some(letter) = claim {
+            passing.claim(relay, &letter).await;
         }
-        self.store_letter(letter, Placement::Open).await
+        Ok(())
     }
 }
 
@@ -75,14 +81,7 @@ impl Passing<'_> {
             Letter { message, payload_left_out: false, ..letter.clone() }
         });
         let letter = whole.as_ref().unwrap_or(letter);
-        let hint = letter.cause.as_ref().and_then(|cause| cause.retry_after);
-        let handover = Handover {
-            letter,
-            same_failure: self.same_failure,
-            usual_delay: shared.options.retry.usual_delay(letter.attempts, hint),
-            from: self.from,
-            offset: self.message.place().1.offset,
-        };
+        let handover = self.handover(letter);
         let passed = match letter.state {
             LetterState::Retrying => relay.retry(handover).await,
             _ => relay.dead(handover).await,
@@ -100,5 +99,25 @@ impl Passing<'_> {
             }
         }
         passed
+    }
+
+    /// Leaves a small record in the place of one that is too large. The letter itself is in the store.
+    async fn claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
+        if let Err(error) = relay.claim(self.handover(letter)).await {
+            let (queue, message) = (&self.component.queue, self.message);
+            Counters::add(&self.component.shared.counters.passing_failures, 1);
+            self.component.shared.tell(&Event::PassingFailed { queue, message, error: &error.to_string() });
+        }
+    }
+
+    fn handover<'b>(&'b self, letter: &'b Letter) -> Handover<'b> {
+        let hint = letter.cause.as_ref().and_then(|cause| cause.retry_after);
+        Handover {
+            letter,
+            same_failure: self.same_failure,
+            usual_delay: self.component.shared.options.retry.usual_delay(letter.attempts, hint),
+            from: self.from,
+            offset: self.message.place().1.offset,
+        }
     }
 }

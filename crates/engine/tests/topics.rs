@@ -2,6 +2,8 @@
 //!
 //! The broker is partition 1 of the log, and a relay that fails when it is told to.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +13,7 @@ use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::relay::{Handover, Hop, Relay, RelayError, RelayTrouble};
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::PauseScope;
-use lazaret_core::{Letter, LetterState, Message, MessageId, Partition, Verdict};
+use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition, Verdict};
 use lazaret_engine::{BuildError, DeadLetterOptions, Options};
 use lazaret_memory::{MemoryLog, MemorySource};
 use support::{
@@ -36,14 +38,15 @@ struct Broker {
     log: MemoryLog,
     fault: Mutex<Option<Fault>>,
     dead: Mutex<Vec<Letter>>,
+    claims: Mutex<Vec<LetterId>>,
     /// How often it was asked.
     asked: Mutex<usize>,
 }
 
 impl Broker {
     fn new(log: &MemoryLog) -> Arc<Self> {
-        let (fault, dead, asked) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { log: log.clone(), fault, dead, asked })
+        let (fault, dead, claims, asked) = Default::default();
+        Arc::new(Self { log: log.clone(), fault, dead, claims, asked })
     }
 
     fn fail(&self, fault: impl Into<Option<Fault>>) {
@@ -101,6 +104,11 @@ impl Relay for Broker {
 
     async fn dead(&self, handover: Handover<'_>) -> Result<(), RelayError> {
         self.take(|| self.dead.lock().unwrap().push(handover.letter.clone()))
+    }
+
+    async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
+        self.claims.lock().unwrap().push(handover.letter.id);
+        Ok(())
     }
 }
 
@@ -204,10 +212,12 @@ fn failing_for(name: &'static str, times: usize) -> impl Fn(&Try) -> Reply + Sen
     }
 }
 
-#[test]
-fn topics_need_a_broker() {
+#[tokio::test(start_paused = true)]
+async fn topics_need_a_broker_and_a_place_for_what_it_does_not_take() {
     let options = Options { retry: retry(Strategy::Topics), ..options() };
     assert!(matches!(options.validate(), Err(BuildError::TopicsWithoutBroker)));
+    let options = Options { dead_letter: None, ..Place::new().options() };
+    assert!(matches!(options.validate(), Err(BuildError::TopicsWithoutLetters)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +267,7 @@ async fn errors_that_alternate_end_after_the_last_attempt_too() {
     let options =
         Options { retry: RetryPolicy { max_attempts: 5, ..retry(Strategy::Topics) }, ..place.options() };
     let script = |this: &Try| {
-        let text = if this.before % 2 == 0 { "A" } else { "B" };
+        let text = if this.before.is_multiple_of(2) { "A" } else { "B" };
         Reply::Fail(lazaret_core::HandlerError::foreign(text, text).verdict(Verdict::Retry))
     };
     place.run(options, script).await;
@@ -370,6 +380,19 @@ async fn what_the_broker_does_not_take_goes_to_the_store_and_is_retried_there() 
         running.stop().await;
         assert_eq!(place.bench.committed(), Some(0));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_where() {
+    let place = Place::new();
+    place.bench.push(&["a1", "b1"]);
+    place.broker.fail(Fault::Refuse(RelayTrouble::TooLarge));
+    let script = |this: &Try| Reply::Fail(if this.name == "a1" { fatal() } else { transient() });
+    let running = place.start(place.options(), script);
+    eventually("both are dead in the store", || place.bench.counts().of(LetterState::Dead) == 2).await;
+    let letter = place.bench.letter_at(0).unwrap();
+    assert_eq!(*place.broker.claims.lock().unwrap(), [letter.id], "what is retried in the store is not told");
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ const DAY: u128 = 24 * 3600 * 1000;
 /// use std::time::Duration;
 /// use lazaret_source_kafka::RetryTopics;
 ///
-/// let minutes = |n| Duration::from_secs(60 * n);
+/// let minutes = |n: u64| Duration::from_secs(60 * n);
 /// let topics = RetryTopics::new("notification-service", [minutes(1), minutes(10)])
 ///     .draining([minutes(5)])
 ///     .creating_topics();

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use lazaret_core::fingerprint::normalise;
 use lazaret_core::relay::handover_id;
 use lazaret_core::{
-    Failure, Fingerprint, Headers, Letter, LetterState, Message, MessageId, Phase, QueueName, Reason,
-    StreamName, Timestamp,
+    Failure, Fingerprint, Headers, Letter, LetterId, LetterState, Message, MessageId, Phase, QueueName,
+    Reason, StreamName, Timestamp,
 };
 
 /// The end of our block: its version, and how many headers stand before it that are ours.
@@ -42,6 +42,7 @@ const SAME: &str = "x-same-failure-count";
 const FIRST: &str = "x-first-failure-at";
 const LAST: &str = "x-last-failure-at";
 const DUE: &str = "x-due-at";
+const CLAIM: &str = "x-claim-check";
 const CORRELATION: &str = "x-correlation-id";
 
 /// The most bytes of an error's text, of its type and of a key that are written.
@@ -61,6 +62,8 @@ pub struct HeaderStyle {
     pub whole_text: bool,
     /// Write only what is needed to try the message again, for a record that would be too large.
     pub least: bool,
+    /// Write that the message itself is not here but a letter in the store, and leave out its own headers.
+    pub claim: bool,
 }
 
 /// The headers of the record that holds this letter: those of its message, and ours.
@@ -68,7 +71,7 @@ pub struct HeaderStyle {
 /// `same_failure` is how often in a row it failed in the same way.
 pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle) -> Headers {
     let message = &letter.message;
-    let mut headers = message.headers.clone();
+    let mut headers = if style.claim { Headers::new() } else { message.headers.clone() };
     let before = headers.len();
     write_place(&mut headers, message, style);
     write_failure(&mut headers, letter, same_failure, style);
@@ -79,6 +82,9 @@ pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle
     text(STATE, letter.state.as_str());
     if let Some(due) = letter.due_at {
         text(DUE, &due.to_string());
+    }
+    if style.claim {
+        text(CLAIM, &letter.id.to_string());
     }
     if style.spring && !style.least {
         write_spring(&mut headers, letter, group, style);
@@ -202,6 +208,8 @@ pub struct PassedOn {
     pub last_failed_at: Option<Timestamp>,
     /// When it may be tried again.
     pub due_at: Option<Timestamp>,
+    /// The letter in the store that holds the message, if the record does not: it was too large.
+    pub claim: Option<LetterId>,
 }
 
 /// A record that does not carry our headers, or not as we write them.
@@ -233,6 +241,7 @@ pub fn read(headers: &Headers) -> Result<PassedOn, NotOurs> {
         first_failed_at: maybe(&own, FIRST)?,
         last_failed_at: maybe(&own, LAST)?,
         due_at: maybe(&own, DUE)?,
+        claim: own.get_str(CLAIM).and_then(|text| text.parse().ok()),
         headers: rest,
         queue,
     })
@@ -411,6 +420,15 @@ mod tests {
         let fingerprint = |read: &PassedOn| read.failure.as_ref().map(|failure| failure.fingerprint);
         assert_eq!(fingerprint(&whole), fingerprint(&least));
         assert_eq!(PassedOn { failure: None, ..whole }, PassedOn { failure: None, ..least });
+    }
+
+    #[test]
+    fn a_claim_names_the_letter_and_leaves_out_what_may_be_large() {
+        let letter = letter(2, "no");
+        let style = HeaderStyle { least: true, claim: true, ..HeaderStyle::default() };
+        let claim = read(&write(&letter, "group", 1, style)).unwrap();
+        assert_eq!((claim.claim, claim.headers.len()), (Some(letter.id), 0));
+        assert_eq!(read(&write(&letter, "group", 1, HeaderStyle::default())).unwrap().claim, None);
     }
 
     #[test]

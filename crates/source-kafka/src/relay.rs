@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::Partition;
 use lazaret_core::relay::{Handover, Relay, RelayError, RelayTrouble};
 use lazaret_core::source::SourceError;
+use lazaret_core::{Headers, Letter, Message, Partition};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -29,8 +29,10 @@ use crate::options::KafkaOptions;
 
 /// How long to wait for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(1);
-/// How long a transaction may take, in milliseconds: when its producer died, nobody reads on before that.
-const TRANSACTION_TIMEOUT: &str = "20000";
+/// How long a transaction may take: when its producer died, nobody reads on before that.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest key that is written on a record which only says where the message is.
+const CLAIM_KEY: usize = 1024;
 /// Records of any size are sent; it is the broker that refuses them.
 const ANY_SIZE: &str = "1000000000";
 
@@ -45,7 +47,7 @@ const ANY_SIZE: &str = "1000000000";
 ///
 /// # async fn example() -> Result<(), lazaret_core::source::SourceError> {
 /// let kafka = KafkaOptions::new("127.0.0.1:9092", "notification-service", ["case-events"]);
-/// let minutes = |n| Duration::from_secs(60 * n);
+/// let minutes = |n: u64| Duration::from_secs(60 * n);
 /// let topics = RetryTopics::new("notification-service", [minutes(1), minutes(10)]).creating_topics();
 ///
 /// let relay = KafkaRelay::open(&kafka, topics).await?;
@@ -210,7 +212,9 @@ impl KafkaRelay {
                 (Err(error), _) => tracing::warn!(%error, "no new producer"),
             },
             Some(Code::UnknownPartition) => {
-                if let Ok(count) = startup::count(&self.inner.asking, topic).await {
+                if let Ok(client) = startup::asker(&self.inner.asking)
+                    && let Ok(count) = startup::count(&client, topic).await
+                {
                     let mut partitions =
                         self.inner.partitions.write().unwrap_or_else(PoisonError::into_inner);
                     partitions.insert(topic.to_owned(), count);
@@ -254,7 +258,8 @@ fn writer(
     config.set("transactional.id", id);
     // How long others wait for one that died.
     if config.get("transaction.timeout.ms").is_none() {
-        config.set("transaction.timeout.ms", TRANSACTION_TIMEOUT);
+        let timeout = TRANSACTION_TIMEOUT.max(topics.delivery_timeout * 2);
+        config.set("transaction.timeout.ms", timeout.as_millis().to_string());
     }
     let started = Transactions::start(config.clone(), topics.hook.clone()).map_err(|error| {
         SourceError::temporary(format!("no thread for transactions: {error}")).with_source(error)
@@ -323,6 +328,20 @@ impl Relay for KafkaRelay {
         self.write(&topic, &handover).await
     }
 
+    async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
+        let topic = self.links(&handover)?.dead.clone();
+        let Letter { id, queue, message, .. } = handover.letter;
+        // Text, and not null: somebody who does not read headers must not take it for a tombstone.
+        let payload =
+            format!("too large for this topic: letter {id} of {queue} in Lazaret's store holds the message");
+        let key = message.key.clone().filter(|key| key.len() <= CLAIM_KEY);
+        let small =
+            Message { key, payload: Some(payload.into()), headers: Headers::new(), ..(**message).clone() };
+        let letter = Letter { message: Arc::new(small), ..handover.letter.clone() };
+        let style = HeaderStyle { least: true, claim: true, ..self.inner.style };
+        self.send(&topic, &Handover { letter: &letter, ..handover }, style).await
+    }
+
     fn is_expecting(&self) -> bool {
         self.inner.chain.is_expecting()
     }
@@ -331,5 +350,52 @@ impl Relay for KafkaRelay {
 impl fmt::Debug for KafkaRelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaRelay").field("group", &self.inner.group).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(code: Code) -> RelayError {
+        judge(&KafkaError::MessageProduction(code), "orders.mail.dlt")
+    }
+
+    #[test]
+    fn what_does_not_pass_says_what_to_do_and_was_not_done() {
+        for (code, word) in [
+            (Code::TopicAuthorizationFailed, "grant WRITE"),
+            (Code::ClusterAuthorizationFailed, "grant IDEMPOTENT_WRITE"),
+            (Code::UnknownTopicOrPartition, "create it"),
+            (Code::PolicyViolation, "refuses"),
+        ] {
+            let error = judged(code);
+            assert_eq!((error.trouble(), error.is_maybe_done()), (RelayTrouble::Permanent, false), "{error}");
+            assert!(
+                error.to_string().contains(word) && error.to_string().contains("orders.mail.dlt"),
+                "{error}"
+            );
+        }
+        assert_eq!(judged(Code::MessageSizeTooLarge).trouble(), RelayTrouble::TooLarge);
+    }
+
+    #[test]
+    fn what_timed_out_may_have_happened() {
+        // I8: it is sent again under the same id.
+        for code in [Code::MessageTimedOut, Code::NotEnoughReplicasAfterAppend, Code::BrokerTransportFailure]
+        {
+            let error = judged(code);
+            assert_eq!((error.trouble(), error.is_maybe_done()), (RelayTrouble::Temporary, true), "{error}");
+        }
+        assert!(!judged(Code::QueueFull).is_maybe_done());
+        assert_eq!(judged(Code::ProducerFenced).trouble(), RelayTrouble::Fenced);
+    }
+
+    #[test]
+    fn a_transaction_that_was_aborted_did_nothing_whatever_went_wrong() {
+        let error = KafkaError::MessageProduction(Code::MessageTimedOut);
+        assert!(!judge_refusal(Refused::NotDone(error.clone()), "t").is_maybe_done());
+        assert!(judge_refusal(Refused::MaybeDone(error), "t").is_maybe_done());
+        assert_eq!(judge_refusal(Refused::Lost, "t").trouble(), RelayTrouble::Fenced);
     }
 }

@@ -270,11 +270,16 @@ async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_t
     let running =
         chained.with_store(store.clone()).with_spring_headers().start(retry(millis(100)), script).await;
     chained.until("both failed", |calls| calls.len() == 2).await;
-    let dead = chained.read(&chained.dead_topic(), 1).await;
+    let dead = chained.read(&chained.dead_topic(), 2).await;
+    let (claims, dead): (Vec<_>, Vec<_>) =
+        dead.into_iter().partition(|record| chained::passed_on(record).claim.is_some());
     assert_eq!(dead[0].payload().unwrap(), payloads[0].as_bytes(), "the bytes are whole");
     let names: Vec<String> = dead[0].headers().unwrap().iter().map(|header| header.key.to_owned()).collect();
     assert!(!names.iter().any(|name| name == "x-exception-message-safe" || name.starts_with("kafka_dlt")));
-    chained::passed_on(&dead[0]);
+    let claim = chained::passed_on(&claims[0]);
+    let letter = store.get(&QueueName::of("mail", "mail"), claim.claim.unwrap()).await.unwrap().unwrap();
+    assert_eq!(letter.message.payload.as_deref(), Some(payloads[1].as_bytes()), "the letter is whole");
+    assert!(claims[0].payload().is_some(), "a claim is no tombstone");
     chained.until_everything_read_is_committed().await;
     let counts = store.counts(&QueueName::of("mail", "mail")).await.unwrap();
     assert_eq!(counts.of(LetterState::Dead), 1, "the other one is in the store, whole");
@@ -305,4 +310,28 @@ async fn springs_headers_stand_beside_ours_when_asked_for() {
     assert_eq!(get("kafka_dlt-exception-fqcn").unwrap(), b"BadOrder");
     assert_eq!(get("x-failure-reason").unwrap(), b"DOMAIN_INVALID");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_at_the_end_of_a_topic_misses_nothing_in_its_retry_topics() {
+    // I1: the one who passed it on died before it ever read there.
+    let Some(broker) = broker() else { return };
+    let chained = Chained::new(broker, 1).await;
+    let script = |call: &Call| match call.attempt {
+        1 => Err(HandlerError::msg("no").reason(Reason::TIMEOUT)),
+        _ => Ok(()),
+    };
+    let policy = retry(millis(2000));
+    let retries = chained.retry_topic(millis(2000));
+    let first = chained.start_at_end(policy.clone(), script).await;
+    chained.topic.until_committed(0, |offset, _| offset == 0);
+    chained.topic.push(0, "a").await;
+    chained.read(&retries, 1).await;
+    chained.until_everything_read_is_committed().await;
+    first.crash().await;
+    chained.forget_positions().await;
+    let second = chained.start_at_end(policy, script).await;
+    chained.until("it is handled", |calls| calls.iter().any(|call| call.attempt == 2)).await;
+    second.stop().await;
+    chained.assert_all_committed();
 }

@@ -9,6 +9,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use lazaret_core::relay::Hop;
 use lazaret_core::{Message, Timestamp};
 use tokio::time::Instant;
 
@@ -18,6 +19,9 @@ use crate::shared::until;
 
 /// How long to wait at most before the clock is read again: it may have been set.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What a message takes besides its bytes.
+const FIXED: usize = size_of::<Guest>() + size_of::<Hop>();
 
 /// What waits, the next one first.
 #[derive(Default)]
@@ -81,9 +85,12 @@ impl Room {
     }
 }
 
+/// About how much memory a message takes.
 fn size(message: &Message) -> usize {
     let key = message.key.as_ref().map_or(0, |key| key.len());
-    message.payload_len() + key + message.headers.byte_size() + size_of::<Message>()
+    let failure =
+        message.hop.as_ref().map_or(0, |hop| hop.failure.message.len() + hop.failure.error_type.len());
+    message.payload_len() + key + message.headers.byte_size() + message.id.as_str().len() + failure + FIXED
 }
 
 impl Intake {

@@ -1,6 +1,7 @@
 //! What is looked at before anything is written: are the topics there, can they hold what they get, may we write to them?
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::source::SourceError;
@@ -57,19 +58,21 @@ pub(super) async fn look(
     topics: &RetryTopics,
 ) -> Result<Found, SourceError> {
     let wanted = wanted(chain);
+    let client = asker(config)?;
     let mut partitions = HashMap::new();
     for links in &chain.links {
-        let count = count(config, &links.stream).await.map_err(|error| match error.rdkafka_error_code() {
-            Some(code) if is_missing(code) => {
-                SourceError::permanent(format!("the topic {} does not exist; create it", links.stream))
-            }
-            _ => unanswered(error, &links.stream),
-        })?;
+        let count =
+            count(&client, &links.stream).await.map_err(|error| match error.rdkafka_error_code() {
+                Some(code) if is_missing(code) => {
+                    SourceError::permanent(format!("the topic {} does not exist; create it", links.stream))
+                }
+                _ => unanswered(error, &links.stream),
+            })?;
         partitions.insert(links.stream.clone(), count);
     }
     let mut missing = Vec::new();
     for topic in &wanted {
-        match count(config, topic.name).await {
+        match count(&client, topic.name).await {
             Ok(count) => _ = partitions.insert(topic.name.to_owned(), count),
             Err(error) => match error.rdkafka_error_code() {
                 Some(code) if is_missing(code) => missing.push(topic),
@@ -78,7 +81,7 @@ pub(super) async fn look(
         }
     }
     if !missing.is_empty() {
-        create(config, &missing, &mut partitions, topics).await?;
+        create(config, &client, &missing, &mut partitions, topics).await?;
     }
     if topics.check {
         check(config, &wanted).await?;
@@ -104,12 +107,15 @@ fn fewer(wanted: &[Wanted<'_>], partitions: &HashMap<String, i32>) -> Vec<String
     remarks
 }
 
+/// A client that asks. A consumer's question makes no topic; a producer's might.
+pub(super) fn asker(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
+    config.create().map(Arc::new).map_err(crate::source::refused)
+}
+
 /// How many partitions a topic has.
-pub(super) async fn count(config: &ClientConfig, topic: &str) -> Result<i32, KafkaError> {
-    let (config, topic) = (config.clone(), topic.to_owned());
+pub(super) async fn count(client: &Arc<BaseConsumer>, topic: &str) -> Result<i32, KafkaError> {
+    let (client, topic) = (client.clone(), topic.to_owned());
     let ask = move || {
-        // A consumer's question makes no topic; a producer's might.
-        let client: BaseConsumer = config.create()?;
         let metadata = client.fetch_metadata(Some(&topic), PATIENCE)?;
         let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
             return Err(KafkaError::MetadataFetch(Code::UnknownTopicOrPartition));
@@ -149,6 +155,7 @@ fn patience() -> AdminOptions {
 
 async fn create(
     config: &ClientConfig,
+    client: &Arc<BaseConsumer>,
     missing: &[&Wanted<'_>],
     partitions: &mut HashMap<String, i32>,
     topics: &RetryTopics,
@@ -196,7 +203,7 @@ async fn create(
     let until = tokio::time::Instant::now() + PATIENCE;
     for name in names {
         loop {
-            match count(config, name).await {
+            match count(client, name).await {
                 Ok(count) if count > 0 => {
                     partitions.insert(name.to_owned(), count);
                     break;

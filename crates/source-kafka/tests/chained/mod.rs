@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ use lazaret_engine::{Consumer, Event, Options, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_kafka::headers::PassedOn;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics, headers};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord};
@@ -70,6 +73,17 @@ pub(crate) struct Chained {
     transactional_id: Option<String>,
     /// Where in a transaction to die.
     die_at: Option<String>,
+}
+
+/// The name of an event: what stands before the first sign that is no letter.
+struct Name(String);
+
+impl fmt::Write for Name {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let end = more.find(|c: char| !c.is_ascii_alphanumeric());
+        self.0.push_str(&more[..end.unwrap_or(more.len())]);
+        if end.is_some() { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// A consumer at work.
@@ -188,6 +202,16 @@ impl Chained {
         self.start_with(self.topic.options(), policy, script, false).await
     }
 
+    /// Starts a consumer that begins at the end of topics that it does not know.
+    pub(crate) async fn start_at_end(
+        &self,
+        policy: RetryPolicy,
+        script: impl Fn(&Call) -> Result<(), HandlerError> + Send + Sync + 'static,
+    ) -> Running {
+        let kafka = self.topic.options().with_property("auto.offset.reset", "latest");
+        self.start_with(kafka, policy, script, false).await
+    }
+
     /// Runs a consumer until nothing is left to do.
     pub(crate) async fn run_to_end(
         &self,
@@ -233,9 +257,10 @@ impl Chained {
         };
         let told = self.told.clone();
         let observer = move |event: &Event<'_>| {
-            let text = format!("{event:?}");
-            let name: String = text.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
-            told.send_modify(|told| told.push(name));
+            let mut name = Name(String::new());
+            // It ends with an error where the name ends.
+            let _ = write!(name, "{event:?}");
+            told.send_modify(|told| told.push(name.0));
         };
         let builder = Consumer::builder(NAME).source(source).store(self.store.clone());
         let consumer = builder.handler(handler).options(options).observer(observer).build().unwrap();
@@ -340,6 +365,20 @@ impl Chained {
             }
             assert!(Instant::now() < until, "{progress:?}");
             tokio::time::sleep(millis(20)).await;
+        }
+    }
+
+    /// Makes the broker forget the group, which has no members, as soon as it sees that.
+    pub(crate) async fn forget_positions(&self) {
+        let admin: AdminClient<DefaultClientContext> = client(&self.topic.brokers).create().unwrap();
+        let until = Instant::now() + LONG;
+        loop {
+            let deleted = admin.delete_groups(&[&self.topic.group], &AdminOptions::new()).await.unwrap();
+            match &deleted[0] {
+                Ok(_) => return,
+                Err((_, code)) => assert!(Instant::now() < until, "{code}"),
+            }
+            tokio::time::sleep(millis(50)).await;
         }
     }
 
