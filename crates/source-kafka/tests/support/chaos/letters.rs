@@ -51,8 +51,9 @@ impl Letters for Stored<'_> {
     }
 }
 
-/// What retry topics and the dead-letter topic hold.
-pub(crate) struct InTopics {
+/// What retry topics and the dead-letter topic hold, and what the store took because the broker did not.
+pub(crate) struct InTopics<'a> {
+    stored: Stored<'a>,
     reader: BaseConsumer,
     asker: BaseConsumer,
     retries: Vec<String>,
@@ -62,9 +63,9 @@ pub(crate) struct InTopics {
     next: BTreeMap<(String, i32), i64>,
 }
 
-impl InTopics {
+impl<'a> InTopics<'a> {
     /// Reads the topics of this chain, which are there, as a member of no group.
-    pub(crate) fn new(topic: &Topic, topics: &RetryTopics) -> Self {
+    pub(crate) fn new(store: Arc<SqliteStore>, topic: &'a Topic, topics: &RetryTopics) -> Self {
         let retries = topics.retry_topics(&topic.name);
         let all: Vec<String> =
             retries.iter().cloned().chain([topics.dead_letter_topic(&topic.name)]).collect();
@@ -79,7 +80,7 @@ impl InTopics {
             }
         }
         reader.assign(&list).unwrap();
-        Self { reader, asker, retries, all, held: BTreeSet::new(), next }
+        Self { stored: Stored::new(store, topic), reader, asker, retries, all, held: BTreeSet::new(), next }
     }
 
     fn ends(&self) -> BTreeMap<(String, i32), i64> {
@@ -115,22 +116,25 @@ impl InTopics {
     }
 }
 
-impl Letters for InTopics {
+impl Letters for InTopics<'_> {
     async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool> {
         if !places.iter().all(|place| self.held.contains(place)) {
             self.read();
         }
-        places.iter().map(|place| self.held.contains(place)).collect()
+        let stored = self.stored.are_held(places).await;
+        places.iter().zip(stored).map(|(place, stored)| stored || self.held.contains(place)).collect()
     }
 
     async fn are_quiet(&mut self) -> bool {
-        let ends = self.ends();
         let mut list = TopicPartitionList::new();
         self.retries.iter().for_each(|name| list.add_partition_range(name, 0, PARTITIONS as i32 - 1));
         let list = self.asker.committed_offsets(list, LONG).unwrap();
-        list.elements().iter().all(|element| {
+        // Only now: what moved on from one topic is in the next before its position is committed.
+        let ends = self.ends();
+        let drained = list.elements().iter().all(|element| {
             let end = ends[&(element.topic().to_owned(), element.partition())];
             end == 0 || element.offset() == Offset::Offset(end)
-        })
+        });
+        drained && self.stored.are_quiet().await
     }
 }

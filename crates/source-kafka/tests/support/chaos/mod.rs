@@ -405,6 +405,8 @@ impl Chaos<'_> {
             tokio::time::sleep(SAMPLE).await;
             auditor.sample(letters).await;
         }
+        // What was handled between the last look and the quiet.
+        auditor.read();
     }
 
     /// Every message was handled, or it is held: only those that cannot be handled, and in order those behind them.
