@@ -128,16 +128,16 @@ async fn a_consumer_outlives_its_broker() {
     broker.start_again();
     until("what lay there is handled", handled.subscribe(), |handled| handled.len() == 300).await;
 
-    let writing = tokio::spawn(write(broker.address.clone(), topic.name.clone(), 300..3000));
+    let writing = tokio::spawn(write(broker.address.clone(), topic.name.clone(), 300..1500));
     until("more is handled", handled.subscribe(), |handled| handled.len() > 600).await;
     broker.kill();
     until("the death of the broker is seen", state.clone(), in_trouble).await;
     broker.start_again();
     writing.await.unwrap();
-    until("all is handled", handled.subscribe(), |handled| handled.len() == 3000).await;
+    until("all is handled", handled.subscribe(), |handled| handled.len() == 1500).await;
     until("it says that all is well", state, |state| *state == KafkaState::Reading(3)).await;
     for partition in 0..3 {
-        topic.until_committed(partition, |offset, metadata| offset == 1000 && metadata.is_empty());
+        topic.until_committed(partition, |offset, metadata| offset == 500 && metadata.is_empty());
     }
     drain.cancel();
     let stats = run.await.unwrap().unwrap();

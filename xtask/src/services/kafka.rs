@@ -71,11 +71,14 @@ pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
         }
         stop(folder)?;
     }
-    start_afresh(folder, &fetch(folder)?).map(Broker::variables)
+    let classes = fetch(folder)?;
+    let broker = start_afresh(folder, &classes)?;
+    allow(&classes, broker.plain).map_err(|why| give_up(folder, &why))?;
+    Ok(broker.variables())
 }
 
 /// Starts one more broker in a folder of its own: on its old data and ports, if it was there before and was killed. Says its
-/// number and its address. `home` is the folder of the shared one, which has the classes.
+/// number and its address. `home` is the folder of the shared one, which has the classes. Its user gets no rights.
 pub(super) fn start_another(folder: &Path, home: &Path) -> Result<(u32, String), String> {
     let classes = fetch(home)?;
     let before = fs::read_to_string(folder.join(STATE)).ok().and_then(|text| Broker::read(&text));
@@ -100,9 +103,7 @@ fn start_afresh(folder: &Path, classes: &Path) -> Result<Broker, String> {
         classes,
         &["kafka.tools.StorageTool", "format", "--cluster-id", "lazaret-tests", "--config", &file],
     )?;
-    let broker = launch(folder, classes, plain, sasl)?;
-    allow(classes, plain).map_err(|why| give_up(folder, &why))?;
-    Ok(broker)
+    launch(folder, classes, plain, sasl)
 }
 
 /// Starts a broker on what its folder holds, and waits until it answers.
