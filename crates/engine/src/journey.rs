@@ -422,7 +422,7 @@ impl Journey {
 
     /// What is to be remembered of the attempts so far; `None` when there were none. Crashes stand in the flight recorder
     /// until the message is settled.
-    fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
+    pub(crate) fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
         let record = self.record.as_ref().filter(|record| record.attempts > record.crashes)?;
         let message = self.delivery.message();
         let (_, position) = message.place();

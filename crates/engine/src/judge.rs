@@ -167,6 +167,7 @@ pub(crate) fn classify(
         message: delivery.message(),
         attempt,
         asked: error.asked_verdict(),
+        suggested: error.suggested_verdict(),
     };
     // I10: a classifier that panics is this message's failure.
     let Classification { verdict, reason, .. } = guarded(|| shared.options.classifier.classify(&subject))

@@ -33,6 +33,7 @@ impl Journey {
         };
         let until = Instant::now() + PATIENCE;
         let mut delay = FIRST_DELAY;
+        let mut noted = false;
         let trouble = loop {
             let Err(error) = passing.pass(relay, &letter).await else { return Ok(()) };
             let again = match error.trouble() {
@@ -42,6 +43,9 @@ impl Journey {
             };
             if !again {
                 break error.trouble();
+            }
+            if !noted {
+                noted = self.take_note(&letter).await;
             }
             tokio::select! {
                 biased;
@@ -58,6 +62,14 @@ impl Journey {
             passing.claim(relay, &letter).await;
         }
         Ok(())
+    }
+
+    /// Writes down what was tried, if the store takes it: the broker may be away for long, and a restart meanwhile must not
+    /// give the message its attempts again (I4).
+    async fn take_note(&self, letter: &Letter) -> bool {
+        let shared = &self.component.shared;
+        let Some(note) = self.note(letter.due_at.unwrap_or_else(|| shared.now())) else { return true };
+        shared.hand_offs.note(&self.component.queue, note).await.is_ok()
     }
 }
 

@@ -364,6 +364,20 @@ async fn what_the_broker_refuses_for_a_while_is_passed_on_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn attempts_are_not_forgotten_while_the_broker_is_away() {
+    // I4: the process dies while the broker refuses.
+    let place = Place::new();
+    place.bench.push(&["a1"]);
+    place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
+    let running = place.start(place.options(), failing(usize::MAX));
+    eventually("it was refused", || place.broker.asked() >= 2).await;
+    running.crash().await;
+    place.broker.fail(None);
+    place.run(place.options(), failing(usize::MAX)).await;
+    assert_eq!(place.bench.calls.attempts_of("a1"), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_broker_does_not_take_goes_to_the_store_and_is_retried_there() {
     // I1, I9
     for (trouble, patience) in

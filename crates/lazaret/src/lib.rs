@@ -61,7 +61,8 @@
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
-//! - `kafka`: the `kafka` module, a source for Kafka, and retry topics.
+//! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
+//! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
@@ -79,6 +80,15 @@ pub use lazaret_engine::{
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
+
+/// Handlers in any language: called over HTTP, or run as commands.
+#[cfg(feature = "handlers")]
+pub mod handlers {
+    pub use lazaret_handlers::{
+        CommandHandler, CommandOptions, Error, HEADER_BYTES_LIMIT, HEADERS_LIMIT, HttpHandler, HttpOptions,
+        HttpVersion, Mode, NAME_BYTES_LIMIT,
+    };
+}
 
 /// The source for Kafka: a member of a consumer group; and retry topics and dead-letter topics, for those who want the broker
 /// to hold what failed.
@@ -116,7 +126,9 @@ pub use tokio_util::sync::CancellationToken;
 /// ```
 #[cfg(feature = "kafka")]
 pub mod kafka {
-    pub use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics, headers};
+    pub use lazaret_source_kafka::{
+        KafkaOptions, KafkaRelay, KafkaSource, KafkaState, Mirror, MirrorState, RetryTopics, adopt, headers,
+    };
 }
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.

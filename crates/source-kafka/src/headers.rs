@@ -18,7 +18,7 @@ use lazaret_core::{
 };
 
 /// The end of our block: its version, and how many headers stand before it that are ours.
-const MARK: &str = "x-lazaret";
+pub(crate) const MARK: &str = "x-lazaret";
 const VERSION: &str = "1";
 
 const TOPIC: &str = "x-original-topic";

@@ -24,10 +24,10 @@ const PAGE: usize = 16 * 1024;
 const SMALL: usize = PAGE / 4;
 
 /// Makes messages of records.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reader {
     /// Room for the bytes of the next records.
-    page: BytesMut,
+    page: Page,
     // Which headers mean what.
     id: Vec<Arc<str>>,
     event_type: Vec<Arc<str>>,
@@ -38,7 +38,7 @@ impl Reader {
     pub(crate) fn new(options: &KafkaOptions) -> Self {
         let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
-            page: BytesMut::new(),
+            page: Page { room: BytesMut::new(), size: PAGE },
             id: names(&options.id_headers),
             event_type: names(&options.type_headers),
             correlation: names(&options.correlation_headers),
@@ -53,20 +53,27 @@ impl Reader {
         position: Position,
         place: &mut Place,
     ) -> Message {
-        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
-        let page = &mut self.page;
-        let parts = catch_unwind(AssertUnwindSafe(|| copy(record, page)));
-        let (parts, undecodable) = match parts {
-            Ok(parts) => (parts, None),
-            Err(_) => (copy_without_headers(record, page), Some("the name of a header is not UTF-8".into())),
-        };
-        let Parts { key, payload, headers } = parts;
-        let id = match first(&headers, &self.id) {
-            Some(id) => MessageId::from(id),
-            None => place.of(position.offset),
-        };
-        let timestamp =
-            record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok());
+        let parts = Parts::on(record, &mut self.page);
+        let id = self.id(&parts.headers).unwrap_or_else(|| place.of(position.offset));
+        let timestamp = time_of(record);
+        self.message(parts, id, stream.clone(), position, timestamp)
+    }
+
+    /// The id that the headers of a message give it.
+    pub(crate) fn id(&self, headers: &Headers) -> Option<MessageId> {
+        first(headers, &self.id).map(MessageId::from)
+    }
+
+    /// The message with these bytes, and what its headers say about it.
+    pub(crate) fn message(
+        &self,
+        parts: Parts,
+        id: MessageId,
+        stream: StreamName,
+        position: Position,
+        timestamp: Option<Timestamp>,
+    ) -> Message {
+        let Parts { key, payload, headers, undecodable } = parts;
         let mut message = Message {
             event_type: None,
             operation: None,
@@ -81,7 +88,7 @@ impl Reader {
             headers,
             id,
             position,
-            stream: stream.clone(),
+            stream,
         };
         self.describe(&mut message);
         message
@@ -97,57 +104,91 @@ impl Reader {
     }
 }
 
+/// The time of a record.
+pub(crate) fn time_of(record: &impl Record) -> Option<Timestamp> {
+    record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok())
+}
+
 /// The bytes of a record.
-struct Parts {
-    key: Option<Bytes>,
-    payload: Option<Bytes>,
-    headers: Headers,
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) key: Option<Bytes>,
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) headers: Headers,
+    /// Why the headers are not there.
+    pub(crate) undecodable: Option<Arc<str>>,
+}
+
+impl Parts {
+    /// The bytes of a record, in memory of their own.
+    pub(crate) fn of(record: &impl Record) -> Self {
+        Self::on(record, &mut Page { room: BytesMut::new(), size: 0 })
+    }
+
+    /// The bytes of a record, on this page if they are few.
+    fn on(record: &impl Record, page: &mut Page) -> Self {
+        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
+        catch_unwind(AssertUnwindSafe(|| copy(record, page))).unwrap_or_else(|_| {
+            let undecodable = Some("the name of a header is not UTF-8".into());
+            Self { undecodable, ..copy_without_headers(record, page) }
+        })
+    }
 }
 
 /// Copies the bytes of a record. Small ones share memory with their neighbours: taking and giving it back for each part of
 /// each record, across threads, costs more than all else. Of larger ones key and payload each have their own, because who
 /// keeps a key should not keep a payload with it.
-fn copy(record: &impl Record, page: &mut BytesMut) -> Parts {
+fn copy(record: &impl Record, page: &mut Page) -> Parts {
     let mut parts = copy_without_headers(record, page);
     let Some(headers) = record.headers() else { return parts };
     let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
-    make_room(page, size);
+    page.make_room(size);
     for header in headers.iter() {
         match header.value {
-            Some(value) => parts.headers.push(header.key, put(page, value)),
+            Some(value) => parts.headers.push(header.key, page.put(value)),
             None => parts.headers.push_null(header.key),
         }
     }
     parts
 }
 
-fn copy_without_headers(record: &impl Record, page: &mut BytesMut) -> Parts {
+fn copy_without_headers(record: &impl Record, page: &mut Page) -> Parts {
     let (key, payload) = (record.key(), record.payload());
     let size = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
-    let headers = Headers::new();
+    let (headers, undecodable) = (Headers::new(), None);
     if size > SMALL {
         let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-        return Parts { key: copy(key), payload: copy(payload), headers };
+        return Parts { key: copy(key), payload: copy(payload), headers, undecodable };
     }
-    make_room(page, size);
-    let mut copy = |bytes: Option<&[u8]>| bytes.map(|bytes| put(page, bytes));
-    Parts { key: copy(key), payload: copy(payload), headers }
+    page.make_room(size);
+    let mut copy = |bytes: Option<&[u8]>| bytes.map(|bytes| page.put(bytes));
+    Parts { key: copy(key), payload: copy(payload), headers, undecodable }
 }
 
-/// Sees to it that so many bytes fit on the page.
-fn make_room(page: &mut BytesMut, size: usize) {
-    if page.capacity() < size {
-        *page = BytesMut::with_capacity(size.max(PAGE));
-    }
+/// Memory for the bytes of several records.
+#[derive(Clone, Debug)]
+struct Page {
+    room: BytesMut,
+    /// How much is taken at once, at least.
+    size: usize,
 }
 
-/// Writes bytes on the page, which has room for them.
-fn put(page: &mut BytesMut, bytes: &[u8]) -> Bytes {
-    if bytes.is_empty() {
-        return Bytes::new();
+impl Page {
+    /// Sees to it that so many bytes fit.
+    fn make_room(&mut self, bytes: usize) {
+        if self.room.capacity() < bytes {
+            self.room = BytesMut::with_capacity(bytes.max(self.size));
+        }
     }
-    page.extend_from_slice(bytes);
-    page.split().freeze()
+
+    /// Writes bytes, for which there is room.
+    fn put(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::new();
+        }
+        self.room.extend_from_slice(bytes);
+        self.room.split().freeze()
+    }
 }
 
 /// Writes `topic/partition/offset` for one partition, again and again into the same text.
@@ -257,7 +298,7 @@ mod tests {
             );
             assert_eq!(message.headers.get("h").map(Bytes::as_ref), Some(&payload[..payload.len() / 2]));
         }
-        assert!(reader.page.capacity() <= PAGE);
+        assert!(reader.page.room.capacity() <= PAGE);
     }
 
     #[test]

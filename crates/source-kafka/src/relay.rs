@@ -1,6 +1,6 @@
 //! Writes what failed to retry topics and dead-letter topics, durably: Lazaret's [`Relay`] for Kafka.
 //!
-//! Why messages keep the number of their partition, and how they come back: docs/decisions/0013-retry-topics.md.
+//! Why messages keep the number of their partition, and how they come back: docs/decisions/0015-retry-topics.md.
 
 mod ledger;
 mod startup;
@@ -27,6 +27,8 @@ use crate::chain::{Chain, RetryTopics};
 use crate::headers::{self, HeaderStyle};
 use crate::options::KafkaOptions;
 
+pub(crate) use startup::{asker, count};
+
 /// How long to wait for room in the producer's queue.
 const ROOM: Duration = Duration::from_secs(1);
 /// How long a transaction may take: when its producer died, nobody reads on before that.
@@ -34,7 +36,7 @@ const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest key that is written on a record which only says where the message is.
 const CLAIM_KEY: usize = 1024;
 /// Records of any size are sent; it is the broker that refuses them.
-const ANY_SIZE: &str = "1000000000";
+pub(crate) const ANY_SIZE: &str = "1000000000";
 
 /// The way to the retry topics and dead-letter topics of one consumer. Clones are the same relay.
 ///
@@ -212,8 +214,8 @@ impl KafkaRelay {
                 (Err(error), _) => tracing::warn!(%error, "no new producer"),
             },
             Some(Code::UnknownPartition) => {
-                if let Ok(client) = startup::asker(&self.inner.asking)
-                    && let Ok(count) = startup::count(&client, topic).await
+                if let Ok(client) = asker(&self.inner.asking)
+                    && let Ok(count) = count(&client, topic).await
                 {
                     let mut partitions =
                         self.inner.partitions.write().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +236,7 @@ impl KafkaRelay {
 }
 
 /// The headers of the record that holds this message.
-fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> OwnedHeaders {
+pub(crate) fn headers_of(handover: &Handover<'_>, group: &str, style: HeaderStyle) -> OwnedHeaders {
     let headers = headers::write(handover.letter, group, handover.same_failure, style);
     let owned = OwnedHeaders::new_with_capacity(headers.len());
     headers.iter_nullable().fold(owned, |owned, (key, value)| {
@@ -281,7 +283,7 @@ fn judge_refusal(refused: Refused, topic: &str) -> RelayError {
 }
 
 /// What an error means for the message.
-fn judge(error: &KafkaError, topic: &str) -> RelayError {
+pub(crate) fn judge(error: &KafkaError, topic: &str) -> RelayError {
     let Some(code) = error.rdkafka_error_code() else {
         return RelayError::maybe_done(RelayTrouble::Temporary, format!("{topic}: {error}"));
     };

@@ -348,7 +348,7 @@ fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
 }
 
 /// Makes a client that wakes its member.
-fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
+pub(crate) fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
     let mut client = Client::from_config_and_context(config, member.clone()).map_err(refused)?;
     let woken = member.clone();
     client.set_nonempty_callback(move || woken.wake());

@@ -108,12 +108,12 @@ fn fewer(wanted: &[Wanted<'_>], partitions: &HashMap<String, i32>) -> Vec<String
 }
 
 /// A client that asks. A consumer's question makes no topic; a producer's might.
-pub(super) fn asker(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
+pub(crate) fn asker(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
     config.create().map(Arc::new).map_err(crate::source::refused)
 }
 
 /// How many partitions a topic has.
-pub(super) async fn count(client: &Arc<BaseConsumer>, topic: &str) -> Result<i32, KafkaError> {
+pub(crate) async fn count(client: &Arc<BaseConsumer>, topic: &str) -> Result<i32, KafkaError> {
     let (client, topic) = (client.clone(), topic.to_owned());
     let ask = move || {
         let metadata = client.fetch_metadata(Some(&topic), PATIENCE)?;
