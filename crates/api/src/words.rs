@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 /// Makes an enum that mirrors one of the core's. A value that is missing here or there does not compile.
 macro_rules! words {
-    ($(#[$doc:meta])* $name:ident mirrors $core:path { $($(#[$word_doc:meta])* $word:ident = $text:literal),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident mirrors $core:path { $($(#[$word_doc:meta])* $word:ident = $text:tt),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
         pub enum $name {
