@@ -1,0 +1,13 @@
+//! The command line as users have it: the real binary against a real server, store and consumer.
+
+mod acting;
+mod approval;
+mod exits;
+mod hostile;
+mod operations;
+mod pages;
+mod reading;
+mod support;
+#[cfg(unix)]
+mod terminal;
+mod transfer;
