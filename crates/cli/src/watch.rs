@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lazaret_api::{Code, Operation, OperationState};
+use lazaret_api::{Code, ConsumerState, Operation, OperationState, PauseScope};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -12,10 +12,13 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::neutral::neutral;
 use crate::output::{Screen, count};
+use crate::words::quoted;
 
 /// How soon after a look the next one comes, at least and at most.
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(1);
+/// After how long without a change it is asked why.
+const STALL: Duration = Duration::from_secs(2);
 /// How long a daemon that does not answer is waited for: long enough for a restart.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -89,6 +92,7 @@ async fn follow(
 ) -> Result<Operation> {
     let mut pause = SOONEST;
     let mut silent_since: Option<Instant> = None;
+    let mut stall = Stall::begin();
     loop {
         progress.show(&operation);
         if is_still(operation.state, through_approval) {
@@ -96,9 +100,15 @@ async fn follow(
         }
         tokio::time::sleep(pause).await;
         match client.operation(&operation.id).await {
-            Ok(now) => {
-                pause = if now == operation { (pause * 3 / 2).min(LATEST) } else { SOONEST };
+            Ok(now) if now == operation => {
+                pause = (pause * 3 / 2).min(LATEST);
                 silent_since = None;
+                if operation.state == OperationState::Running && stall.is_to_be_told() {
+                    tell_why(client, &operation, progress).await;
+                }
+            }
+            Ok(now) => {
+                (pause, silent_since, stall) = (SOONEST, None, Stall::begin());
                 operation = now;
             }
             Err(error) if passes(&error) => {
@@ -112,6 +122,46 @@ async fn follow(
                 pause = LATEST;
             }
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// How long nothing has changed, and whether somebody was told.
+struct Stall {
+    since: Instant,
+    told: bool,
+}
+
+impl Stall {
+    fn begin() -> Self {
+        Self { since: Instant::now(), told: false }
+    }
+
+    /// Whether it is time to tell, once.
+    fn is_to_be_told(&mut self) -> bool {
+        let now = !self.told && self.since.elapsed() >= STALL;
+        self.told |= now;
+        now
+    }
+}
+
+/// Says what may keep an operation from going on: consumers that are paused or do not run.
+async fn tell_why(client: &Client, operation: &Operation, progress: &Progress) {
+    // Without an answer there is nothing to tell; the next look at the operation says what is wrong.
+    let Ok(status) = client.status().await else { return };
+    for consumer in &status.consumers {
+        let pause = consumer
+            .pauses
+            .iter()
+            .find(|pause| matches!(pause.scope, PauseScope::Consumer | PauseScope::Replay));
+        let name = &consumer.name;
+        if let Some(pause) = pause {
+            let replay = if pause.scope == PauseScope::Replay { " --replay" } else { "" };
+            let resume = format!("lazaret resume {}{replay} --reason TEXT", quoted(name));
+            let who = format!("{name} is paused by {}: {}", pause.who, pause.why);
+            progress.tell(&format!("{} waits: {who}; {resume}", operation.id));
+        } else if matches!(consumer.state, ConsumerState::Failed | ConsumerState::Stopped) {
+            progress.tell(&format!("{} waits: {name} has {}", operation.id, consumer.state.as_str()));
         }
     }
 }

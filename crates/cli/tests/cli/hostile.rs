@@ -28,8 +28,9 @@ fn bench() -> Bench {
 #[test]
 fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
     let bench = bench();
-    let id =
-        bench.run(&["ls", "state:dead", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();
+    let letter = bench.run(&["ls", "state:dead", "-o", "jsonl"]).ends(0).last();
+    let field = |name: &str| letter[name].as_str().unwrap().to_owned();
+    let (id, sequence) = (field("id"), field("sequence"));
     for arguments in [
         &["ls"][..],
         &["ls", "-o", "csv"],
@@ -40,7 +41,7 @@ fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
         &["show", &id],
         &["show", &id, "--full"],
         &["show", &id, "-o", "json"],
-        &["seq", "orders", KEY],
+        &["seq", "orders", &sequence],
         &["export"],
         &["export", "-o", "csv"],
         &["status"],
@@ -55,6 +56,7 @@ fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
     // What a user typed comes back in an error, and is as harmless.
     harmless(&bench.run(&["ls", "\u{1b}[2J:x"]).ends(2));
     harmless(&bench.run(&["show", "\u{1b}[2J"]).ends(2));
+    harmless(&bench.run(&["seq", "orders", KEY]).ends(4));
     harmless(&bench.run(&["group", "g1_4f@\u{1b}[2J/x"]).ends(4));
     harmless(&bench.run(&["retry", "--plan", "\u{1b}[2J", "--reason", "x", "--yes"]).ends(4));
 }

@@ -1,6 +1,6 @@
 //! Operations that are told what to do.
 
-use crate::support::{Bench, message};
+use crate::support::{Bench, ended, message};
 
 #[test]
 fn operations_are_listed_paused_resumed_and_cancelled() {
@@ -55,6 +55,19 @@ fn operations_are_listed_paused_resumed_and_cancelled() {
         audit.contains("\"why\":\"wait\"") && audit.contains("\"why\":\"cancel on the command line\""),
         "{audit}"
     );
+}
+
+#[test]
+fn who_waits_for_a_paused_consumer_is_told_why() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    bench.mend();
+    bench.run(&["pause", "orders", "--replay", "--reason", "deploy"]).ends(0);
+    let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "-o", "json"];
+    let said = "op_1 waits: orders is paused by ada: deploy; lazaret resume orders --replay --reason TEXT";
+    let waiting = bench.start_until(&arguments, said);
+    bench.run(&["resume", "orders", "--replay", "--reason", "deployed"]).ends(0);
+    assert_eq!(ended(waiting).ends(0).last()["ok"], 1);
 }
 
 #[test]

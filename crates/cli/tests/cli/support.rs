@@ -309,11 +309,12 @@ fn consumer(
         }
     };
     let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    // Tests fail many messages in a row, and a fuse would pause the consumer.
     let commit_interval = Duration::from_millis(10);
     Consumer::builder(ORDERS)
         .source(inbox.source())
         .store(Arc::new(store.clone()))
-        .options(EngineOptions { retry, commit_interval, ..EngineOptions::default() })
+        .options(EngineOptions { retry, commit_interval, fuse: None, ..EngineOptions::default() })
         .observer(registry.observer(ORDERS))
         .handler(handler)
         .build()
