@@ -59,7 +59,7 @@ impl Run for Audit {
             match (listed.records.is_empty(), listed.next) {
                 (true, _) => context.screen.say("nothing was done yet"),
                 (false, Some(next)) => {
-                    context.screen.next(&format!("lazaret audit --after {next}, or lazaret audit --last 50"))
+                    context.screen.next(&format!("lazaret audit --after {next}, or lazaret audit --last 50"));
                 }
                 (false, None) => context.screen.next("lazaret audit verify"),
             }

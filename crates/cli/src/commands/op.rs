@@ -129,7 +129,7 @@ impl Run for Show {
                         .next(&format!("lazaret op show {} --items{outcome} --after {next}", operation.id));
                 }
                 (Some(first), None) => {
-                    context.screen.next(&format!("lazaret show {}", short_id(&first.letter)))
+                    context.screen.next(&format!("lazaret show {}", short_id(&first.letter)));
                 }
             }
         }
