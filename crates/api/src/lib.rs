@@ -79,7 +79,7 @@ pub use group::{Group, GroupPage, StateCounts};
 pub use identity::{Identity, Scope, Via};
 pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
 pub use letter::{
-    Attempt, Comment, Edit, Header, Import, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
+    Attempt, Comment, Edit, Header, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
     LetterMatches, LetterMessage, LetterPage, MessageDetail, PayloadState, Sequence,
 };
 pub use operation::{

@@ -1,15 +1,24 @@
 //! What a request says, checked: parameters of the path and the query, and bodies of JSON.
 
-use axum::body::{Body, to_bytes};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use lazaret_api::{Code, Problem};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::app::App;
 use crate::fault::{Fault, Result};
+
+/// How much of a body that is too large is read all the same, and for how long.
+const DRAIN_BYTES: usize = 4 * 1024 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// The one parameter of a path, percent-decoded.
 pub(crate) struct Name(pub(crate) String);
@@ -43,15 +52,30 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
 /// A body of JSON.
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned + Serialize> FromRequest<App> for Json<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         let (parts, body) = request.into_parts();
         require_type(&parts.headers, &["application/json"])?;
         let bytes = read(&parts.headers, body, app.options.limits.json_bytes).await?;
-        let parsed = serde_json::from_slice(&bytes);
-        parsed.map(Self).map_err(|error| Fault::invalid("/", error.to_string()))
+        let parsed =
+            serde_json::from_slice(&bytes).map_err(|error| Fault::invalid("/", error.to_string()))?;
+        refuse_unknown(&bytes, &parsed)?;
+        Ok(Self(parsed))
+    }
+}
+
+/// Refuses fields that nobody knows: a typing mistake must not pause a whole consumer or select every letter.
+fn refuse_unknown<T: Serialize>(given: &[u8], understood: &T) -> Result<()> {
+    let unreadable = |error: serde_json::Error| Fault::invalid("/", error.to_string());
+    let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(given).map_err(unreadable)?;
+    let understood = serde_json::to_value(understood).map_err(unreadable)?;
+    // What is null is as good as not said.
+    let unknown = given.iter().find(|(name, value)| value.is_some() && understood.get(name).is_none());
+    match unknown {
+        Some((name, _)) => Err(Fault::invalid(&format!("/{name}"), format!("there is no field {name:?}"))),
+        None => Ok(()),
     }
 }
 
@@ -66,22 +90,33 @@ pub(crate) fn require_type(headers: &HeaderMap, types: &[&str]) -> Result<()> {
     Err(Fault::new(Code::UnsupportedMediaType, detail))
 }
 
-/// The whole body, if it is not larger than this. One that says so itself is not read at all.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes> {
-    let too_large = || Problem::new(Code::TooLarge).with_detail(format!("the limit is {limit} bytes")).into();
+/// The whole body, if it is not larger than this. One that says so itself is not kept at all.
+pub(crate) async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > limit as u64) {
-        return Err(too_large());
+    let mut kept = BytesMut::new();
+    let mut fits = announced.is_none_or(|length: u64| length <= limit as u64);
+    while fits && let Some(frame) = body.frame().await {
+        let unread = |error| Fault::new(Code::InvalidRequest, format!("the body could not be read: {error}"));
+        if let Some(data) = frame.map_err(unread)?.data_ref() {
+            fits = kept.len() + data.len() <= limit;
+            kept.extend_from_slice(if fits { data } else { &[] });
+        }
     }
-    match to_bytes(body, limit).await {
-        Ok(bytes) => Ok(bytes),
-        Err(error) => {
-            use std::error::Error;
-            let source = error.source();
-            if source.is_some_and(|source| source.is::<http_body_util::LengthLimitError>()) {
-                return Err(too_large());
-            }
-            Err(Fault::new(Code::InvalidRequest, format!("the body could not be read: {error}")))
+    if fits {
+        return Ok(kept.freeze());
+    }
+    // Who is still sending would otherwise see a broken connection instead of the answer.
+    let _ = tokio::time::timeout(DRAIN_TIME, drain(body)).await;
+    Err(Problem::new(Code::TooLarge).with_detail(format!("the limit is {limit} bytes")).into())
+}
+
+/// Throws away what is left of a body, up to a limit.
+async fn drain(mut body: Body) {
+    let mut seen = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        seen += frame.data_ref().map_or(0, Bytes::len);
+        if seen > DRAIN_BYTES {
+            return;
         }
     }
 }

@@ -129,7 +129,8 @@ fn add_overview(routes: &mut impl Add) {
         .query("consumer", "Only events of this consumer")
         .query("kind", "Only events of these kinds, separated by commas")
         .query("last-event-id", "As the header Last-Event-ID")
-        .answers_with(200, "text/event-stream");
+        .answers_with(200, "text/event-stream")
+        .made_of::<api::Event>();
     routes.add(route, events::events);
 }
 

@@ -100,10 +100,7 @@ async fn a_batch_takes_every_line_and_what_is_no_message_is_kept_with_its_bytes(
     );
     assert_eq!(answer["messages"].as_array().unwrap().len(), 4);
     let letters = bench.open_letters(1).await;
-    assert_eq!(
-        (&letters[0]["phase"], &letters[0]["reason"]),
-        (&json!("decode"), &json!("DESERIALIZATION_FAILED"))
-    );
+    assert_eq!((&letters[0]["phase"], &letters[0]["reason"]), (&json!("decode"), &json!("INVALID_SCHEMA")));
     let letter = bench.get(&format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap())).await.json;
     assert_eq!(letter["content"]["payload"], "nonsense");
     batch(&bench, "{\"id\":\"a\",\"payload\":1}").await.expect(200);
