@@ -12,7 +12,8 @@ pub(crate) struct Conduct {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub rate: Option<f64>,
 
-    /// How many letters in each stage: 1,5,25,100 or none; each stage waits for the outcome of the one before
+    /// How many letters in each stage, or none; 1,5,25,100 and the rest unless said otherwise. Each stage waits for the outcome of
+    /// the one before
     #[arg(long, value_name = "STAGES", value_parser = ramp)]
     pub ramp: Option<Ramp>,
 

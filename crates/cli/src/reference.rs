@@ -13,12 +13,13 @@ pub fn reference() -> String {
     let mut text = String::from(
         "# The command line\n\n<!-- Made by the tests of lazaret-cli from the commands themselves. Do not edit. -->\n",
     );
-    // Writing to a string cannot fail.
-    let _ = write!(text, "\n```text\n{}\n```\n", command.render_usage());
-    text.push_str("\n## Options for every command\n");
+    text.push('\n');
+    text.push_str(include_str!("reference/intro.md").trim_end());
+    text.push_str("\n\n## Options for every command\n");
     options(&mut text, command.get_arguments().filter(|arg| arg.is_global_set()));
     text.push_str("\n## Exit codes\n\n| code | means |\n|---|---|\n");
     for exit in Exit::ALL {
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "| {} | {} |", exit.code(), exit.meaning());
     }
     for subcommand in command.get_subcommands_mut() {

@@ -11,3 +11,4 @@ mod support;
 #[cfg(unix)]
 mod terminal;
 mod transfer;
+mod trouble;

@@ -163,6 +163,8 @@ impl Bench {
             let shutdown = shutdown.clone();
             async move { server.serve(listener, shutdown).await.unwrap() }
         });
+        // Needed where reqwest is built with TLS for somebody else; the first test installs it for all.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Self {
             base,
             client: reqwest::Client::builder().no_proxy().build().unwrap(),
