@@ -59,7 +59,8 @@ impl Run for Audit {
             match (listed.records.is_empty(), listed.next) {
                 (true, _) => context.screen.say("nothing was done yet"),
                 (false, Some(next)) => {
-                    context.screen.next(&format!("lazaret audit --after {next}, or lazaret audit --last 50"));
+                    let more = format!("lazaret audit --after {next}");
+                    context.screen.next_of(&[more, "lazaret audit --last 50".to_owned()]);
                 }
                 (false, None) => context.screen.next("lazaret audit verify"),
             }

@@ -88,7 +88,8 @@ impl Run for ShowGroup {
             screen.line(&line)?;
         }
         let query = format!("group:{}", crate::words::query_value(&group.id));
-        screen.next(&format!("lazaret ls {0}, or lazaret plan retry {0}", quoted(&query)));
+        let query = quoted(&query);
+        screen.next_of(&[format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]);
         Ok(Exit::Ok)
     }
 }

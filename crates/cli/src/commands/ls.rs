@@ -56,11 +56,8 @@ async fn conclude(context: &Context, client: &Client, query: &str, listed: &List
     let all = client.count(query).await?;
     let sign = if all.exact { "" } else { "at least " };
     screen.say(&format!("{} of {sign}{}", count(shown), plural(all.letters, "letter")));
-    screen.next(&format!(
-        "lazaret ls{} --after {next}, or lazaret show {}",
-        argument(query),
-        short_id(&first.id)
-    ));
+    let more = format!("lazaret ls{} --after {next}", argument(query));
+    screen.next_of(&[more, format!("lazaret show {}", short_id(&first.id))]);
     Ok(())
 }
 

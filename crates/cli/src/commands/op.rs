@@ -146,7 +146,7 @@ fn print_operation(context: &Context, operation: &Operation) -> Result<Exit> {
     for line in describe(operation, now).lines() {
         screen.line(&line)?;
     }
-    screen.next(&next(operation));
+    screen.next_of(&next(operation));
     Ok(Exit::Ok)
 }
 
@@ -225,7 +225,7 @@ pub(super) fn print_outcome(context: &Context, operation: &Operation) -> Result<
     match context.format() {
         Format::Table => {
             screen.line(&outcome_line(operation))?;
-            screen.next(&next(operation));
+            screen.next_of(&next(operation));
             Ok(())
         }
         Format::Json | Format::Jsonl => screen.json_line(operation),
@@ -245,22 +245,21 @@ fn outcome_line(operation: &Operation) -> Line {
     line.plain(format!(": {}{}{}", numbers(operation), took.unwrap_or_default(), note.unwrap_or_default()))
 }
 
-/// The next useful command for an operation that stands like this.
-fn next(operation: &Operation) -> String {
+/// The next useful commands for an operation that stands like this.
+fn next(operation: &Operation) -> Vec<String> {
     let id = &operation.id;
+    let tell = |verb: &str| format!("lazaret op {verb} {id}");
+    let failed = || format!("lazaret op show {id} --outcome failed-again");
     match operation.state {
-        OperationState::AwaitingApproval => {
-            format!("lazaret op approve {id}, by a second person; lazaret op watch {id}")
-        }
-        OperationState::Scheduled | OperationState::Running => format!("lazaret op watch {id}"),
+        // A second person does the first of them.
+        OperationState::AwaitingApproval => vec![tell("approve"), tell("watch")],
+        OperationState::Scheduled | OperationState::Running => vec![tell("watch")],
         OperationState::Paused if operation.failed_again > 0 => {
-            format!(
-                "lazaret op show {id} --outcome failed-again; lazaret op resume {id}, or lazaret op cancel {id}"
-            )
+            vec![failed(), tell("resume"), tell("cancel")]
         }
-        OperationState::Paused => format!("lazaret op resume {id}, or lazaret op cancel {id}"),
-        _ if operation.failed_again > 0 => format!("lazaret op show {id} --outcome failed-again"),
-        _ => "lazaret status".to_owned(),
+        OperationState::Paused => vec![tell("resume"), tell("cancel")],
+        _ if operation.failed_again > 0 => vec![failed()],
+        _ => vec!["lazaret status".to_owned()],
     }
 }
 

@@ -137,9 +137,7 @@ fn ask(context: &Context, plan: &Plan) -> Result<()> {
     if prompt::confirm(&question)? {
         return Ok(());
     }
-    context
-        .screen
-        .next(&format!("lazaret {} --plan {} --reason TEXT, while the plan is good", plan.action, plan.id));
+    context.screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id));
     Err(Error::Declined)
 }
 

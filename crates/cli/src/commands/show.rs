@@ -51,7 +51,7 @@ impl Run for Show {
             Format::Table => {
                 let view = View { now: context.now(), full: self.full };
                 view.print(screen, &detail)?;
-                screen.next(&next(&detail.letter));
+                screen.next_of(&next(&detail.letter));
             }
             Format::Json => screen.json(&detail)?,
             Format::Jsonl => screen.json_line(&detail)?,
@@ -67,15 +67,15 @@ impl Run for Show {
 }
 
 /// What one does with a letter in this state.
-fn next(letter: &Letter) -> String {
+fn next(letter: &Letter) -> Vec<String> {
     let id = short_id(&letter.id);
     let sequence = format!("lazaret seq {} {}", quoted(&letter.queue), quoted(&letter.sequence));
     match letter.state {
-        State::Waiting => sequence,
-        State::Evicted => format!("lazaret restore --ids {id} --reason TEXT"),
-        State::Resolved | State::Skipped | State::Expired => "lazaret ls".to_owned(),
+        State::Waiting => vec![sequence],
+        State::Evicted => vec![format!("lazaret restore --ids {id} --reason TEXT")],
+        State::Resolved | State::Skipped | State::Expired => vec!["lazaret ls".to_owned()],
         State::Retrying | State::Dead | State::Parked | State::Quarantined => {
-            format!("lazaret retry --ids {id} --reason TEXT, or {sequence}")
+            vec![format!("lazaret retry --ids {id} --reason TEXT"), sequence]
         }
     }
 }
@@ -143,7 +143,7 @@ impl View {
         fields.toned("letter", &letter.id, Tone::Strong);
         fields.toned("state", letter.state.as_str(), state_tone(letter.state));
         fields.add("queue", &letter.queue);
-        fields.add("sequence", format!("{} (place {})", letter.sequence, letter.index));
+        fields.add("sequence", &letter.sequence);
         fields.add("message", &letter.message.id);
         fields.add("stream", format!("{} at {}", letter.stream, letter.message.position));
         fields.add(

@@ -51,6 +51,13 @@ fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<(
         let name = Line::new().add(&consumer.name, Tone::Strong);
         screen.line(&name.add(" waits: the store does not take letters", Tone::Bad))?;
     }
+    if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
+        let name = Line::new().add(&consumer.name, Tone::Strong);
+        screen.line(&name.add(
+            format!(" has its breaker {}: few or no attempts for now", consumer.breaker.as_str()),
+            Tone::Bad,
+        ))?;
+    }
     for pause in &consumer.pauses {
         screen.line(&pause_line(&consumer.name, pause, now))?;
     }

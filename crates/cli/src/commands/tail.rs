@@ -44,10 +44,14 @@ impl Run for Tail {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
         let mut interrupt = Interrupt::listen();
-        tokio::select! {
-            followed = self.follow(context, &client) => followed.map(|()| Exit::Ok),
-            () = interrupt.heard() => Ok(Exit::Interrupted),
+        let exit = tokio::select! {
+            followed = self.follow(context, &client) => followed.map(|()| Exit::Ok)?,
+            () = interrupt.heard() => Exit::Interrupted,
+        };
+        if context.format() == Format::Table {
+            context.screen.next("lazaret ls");
         }
+        Ok(exit)
     }
 }
 

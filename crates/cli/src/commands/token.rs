@@ -116,7 +116,8 @@ fn print(context: &Context, made: &Made) -> Result<()> {
     for line in configuration(made) {
         screen.line(&Line::of(line))?;
     }
-    screen.next("put the token into LAZARET_TOKEN or a file for --token-file, then lazaret status");
+    screen.say("whoever has it puts it into LAZARET_TOKEN, or into a file for --token-file");
+    screen.next("lazaret status");
     Ok(())
 }
 

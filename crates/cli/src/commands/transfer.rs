@@ -67,7 +67,7 @@ impl Run for Export {
         let written = write(context, format, lines, self.limit.unwrap_or(u64::MAX)).await?;
         context.screen.say(&format!("{} written", plural(written, "letter")));
         if format == Format::Jsonl && written > 0 {
-            context.screen.next("lazaret import FILE, on the daemon that shall have them");
+            context.screen.next("lazaret import FILE --url URL");
         }
         Ok(Exit::Ok)
     }

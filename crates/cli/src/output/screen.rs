@@ -128,7 +128,15 @@ impl Screen {
 
     /// Names the next useful command.
     pub fn next(&self, command: &str) {
-        self.talk(&Line::new().add("next: ", Tone::Dim).add(command, Tone::Hint));
+        self.next_of(&[command.to_owned()]);
+    }
+
+    /// Names the next useful commands, each on a line of its own, so that they can be copied.
+    pub fn next_of(&self, commands: &[String]) {
+        for (index, command) in commands.iter().enumerate() {
+            let word = if index == 0 { "next: " } else { "  or: " };
+            self.talk(&Line::new().add(word, Tone::Dim).add(command, Tone::Hint));
+        }
     }
 
     /// Says what went wrong, and what to do.

@@ -99,7 +99,7 @@ fn groups_are_found_by_their_first_digits() {
         group["id"]
     );
     // The command that is named next works as it stands.
-    let query = shown.err.trim_end().split(", or").next().unwrap().trim_start_matches("next: lazaret ls ");
+    let query = shown.err.lines().next().unwrap().trim_start_matches("next: lazaret ls ");
     assert_eq!(bench.run(&["ls", query, "-o", "jsonl"]).ends(0).lines().len(), 2);
     bench.run(&["group", "g1_ffffffff"]).ends(4);
 }
@@ -121,7 +121,7 @@ fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
         assert!(shown.out.contains(part), "{part} in {}", shown.out);
     }
     let next =
-        format!("next: lazaret retry --ids {0} --reason TEXT, or lazaret seq orders/orders a\n", &id[..8]);
+        format!("next: lazaret retry --ids {0} --reason TEXT\n  or: lazaret seq orders/orders a\n", &id[..8]);
     assert_eq!(shown.err, next);
     let detail = bench.run(&["show", &id, "-o", "json"]).ends(0).json();
     assert_eq!(detail["content"]["payload"], r#""bad\nthing""#);
