@@ -61,6 +61,7 @@
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
+//! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 //! - `kafka`: the `kafka` module, a source for Kafka.
 
 pub use lazaret_core::{
@@ -74,7 +75,7 @@ pub use lazaret_core::{
     Verdict,
 };
 pub use lazaret_engine::{
-    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, Handle, InboxOptions,
+    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, FuseState, Handle, InboxOptions,
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
@@ -98,6 +99,15 @@ pub mod sqlite {
     pub use lazaret_store_sqlite::{
         AuditCheck, Backlog, Durability, FORMAT_VERSION, InboxLog, InboxOptions, InboxSource, Options,
         Posted, SqliteStore,
+    };
+}
+
+/// The HTTP API: looking at letters, caring for them, replaying them, posting messages, listening to events.
+#[cfg(feature = "server")]
+pub mod server {
+    pub use lazaret_server::{
+        Approval, Builder, Error, Ingest, Limits, Options, Posted, Registry, Server, Token, TokenHash,
+        Tokens, VerifyAudit, generate_token, openapi,
     };
 }
 

@@ -19,7 +19,7 @@ use super::feed::{Numbered, Resumed};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::Params;
-use crate::fault::Result;
+use crate::fault::{Fault, Result};
 use crate::stream::permit;
 
 /// Which events are wanted.
@@ -35,6 +35,17 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Refuses a kind that there is not: nobody would ever hear of it.
+    fn check(&self) -> Result<()> {
+        let mut kinds = self.kind.iter().flat_map(|kinds| kinds.split(',')).map(str::trim);
+        match kinds.find(|kind| !EventKind::ALL.iter().any(|known| known.as_str() == *kind)) {
+            Some(unknown) => {
+                Err(Fault::invalid("kind", format!("there are no events of the kind {unknown:?}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn wants(&self, event: &Event) -> bool {
         let consumer = match (&self.consumer, &event.consumer) {
             (Some(wanted), Some(consumer)) => wanted == consumer,
@@ -53,6 +64,7 @@ pub(crate) async fn events(
     caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response> {
+    wanted.check()?;
     let permit = permit(&app)?;
     let left = caller.identity.expires_at.map(|end| end.duration_since(app.clock.now()));
     let ends = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());

@@ -141,6 +141,7 @@ async fn nonsense_is_told_where_it_is() {
     bench.get("/v1/letters/%FF").await.problem(400, "LZ0200");
     bench.get("/v1/sequences?queue=a%2Fb").await.problem(400, "LZ0200");
     bench.get("/v1/letters?view=full").await.problem(400, "LZ0200");
+    bench.get("/v1/events?kind=letter-stored,poisson").await.problem(400, "LZ0200");
     bench.get("/v1/groups?q=seq:a").await.problem(400, "LZ0201");
     for (path, body, code) in [
         ("/v1/plans", "{", "LZ0200"),
