@@ -131,6 +131,19 @@ impl Error {
         }
     }
 
+    /// What it is, on one line. A query that cannot be read is drawn by [`place`](Self::place), so the server's own drawing
+    /// of it is left out.
+    pub fn headline(&self) -> String {
+        let Self::Refused { problem, .. } = self else { return self.to_string() };
+        let detail = problem.detail.as_deref().unwrap_or_default();
+        match detail.lines().rfind(|line| !line.trim().is_empty()) {
+            Some(last) if problem.position.is_some() => {
+                format!("{}: {}: {last}", problem.code, problem.title)
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -140,7 +153,11 @@ impl Error {
             ),
             Self::Foreign { .. } => Some("is it the address of a Lazaret daemon? see --url and LAZARET_URL".to_owned()),
             Self::Uncertain { .. } => Some("look with `lazaret status` before you try again".to_owned()),
-            Self::Refused { problem, .. } => problem.hint.clone().or_else(|| hint_of(problem.code).map(str::to_owned)),
+            Self::Refused { problem, .. } => {
+                let hint = problem.hint.clone().or_else(|| hint_of(problem.code).map(str::to_owned));
+                // What is part of the message already is not said twice.
+                hint.filter(|hint| !problem.detail.as_ref().is_some_and(|detail| detail.contains(hint)))
+            }
             _ => None,
         }
     }

@@ -4,7 +4,6 @@
 //! ([`neutral`]), exit codes are part of the contract ([`Exit`]), and each command is a file below `commands`.
 
 pub mod neutral;
-pub mod words;
 
 mod client;
 mod commands;
@@ -12,6 +11,7 @@ mod conduct;
 mod context;
 mod error;
 mod exit;
+mod hints;
 mod output;
 mod paging;
 mod prompt;

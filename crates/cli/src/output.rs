@@ -3,20 +3,20 @@
 mod csv;
 mod fields;
 mod line;
+mod numbers;
 mod record;
 mod screen;
 mod table;
-mod time;
 
 use clap::ValueEnum;
 
 pub(crate) use csv::{csv_header, csv_row};
 pub(crate) use fields::Fields;
 pub(crate) use line::{Line, Tone};
+pub(crate) use numbers::{age, bars, count, moment, plural, span};
 pub(crate) use record::{Record, print_page};
 pub(crate) use screen::Screen;
 pub(crate) use table::{Cell, Column, Table};
-pub(crate) use time::{age, count, moment, span};
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -7,7 +7,7 @@ use lazaret_api::Selection;
 
 use crate::client::{Client, LetterQuery};
 use crate::error::{Error, Result};
-use crate::words::short_id;
+use crate::hints::short_id;
 
 /// How long a whole letter id is.
 const ID_LENGTH: usize = 36;

@@ -10,9 +10,9 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::quoted;
 use crate::neutral::neutral;
 use crate::output::{Screen, count};
-use crate::words::quoted;
 
 /// How soon after a look the next one comes, at least and at most.
 const SOONEST: Duration = Duration::from_millis(100);

@@ -10,10 +10,9 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Format, Line, Tone, count, csv_header, csv_row};
+use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
 use crate::prompt;
 use crate::selection::Letters;
-use crate::words::plural;
 
 /// How many letters may be named in one request.
 const AT_ONCE: usize = 1000;

@@ -15,10 +15,10 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::short_id;
 use crate::output::{Format, Line, Tone, count, print_page};
 use crate::prompt;
 use crate::selection::resolve;
-use crate::words::short_id;
 
 /// Give a letter another payload.
 #[derive(Debug, Args)]

@@ -9,10 +9,12 @@ use crate::client::{Client, LetterQuery};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Fields, Format, Record, Tone, age, count, moment, print_page};
+use crate::hints::{quoted, short_group};
+use crate::output::{
+    Cell, Column, Fields, Format, Record, Tone, age, bars, count, moment, plural, print_page,
+};
 use crate::paging::{Paging, print_list};
 use crate::selection::Query;
-use crate::words::{bars, plural, quoted, short_group};
 
 /// Letters grouped by their cause.
 #[derive(Debug, Args)]
@@ -87,7 +89,7 @@ impl Run for ShowGroup {
         for line in describe(&group, now).lines() {
             screen.line(&line)?;
         }
-        let query = format!("group:{}", crate::words::query_value(&group.id));
+        let query = format!("group:{}", crate::hints::query_value(&group.id));
         let query = quoted(&query);
         screen.next_of(&[format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]);
         Ok(Exit::Ok)

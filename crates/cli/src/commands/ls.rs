@@ -10,10 +10,10 @@ use crate::client::{Client, LetterQuery};
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Format, Record, Tone, age, count};
+use crate::hints::short_id;
+use crate::output::{Cell, Column, Format, Record, Tone, age, count, plural};
 use crate::paging::{Listed, Paging, print_list};
 use crate::selection::Query;
-use crate::words::{plural, short_id};
 
 /// Letters that match.
 #[derive(Debug, Args)]

@@ -9,10 +9,12 @@ use super::Run;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Fields, Format, Line, Record, Tone, age, count, moment, print_page, span};
+use crate::hints::short_id;
+use crate::output::{
+    Cell, Column, Fields, Format, Line, Record, Tone, age, count, moment, plural, print_page, span,
+};
 use crate::paging::{Paging, print_list};
 use crate::watch::{Ended, Interrupt, exit_of, numbers, wait};
-use crate::words::{plural, short_id};
 
 /// Operations.
 #[derive(Debug, Subcommand)]

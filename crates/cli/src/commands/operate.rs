@@ -11,11 +11,10 @@ use crate::conduct::Conduct;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Format, Line, Tone};
+use crate::output::{Format, Line, Tone, plural};
 use crate::prompt;
 use crate::selection::Letters;
 use crate::watch::{Ended, Interrupt, exit_of, wait};
-use crate::words::plural;
 
 /// What is to be done, and how.
 #[derive(Debug, Args)]

@@ -8,8 +8,8 @@ use super::status::pause_line;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::quoted;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
-use crate::words::quoted;
 
 /// What is meant, and why.
 #[derive(Debug, Args)]

@@ -11,9 +11,8 @@ use crate::conduct::duration;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, print_page};
+use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, plural, print_page};
 use crate::selection::Letters;
-use crate::words::plural;
 
 /// Freeze what would be done.
 #[derive(Debug, Args)]

@@ -9,8 +9,8 @@ use super::ls::state_tone;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, print_page};
-use crate::words::{plural, quoted, short_id};
+use crate::hints::{quoted, short_id};
+use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, plural, print_page};
 
 /// How many letters are shown unless said otherwise.
 const SHOWN: u64 = 50;
@@ -67,7 +67,7 @@ impl Run for Seq {
 
 /// A query for everything that ever happened to a sequence.
 fn history(sequence: &str) -> String {
-    format!("seq:{} state:open,closed", crate::words::query_value(sequence))
+    format!("seq:{} state:open,closed", crate::hints::query_value(sequence))
 }
 
 fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp) -> Result<()> {

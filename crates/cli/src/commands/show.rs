@@ -9,12 +9,13 @@ use super::ls::state_tone;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
+use crate::hints::{quoted, short_id};
 use crate::neutral::{neutral, neutral_bytes};
 use crate::output::{
-    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, moment, span,
+    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, moment,
+    plural, span,
 };
 use crate::selection::resolve;
-use crate::words::{plural, quoted, short_id};
 
 /// How much of a payload is shown unless all of it is wanted, in bytes.
 const PAYLOAD_SHOWN: usize = 4096;

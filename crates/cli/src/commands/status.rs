@@ -8,8 +8,8 @@ use super::Run;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
+use crate::hints::quoted;
 use crate::output::{Cell, Column, Format, Line, Record, Screen, Tone, age, count, print_page, span};
-use crate::words::quoted;
 
 /// How everything stands.
 #[derive(Debug, Args)]

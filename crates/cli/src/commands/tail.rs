@@ -12,9 +12,9 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::{short_group, short_id};
 use crate::output::{Cell, Column, Format, Line, Record, Tone, age};
 use crate::watch::{Interrupt, numbers};
-use crate::words::{short_group, short_id};
 
 /// How long to wait before coming back: the first time, and at most.
 const FIRST_WAIT: Duration = Duration::from_millis(250);

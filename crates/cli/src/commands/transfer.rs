@@ -11,9 +11,8 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::neutral::json_text;
-use crate::output::{Format, Line, Tone, count, csv_header, csv_row};
+use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
 use crate::selection::Query;
-use crate::words::plural;
 
 /// The columns of an export as CSV: those of a list, and the content.
 const COLUMNS: &[&str] = &[

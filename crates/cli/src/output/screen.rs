@@ -144,7 +144,7 @@ impl Screen {
         if matches!(error, Error::Closed) {
             return;
         }
-        self.talk(&Line::new().add("error: ", Tone::Bad).plain(error.to_string()));
+        self.talk(&Line::new().add("error: ", Tone::Bad).plain(error.headline()));
         if let Some((query, mark)) = error.place() {
             self.talk(&Line::of("  ").plain(query));
             self.talk(&Line::of("  ").add(mark, Tone::Bad));

@@ -1,5 +1,8 @@
 //! The command line as users have it: the real binary against a real server, store and consumer.
 
+// What tests share is part of the tests, too.
+#![allow(clippy::unwrap_used)]
+
 mod acting;
 mod approval;
 mod exits;

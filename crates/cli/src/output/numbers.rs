@@ -43,6 +43,24 @@ pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
     if age.starts_with("in ") { format!("{seconds} ({age})") } else { format!("{seconds} ({age} ago)") }
 }
 
+/// `1 letter`, `2 letters`.
+pub(crate) fn plural(number: u64, word: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{} {word}{s}", count(number))
+}
+
+/// Numbers as a row of bars, the largest one full.
+pub(crate) fn bars(numbers: &[u64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = numbers.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |number: &u64| {
+        // A little is more than nothing.
+        let height = (u128::from(*number) * 7).div_ceil(u128::from(most));
+        BARS[usize::try_from(height).unwrap_or(7).min(7)]
+    };
+    numbers.iter().map(bar).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,5 +95,21 @@ mod tests {
         assert_eq!(age(at(64), at(0)), "in 1m04s");
         assert_eq!(moment(Timestamp::new(0, 5).unwrap(), at(64)), "1970-01-01T00:00:00Z (1m03s ago)");
         assert_eq!(moment(at(64), at(0)), "1970-01-01T00:01:04Z (in 1m04s)");
+    }
+
+    #[test]
+    fn bars_show_shape_and_the_least_bit() {
+        assert_eq!(bars(&[0, 1, 50, 100]), "▁▂▅█");
+        assert_eq!(bars(&[0, 0]), "▁▁");
+        assert_eq!(bars(&[u64::MAX, 0]), "█▁");
+        assert_eq!(bars(&[]), "");
+    }
+
+    #[test]
+    fn a_letter_and_many() {
+        assert_eq!(
+            (plural(1, "letter"), plural(1284, "letter")),
+            ("1 letter".into(), "1,284 letters".into())
+        );
     }
 }
