@@ -4,13 +4,15 @@
 //! crates (`MIT/Apache-2.0`) means `OR`.
 
 /// The licences that a dependency may have.
-const ALLOWED: [&str; 12] = [
+const ALLOWED: [&str; 13] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
     "CC0-1.0",
+    // Permissive, for data: the list of authorities that the HTTP client brings along for some systems.
+    "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
     "MPL-2.0",

@@ -307,6 +307,7 @@ struct Facts {
     reason: Option<Reason>,
     phase: Option<Phase>,
     verdict: Option<Verdict>,
+    suggested: Option<Verdict>,
     retry_after: Option<Duration>,
     status: Option<u16>,
     backtrace: Option<String>,
@@ -356,6 +357,7 @@ impl HandlerError {
             reason: None,
             phase: None,
             verdict: None,
+            suggested: None,
             retry_after: None,
             status: None,
             backtrace: None,
@@ -385,6 +387,14 @@ impl HandlerError {
         self
     }
 
+    /// Says what becomes of the message unless a rule or a list of the classifier decides otherwise: it stands in
+    /// place of the taxonomy. For protocols in which a status means something, whatever the reason is called.
+    #[must_use]
+    pub fn suggest(mut self, verdict: Verdict) -> Self {
+        self.facts.suggested = Some(verdict);
+        self
+    }
+
     /// Passes on when the other side wants to be called again.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
@@ -409,6 +419,11 @@ impl HandlerError {
     /// The verdict that the handler asked for, if it did.
     pub fn asked_verdict(&self) -> Option<Verdict> {
         self.facts.verdict
+    }
+
+    /// What should become of the message unless the classifier knows better, if that was said.
+    pub fn suggested_verdict(&self) -> Option<Verdict> {
+        self.facts.suggested
     }
 
     /// The error itself, for rules that look at its type.

@@ -29,6 +29,8 @@ pub struct Subject<'a> {
     pub attempt: u32,
     /// The verdict that the handler asked for.
     pub asked: Option<Verdict>,
+    /// The verdict that holds unless a rule or a list says otherwise, in place of the taxonomy's.
+    pub suggested: Option<Verdict>,
 }
 
 /// What the classifier says.
@@ -38,7 +40,7 @@ pub struct Classification {
     pub verdict: Verdict,
     /// Why it failed: the failure's own reason, unless a rule gave another.
     pub reason: Reason,
-    /// Who decided: `handler`, `rule 2`, `no-retry-on`, `retry-on` or `taxonomy: …`.
+    /// Who decided: `handler`, `rule 2`, `no-retry-on`, `retry-on`, `suggestion` or `taxonomy: …`.
     pub by: Cow<'static, str>,
 }
 
@@ -160,10 +162,10 @@ fn beneath<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError 
 /// 2. the rules, in the order in which they were given;
 /// 3. `no-retry-on`: what it names is not retried;
 /// 4. `retry-on`: if it names anything, only that is retried;
-/// 5. the taxonomy.
+/// 5. the handler's suggestion, if it made one, or else the taxonomy.
 ///
-/// What 3 and 4 refuse to retry becomes what the taxonomy makes of it (a dead letter, parked, a duplicate), and a
-/// dead letter where the taxonomy would retry.
+/// What 3 and 4 refuse to retry becomes what 5 makes of it (a dead letter, parked, a duplicate), and a dead letter where
+/// 5 would retry. A panic is a bug, whatever was suggested.
 ///
 /// ```
 /// use lazaret_core::policy::{Classifier, Subject};
@@ -177,6 +179,7 @@ fn beneath<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError 
 ///     message: &Message::new("evt-1", "orders", Position::new(0, 0)),
 ///     attempt: 1,
 ///     asked: error.asked_verdict(),
+///     suggested: error.suggested_verdict(),
 /// });
 /// assert_eq!(said.verdict, Verdict::DeadLetter);
 /// assert_eq!(said.by, "no-retry-on");
@@ -236,7 +239,13 @@ impl Classifier {
             let said = says(rule.then, Cow::Owned(format!("rule {number}")));
             return Classification { reason: rule.reason.clone().unwrap_or(said.reason), ..said };
         }
-        let (verdict, kind) = taxonomy(&failure.reason, failure.phase, failure.panicked);
+        let (verdict, by) = match subject.suggested.filter(|_| !failure.panicked) {
+            Some(verdict) => (verdict, Cow::Borrowed("suggestion")),
+            None => {
+                let (verdict, kind) = taxonomy(&failure.reason, failure.phase, failure.panicked);
+                (verdict, Cow::Owned(format!("taxonomy: {kind}")))
+            }
+        };
         let unretried = if verdict == Verdict::Retry { Verdict::DeadLetter } else { verdict };
         if self.no_retry_on.names(subject) {
             return says(unretried, Cow::Borrowed("no-retry-on"));
@@ -245,7 +254,7 @@ impl Classifier {
             let verdict = if self.retry_on.names(subject) { Verdict::Retry } else { unretried };
             return says(verdict, Cow::Borrowed("retry-on"));
         }
-        says(verdict, Cow::Owned(format!("taxonomy: {kind}")))
+        says(verdict, by)
     }
 }
 
@@ -272,9 +281,10 @@ mod tests {
     }
 
     fn classify(classifier: &Classifier, failure: &Failure, error: Option<&HandlerError>) -> Classification {
-        let (error, asked) =
-            (error.and_then(HandlerError::error), error.and_then(HandlerError::asked_verdict));
-        classifier.classify(&Subject { failure, error, message: &message(), attempt: 3, asked })
+        let asked = error.and_then(HandlerError::asked_verdict);
+        let suggested = error.and_then(HandlerError::suggested_verdict);
+        let error = error.and_then(HandlerError::error);
+        classifier.classify(&Subject { failure, error, message: &message(), attempt: 3, asked, suggested })
     }
 
     fn rule(when: When, then: Verdict) -> Rule {
@@ -313,6 +323,25 @@ mod tests {
         let expected =
             Classification { verdict: Verdict::Quarantine, reason: Reason::TIMEOUT, by: "handler".into() };
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_suggestion_stands_in_place_of_the_taxonomy_and_gives_way_to_rules_and_lists() {
+        let unknown = failure(Reason::new("CARD_DECLINED").unwrap());
+        let dead = HandlerError::msg("x").suggest(Verdict::DeadLetter);
+        let said = classify(&Classifier::default(), &unknown, Some(&dead));
+        assert_eq!((said.verdict, &*said.by), (Verdict::DeadLetter, "suggestion"));
+        let retried = Classifier::default().retry_on_reason(unknown.reason.clone());
+        assert_eq!(classify(&retried, &unknown, Some(&dead)).verdict, Verdict::Retry);
+        let ruled = Classifier::default().rule(rule(When::default(), Verdict::Skip));
+        assert_eq!(&*classify(&ruled, &unknown, Some(&dead)).by, "rule 1");
+        let parked = HandlerError::msg("x").suggest(Verdict::Park);
+        let unretried = Classifier::default().no_retry_on_reason(unknown.reason.clone());
+        assert_eq!(classify(&unretried, &unknown, Some(&parked)).verdict, Verdict::Park);
+        let asked = HandlerError::msg("x").suggest(Verdict::Park).verdict(Verdict::Stop);
+        assert_eq!(&*classify(&unretried, &unknown, Some(&asked)).by, "handler");
+        let panic = HandlerError::panic("boom", None).suggest(Verdict::Retry);
+        assert_eq!(classify(&retried, &panic.failure(), Some(&panic)).verdict, Verdict::DeadLetter);
     }
 
     #[test]
@@ -387,7 +416,14 @@ mod tests {
             (When { status: Some(418), reason: Some(Reason::CONFLICT), ..none() }, false),
         ];
         let message = message();
-        let subject = Subject { failure: &failed, error: None, message: &message, attempt: 3, asked: None };
+        let subject = Subject {
+            failure: &failed,
+            error: None,
+            message: &message,
+            attempt: 3,
+            asked: None,
+            suggested: None,
+        };
         for (when, expected) in table {
             assert_eq!(when.holds(&subject), expected, "{when:?}");
         }
@@ -398,7 +434,14 @@ mod tests {
         let mut untyped = message();
         untyped.event_type = None;
         let failure = failure(Reason::TIMEOUT);
-        let subject = Subject { failure: &failure, error: None, message: &untyped, attempt: 1, asked: None };
+        let subject = Subject {
+            failure: &failure,
+            error: None,
+            message: &untyped,
+            attempt: 1,
+            asked: None,
+            suggested: None,
+        };
         let any = When { event_type: "*".parse().ok(), ..When::default() };
         assert!(!any.holds(&subject));
     }

@@ -1,0 +1,219 @@
+//! What holds for a consumer in the end, and where each value came from.
+
+use std::fmt::Write as _;
+
+use crate::model::Config;
+use crate::secrets;
+use crate::source::{SourceText, Span};
+use crate::value::{Field, Fields, Origin, Value};
+
+/// The column in which remarks begin, unless a line is longer.
+const REMARK: usize = 56;
+
+impl Config {
+    /// What holds for a consumer, as YAML, with a remark behind each value that says where it came from. Secrets are not
+    /// shown. `None` if there is no such consumer.
+    ///
+    /// ```
+    /// let text = "
+    /// defaults: { retry: { max-attempts: 4 } }
+    /// consumers:
+    ///   orders:
+    ///     source: { inbox: {} }
+    ///     handler: { command: { program: [./handle] } }
+    /// ";
+    /// let config = lazaret_config::check("f", text.as_bytes(), &lazaret_config::NoEnv).config.unwrap();
+    /// let shown = config.effective("orders").unwrap();
+    /// assert!(shown.lines().any(|line| line.contains("max-attempts: 4") && line.ends_with("# defaults, line 2")));
+    /// assert!(shown.lines().any(|line| line.contains("hold: 5s") && line.ends_with("# built-in")));
+    /// ```
+    pub fn effective(&self, consumer: &str) -> Option<String> {
+        let read = self.document.consumers.iter().find(|read| read.name == consumer)?;
+        let mut out = Writer { out: String::new(), source: &self.document.source };
+        let _ = writeln!(out.out, "{}:", quoted(consumer));
+        out.fields(&read.fields, 1);
+        Some(out.out)
+    }
+
+    /// The same for what is not about consumers.
+    pub fn effective_top(&self) -> String {
+        let mut out = Writer { out: String::new(), source: &self.document.source };
+        out.fields(&self.document.top, 0);
+        out.out
+    }
+}
+
+struct Writer<'a> {
+    out: String,
+    source: &'a SourceText,
+}
+
+impl Writer<'_> {
+    fn fields(&mut self, fields: &Fields, depth: usize) {
+        for (key, field) in &fields.list {
+            self.field(key.name, field, depth);
+        }
+        for (name, meaning) in &fields.absent {
+            let _ = writeln!(self.out, "{}# {name}: {meaning}", "  ".repeat(depth));
+        }
+    }
+
+    fn field(&mut self, name: &str, field: &Field, depth: usize) {
+        let indent = "  ".repeat(depth);
+        match &field.value {
+            Value::Section(fields) if !fields.list.is_empty() || !fields.absent.is_empty() => {
+                let _ = writeln!(self.out, "{indent}{name}:");
+                self.fields(fields, depth + 1);
+            }
+            Value::Map(entries) if !entries.is_empty() => {
+                let _ = writeln!(self.out, "{indent}{name}:");
+                for (name, field) in entries {
+                    self.field(&quoted(name), field, depth + 1);
+                }
+            }
+            Value::List(items) if items.iter().any(|item| matches!(item.value, Value::Section(_))) => {
+                let _ = writeln!(self.out, "{indent}{name}:");
+                for item in items {
+                    self.line(format!("{indent}  - {}", flow(item)), item);
+                }
+            }
+            _ => self.line(format!("{indent}{name}: {}", flow(field)), field),
+        }
+    }
+
+    fn line(&mut self, text: String, field: &Field) {
+        let place = match (field.origin, field.span) {
+            (Origin::BuiltIn, _) | (_, None) => field.origin.to_string(),
+            (origin, Some(span)) => format!("{origin}, line {}", self.source.position(span.start).0),
+        };
+        let _ = writeln!(self.out, "{text:<REMARK$} # {place}");
+    }
+}
+
+/// A value on one line.
+fn flow(field: &Field) -> String {
+    match &field.value {
+        Value::Section(fields) => {
+            // What nobody wrote would drown what somebody did.
+            let written = fields.list.iter().filter(|(_, field)| field.origin != Origin::BuiltIn);
+            let parts: Vec<_> =
+                written.map(|(key, field)| format!("{}: {}", key.name, flow(field))).collect();
+            braced('{', &parts, '}')
+        }
+        Value::Map(entries) => {
+            let parts: Vec<_> =
+                entries.iter().map(|(name, field)| format!("{}: {}", quoted(name), flow(field))).collect();
+            braced('{', &parts, '}')
+        }
+        Value::List(items) => {
+            let parts: Vec<_> = items.iter().map(flow).collect();
+            format!("[{}]", parts.join(", "))
+        }
+        Value::Json(json) => json.to_string(),
+        _ => shown(field),
+    }
+}
+
+fn braced(open: char, parts: &[String], close: char) -> String {
+    if parts.is_empty() { format!("{open}{close}") } else { format!("{open} {} {close}", parts.join(", ")) }
+}
+
+/// A scalar as it was written, unless it is a secret.
+pub(crate) fn shown(field: &Field) -> String {
+    if field.secret && !field.text.contains("${") {
+        return "'***'".to_owned();
+    }
+    if field.secret {
+        return quoted(&secrets::painted(&field.text, &[Span::new(0, field.text.len())]));
+    }
+    match field.value {
+        Value::Text(_)
+        | Value::Glob(_)
+        | Value::Regex(_)
+        | Value::Comparison(_)
+        | Value::Store(_)
+        | Value::Sequence(_)
+        | Value::Address(_) => quoted(&secrets::painted(&field.text, &[])),
+        _ if field.text.contains("${") => quoted(&field.text),
+        _ => field.text.clone(),
+    }
+}
+
+/// A text as YAML reads it back, in quotes where it needs them.
+pub(crate) fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    let looks_like_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '.')
+        && !matches!(
+            text.to_ascii_lowercase().as_str(),
+            "true" | "false" | "null" | "yes" | "no" | "on" | "off" | "unlimited"
+        )
+        && text.parse::<f64>().is_err();
+    // A scheme in front of a path, as in `sqlite:lazaret.db`, is no key without a space.
+    let inner = text.chars().all(|c| plain(c) || c == ':') && !text.ends_with(':') && !text.contains("::");
+    if looks_like_text && inner {
+        return text.to_owned();
+    }
+    if text
+        .chars()
+        .any(|c| c.is_control() || c == '\u{feff}' || c == '\u{2028}' || c == '\u{2029}' || c == '\u{85}')
+    {
+        // The escapes of JSON are a part of those of YAML, except for how it treats what it does not escape.
+        let escaped: String = text.chars().map(escape).collect();
+        return format!("\"{escaped}\"");
+    }
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn escape(c: char) -> String {
+    match c {
+        '"' => "\\\"".to_owned(),
+        '\\' => "\\\\".to_owned(),
+        c if c.is_control() || matches!(c, '\u{feff}' | '\u{2028}' | '\u{2029}') => {
+            format!("\\U{:08x}", u32::from(c))
+        }
+        c => c.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    use super::*;
+    use crate::diagnostic::Findings;
+    use crate::tree::{Data, parse};
+
+    #[test]
+    fn texts_get_quotes_where_they_need_them() {
+        let table = [
+            ("orders", "orders"),
+            ("sqlite:lazaret.db", "sqlite:lazaret.db"),
+            ("127.0.0.1:7117", "'127.0.0.1:7117'"),
+            ("true", "'true'"),
+            ("5", "'5'"),
+            ("", "''"),
+            ("it's", "'it''s'"),
+            ("a: b", "'a: b'"),
+            ("*x", "'*x'"),
+            ("a\nb", "\"a\\U0000000ab\""),
+        ];
+        for (text, expected) in table {
+            assert_eq!(quoted(text), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_quoted_is_read_back(text in "\\PC{0,12}|[\\x00-\\x7f]{0,6}") {
+            let yaml = format!("k: {}", quoted(&text));
+            let mut findings = Findings::default();
+            let node = parse(&yaml, &mut findings).unwrap();
+            let Data::Map(entries) = node.data else { panic!("{yaml}") };
+            let read = match &entries[0].value.data {
+                Data::Scalar { text, .. } => text.clone(),
+                other => panic!("{yaml}: {other:?}"),
+            };
+            prop_assert_eq!(read, text);
+        }
+    }
+}

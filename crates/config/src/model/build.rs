@@ -1,0 +1,397 @@
+//! From what was read to values of the model.
+//!
+//! Everything here is total: what could not be read has a fallback, because the policies are also looked at in a file that
+//! has errors elsewhere. A configuration with errors is never handed out, so no fallback is ever used in earnest.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::policy::{
+    BreakerPolicy, BudgetPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Rule, Strategy, When,
+};
+use lazaret_core::store::Limits;
+use lazaret_core::{Phase, Reason, Verdict};
+
+use super::consumer::{
+    Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
+};
+use super::io::{
+    Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
+};
+use super::{Auth, Config, RequestLimits, Secret, Telemetry, Token, Webhook};
+use crate::document::{ConsumerFields, Document};
+use crate::forms::{Address, SequenceRule, StoreAt};
+use crate::value::{Field, Fields, Value};
+
+pub(super) fn config(document: Document) -> Config {
+    let document = Arc::new(document);
+    let top = &document.top;
+    let address = match top.get("listen").map(|field| &field.value) {
+        Some(Value::Address(address)) => address.clone(),
+        _ => Address { host: "127.0.0.1".to_owned(), port: 7117 },
+    };
+    let store = match top.get("store").map(|field| &field.value) {
+        Some(Value::Store(store)) => store.clone(),
+        _ => StoreAt::Memory,
+    };
+    let webhooks = top.section("alerts").map(|alerts| alerts.list("webhooks")).unwrap_or_default();
+    Config {
+        listen: address,
+        store,
+        consumers: document.consumers.iter().map(consumer).collect(),
+        auth: top.section("auth").map(auth),
+        hosts: top.texts("hosts"),
+        limits: limits(top.section("limits").unwrap_or(&Fields::default())),
+        webhooks: sections(webhooks).map(webhook).collect(),
+        telemetry: telemetry(top.section("telemetry").unwrap_or(&Fields::default())),
+        flight_recorder: top.text("flight-recorder").map(PathBuf::from),
+        document: Arc::clone(&document),
+    }
+}
+
+fn sections(items: &[Field]) -> impl Iterator<Item = &Fields> {
+    items.iter().filter_map(|item| match &item.value {
+        Value::Section(fields) => Some(fields),
+        _ => None,
+    })
+}
+
+fn auth(fields: &Fields) -> Auth {
+    let token = |fields: &Fields| Token {
+        name: string(fields, "name"),
+        hash: string(fields, "hash").to_ascii_lowercase(),
+        scopes: words(fields, "scopes"),
+        expires: match fields.get("expires").map(|field| &field.value) {
+            Some(Value::Time(time)) => Some(*time),
+            _ => None,
+        },
+    };
+    Auth {
+        tokens_file: fields.text("tokens-file").map(PathBuf::from),
+        tokens: sections(fields.list("tokens")).map(token).collect(),
+    }
+}
+
+fn limits(fields: &Fields) -> RequestLimits {
+    let size = |name| fields.size(name).unwrap_or_default();
+    RequestLimits { body: size("body"), batch: size("batch"), headers: size("headers") }
+}
+
+fn webhook(fields: &Fields) -> Webhook {
+    Webhook {
+        url: string(fields, "url"),
+        secret: fields.text("secret").map(Secret::new),
+        events: words(fields, "events"),
+        timeout: duration(fields, "timeout"),
+    }
+}
+
+fn telemetry(fields: &Fields) -> Telemetry {
+    Telemetry {
+        otlp_endpoint: fields.text("otlp-endpoint").map(str::to_owned),
+        json_logs: fields.text("log-format") == Some("json"),
+        log_level: word(fields, "log-level"),
+    }
+}
+
+fn consumer(read: &ConsumerFields) -> Consumer {
+    let fields = &read.fields;
+    let none = Fields::default();
+    let section = |name: &str| fields.section(name).unwrap_or(&none);
+    let concurrency = large(fields, "concurrency");
+    Consumer {
+        name: read.name.clone(),
+        source: source(section("source"), &read.name),
+        handler: handler(section("handler"), concurrency),
+        order: match fields.text("order") {
+            Some("partition") => Order::Partition,
+            Some("none") => Order::None,
+            _ => Order::Key,
+        },
+        sequence: match fields.get("sequence").map(|field| &field.value) {
+            Some(Value::Sequence(rule)) => rule.clone(),
+            _ => SequenceRule::Key,
+        },
+        concurrency,
+        max_payload: fields.size("max-payload").map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        retry: retry(section("retry")),
+        rules: sections(fields.list("classify")).map(rule).collect(),
+        breaker: fields.section("breaker").map(breaker_policy),
+        fuse: fields.section("fuse").map(fuse_policy),
+        poison: fields.section("poison").map_or(PoisonPolicy { same_failure: None }, poison_policy),
+        dead_letter: Some(section("dead-letter"))
+            .filter(|letters| letters.flag("enabled") != Some(false))
+            .map(dead_letter),
+        inbox_dedupe: fields.section("inbox-dedupe").map(|dedupe| duration(dedupe, "window")),
+        replay: replay(section("replay")),
+        advanced: advanced(section("advanced")),
+    }
+}
+
+fn source(fields: &Fields, consumer: &str) -> Source {
+    match fields.chosen() {
+        Some(("file", file)) => Source::File {
+            path: PathBuf::from(string(file, "path")),
+            follow: file.flag("follow").unwrap_or_default(),
+        },
+        Some(("kafka", kafka)) => Source::Kafka(KafkaSource {
+            brokers: string(kafka, "brokers"),
+            topics: kafka.texts("topics"),
+            group: kafka.text("group").unwrap_or(consumer).to_owned(),
+            properties: secrets(kafka, "properties"),
+            id_headers: kafka.texts("id-headers"),
+            type_headers: kafka.texts("type-headers"),
+            correlation_headers: kafka.texts("correlation-headers"),
+        }),
+        Some(("mongodb", mongodb)) => Source::Mongodb(mongodb_source(mongodb)),
+        _ => Source::Inbox,
+    }
+}
+
+fn mongodb_source(fields: &Fields) -> MongodbSource {
+    let none = Fields::default();
+    let checkpoint = fields.section("checkpoint").unwrap_or(&none);
+    let json = |field: &Field| match &field.value {
+        Value::Json(json) => Some(json.clone()),
+        _ => None,
+    };
+    MongodbSource {
+        uri: Secret::new(string(fields, "uri")),
+        database: string(fields, "database"),
+        collection: string(fields, "collection"),
+        full_document: word(fields, "full-document"),
+        pipeline: fields.list("pipeline").iter().filter_map(json).collect(),
+        start: word(fields, "start"),
+        on_history_lost: word(fields, "on-history-lost"),
+        checkpoint: Checkpoint {
+            every: checkpoint.count("every").unwrap_or(1),
+            interval: unless_zero(checkpoint, "interval"),
+            idle_heartbeat: unless_zero(checkpoint, "idle-heartbeat"),
+        },
+        single_leader: fields.text("deployment") == Some("single-leader"),
+    }
+}
+
+fn handler(fields: &Fields, concurrency: usize) -> Handler {
+    match fields.chosen() {
+        Some(("command", command)) => Handler::Command(CommandHandler {
+            program: command.texts("program"),
+            timeout: duration(command, "timeout"),
+            mode: if command.text("mode") == Some("lines") { CommandMode::Lines } else { CommandMode::Once },
+            workers: command.count("workers").and_then(|count| usize::try_from(count).ok()),
+            env: secrets(command, "env"),
+        }),
+        chosen => {
+            let none = Fields::default();
+            let http = chosen.map_or(&none, |(_, http)| http);
+            let most = http.count("max-connections").and_then(|count| usize::try_from(count).ok());
+            Handler::Http(HttpHandler {
+                url: string(http, "url"),
+                timeout: duration(http, "timeout"),
+                headers: secrets(http, "headers"),
+                http2: http.flag("http2").unwrap_or_default(),
+                max_connections: most.unwrap_or(concurrency),
+                tls_ca: http.text("tls-ca").map(PathBuf::from),
+            })
+        }
+    }
+}
+
+fn retry(fields: &Fields) -> Retry {
+    let none = Fields::default();
+    let (budget, topics) =
+        (fields.section("budget").unwrap_or(&none), fields.section("topics").unwrap_or(&none));
+    let delay = |field: &Field| match field.value {
+        Value::Duration(delay) => Some(delay),
+        _ => None,
+    };
+    Retry {
+        policy: retry_policy(fields),
+        retry_on: reasons(fields, "retry-on"),
+        no_retry_on: reasons(fields, "no-retry-on"),
+        budget: BudgetPolicy {
+            rate: budget.rate("rate"),
+            backlog: budget.count("backlog"),
+            per_key: budget.small("per-key"),
+            per_type: budget.small("per-type"),
+        },
+        topics: RetryTopics {
+            delays: topics.list("delays").iter().filter_map(delay).collect(),
+            create: topics.flag("create").unwrap_or_default(),
+            transactional: topics.flag("transactional").unwrap_or_default(),
+            spring_headers: topics.flag("spring-headers").unwrap_or_default(),
+        },
+    }
+}
+
+pub(crate) fn retry_policy(fields: &Fields) -> RetryPolicy {
+    let preset = RetryPolicy::default();
+    let strategies = [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered, Strategy::Topics];
+    let strategy = strategies.into_iter().find(|strategy| fields.text("strategy") == Some(strategy.as_str()));
+    RetryPolicy {
+        strategy: strategy.unwrap_or(preset.strategy),
+        hold: fields.duration("hold").unwrap_or(preset.hold),
+        max_attempts: fields.small("max-attempts").unwrap_or(preset.max_attempts),
+        max_elapsed: fields.duration("max-elapsed"),
+        initial_delay: fields.duration("initial-delay").unwrap_or(preset.initial_delay),
+        multiplier: fields.number("multiplier").unwrap_or(preset.multiplier),
+        max_delay: fields.duration("max-delay").unwrap_or(preset.max_delay),
+        jitter: fields.number("jitter").unwrap_or(preset.jitter),
+        max_retry_after: fields.duration("max-retry-after").unwrap_or(preset.max_retry_after),
+        max_crashes: fields.small("max-crashes").unwrap_or(preset.max_crashes),
+    }
+}
+
+pub(crate) fn breaker_policy(fields: &Fields) -> BreakerPolicy {
+    let preset = BreakerPolicy::default();
+    BreakerPolicy {
+        failures: fields.small("failures").unwrap_or(preset.failures),
+        window: fields.duration("window").unwrap_or(preset.window),
+        open_for: fields.duration("open-for").unwrap_or(preset.open_for),
+        probes: fields.small("probes").unwrap_or(preset.probes),
+    }
+}
+
+pub(crate) fn fuse_policy(fields: &Fields) -> FusePolicy {
+    let preset = FusePolicy::default();
+    FusePolicy {
+        ratio: fields.number("ratio").unwrap_or(preset.ratio),
+        window: fields.small("window").unwrap_or(preset.window),
+        consecutive: fields.small("consecutive").unwrap_or(preset.consecutive),
+    }
+}
+
+pub(crate) fn poison_policy(fields: &Fields) -> PoisonPolicy {
+    PoisonPolicy { same_failure: fields.small("same-failure").or(PoisonPolicy::default().same_failure) }
+}
+
+fn rule(fields: &Fields) -> Rule {
+    let none = Fields::default();
+    let when = fields.section("when").unwrap_or(&none);
+    let value = |name: &str| when.get(name).map(|field| &field.value);
+    Rule {
+        when: When {
+            reason: when.reason("reason").cloned(),
+            status: when.count("status").and_then(|status| u16::try_from(status).ok()),
+            event_type: value("type").and_then(glob),
+            phase: Phase::ALL.into_iter().find(|phase| when.text("phase") == Some(phase.as_str())),
+            attempt: match value("attempt") {
+                Some(Value::Comparison(comparison)) => Some(*comparison),
+                _ => None,
+            },
+            error: match value("error") {
+                Some(Value::Regex(regex)) => Some(regex.clone()),
+                _ => None,
+            },
+            error_type: value("error-type").and_then(glob),
+            fingerprint: match value("fingerprint") {
+                Some(Value::Fingerprint(fingerprint)) => Some(*fingerprint),
+                _ => None,
+            },
+        },
+        then: fields.text("then").and_then(|word| word.parse().ok()).unwrap_or(Verdict::Stop),
+        reason: fields.reason("reason").cloned(),
+    }
+}
+
+fn glob(value: &Value) -> Option<lazaret_core::policy::Glob> {
+    match value {
+        Value::Glob(glob) => Some(glob.clone()),
+        _ => None,
+    }
+}
+
+fn dead_letter(fields: &Fields) -> DeadLetter {
+    let none = Fields::default();
+    let reprocess = fields.section("reprocess").unwrap_or(&none);
+    let schedule = string(reprocess, "cron");
+    DeadLetter {
+        owner: fields.text("owner").map(str::to_owned),
+        ttl: unless_zero(fields, "ttl"),
+        keep_closed: unless_zero(fields, "keep-closed"),
+        include_payload: fields.flag("include-payload").unwrap_or(true),
+        include_backtrace: fields.flag("include-backtrace").unwrap_or(true),
+        limits: Limits {
+            max_sequences: fields.count("max-sequences"),
+            max_sequence_size: fields.count("max-sequence-size"),
+        },
+        alert_on_first: fields.flag("alert-on-first").unwrap_or(true),
+        topic: fields.text("topic").map(str::to_owned),
+        reprocess: match reprocess.text("strategy") {
+            Some("cron") => {
+                Reprocess::Cron { schedule, batch_size: reprocess.count("batch-size").unwrap_or(100) }
+            }
+            _ => Reprocess::Manual,
+        },
+    }
+}
+
+fn replay(fields: &Fields) -> Replay {
+    Replay {
+        approval: if fields.text("approval") == Some("second-person") {
+            Approval::SecondPerson
+        } else {
+            Approval::None
+        },
+        rate: fields.rate("rate"),
+        max_replays: fields.small("max-replays"),
+    }
+}
+
+fn advanced(fields: &Fields) -> Advanced {
+    Advanced {
+        window: large(fields, "window"),
+        shards: large(fields, "shards"),
+        commit_interval: duration(fields, "commit-interval"),
+        drain_deadline: duration(fields, "drain-deadline"),
+        lease: duration(fields, "lease"),
+        refresh: duration(fields, "refresh"),
+        blocked_limit: large(fields, "blocked-limit"),
+    }
+}
+
+fn string(fields: &Fields, name: &str) -> String {
+    fields.text(name).unwrap_or_default().to_owned()
+}
+
+fn word(fields: &Fields, name: &str) -> &'static str {
+    match fields.get(name).map(|field| &field.value) {
+        Some(Value::Word(word)) => word,
+        _ => "",
+    }
+}
+
+fn words(fields: &Fields, name: &str) -> Vec<&'static str> {
+    let word = |field: &Field| match field.value {
+        Value::Word(word) => Some(word),
+        _ => None,
+    };
+    fields.list(name).iter().filter_map(word).collect()
+}
+
+fn duration(fields: &Fields, name: &str) -> Duration {
+    fields.duration(name).unwrap_or_default()
+}
+
+/// In the file, 0 stands for "for ever" or "never".
+fn unless_zero(fields: &Fields, name: &str) -> Option<Duration> {
+    fields.duration(name).filter(|duration| !duration.is_zero())
+}
+
+fn large(fields: &Fields, name: &str) -> usize {
+    fields.count(name).map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+fn reasons(fields: &Fields, name: &str) -> Vec<Reason> {
+    let reason = |field: &Field| match &field.value {
+        Value::Reason(reason) => Some(reason.clone()),
+        _ => None,
+    };
+    fields.list(name).iter().filter_map(reason).collect()
+}
+
+fn secrets(fields: &Fields, name: &str) -> Vec<(String, Secret)> {
+    let secret = |(name, field): &(String, Field)| Some((name.clone(), Secret::new(field.value.text()?)));
+    fields.map(name).iter().filter_map(secret).collect()
+}

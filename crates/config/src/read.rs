@@ -1,0 +1,502 @@
+//! Reads a tree by the table of keys: unknown keys, wrong types and impossible values are told, all of them.
+
+use crate::code::Code;
+use crate::diagnostic::{Finding, Findings};
+use crate::env::{Env, EnvError, Expanded, expand};
+use crate::forms;
+use crate::scalar::typed;
+use crate::secrets::{is_secret_name, painted};
+use crate::source::Span;
+use crate::suggest::nearest;
+use crate::table::{self, Form, Key, Kind, Preset, Section};
+use crate::tree::{Data, Entry, Node, parse};
+use crate::value::{Field, Fields, Origin, Value};
+
+/// What reading needs and collects.
+pub(crate) struct Reader<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) env: &'a dyn Env,
+    pub(crate) findings: &'a mut Findings,
+    /// Places of the file that must not be shown.
+    pub(crate) secrets: Vec<Span>,
+    /// Where `defaults` stands.
+    pub(crate) defaults: Option<Span>,
+}
+
+/// What is being read: the key, and how it is called in messages.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    /// Its name.
+    name: &'a str,
+    /// Where the name stands; a missing key is told there.
+    at: Span,
+    secret: bool,
+    /// What it is for.
+    doc: &'static str,
+    /// The word that stands for none.
+    none: Option<&'static str>,
+}
+
+/// How strictly a section is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Everything that is required must be there, and the rest gets its default.
+    Whole,
+    /// Only what is there is looked at.
+    Partial,
+}
+
+impl Reader<'_> {
+    /// Reads a section. What cannot be read is left out of the result.
+    pub(crate) fn section(
+        &mut self,
+        section: &'static Section,
+        name: &str,
+        at: Span,
+        node: &Node,
+        mode: Mode,
+    ) -> Fields {
+        let empty = Vec::new();
+        let entries = match &node.data {
+            Data::Map(entries) => entries,
+            Data::Null => &empty,
+            Data::Broken => return Fields::default(),
+            _ => {
+                self.wrong_type(&Kind::Section(section), name, node);
+                return Fields::default();
+            }
+        };
+        for entry in entries.iter().filter(|entry| section.key(&entry.name).is_none()) {
+            self.unknown_key(section, name, entry);
+        }
+        let mut fields = Fields::default();
+        for key in section.keys {
+            let entry = entries.iter().find(|entry| entry.name == key.name);
+            match self.key(key, entry, name, at, mode) {
+                Ok(Some(field)) => fields.list.push((key, field)),
+                Ok(None) => fields.absent.extend(absent(key, mode)),
+                Err(Told) => fields.told.push(key.name),
+            }
+        }
+        fields
+    }
+
+    /// Reads one key of a section, or takes its default. Nothing if it has none.
+    fn key(
+        &mut self,
+        key: &'static Key,
+        entry: Option<&Entry>,
+        name: &str,
+        at: Span,
+        mode: Mode,
+    ) -> Result<Option<Field>, Told> {
+        if matches!(key.kind, Kind::Partial(_) | Kind::Named(_)) {
+            // They are read by whoever knows both.
+            return self.is_there(key, entry, name, at);
+        }
+        if let Some(entry) = entry {
+            let subject =
+                Subject { name: key.name, at: entry.name_span, secret: key.secret, doc: key.doc, none: None };
+            return self.value(&key.kind, subject, &entry.value, mode).map(Some).ok_or(Told);
+        }
+        if mode == Mode::Partial {
+            return Ok(None);
+        }
+        match key.preset {
+            Preset::Is(text) => Ok(Some(built_in(key, text))),
+            Preset::Absent(_) => Ok(None),
+            Preset::Required => self.is_there(key, entry, name, at),
+        }
+    }
+
+    fn is_there(
+        &mut self,
+        key: &Key,
+        entry: Option<&Entry>,
+        name: &str,
+        at: Span,
+    ) -> Result<Option<Field>, Told> {
+        if entry.is_some() || key.preset != Preset::Required {
+            return Ok(None);
+        }
+        let example = if key.example.is_empty() { "…" } else { key.example };
+        let who = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
+        let finding = Finding::new(Code::MissingKey, at, format!("{who} needs the key `{}`", key.name));
+        let hint = match &key.kind {
+            Kind::OneOf(section) => {
+                let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
+                format!("add `{}:` with {}", key.name, table::either(&names))
+            }
+            Kind::List { .. } => format!("add `{}: [{example}]`", key.name),
+            _ => format!("add `{}: {example}`", key.name),
+        };
+        self.findings.add(finding.hint(hint));
+        Err(Told)
+    }
+
+    fn unknown_key(&mut self, section: &'static Section, name: &str, entry: &Entry) {
+        // It may be a secret that is meant for somebody else.
+        if is_secret_name(&entry.name) {
+            self.secrets.push(entry.value.span);
+        }
+        let message = match name {
+            "" => format!("unknown key `{}` at the top of the file", entry.name),
+            name => format!("unknown key `{}` in `{name}`", entry.name),
+        };
+        if self.findings.is_full() {
+            self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message));
+            return;
+        }
+        let hint = match nearest(&entry.name, section.names()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => table::elsewhere(section, &entry.name).unwrap_or_else(|| {
+                let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
+                if names.is_empty() {
+                    "there are no keys here".to_owned()
+                } else {
+                    format!("the keys here are {}", names.join(", "))
+                }
+            }),
+        };
+        self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message).hint(hint));
+    }
+
+    /// Reads a value of some kind. `None` if it was told what is wrong with it.
+    fn value(&mut self, kind: &'static Kind, subject: Subject<'_>, node: &Node, mode: Mode) -> Option<Field> {
+        match (kind, &node.data) {
+            (_, Data::Broken) => None,
+            (Kind::Section(section), _) => {
+                let is_section = matches!(node.data, Data::Map(_) | Data::Null);
+                let fields = self.section(section, subject.name, subject.at, node, mode);
+                is_section.then(|| self.field(Value::Section(fields), node, subject))
+            }
+            (Kind::OneOf(section), _) => self.one_of(section, subject, node, mode),
+            (Kind::Or(word, inner), data) => {
+                let is_word = self.is_word(word, data);
+                if is_word {
+                    return Some(self.field(Value::Nothing, node, subject));
+                }
+                if inner.section().is_some() && matches!(data, Data::Scalar { .. }) {
+                    self.wrong_type(kind, subject.name, node);
+                    return None;
+                }
+                self.value(inner, Subject { none: Some(word), ..subject }, node, mode)
+            }
+            (_, Data::Null) => {
+                let finding =
+                    Finding::new(Code::EmptyValue, subject.at, format!("`{}` has no value", subject.name));
+                self.findings.add(
+                    finding.hint(format!("expected {}; remove the key to have the default", kind.expected())),
+                );
+                None
+            }
+            (Kind::Any, _) => Some(self.field(Value::Json(node.json()), node, subject)),
+            (Kind::List { of, least }, Data::List(items)) => {
+                self.list(of, *least, subject, node, items, mode)
+            }
+            (Kind::Map { names, of }, Data::Map(entries)) => self.map(*names, of, subject, node, entries),
+            (Kind::List { .. } | Kind::Map { .. }, _) | (_, Data::List(_) | Data::Map(_)) => {
+                self.wrong_type(kind, subject.name, node);
+                None
+            }
+            (_, Data::Scalar { text, plain }) => self.scalar(kind, subject, node, text, *plain),
+        }
+    }
+
+    /// Whether a value is the word for none, perhaps by way of a variable.
+    fn is_word(&self, word: &str, data: &Data) -> bool {
+        let fits = |text: &str| text == word || (word == "off" && text == "false");
+        match data {
+            Data::Scalar { text, .. } if text.contains("${") => {
+                expand(text, self.env).is_ok_and(|expanded| fits(&expanded.text))
+            }
+            Data::Scalar { text, plain: true } => fits(text),
+            _ => false,
+        }
+    }
+
+    fn one_of(
+        &mut self,
+        section: &'static Section,
+        subject: Subject<'_>,
+        node: &Node,
+        mode: Mode,
+    ) -> Option<Field> {
+        let fields = self.section(section, subject.name, subject.at, node, mode);
+        let given: Vec<&Entry> = match &node.data {
+            Data::Map(entries) => entries.iter().filter(|entry| section.key(&entry.name).is_some()).collect(),
+            Data::Null => Vec::new(),
+            _ => return None,
+        };
+        let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
+        match given.as_slice() {
+            [_] => Some(self.field(Value::Section(fields), node, subject)),
+            [] if mode == Mode::Partial => Some(self.field(Value::Section(fields), node, subject)),
+            [] => {
+                // Next to an unknown key, it was told already what is possible.
+                if matches!(&node.data, Data::Map(entries) if !entries.is_empty()) {
+                    return None;
+                }
+                let message = format!("`{}` is empty", subject.name);
+                let hint = format!("choose one of {}", names.join(", "));
+                self.findings.add(Finding::new(Code::NotExactlyOne, subject.at, message).hint(hint));
+                None
+            }
+            [first, .., last] => {
+                let message = format!("`{}` has both `{}` and `{}`", subject.name, first.name, last.name);
+                let finding = Finding::new(Code::NotExactlyOne, last.name_span, message)
+                    .other(first.name_span, "the other one");
+                let hint = if subject.name == "source" {
+                    "keep one; two sources are two consumers"
+                } else {
+                    "keep one"
+                };
+                self.findings.add(finding.hint(hint));
+                None
+            }
+        }
+    }
+
+    fn list(
+        &mut self,
+        of: &'static Kind,
+        least: usize,
+        subject: Subject<'_>,
+        node: &Node,
+        items: &[Node],
+        mode: Mode,
+    ) -> Option<Field> {
+        if items.len() < least {
+            let finding =
+                Finding::new(Code::OutOfRange, node.span, format!("`{}` must not be empty", subject.name));
+            self.findings.add(finding);
+            return None;
+        }
+        let mut fields = Vec::new();
+        for (item, number) in items.iter().zip(1..) {
+            let name = if of.section().is_some() {
+                format!("{}[{number}]", subject.name)
+            } else {
+                subject.name.to_owned()
+            };
+            // An item has no name; what is missing in it is told at its first line.
+            let first_line = self
+                .text
+                .get(item.span.start..item.span.end)
+                .and_then(|text| text.lines().next())
+                .map_or(0, str::len);
+            let at = Span::new(item.span.start, item.span.start + first_line);
+            // A rule or a token in `defaults` is whole, or nobody's.
+            let mode = if of.section().is_some() { Mode::Whole } else { mode };
+            fields.extend(self.value(of, Subject { name: &name, at, ..subject }, item, mode));
+        }
+        Some(self.field(Value::List(fields), node, subject))
+    }
+
+    fn map(
+        &mut self,
+        names: Form,
+        of: &'static Kind,
+        subject: Subject<'_>,
+        node: &Node,
+        entries: &[Entry],
+    ) -> Option<Field> {
+        let mut fields = Vec::new();
+        for entry in entries {
+            let named = match forms::read(names, &entry.name) {
+                Ok(_) => true,
+                Err(bad) => {
+                    let message = format!("`{}` in `{}` {}", entry.name, subject.name, bad.why);
+                    self.findings.add(Finding::new(bad.code, entry.name_span, message).maybe_hint(bad.hint));
+                    false
+                }
+            };
+            // Most properties are no secrets, and it helps to see them.
+            let secret = subject.secret && (names != Form::Property || is_secret_name(&entry.name));
+            let inner = Subject { name: &entry.name, at: entry.name_span, secret, ..subject };
+            let value = self.value(of, inner, &entry.value, Mode::Whole);
+            fields.extend(value.filter(|_| named).map(|value| (entry.name.clone(), value)));
+        }
+        Some(self.field(Value::Map(fields), node, subject))
+    }
+
+    fn scalar(
+        &mut self,
+        kind: &'static Kind,
+        subject: Subject<'_>,
+        node: &Node,
+        text: &str,
+        plain: bool,
+    ) -> Option<Field> {
+        if subject.secret {
+            self.secrets.push(node.span);
+        }
+        let expanded = self.expanded(subject, node, text)?;
+        let is_number = matches!(kind, Kind::Flag | Kind::Count { .. } | Kind::Number { .. } | Kind::Jitter);
+        if is_number && !plain && !text.contains("${") {
+            let fits = typed(kind, text, subject.name).is_ok();
+            let finding = Finding::new(
+                Code::WrongType,
+                node.span,
+                format!("`{}` must be {}, not a text", subject.name, kind.expected()),
+            );
+            self.findings.add(if fits { finding.hint("remove the quotes") } else { finding });
+            return None;
+        }
+        match typed(kind, &expanded.text, subject.name) {
+            Ok(value) => {
+                let mut field = self.field(value, node, subject);
+                text.clone_into(&mut field.text);
+                // What was found to be a hash is not the token itself.
+                field.secret = subject.secret && !matches!(kind, Kind::Text(Form::Hash));
+                Some(field)
+            }
+            Err(mut bad) => {
+                // Where there is nothing better to say, what the key is for often helps.
+                let what = match subject.none {
+                    Some("unlimited") => "write `unlimited` for no limit".to_owned(),
+                    Some(word) => format!("write `{word}` for none"),
+                    None => subject.doc.to_owned(),
+                };
+                bad.hint = bad.hint.or(Some(what));
+                let value = match (subject.secret, expanded.from_env) {
+                    (true, _) => "the value".to_owned(),
+                    (false, true) => format!("what `{}` stands for", painted(text, &[])),
+                    // A password may stand in a URL.
+                    (false, false) => format!("`{}`", painted(text, &[])),
+                };
+                self.findings.add(
+                    Finding::new(bad.code, node.span, bad.why.replace("{}", &value)).maybe_hint(bad.hint),
+                );
+                None
+            }
+        }
+    }
+
+    /// The text with its variables put in.
+    fn expanded(&mut self, subject: Subject<'_>, node: &Node, text: &str) -> Option<Expanded> {
+        let errors = match expand(text, self.env) {
+            Ok(expanded) => return Some(expanded),
+            Err(errors) => errors,
+        };
+        for error in errors {
+            let (EnvError::Missing { at, length, .. } | EnvError::Malformed { at, length, .. }) = error;
+            let span = self.inside(node.span, text.get(at..at + length).unwrap_or_default());
+            let finding = match error {
+                EnvError::Missing { name, .. } => Finding::new(
+                    Code::EnvMissing,
+                    span,
+                    format!("`{}` needs the environment variable {name}, which is not set", subject.name),
+                )
+                .hint(format!("set {name}, or write `${{{name}:-default}}`")),
+                EnvError::Malformed { why, .. } => Finding::new(Code::EnvSyntax, span, why)
+                    .hint("write `${NAME}` or `${NAME:-default}`, and `$${` for `${` itself"),
+            };
+            self.findings.add(finding);
+        }
+        None
+    }
+
+    /// Where a part of a value stands in the file; all of the value if it is written in another way there.
+    fn inside(&self, span: Span, part: &str) -> Span {
+        let found = self.text.get(span.start..span.end).and_then(|text| text.find(part));
+        found.map_or(span, |at| Span::new(span.start + at, span.start + at + part.len()))
+    }
+
+    fn wrong_type(&mut self, kind: &Kind, name: &str, node: &Node) {
+        let subject = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
+        let finding = Finding::new(
+            Code::WrongType,
+            node.span,
+            format!("{subject} must be {}, not {}", kind.expected(), node.kind()),
+        );
+        let hint = match (kind, &node.data) {
+            (Kind::List { .. }, Data::Scalar { text, .. }) if !text.contains([',', ':', '$']) => {
+                let words: Vec<_> = text.split_whitespace().collect();
+                Some(format!("write `[{}]`", words.join(", ")))
+            }
+            (Kind::List { .. }, Data::Scalar { .. }) => Some("put it in brackets: `[…]`".to_owned()),
+            (Kind::Section(_), Data::List(_)) => Some("write the keys without dashes".to_owned()),
+            (Kind::Or(word, _), Data::Scalar { text, .. }) if text == "true" => {
+                Some(format!("remove the key to have it as it is by default, or write `{word}` to have none"))
+            }
+            (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. })
+                if text.contains(':') && !text.contains("://") =>
+            {
+                Some("put a space after the colon: `key: value`".to_owned())
+            }
+            (kind, Data::List(items)) if items.len() == 1 && kind.section().is_none() => {
+                Some("write it without brackets or dash".to_owned())
+            }
+            _ => None,
+        };
+        self.findings.add(finding.maybe_hint(hint));
+    }
+
+    fn field(&self, value: Value, node: &Node, subject: Subject<'_>) -> Field {
+        let within = |outer: Span| outer.start <= node.span.start && node.span.end <= outer.end;
+        let origin = if self.defaults.is_some_and(within) { Origin::Defaults } else { Origin::Own };
+        // A section that was written as nothing has no place of its own.
+        let span = if node.span.is_empty() { subject.at } else { node.span };
+        let text = match &node.data {
+            Data::Scalar { text, .. } => text.clone(),
+            _ => String::new(),
+        };
+        Field { value, origin, span: Some(span), text, secret: false }
+    }
+}
+
+/// It was told what is wrong.
+struct Told;
+
+/// The default of a key. The table is checked by a test: a default that cannot be read is a bug.
+fn built_in(key: &'static Key, text: &str) -> Field {
+    let mut findings = Findings::default();
+    let quoted = format!("'{text}'");
+    let node = match key.kind.inner() {
+        // As it is written, a star or a colon would mean something.
+        Kind::Text(_) => parse(&quoted, &mut findings),
+        _ => parse(text, &mut findings),
+    };
+    let node = node.unwrap_or(Node { span: Span::default(), data: Data::Null });
+    // A word for none stands without quotes.
+    let node = match (&key.kind, node.data) {
+        (Kind::Or(word, _), Data::Scalar { text, .. }) if text == *word => {
+            Node { span: node.span, data: Data::Scalar { text, plain: true } }
+        }
+        (_, data) => Node { span: node.span, data },
+    };
+    let env = crate::env::NoEnv;
+    let mut reader = Reader { text, env: &env, findings: &mut findings, secrets: Vec::new(), defaults: None };
+    let subject = Subject { name: key.name, at: Span::default(), secret: false, doc: key.doc, none: None };
+    let field = reader.value(&key.kind, subject, &node, Mode::Whole);
+    let mut field = field.unwrap_or(Field {
+        value: Value::Nothing,
+        origin: Origin::BuiltIn,
+        span: None,
+        text: String::new(),
+        secret: false,
+    });
+    debug_assert!(!findings.has_errors(), "the default of {} cannot be read", key.name);
+    forget_place(&mut field);
+    field
+}
+
+/// Built-in values stand nowhere.
+fn forget_place(field: &mut Field) {
+    (field.origin, field.span) = (Origin::BuiltIn, None);
+    match &mut field.value {
+        Value::List(items) => items.iter_mut().for_each(forget_place),
+        Value::Map(entries) => entries.iter_mut().for_each(|(_, field)| forget_place(field)),
+        Value::Section(fields) => fields.list.iter_mut().for_each(|(_, field)| forget_place(field)),
+        _ => {}
+    }
+}
+
+/// What it means that a key is not there, if that is worth a word.
+fn absent(key: &'static Key, mode: Mode) -> Option<(&'static str, &'static str)> {
+    match key.preset {
+        Preset::Absent(meaning) if mode == Mode::Whole && meaning != "none" => Some((key.name, meaning)),
+        _ => None,
+    }
+}

@@ -1,0 +1,398 @@
+//! What several values mean together: contradictions, and what is possible but hardly meant.
+
+use std::time::Duration;
+
+use lazaret_core::policy::PolicyError;
+
+use crate::code::Code;
+use crate::diagnostic::{Finding, Findings};
+use crate::document::{ConsumerFields, Document};
+use crate::forms::StoreAt;
+use crate::model;
+use crate::secrets::is_secret_name;
+use crate::source::Span;
+use crate::value::{Field, Fields, Origin, Value};
+
+/// Looks at everything that could be read, whether or not there are errors elsewhere.
+pub(crate) fn check(document: &Document, findings: &mut Findings) {
+    top(document, findings);
+    for consumer in &document.consumers {
+        let fields = &consumer.fields;
+        if let Some(retry) = fields.section("retry") {
+            retries(retry, consumer.name_span, findings);
+            topics(fields, retry, findings);
+        }
+        policies(fields, consumer.name_span, findings);
+        rules(fields, findings);
+        letters(fields, findings);
+        width(fields, findings);
+        order(fields, findings);
+        kafka(fields, findings);
+        plain_secrets(fields, findings);
+    }
+    shared_groups(&document.consumers, findings);
+}
+
+fn top(document: &Document, findings: &mut Findings) {
+    let top = &document.top;
+    let tokens = top.section("auth");
+    if let Some(auth) = tokens.filter(|auth| auth.is_complete()) {
+        auth_has_tokens(top, auth, findings);
+    }
+    if let Some(Field { value: Value::Address(address), span, .. }) = top.get("listen")
+        && !address.is_loopback()
+        && top.get("auth").is_none()
+        // An `auth` that could not be read is told by itself.
+        && !top.told.contains(&"auth")
+    {
+        let message = format!("`listen` is open to others at {}, and `auth` is missing", address.host);
+        let hint = "configure `auth`, or listen on 127.0.0.1";
+        findings.add(Finding::new(Code::OpenWithoutAuth, span.unwrap_or_default(), message).hint(hint));
+    }
+    if let Some(Field { value: Value::Store(store), span: Some(span), text: written, .. }) = top.get("store")
+    {
+        if *store == StoreAt::Memory {
+            let finding =
+                Finding::new(Code::ForgetsAll, *span, "letters and positions are gone when the process ends");
+            findings.add(finding.hint("use `sqlite:PATH` for anything that matters"));
+        }
+        if has_password(written) {
+            plain_secret(*span, "store", findings);
+        }
+    }
+    for webhook in top.section("alerts").map(|alerts| alerts.list("webhooks")).unwrap_or_default() {
+        if let Value::Section(webhook) = &webhook.value
+            && let Some(secret) = webhook.get("secret").filter(|secret| !secret.text.contains("${"))
+        {
+            plain_secret(secret.span.unwrap_or_default(), "secret", findings);
+        }
+    }
+}
+
+fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
+    let tokens = auth.list("tokens");
+    if auth.get("tokens-file").is_none() && tokens.is_empty() {
+        let finding =
+            Finding::new(Code::MissingKey, top.span("auth").unwrap_or_default(), "`auth` names no token");
+        findings.add(finding.hint("add `tokens-file: PATH` or `tokens: […]`"));
+    }
+    let mut seen: Vec<(&str, Span)> = Vec::new();
+    for token in tokens {
+        let Value::Section(token) = &token.value else { continue };
+        let (Some(name), Some(span)) = (token.text("name"), token.span("name")) else { continue };
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
+            let finding = Finding::new(Code::BadToken, span, format!("two tokens are named `{name}`"));
+            findings.add(
+                finding
+                    .other(*first, "first named here")
+                    .hint("the audit could not tell them apart; rename one"),
+            );
+        }
+        seen.push((name, span));
+    }
+}
+
+/// What the core says about one policy.
+type Validate = fn(&Fields) -> Result<(), PolicyError>;
+
+/// What the core says about the policies of a consumer.
+fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
+    let sections: [(&str, Validate); 4] = [
+        ("retry", |fields| model::retry_policy(fields).validate()),
+        ("breaker", |fields| model::breaker_policy(fields).validate()),
+        ("fuse", |fields| model::fuse_policy(fields).validate()),
+        ("poison", |fields| model::poison_policy(fields).validate()),
+    ];
+    for (name, validate) in sections {
+        let Some(section) = fields.section(name).filter(|section| section.told.is_empty()) else { continue };
+        let Err(PolicyError::Invalid { field, why }) = validate(section) else { continue };
+        let span = section.span(field).or(fields.span(name)).unwrap_or(at);
+        let finding = Finding::new(Code::Contradiction, span, format!("`{field}` {why}"));
+        // The one rule of two fields is that of the delays; whoever wrote only the other one looks there.
+        let other = section.span("max-delay").filter(|_| field == "initial-delay");
+        findings.add(match (section.span(field), other) {
+            (Some(_), Some(other)) => finding.other(other, "`max-delay` stands here"),
+            (None, Some(other)) => {
+                let message = format!("`initial-delay` {why}; it is 500ms unless given");
+                Finding::new(Code::Contradiction, other, message)
+            }
+            _ => finding.hint("`max-delay` is 30s unless given"),
+        });
+    }
+    let lease = fields
+        .section("advanced")
+        .and_then(|advanced| Some((advanced.duration("lease")?, advanced.span("lease")?)));
+    if let Some((_, span)) = lease.filter(|(lease, _)| *lease < Duration::from_millis(100)) {
+        findings.add(Finding::new(Code::OutOfRange, span, "`lease` must be at least 100ms"));
+    }
+}
+
+fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
+    let denied: Vec<_> = reasons(retry, "no-retry-on");
+    for (reason, span) in reasons(retry, "retry-on") {
+        if let Some((_, other)) = denied.iter().find(|(denied, _)| *denied == reason) {
+            let message = format!("{reason} is in `retry-on` and in `no-retry-on`");
+            let finding = Finding::new(Code::ListsOverlap, span, message).other(*other, "this one wins");
+            findings.add(finding.hint("such failures are not retried; remove one of the two"));
+        }
+    }
+    let policy = model::retry_policy(retry);
+    let Some(elapsed) = policy.max_elapsed.filter(|_| retry.told.is_empty()) else { return };
+    let span = retry.span("max-elapsed").unwrap_or(at);
+    if policy.max_attempts > 1 && elapsed < policy.initial_delay {
+        let finding = Finding::new(Code::NeverRetries, span, "`max-elapsed` is over before the first retry");
+        findings.add(match retry.span("initial-delay") {
+            Some(other) => finding.other(other, "the first delay"),
+            None => finding.hint("`initial-delay` is 500ms unless given"),
+        });
+    } else if is_own(retry, "hold") && policy.hold > elapsed {
+        let finding = Finding::new(
+            Code::NoEffect,
+            retry.span("hold").unwrap_or(at),
+            "`hold` is longer than `max-elapsed`",
+        );
+        findings.add(
+            finding.other(span, "retries end here").hint("no message ever moves to the store to be retried"),
+        );
+    }
+}
+
+fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
+    let read = |field: &Field| match &field.value {
+        Value::Reason(reason) => Some((reason.to_string(), field.span.unwrap_or_default())),
+        _ => None,
+    };
+    fields.list(name).iter().filter_map(read).collect()
+}
+
+/// Retry topics, and the topic for dead letters, need a broker.
+fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
+    let source = fields.section("source").and_then(Fields::chosen);
+    let is_kafka = source.is_none_or(|(kind, _)| kind == "kafka");
+    let uses_topics = retry.text("strategy") == Some("topics");
+    if uses_topics && !is_kafka {
+        let span = retry.span("strategy").unwrap_or_default();
+        let finding = Finding::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
+        findings.add(finding.hint("use `ordered`, `unordered` or `in-place`"));
+    }
+    if !uses_topics && is_own(retry, "topics") && retry.get("strategy").is_some() {
+        let finding =
+            Finding::new(Code::NoEffect, retry.span("topics").unwrap_or_default(), "`topics` has no effect");
+        findings.add(finding.hint("it is read only with `strategy: topics`"));
+    }
+    let letters = fields.section("dead-letter");
+    if let Some(span) = letters.and_then(|letters| letters.span("topic")).filter(|_| !is_kafka) {
+        let finding = Finding::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
+        findings.add(finding.hint("letters are in the store anyway; remove the key"));
+    }
+    let delays = retry.section("topics").map(|topics| topics.list("delays")).unwrap_or_default();
+    for pair in delays.windows(2) {
+        if let (Value::Duration(first), Value::Duration(second)) = (&pair[0].value, &pair[1].value)
+            && second < first
+        {
+            let finding = Finding::new(
+                Code::Contradiction,
+                pair[1].span.unwrap_or_default(),
+                "a delay that is shorter than the one before",
+            );
+            findings.add(
+                finding.hint("a message goes through the topics in this order; write the shortest first"),
+            );
+        }
+    }
+}
+
+/// A rule without conditions decides everything that comes to it.
+fn rules(fields: &Fields, findings: &mut Findings) {
+    let mut catches_all = None;
+    for rule in fields.list("classify") {
+        let Value::Section(parts) = &rule.value else { continue };
+        if let Some(first) = catches_all {
+            let finding = Finding::new(
+                Code::UnreachableRule,
+                rule.span.unwrap_or_default(),
+                "this rule can never decide",
+            );
+            findings.add(
+                finding
+                    .other(first, "this one fits everything")
+                    .hint("put the rule that fits everything last"),
+            );
+            return;
+        }
+        let is_empty = parts.section("when").is_some_and(|when| when.told.is_empty() && when.list.is_empty());
+        catches_all = is_empty.then_some(rule.span).flatten();
+    }
+}
+
+fn letters(fields: &Fields, findings: &mut Findings) {
+    let Some(letters) = fields.section("dead-letter") else { return };
+    let keeps_payload = letters.flag("include-payload") == Some(true);
+    if letters.duration("ttl") == Some(Duration::ZERO) && keeps_payload {
+        let finding = Finding::new(
+            Code::KeptForEver,
+            letters.span("ttl").unwrap_or_default(),
+            "letters and their payloads are kept for ever",
+        );
+        findings.add(finding.hint("set a `ttl`, or `include-payload: false`"));
+    }
+    if letters.flag("enabled") == Some(false) {
+        let idle =
+            letters.list.iter().find(|(key, field)| key.name != "enabled" && field.origin == Origin::Own);
+        if let Some((key, field)) = idle {
+            let finding = Finding::new(
+                Code::NoEffect,
+                field.span.unwrap_or_default(),
+                format!("`{}` has no effect", key.name),
+            );
+            findings
+                .add(finding.other(letters.span("enabled").unwrap_or_default(), "there are no dead letters"));
+        }
+    }
+    let Some(reprocess) = letters.section("reprocess") else { return };
+    let by_clock = reprocess.text("strategy") == Some("cron");
+    // Who writes `strategy: manual` beside a schedule has switched it off on purpose; without it, it was forgotten.
+    if !by_clock && is_own(reprocess, "cron") && is_built_in(reprocess, "strategy") {
+        let finding =
+            Finding::new(Code::NoEffect, reprocess.span("cron").unwrap_or_default(), "`cron` has no effect");
+        findings.add(finding.hint("add `strategy: cron`"));
+    }
+    if by_clock && !keeps_payload && letters.get("include-payload").is_some() {
+        let finding = Finding::new(
+            Code::NoEffect,
+            reprocess.span("strategy").unwrap_or_default(),
+            "letters without a payload cannot be replayed",
+        );
+        findings
+            .add(finding.other(letters.span("include-payload").unwrap_or_default(), "payloads are not kept"));
+    }
+}
+
+fn width(fields: &Fields, findings: &mut Findings) {
+    let Some(concurrency) = fields.count("concurrency") else { return };
+    let span = fields.span("concurrency");
+    let window = fields.section("advanced").and_then(|advanced| advanced.count("window"));
+    if let Some(window) = window.filter(|window| *window < concurrency) {
+        let advanced = fields.section("advanced").and_then(|advanced| advanced.span("window"));
+        let finding = Finding::new(
+            Code::TooWide,
+            span.or(advanced).unwrap_or_default(),
+            format!("`concurrency` {concurrency} is never reached: {window} messages are in flight at most"),
+        );
+        findings.add(finding.hint("raise `advanced.window`, or lower `concurrency`"));
+    }
+    let Some((_, handler)) = fields.section("handler").and_then(Fields::chosen) else { return };
+    for name in ["workers", "max-connections"] {
+        if let (Some(count), Some(span)) = (handler.count(name), handler.span(name))
+            && count > concurrency
+        {
+            let message = format!("`{name}` {count} is never reached: `concurrency` is {concurrency}");
+            findings.add(Finding::new(Code::TooWide, span, message).hint("raise `concurrency`"));
+        }
+    }
+}
+
+fn order(fields: &Fields, findings: &mut Findings) {
+    let order = fields.text("order").unwrap_or("key");
+    if order != "key" && is_own(fields, "sequence") {
+        let span = fields.span("sequence").unwrap_or_default();
+        let finding =
+            Finding::new(Code::NoEffect, span, format!("`sequence` has no effect with `order: {order}`"));
+        findings.add(finding.hint("sequences are kept in order only with `order: key`"));
+    }
+    let Some(retry) = fields.section("retry") else { return };
+    let strategy = retry.text("strategy").unwrap_or("ordered");
+    if strategy != "ordered" && is_own(retry, "hold") {
+        let span = retry.span("hold").unwrap_or_default();
+        let finding =
+            Finding::new(Code::NoEffect, span, format!("`hold` has no effect with `strategy: {strategy}`"));
+        findings.add(finding.hint("only `ordered` moves a lane to the store after a while"));
+    }
+}
+
+fn kafka(fields: &Fields, findings: &mut Findings) {
+    let Some(("kafka", kafka)) = fields.section("source").and_then(Fields::chosen) else { return };
+    let known = ["earliest", "smallest", "beginning", "latest", "largest", "end", "error"];
+    for (name, field) in kafka.map("properties") {
+        let is_reset = name == "auto.offset.reset";
+        if is_reset && field.value.text().is_some_and(|text| !known.contains(&text)) {
+            let finding = Finding::new(
+                Code::UnknownWord,
+                field.span.unwrap_or_default(),
+                "`auto.offset.reset` cannot be that",
+            );
+            findings.add(finding.hint("use `earliest`, `latest` or `error`"));
+        }
+    }
+}
+
+/// Secrets that stand in the file.
+fn plain_secrets(fields: &Fields, findings: &mut Findings) {
+    for section in ["source", "handler"] {
+        let Some((_, chosen)) = fields.section(section).and_then(Fields::chosen) else { continue };
+        for map in ["properties", "headers", "env"] {
+            let named = chosen
+                .map(map)
+                .iter()
+                .filter(|(name, field)| is_secret_name(name) && !field.text.contains("${"));
+            for (name, field) in named {
+                plain_secret(field.span.unwrap_or_default(), name, findings);
+            }
+        }
+        for name in ["uri", "url"] {
+            if let Some(url) = chosen.get(name).filter(|url| has_password(&url.text)) {
+                plain_secret(url.span.unwrap_or_default(), name, findings);
+            }
+        }
+    }
+}
+
+fn plain_secret(span: Span, name: &str, findings: &mut Findings) {
+    let finding = Finding::new(Code::PlainSecret, span, format!("the secret of `{name}` stands in the file"));
+    findings.add(finding.hint("take it from the environment: `${NAME}`"));
+}
+
+/// Whether there is a password in a URL, and not the name of a variable.
+fn has_password(url: &str) -> bool {
+    let user_info = url.split_once("://").and_then(|(_, rest)| {
+        let authority = rest.split(['/', '?']).next()?;
+        authority.rsplit_once('@')
+    });
+    user_info
+        .and_then(|(user_info, _)| user_info.split_once(':'))
+        .is_some_and(|(_, password)| !password.starts_with("${"))
+}
+
+/// Two consumers in one group would divide the partitions among them.
+fn shared_groups(consumers: &[ConsumerFields], findings: &mut Findings) {
+    let mut seen: Vec<(&str, &str, Span)> = Vec::new();
+    for consumer in consumers {
+        let Some(("kafka", kafka)) = consumer.fields.section("source").and_then(Fields::chosen) else {
+            continue;
+        };
+        let brokers = kafka.text("brokers").unwrap_or_default();
+        let group = kafka.text("group").unwrap_or(&consumer.name);
+        let span = kafka.span("group").unwrap_or(consumer.name_span);
+        if let Some((_, _, first)) = seen.iter().find(|(b, g, _)| (*b, *g) == (brokers, group)) {
+            let finding = Finding::new(
+                Code::SharedGroup,
+                span,
+                format!("another consumer is in the group `{group}`, too"),
+            );
+            findings.add(
+                finding
+                    .other(*first, "the other one")
+                    .hint("each would see a part of the messages; use two groups"),
+            );
+        }
+        seen.push((brokers, group, span));
+    }
+}
+
+fn is_own(fields: &Fields, name: &str) -> bool {
+    fields.get(name).is_some_and(|field| field.origin == Origin::Own)
+}
+
+fn is_built_in(fields: &Fields, name: &str) -> bool {
+    fields.get(name).is_some_and(|field| field.origin == Origin::BuiltIn)
+}

@@ -1,0 +1,116 @@
+//! The text of a file, and how a place in it is named: by line and column.
+
+use miette::{MietteError, MietteSpanContents, NamedSource, SourceCode, SourceSpan, SpanContents};
+
+/// A range of bytes in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// Where it begins.
+    pub start: usize,
+    /// Where it ends; not part of it.
+    pub end: usize,
+}
+
+impl Span {
+    /// The range between two offsets.
+    pub const fn new(start: usize, end: usize) -> Self {
+        Self { start, end }
+    }
+
+    /// Its length in bytes.
+    pub const fn len(self) -> usize {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether it marks a place and no text.
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A file as it is shown in messages: its name, and its text with secrets painted over.
+#[derive(Debug)]
+pub struct SourceText {
+    named: NamedSource<String>,
+    /// Where each line begins.
+    lines: Vec<usize>,
+}
+
+impl SourceText {
+    pub(crate) fn new(name: &str, text: String) -> Self {
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { named: NamedSource::new(name, text), lines }
+    }
+
+    /// The name of the file.
+    pub fn name(&self) -> &str {
+        self.named.name()
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        self.named.inner()
+    }
+
+    /// The line and the column of a place, both from 1. Columns count characters.
+    ///
+    /// ```
+    /// let text = "store: sqlte:x\nconsumers: {}\n";
+    /// let report = lazaret_config::check("lazaret.yaml", text.as_bytes(), &lazaret_config::NoEnv).diagnostics;
+    /// let first = &report.list()[0];
+    /// assert_eq!(first.source().position(first.span().start), (1, 8));
+    /// ```
+    pub fn position(&self, offset: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines[line - 1];
+        let before = self.text().get(start..offset.min(self.text().len())).unwrap_or_default();
+        (line, before.chars().count() + 1)
+    }
+
+    /// A line by its number, without its end.
+    pub fn line(&self, number: usize) -> &str {
+        let (start, end) = self.line_range(number);
+        self.text().get(start..end).unwrap_or_default().trim_end_matches(['\n', '\r'])
+    }
+
+    /// Where a line begins, and where the next one does.
+    pub(crate) fn line_range(&self, number: usize) -> (usize, usize) {
+        let start = number.checked_sub(1).and_then(|index| self.lines.get(index)).copied();
+        let end = self.lines.get(number).copied().unwrap_or(self.text().len());
+        (start.unwrap_or(end), end)
+    }
+}
+
+impl SourceCode for SourceText {
+    fn read_span<'a>(
+        &'a self,
+        span: &SourceSpan,
+        before: usize,
+        after: usize,
+    ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
+        let inner = self.named.inner().read_span(span, before, after)?;
+        Ok(Box::new(MietteSpanContents::new_named(
+            self.name().to_owned(),
+            inner.data(),
+            *inner.span(),
+            inner.line(),
+            inner.column(),
+            inner.line_count(),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named_by_line_and_character() {
+        let text = SourceText::new("f", "a: é x\r\nbc\n".to_owned());
+        assert_eq!(text.position(0), (1, 1));
+        assert_eq!(text.position("a: é ".len()), (1, 6));
+        assert_eq!(text.position("a: é x\r\nb".len()), (2, 2));
+        assert_eq!(text.position(text.text().len()), (3, 1));
+        assert_eq!((text.line(1), text.line(2), text.line(3), text.line(9)), ("a: é x", "bc", "", ""));
+    }
+}

@@ -1,0 +1,83 @@
+//! "Did you mean …": the word that is nearest to what was written.
+
+/// The candidate that is nearest, if one is near enough to be meant.
+///
+/// Words that differ only in case, underscores or a plural are near; else a third of the letters may be wrong.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = simple(word);
+    let distance = |candidate: &str| distance(&plain, &simple(candidate));
+    let best = candidates.into_iter().map(|c| (distance(c), c)).min_by_key(|(distance, _)| *distance)?;
+    let allowed = plain.len().max(best.1.len()).div_ceil(3).min(4);
+    (best.0 <= allowed && best.0 < plain.len()).then_some(best.1)
+}
+
+/// Up to 64 characters in lower case, with dashes: longer words are no slips of the pen.
+fn simple(word: &str) -> Vec<char> {
+    let mut plain = Vec::new();
+    let mut lower = false;
+    for c in word.chars().take(64) {
+        // `maxAttempts` is `max-attempts`.
+        if c.is_uppercase() && lower {
+            plain.push('-');
+        }
+        lower = c.is_lowercase();
+        plain.push(if c == '_' || c == ' ' { '-' } else { c.to_ascii_lowercase() });
+    }
+    plain
+}
+
+/// How many letters must be added, removed, changed or swapped with their neighbour.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut rows: [Vec<usize>; 3] = [Vec::new(), (0..=b.len()).collect(), vec![0; b.len() + 1]];
+    for i in 1..=a.len() {
+        rows[2][0] = i;
+        for j in 1..=b.len() {
+            let changed = rows[1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = changed.min(rows[1][j] + 1).min(rows[2][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[0][j - 2] + 1);
+            }
+            rows[2][j] = least;
+        }
+        rows.rotate_left(1);
+        rows[2] = vec![0; b.len() + 1];
+    }
+    rows[1][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slips_are_recognised_and_other_words_are_not() {
+        let keys = ["max-attempts", "max-elapsed", "hold", "retry", "jitter"];
+        let table = [
+            ("max-atempts", Some("max-attempts")),
+            ("maxAttempts", Some("max-attempts")),
+            ("max_attempts", Some("max-attempts")),
+            ("MAX-ATTEMPTS", Some("max-attempts")),
+            ("jiter", Some("jitter")),
+            ("rerty", Some("retry")),
+            ("retries", Some("retry")),
+            ("holds", Some("hold")),
+            ("backoff", None),
+            ("x", None),
+            ("", None),
+        ];
+        for (word, expected) in table {
+            assert_eq!(nearest(word, keys), expected, "{word}");
+        }
+        assert_eq!(nearest(&"a".repeat(1_000_000), keys), None);
+    }
+
+    #[test]
+    fn the_distance_is_that_of_the_book() {
+        let chars = |text: &str| text.chars().collect::<Vec<_>>();
+        let table =
+            [("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 1), ("x", "x", 0)];
+        for (a, b, expected) in table {
+            assert_eq!(distance(&chars(a), &chars(b)), expected, "{a} {b}");
+        }
+    }
+}

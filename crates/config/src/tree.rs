@@ -1,0 +1,290 @@
+//! A YAML document as a tree in which every key and value knows its place.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle};
+use serde_json::Value as Json;
+
+use crate::code::Code;
+use crate::diagnostic::{Finding, Findings};
+use crate::source::Span;
+use crate::syntax;
+
+/// How deep a document may be nested.
+const DEPTH: usize = 64;
+
+/// A value and its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) data: Data,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    /// Nothing was written, or `null`.
+    Null,
+    Scalar {
+        text: String,
+        /// Whether it stands without quotes, and may be a number.
+        plain: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+    /// It was told already that this cannot be read.
+    Broken,
+}
+
+/// A key with its value.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) name_span: Span,
+    pub(crate) value: Node,
+}
+
+impl Node {
+    /// What it is, in words.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.data {
+            Data::Null => "nothing",
+            Data::List(_) => "a list",
+            Data::Map(_) => "a section",
+            Data::Broken => "unreadable",
+            Data::Scalar { plain: false, .. } => "a text",
+            Data::Scalar { text, .. } => match text.as_str() {
+                "true" | "false" => "true or false",
+                text if text.parse::<f64>().is_ok() => "a number",
+                _ => "a text",
+            },
+        }
+    }
+
+    /// The value as JSON, by the rules of YAML 1.2.
+    pub(crate) fn json(&self) -> Json {
+        match &self.data {
+            Data::Null | Data::Broken => Json::Null,
+            Data::Scalar { text, plain: false } => text.as_str().into(),
+            Data::Scalar { text, .. } => match text.as_str() {
+                "true" => true.into(),
+                "false" => false.into(),
+                text => number(text).unwrap_or_else(|| text.into()),
+            },
+            Data::List(items) => items.iter().map(Self::json).collect(),
+            Data::Map(entries) => entries.iter().map(|e| (e.name.clone(), e.value.json())).collect(),
+        }
+    }
+}
+
+/// A plain scalar as a number, if it is one.
+fn number(text: &str) -> Option<Json> {
+    let digits = text.trim_start_matches(['-', '+']);
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    let whole = text.parse::<i64>().map(Json::from).or_else(|_| text.parse::<u64>().map(Json::from));
+    whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?).map(Json::Number))
+}
+
+/// Reads the one document of a text. `None` if it cannot be read on: then the findings say why.
+pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
+    let options = granit_parser::options! {
+        emit_unresolved_aliases: true,
+        emit_anchor_events: true,
+        flow_nesting_limit: DEPTH,
+        block_nesting_limit: DEPTH,
+    };
+    let mut builder = Builder { text, findings, frames: Vec::new(), root: None, documents: 0, refused: None };
+    for next in Parser::new_from_str_with_options(text, options) {
+        match next {
+            Ok((event, span)) => builder.take(event, span),
+            Err(error) => {
+                // Behind a star that was meant as itself, the rest of the line makes no sense to a parser.
+                let at = error.marker().byte_offset().unwrap_or(text.len());
+                let explained = builder
+                    .refused
+                    .and_then(|refused| text.get(refused.end..at))
+                    .is_some_and(|between| !between.contains('\n'));
+                if !explained {
+                    builder.findings.add(syntax::explain(text, &error));
+                }
+                return None;
+            }
+        }
+        if builder.documents > 1 {
+            return None;
+        }
+    }
+    let root = builder.root.take();
+    match root {
+        None | Some(Node { data: Data::Null, .. }) => {
+            findings.add(
+                Finding::new(Code::Empty, Span::default(), "the file holds no configuration")
+                    .hint("`lazaret init` writes a file to begin with"),
+            );
+            None
+        }
+        root => root,
+    }
+}
+
+/// The entries of a map that is being read, and where each name was first given: a file may have many.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    places: HashMap<String, Span>,
+}
+
+/// A list or a map that is being read.
+enum Frame {
+    List { start: usize, items: Vec<Node> },
+    Map { start: usize, entries: Entries, key: Option<(String, Span)> },
+}
+
+struct Builder<'a> {
+    text: &'a str,
+    findings: &'a mut Findings,
+    frames: Vec<Frame>,
+    root: Option<Node>,
+    documents: usize,
+    /// The last anchor or alias.
+    refused: Option<Span>,
+}
+
+impl Builder<'_> {
+    fn take(&mut self, event: Event<'_>, at: granit_parser::Span) {
+        let span = range(at);
+        if let Some(tag) = at.tag_span() {
+            self.findings.add(
+                Finding::new(Code::Tag, range(tag), "tags are not read")
+                    .hint("remove it: the type of the value is known from its key"),
+            );
+        }
+        match event {
+            Event::DocumentStart(..) => self.document(span),
+            Event::Scalar(text, style, ..) => self.scalar(&text, style, span),
+            Event::SequenceStart(..) => {
+                self.frames.push(Frame::List { start: span.start, items: Vec::new() });
+            }
+            Event::MappingStart(..) => {
+                self.frames.push(Frame::Map { start: span.start, entries: Entries::default(), key: None });
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(span),
+            Event::Anchor(..) => self.refuse_anchor(span, "anchors are not read", '&'),
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                self.refuse_anchor(span, "aliases are not read", '*');
+                self.put(Node { span, data: Data::Broken });
+            }
+            _ => {}
+        }
+    }
+
+    fn document(&mut self, span: Span) {
+        self.documents += 1;
+        if self.documents > 1 {
+            self.findings.add(
+                Finding::new(Code::SeveralDocuments, span, "a second document begins here").hint(
+                    "a configuration is one document; put everything into it, or into a file of its own",
+                ),
+            );
+        }
+    }
+
+    fn scalar(&mut self, text: &str, style: ScalarStyle, span: Span) {
+        let plain = style == ScalarStyle::Plain;
+        let is_null = plain && (span.is_empty() || matches!(text, "" | "~" | "null" | "Null" | "NULL"));
+        let data = if is_null { Data::Null } else { Data::Scalar { text: text.to_owned(), plain } };
+        self.put(Node { span, data });
+    }
+
+    fn close(&mut self, span: Span) {
+        let node = match self.frames.pop() {
+            Some(Frame::List { start, items }) => {
+                let end = items.last().map_or(start, |last| last.span.end).max(span.end.min(self.text.len()));
+                Node { span: Span::new(start, end), data: Data::List(items) }
+            }
+            Some(Frame::Map { start, entries: Entries { list: entries, .. }, .. }) => {
+                let end = entries.last().map_or(start, |last| last.value.span.end).max(span.end);
+                Node { span: Span::new(start, end), data: Data::Map(entries) }
+            }
+            None => return,
+        };
+        self.put(node);
+    }
+
+    /// Puts a finished value where it belongs.
+    fn put(&mut self, node: Node) {
+        let names_consumers = self.names_consumers();
+        match self.frames.last_mut() {
+            None => self.root = Some(node),
+            Some(Frame::List { items, .. }) => items.push(node),
+            Some(Frame::Map { key: key @ None, .. }) => *key = Some(key_of(node, self.findings)),
+            Some(Frame::Map { entries, key, .. }) => {
+                let (name, name_span) = key.take().expect("the arm above takes maps without a key");
+                add_entry(entries, Entry { name, name_span, value: node }, names_consumers, self.findings);
+            }
+        }
+    }
+
+    /// Whether the keys of the map that is being read are the names of consumers.
+    fn names_consumers(&self) -> bool {
+        match self.frames.as_slice() {
+            [Frame::Map { key: Some((name, _)), .. }, Frame::Map { .. }] => name == "consumers",
+            _ => false,
+        }
+    }
+
+    fn refuse_anchor(&mut self, span: Span, message: &str, sign: char) {
+        let hint = format!(
+            "put the value in quotes if `{sign}` is part of it; what consumers share belongs into `defaults`"
+        );
+        self.findings.add(Finding::new(Code::Anchor, span, message).hint(hint));
+        self.refused = Some(span);
+    }
+}
+
+fn key_of(node: Node, findings: &mut Findings) -> (String, Span) {
+    match node.data {
+        Data::Scalar { text, .. } if !text.is_empty() => (text, node.span),
+        Data::Broken => (String::new(), node.span),
+        _ => {
+            let finding = Finding::new(Code::BadKey, node.span, format!("{} cannot be a key", node.kind()));
+            findings.add(finding.hint("a key is a word, followed by a colon and a space"));
+            (String::new(), node.span)
+        }
+    }
+}
+
+/// Adds an entry, unless it was told that its key cannot be, or it is there already.
+fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, findings: &mut Findings) {
+    if entry.name.is_empty() {
+        return;
+    }
+    if entry.name == "<<" {
+        let finding = Finding::new(Code::Anchor, entry.name_span, "merge keys are not read");
+        findings.add(finding.hint("put what consumers share into `defaults`"));
+        return;
+    }
+    let first = match entries.places.entry(entry.name.clone()) {
+        std::collections::hash_map::Entry::Occupied(first) => *first.get(),
+        std::collections::hash_map::Entry::Vacant(place) => {
+            place.insert(entry.name_span);
+            entries.list.push(entry);
+            return;
+        }
+    };
+    let (code, message, hint) = if names_consumers {
+        let message = format!("two consumers are named `{}`", entry.name);
+        (Code::DuplicateConsumer, message, "each needs a queue of its own; rename one")
+    } else {
+        (Code::DuplicateKey, format!("`{}` is given twice", entry.name), "keep one of them")
+    };
+    let finding = Finding::new(code, entry.name_span, message);
+    findings.add(finding.other(first, "first given here").hint(hint));
+}
+
+/// The bytes of a span. Texts that are parsed from a string always have them.
+fn range(span: granit_parser::Span) -> Span {
+    let range = span.byte_range().unwrap_or_default();
+    Span::new(range.start, range.end)
+}

@@ -1,0 +1,406 @@
+//! Files that are right, and what comes of them.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lazaret_config::{
+    Advanced, Approval, CommandMode, Config, Handler, NoEnv, Order, Reload, Reprocess, SequenceRule, Source,
+    StoreAt, check, diff,
+};
+use lazaret_core::policy::{BreakerPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Strategy};
+use lazaret_core::{Reason, Sequencing, Verdict};
+use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Schedule};
+
+fn env() -> BTreeMap<String, String> {
+    let set = [("SECRET_WORD", "do-not-show"), ("URL", "http://127.0.0.1:8080/"), ("PORT", "7200")];
+    set.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/good");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn good(name: &str) -> Config {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/good").join(name);
+    read(&fs::read_to_string(path).unwrap())
+}
+
+fn read(text: &str) -> Config {
+    let checked = check("test.yaml", text.as_bytes(), &env());
+    checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()))
+}
+
+/// A consumer with these lines.
+fn consumer(lines: &str) -> String {
+    format!(
+        "consumers:\n  orders:\n    source: {{ inbox: {{}} }}\n    handler: {{ command: {{ program: [./h] }} }}\n{lines}\n"
+    )
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+#[test]
+fn every_good_file_is_taken_without_a_word() {
+    assert!(files().len() >= 12);
+    for path in files() {
+        let checked = check("test.yaml", &fs::read(&path).unwrap(), &env());
+        assert!(
+            checked.config.is_some() && checked.diagnostics.is_empty(),
+            "{}:\n{}",
+            path.display(),
+            checked.diagnostics.plain()
+        );
+        assert!(!format!("{checked:?}").contains("do-not-show"), "{} shows a secret", path.display());
+    }
+}
+
+#[test]
+fn the_example_of_the_contract_means_what_it_says() {
+    let config = good("contract.yaml");
+    assert_eq!(config.listen.to_string(), "127.0.0.1:7117");
+    assert_eq!(config.store, StoreAt::Sqlite("lazaret.db".to_owned()));
+    let consumer = config.consumer("notification-service").unwrap();
+    assert!(matches!(consumer.source, Source::Inbox));
+    let Handler::Http(http) = &consumer.handler else { panic!("{:?}", consumer.handler) };
+    assert_eq!((http.url.as_str(), http.timeout), ("http://127.0.0.1:8080/events", secs(10)));
+    assert_eq!(
+        (consumer.order, &consumer.sequence, consumer.concurrency),
+        (Order::Key, &SequenceRule::Key, 64)
+    );
+    let expected = RetryPolicy {
+        strategy: Strategy::Ordered,
+        hold: secs(5),
+        max_attempts: 5,
+        max_elapsed: Some(secs(3600)),
+        initial_delay: secs(1),
+        multiplier: 2.0,
+        max_delay: secs(300),
+        jitter: 0.2,
+        max_crashes: 3,
+        ..RetryPolicy::default()
+    };
+    assert_eq!(consumer.retry.policy, expected);
+    assert_eq!(consumer.retry.no_retry_on, [Reason::INVALID_SCHEMA, Reason::AUTHORIZATION_DENIED]);
+    let budget = &consumer.retry.budget;
+    assert_eq!((budget.rate.unwrap().per_second(), budget.backlog), (50.0, Some(10_000)));
+    assert_eq!((budget.per_key, budget.per_type), (Some(100), Some(1000)));
+    assert_eq!(consumer.rules.len(), 2);
+    let teapot = &consumer.rules[1];
+    assert_eq!((teapot.then, teapot.when.status), (Verdict::DeadLetter, Some(418)));
+    assert_eq!(teapot.reason.as_ref().unwrap().as_str(), "TEAPOT");
+    assert_eq!(
+        (&consumer.breaker, &consumer.fuse),
+        (&Some(BreakerPolicy::default()), &Some(FusePolicy::default()))
+    );
+    let letters = consumer.dead_letter.as_ref().unwrap();
+    assert_eq!((letters.owner.as_deref(), letters.ttl), (Some("notification-team"), Some(secs(30 * 86_400))));
+    assert_eq!(letters.reprocess, Reprocess::Manual);
+    assert_eq!(consumer.inbox_dedupe, Some(secs(7 * 86_400)));
+    assert_eq!((consumer.replay.approval, consumer.replay.max_replays), (Approval::None, Some(5)));
+}
+
+#[test]
+fn every_alternative_of_the_contract_is_read() {
+    let source = |name: &str| good(name).consumers[0].source.clone();
+    assert_eq!(source("contract-file.yaml"), Source::File { path: "events.jsonl".into(), follow: false });
+    let Source::Kafka(kafka) = source("contract-kafka.yaml") else { panic!() };
+    assert_eq!((kafka.brokers.as_str(), kafka.group.as_str()), ("127.0.0.1:9092", "notification-service"));
+    assert_eq!((kafka.topics, kafka.properties[0].1.reveal()), (vec!["case-events".to_owned()], "earliest"));
+    assert_eq!((kafka.id_headers.len(), kafka.type_headers), (0, vec!["ce_type".to_owned()]));
+    assert_eq!(kafka.correlation_headers, ["correlation-id", "ce_correlationid"]);
+    let Source::Mongodb(mongodb) = source("contract-mongodb.yaml") else { panic!() };
+    assert_eq!(
+        (mongodb.collection.as_str(), mongodb.full_document, mongodb.single_leader),
+        ("orders", "update-lookup", true)
+    );
+    assert_eq!((mongodb.checkpoint.every, mongodb.checkpoint.idle_heartbeat), (1, Some(secs(300))));
+    let Handler::Command(command) = good("contract-command.yaml").consumers[0].handler.clone() else {
+        panic!()
+    };
+    assert_eq!(
+        (command.program, command.mode),
+        (vec!["python3".to_owned(), "handler.py".to_owned()], CommandMode::Once)
+    );
+}
+
+#[test]
+fn defaults_are_merged_key_by_key_and_lists_are_one_value() {
+    let config = good("defaults.yaml");
+    let orders = config.consumer("orders").unwrap();
+    let Source::Kafka(kafka) = &orders.source else { panic!() };
+    assert_eq!(
+        (kafka.brokers.as_str(), kafka.topics.as_slice()),
+        ("k1:9092,k2:9092", ["orders".to_owned()].as_slice())
+    );
+    assert_eq!(kafka.group, "orders", "the group is the consumer's name");
+    let properties: Vec<_> =
+        kafka.properties.iter().map(|(name, value)| (name.as_str(), value.reveal())).collect();
+    assert_eq!(properties, [("client.id", "orders"), ("security.protocol", "SSL")]);
+    assert_eq!(orders.retry.policy.max_attempts, 9);
+    assert_eq!(orders.retry.no_retry_on, [Reason::CONFLICT]);
+    assert_eq!((orders.retry.budget.rate, orders.retry.budget.backlog), (None, Some(10)));
+    assert_eq!((&orders.breaker, orders.fuse.as_ref().unwrap().consecutive), (&None, 5));
+    // Another choice replaces that of the defaults, with all its keys.
+    let payments = config.consumer("payments").unwrap();
+    assert!(
+        matches!(payments.source, Source::File { .. }) && matches!(payments.handler, Handler::Command(_))
+    );
+    assert_eq!((payments.breaker.as_ref().unwrap().failures, &payments.fuse), (7, &None));
+    assert_eq!(payments.dead_letter.as_ref().unwrap().limits.max_sequences, None);
+    assert_eq!(config.consumer("refunds").unwrap().handler.timeout(), secs(3));
+}
+
+#[test]
+fn values_come_from_the_environment() {
+    let config = good("environment.yaml");
+    assert_eq!(config.listen.port, 7200);
+    assert_eq!(config.store, StoreAt::Sqlite("/var/lib/lazaret/lazaret.db".to_owned()));
+    assert_eq!(config.webhooks[0].secret.as_ref().unwrap().reveal(), "do-not-show");
+    let orders = &config.consumers[0];
+    assert_eq!(
+        (orders.concurrency, orders.retry.policy.max_attempts, orders.retry.policy.hold),
+        (8, 7, secs(2))
+    );
+    let Handler::Http(http) = &orders.handler else { panic!() };
+    let headers: Vec<_> = http.headers.iter().map(|(_, value)| value.reveal()).collect();
+    assert_eq!(headers, ["Bearer do-not-show", "${NOT_A_VARIABLE}"]);
+}
+
+#[test]
+fn what_is_not_given_is_what_the_engine_takes_by_itself() {
+    let consumer = &read(&consumer("")).consumers[0];
+    let engine = Options::default();
+    assert_eq!(consumer.retry.policy, engine.retry);
+    assert_eq!(consumer.retry.budget, engine.budget);
+    assert_eq!(
+        (&consumer.breaker, &consumer.fuse, &consumer.poison),
+        (&engine.breaker, &engine.fuse, &engine.poison)
+    );
+    assert_eq!((consumer.concurrency, consumer.max_payload), (engine.concurrency, engine.max_payload));
+    let expected = Advanced {
+        window: engine.window,
+        shards: engine.shards,
+        commit_interval: engine.commit_interval,
+        drain_deadline: engine.drain_deadline,
+        lease: engine.lease,
+        refresh: engine.refresh,
+        blocked_limit: engine.blocked_limit,
+    };
+    assert_eq!(consumer.advanced, expected);
+    let (letters, expected) = (consumer.dead_letter.as_ref().unwrap(), DeadLetterOptions::default());
+    assert_eq!(
+        (letters.limits, letters.ttl, letters.keep_closed),
+        (expected.limits, expected.ttl, expected.keep_closed)
+    );
+    assert_eq!(
+        (letters.include_payload, letters.include_backtrace),
+        (expected.include_payload, expected.include_backtrace)
+    );
+    let replay = ReplayOptions {
+        max_replays: consumer.replay.max_replays,
+        rate: consumer.replay.rate.map(|rate| rate.per_second()),
+    };
+    assert_eq!(replay, ReplayOptions::default());
+    assert_eq!(consumer.poison, PoisonPolicy::default());
+}
+
+#[test]
+fn every_schedule_that_is_taken_is_one_for_the_engine() {
+    for (cron, fits) in [
+        ("0 */15 * * * *", true),
+        ("*/5 * * * *", true),
+        ("@daily", true),
+        ("0 0 31 2 *", true),
+        ("* * *", false),
+        ("0 61 * * * *", false),
+    ] {
+        let text =
+            consumer(&format!("    dead-letter: {{ reprocess: {{ strategy: cron, cron: '{cron}' }} }}"));
+        let config = check("f", text.as_bytes(), &NoEnv).config;
+        assert_eq!(config.is_some(), cron.parse::<Schedule>().is_ok(), "{cron}");
+        assert_eq!(config.is_some(), fits, "{cron}");
+        if let Some(config) = config {
+            let letters = config.consumers[0].dead_letter.clone().unwrap();
+            assert_eq!(letters.reprocess, Reprocess::Cron { schedule: cron.to_owned(), batch_size: 100 });
+        }
+    }
+}
+
+/// The table has limits of its own for the schema; they must be those of the core.
+#[test]
+fn the_limits_of_the_table_are_those_of_the_core() {
+    let retry = RetryPolicy::default;
+    let policies: [(&str, bool); 12] = [
+        ("retry: { max-attempts: 0 }", RetryPolicy { max_attempts: 0, ..retry() }.validate().is_ok()),
+        ("retry: { max-attempts: 1 }", RetryPolicy { max_attempts: 1, ..retry() }.validate().is_ok()),
+        ("retry: { multiplier: 0.99 }", RetryPolicy { multiplier: 0.99, ..retry() }.validate().is_ok()),
+        ("retry: { multiplier: 1 }", RetryPolicy { multiplier: 1.0, ..retry() }.validate().is_ok()),
+        ("retry: { jitter: 1.01 }", RetryPolicy { jitter: 1.01, ..retry() }.validate().is_ok()),
+        ("retry: { jitter: 1 }", RetryPolicy { jitter: 1.0, ..retry() }.validate().is_ok()),
+        (
+            "breaker: { failures: 65536 }",
+            BreakerPolicy { failures: 65_536, ..BreakerPolicy::default() }.validate().is_ok(),
+        ),
+        (
+            "breaker: { failures: 65537 }",
+            BreakerPolicy { failures: 65_537, ..BreakerPolicy::default() }.validate().is_ok(),
+        ),
+        (
+            "fuse: { window: 65537 }",
+            FusePolicy { window: 65_537, ..FusePolicy::default() }.validate().is_ok(),
+        ),
+        ("fuse: { ratio: 1 }", FusePolicy { ratio: 1.0, ..FusePolicy::default() }.validate().is_ok()),
+        ("poison: { same-failure: 1 }", PoisonPolicy { same_failure: Some(1) }.validate().is_ok()),
+        ("poison: { same-failure: 2 }", PoisonPolicy { same_failure: Some(2) }.validate().is_ok()),
+    ];
+    for (line, fits) in policies {
+        let text = consumer(&format!("    {line}"));
+        assert_eq!(check("f", text.as_bytes(), &NoEnv).config.is_some(), fits, "{line}");
+    }
+}
+
+#[test]
+fn jitter_may_be_true_false_or_a_number() {
+    for (jitter, expected) in [("true", 0.2), ("false", 0.0), ("0", 0.0), ("0.5", 0.5), ("1", 1.0)] {
+        let config = read(&consumer(&format!("    retry: {{ jitter: {jitter} }}")));
+        assert_eq!(config.consumers[0].retry.policy.jitter, expected, "{jitter}");
+    }
+}
+
+#[test]
+fn order_and_sequence_make_the_sequencing_of_the_engine() {
+    let table = [
+        ("", "key"),
+        ("    order: none", "none"),
+        ("    order: partition", "partition"),
+        ("    sequence: partition", "partition"),
+        ("    sequence: header:tenant", "header:tenant"),
+        ("    sequence: json:/customer/id", "json:/customer/id"),
+    ];
+    for (lines, expected) in table {
+        let sequencing: Sequencing = read(&consumer(lines)).consumers[0].sequencing();
+        assert_eq!(format!("{sequencing:?}"), expected, "{lines}");
+    }
+}
+
+#[test]
+fn the_effective_configuration_is_a_configuration_and_means_the_same() {
+    for path in files() {
+        let config = good(path.file_name().unwrap().to_str().unwrap());
+        for consumer in &config.consumers {
+            let shown = config.effective(&consumer.name).unwrap();
+            assert!(!shown.contains("do-not-show"), "{shown}");
+            let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
+            let again = read(&format!("{}consumers:\n{indented}", config.effective_top()));
+            let again = again.consumer(&consumer.name).unwrap();
+            // A secret in the file is not shown, so it is not the same.
+            let mut expected = consumer.clone();
+            (expected.source, expected.handler) = (again.source.clone(), again.handler.clone());
+            assert_eq!(format!("{again:?}"), format!("{expected:?}"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_effective_configuration_says_where_each_value_came_from() {
+    let shown = good("defaults.yaml").effective("orders").unwrap();
+    let line = |key: &str| {
+        shown
+            .lines()
+            .find(|line| line.trim_start().starts_with(key))
+            .unwrap_or_else(|| panic!("{key}\n{shown}"))
+    };
+    assert!(line("brokers:").ends_with("# defaults, line 4"), "{shown}");
+    assert!(line("topics:").ends_with("# own, line 13"), "{shown}");
+    assert!(line("hold: 5s").ends_with("# built-in"), "{shown}");
+    assert!(line("breaker: off").ends_with("# own, line 15"), "{shown}");
+    assert!(line("client.id: orders").ends_with("# own, line 13"), "{shown}");
+    assert!(shown.lines().any(|line| line == "      # group: the name of the consumer"), "{shown}");
+    assert!(good("defaults.yaml").effective("nobody").is_none());
+}
+
+#[test]
+fn a_reload_takes_over_policies_and_nothing_that_needs_a_restart() {
+    let base = consumer("    retry: { max-attempts: 3 }\n    breaker: { failures: 5 }");
+    let live = [
+        ("max-attempts: 3", "max-attempts: 4"),
+        ("max-attempts: 3", "max-attempts: 3, hold: 9s"),
+        ("failures: 5", "failures: 6"),
+        ("breaker: { failures: 5 }", "breaker: off"),
+        ("breaker: { failures: 5 }", "classify: [{ when: {}, then: park }]"),
+        ("breaker: { failures: 5 }", "fuse: off"),
+        ("breaker: { failures: 5 }", "dead-letter: { ttl: 1d, owner: me }"),
+        ("breaker: { failures: 5 }", "replay: { rate: 1/s }"),
+        ("max-attempts: 3", "budget: { rate: 1/s }"),
+        ("program: [./h]", "program: [./other], timeout: 1s"),
+    ];
+    let restart = [
+        ("inbox: {}", "file: { path: x }"),
+        ("command: { program: [./h] }", "http: { url: 'http://x/' }"),
+        ("program: [./h]", "program: [./h], mode: lines"),
+        ("breaker: { failures: 5 }", "order: none"),
+        ("breaker: { failures: 5 }", "sequence: partition"),
+        ("breaker: { failures: 5 }", "concurrency: 2"),
+        ("max-attempts: 3", "strategy: unordered"),
+        ("  orders:", "  other:"),
+        ("consumers:", "store: sqlite:other.db\nconsumers:"),
+        ("consumers:", "listen: 127.0.0.1:1\nconsumers:"),
+    ];
+    for (table, reload) in [(&live, Reload::Live), (&restart, Reload::Restart)] {
+        for (from, to) in table {
+            assert!(base.contains(from));
+            let changed = diff(&read(&base), &read(&base.replacen(from, to, 1)));
+            let shown: Vec<_> = changed.changes.iter().map(ToString::to_string).collect();
+            assert!(!changed.is_empty(), "{from} -> {to}");
+            assert_eq!(changed.needs_restart(), reload == Reload::Restart, "{from} -> {to}: {shown:#?}");
+        }
+    }
+    assert!(diff(&read(&base), &read(&base)).is_empty());
+    // The same value in other words, in another place, is no change.
+    let other = base.replace("max-attempts: 3", "hold: 5000ms");
+    assert_eq!(
+        diff(&read(&base), &read(&format!("{other}defaults: {{ retry: {{ max-attempts: 3 }} }}\n"))).changes,
+        []
+    );
+}
+
+#[test]
+fn a_consumer_that_comes_or_goes_is_one_change() {
+    let one = consumer("");
+    let two = format!(
+        "{one}  more:\n    source: {{ inbox: {{}} }}\n    handler: {{ command: {{ program: [./h] }} }}\n"
+    );
+    let added = diff(&read(&one), &read(&two));
+    assert_eq!(
+        added.changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["consumers.more: + consumer (restart)"]
+    );
+    let removed = diff(&read(&two), &read(&one));
+    assert_eq!(
+        removed.changes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["consumers.more: - consumer (restart)"]
+    );
+}
+
+#[test]
+fn a_secret_that_changes_is_a_change_that_is_not_shown() {
+    let text = consumer("")
+        .replace("program: [./h]", "program: [./h], env: { API_TOKEN: \"${TOKEN}\", B_TOKEN: plain-1 }");
+    let with = |token: &str, text: &str| {
+        let env = BTreeMap::from([("TOKEN".to_owned(), token.to_owned())]);
+        check("f", text.as_bytes(), &env).config.unwrap()
+    };
+    let changed = diff(&with("secret-1", &text), &with("secret-2", &text.replace("plain-1", "plain-2")));
+    assert_eq!(changed.changes.len(), 1);
+    let shown = format!("{} {changed:?}", changed.changes[0]);
+    assert!(!shown.contains("secret-") && !shown.contains("plain-"), "{shown}");
+}

@@ -1,0 +1,177 @@
+//! Every mistake that a person may write, with the message that it gets.
+//!
+//! `broken/` holds files that cannot be used, `suspicious/` those that get warnings. The message stands beside each as `.txt`.
+//! With `LAZARET_BLESS=1` the messages are written anew; look at the difference before you commit it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lazaret_config::{Capabilities, Capability, Checked, Code, Diagnostic, Diagnostics, check, load};
+
+/// What must never be seen, wherever it came from.
+const SECRETS: [&str; 2] = ["hunter2", "do-not-show"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn files(name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder(name)).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    files
+}
+
+fn env() -> BTreeMap<String, String> {
+    [("SECRET_WORD", "do-not-show"), ("URL", "http://127.0.0.1:8080/")]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into()
+}
+
+/// A build like the first one: without PostgreSQL and MongoDB.
+fn build() -> Capabilities {
+    use Capability::{SourceFile, SourceInbox, SourceKafka, StoreSqlite};
+    Capabilities::of([StoreSqlite, SourceInbox, SourceFile, SourceKafka])
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Compares the message with the one beside the file. Says what is wrong, if something is.
+fn compare(path: &Path, found: &Diagnostics) -> Result<(), String> {
+    let message = found.plain();
+    let golden = path.with_extension("txt");
+    for secret in SECRETS {
+        assert!(!message.contains(secret), "{} shows a secret:\n{message}", path.display());
+        assert!(
+            !format!("{found:?}").contains(secret),
+            "{} shows a secret in its debug form",
+            path.display()
+        );
+    }
+    if std::env::var_os("LAZARET_BLESS").is_some() {
+        fs::write(&golden, &message).unwrap();
+        return Ok(());
+    }
+    match fs::read_to_string(&golden) {
+        Ok(expected) if expected == message => Ok(()),
+        Ok(expected) => Err(format!("{}\n--- expected\n{expected}--- got\n{message}", path.display())),
+        Err(_) => Err(format!("{} has no message beside it; got\n{message}", path.display())),
+    }
+}
+
+#[test]
+fn every_broken_file_gets_the_message_that_stands_beside_it() {
+    let files = files("broken");
+    assert!(files.len() >= 60, "{} files", files.len());
+    let mut wrong = Vec::new();
+    for path in &files {
+        let found = load(&name_of(path), &fs::read(path).unwrap(), &env(), &build());
+        let found = found.err().unwrap_or_else(|| panic!("{} is not broken", path.display()));
+        assert!(found.errors() > 0);
+        wrong.extend(compare(path, &found).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_suspicious_file_gets_its_warnings_and_can_be_used() {
+    let mut wrong = Vec::new();
+    for path in files("suspicious") {
+        let Checked { config, diagnostics } = check(&name_of(&path), &fs::read(&path).unwrap(), &env());
+        assert!(
+            config.is_some() && diagnostics.warnings() > 0,
+            "{}: {}",
+            path.display(),
+            diagnostics.plain()
+        );
+        wrong.extend(compare(&path, &diagnostics).err());
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_message_has_a_file_and_every_code_a_message() {
+    let mut seen: Vec<Code> = vec![Code::TooLarge];
+    for folder in ["broken", "suspicious"] {
+        for path in files(folder) {
+            let bytes = fs::read(&path).unwrap();
+            let checked = check(&name_of(&path), &bytes, &env());
+            let missing = checked.config.map(|config| config.missing(&build()));
+            let found = missing.iter().flat_map(Diagnostics::list).chain(checked.diagnostics.list());
+            seen.extend(found.map(Diagnostic::code));
+        }
+        for entry in fs::read_dir(self::folder(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            assert!(path.with_extension("yaml").exists(), "{} belongs to no file", path.display());
+        }
+    }
+    let never: Vec<_> = Code::ALL.iter().filter(|code| !seen.contains(code)).collect();
+    assert!(never.is_empty(), "no file shows {never:?}");
+}
+
+#[test]
+fn findings_come_in_the_order_of_the_lines() {
+    for path in files("broken") {
+        let found = check(&name_of(&path), &fs::read(&path).unwrap(), &env()).diagnostics;
+        let starts: Vec<_> = found.list().iter().map(|found| found.span().start).collect();
+        assert!(starts.is_sorted(), "{}: {starts:?}", path.display());
+    }
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let large = "# x\n".repeat(300_000);
+    let found = check("lazaret.yaml", large.as_bytes(), &env()).diagnostics;
+    assert_eq!(found.list()[0].code(), Code::TooLarge);
+    let binary = vec![0xff_u8; 2 << 20];
+    assert_eq!(check("lazaret.yaml", &binary, &env()).diagnostics.list()[0].code(), Code::TooLarge);
+}
+
+#[test]
+fn a_thousand_mistakes_are_counted_and_not_all_shown() {
+    let many: String = (0..1000).map(|n| format!("unknown-{n}: x\n")).collect();
+    let found = check("lazaret.yaml", many.as_bytes(), &env()).diagnostics;
+    assert_eq!((found.list().len(), found.left_off()), (200, 801));
+    assert!(found.plain().contains("and 801 more"));
+}
+
+#[test]
+fn a_long_line_is_cut_around_the_mark_and_control_characters_are_not_printed() {
+    let text = format!(
+        "defaults: {{ dead-letter: {{ owner: \"{}\" }}, colour: \"\\x1b\u{202e}\" }}\nconsumers: {{}}\n",
+        "x".repeat(500)
+    );
+    let plain = check("lazaret.yaml", text.as_bytes(), &env()).diagnostics.plain();
+    assert!(
+        plain.lines().filter(|line| line.contains(" | ")).all(|line| line.chars().count() < 140),
+        "{plain}"
+    );
+    assert!(!plain.contains('\u{202e}') && plain.contains("colour"), "{plain}");
+    let marked: Vec<_> = plain.lines().skip_while(|line| !line.contains("colour: ")).take(2).collect();
+    let column = |line: &str, what: &str| line.find(what).map(|at| line[..at].chars().count());
+    assert_eq!(column(marked[0], "colour"), column(marked[1], "^^^^^^"), "{plain}");
+}
+
+#[test]
+fn miette_draws_the_same_places() {
+    let text = "store: sqlite:x.db\nlisen: 127.0.0.1:80\nstore: 'memory:'\nconsumers: {}\n";
+    let found = check("lazaret.yaml", text.as_bytes(), &env()).diagnostics;
+    let mut drawn = String::new();
+    miette::NarratableReportHandler::new().render_report(&mut drawn, &found).unwrap();
+    for expected in [
+        "2 errors and 1 warning in lazaret.yaml",
+        "LZ0110",
+        "LZ0120",
+        "label at line 2, columns 1 to 5",
+        "did you mean `listen`?",
+    ] {
+        assert!(drawn.contains(expected), "{expected} is missing:\n{drawn}");
+    }
+    assert!(drawn.contains("first given here"), "{drawn}");
+}

@@ -1,0 +1,107 @@
+//! What the exit of a command means.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use lazaret_core::{HandlerError, Reason, Verdict};
+
+/// What the contract says of an exit code: `None` is handled.
+fn row(code: i32) -> Option<(Verdict, Reason)> {
+    Some(match code {
+        0 => return None,
+        65 => (Verdict::DeadLetter, Reason::INVALID_SCHEMA),
+        69 => (Verdict::Retry, Reason::DEPENDENCY_UNAVAILABLE),
+        77 => (Verdict::DeadLetter, Reason::AUTHORIZATION_DENIED),
+        100 => (Verdict::Park, Reason::UNSUPPORTED),
+        101 => (Verdict::Quarantine, Reason::HANDLER_ERROR),
+        102 => (Verdict::Skip, Reason::HANDLER_ERROR),
+        103 => (Verdict::Duplicate, Reason::DUPLICATE),
+        104 => (Verdict::Stop, Reason::HANDLER_ERROR),
+        _ => (Verdict::Retry, Reason::HANDLER_ERROR),
+    })
+}
+
+/// How the attempt ended, by the contract. `said` is the end of the standard error.
+pub(super) fn judge(status: ExitStatus, said: String) -> Result<(), HandlerError> {
+    let Some(code) = status.code() else { return Err(crashed(status, said)) };
+    let Some((verdict, reason)) = row(code) else { return Ok(()) };
+    let text = if said.is_empty() { describe(status) } else { said };
+    let error = HandlerError::foreign(describe(status), text).reason(reason).suggest(verdict);
+    Err(with_code(error, status))
+}
+
+/// The failure of a message whose process died over it.
+pub(super) fn crashed(status: ExitStatus, said: String) -> HandlerError {
+    let text = if said.is_empty() { describe(status) } else { said };
+    let error = HandlerError::foreign(describe(status), text).reason(Reason::CRASHED);
+    with_code(error.suggest(Verdict::Retry), status)
+}
+
+fn with_code(error: HandlerError, status: ExitStatus) -> HandlerError {
+    match status.code().and_then(|code| u16::try_from(code).ok()) {
+        Some(code) => error.status(code),
+        None => error,
+    }
+}
+
+/// `exit code 65`, or `killed by signal 9`.
+pub(super) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
+    }
+
+    #[test]
+    fn every_row_of_the_contract_holds() {
+        use Verdict::{DeadLetter, Duplicate, Park, Quarantine, Retry, Skip, Stop};
+        let table = [
+            (65, DeadLetter, Reason::INVALID_SCHEMA),
+            (69, Retry, Reason::DEPENDENCY_UNAVAILABLE),
+            (75, Retry, Reason::HANDLER_ERROR),
+            (77, DeadLetter, Reason::AUTHORIZATION_DENIED),
+            (100, Park, Reason::UNSUPPORTED),
+            (101, Quarantine, Reason::HANDLER_ERROR),
+            (102, Skip, Reason::HANDLER_ERROR),
+            (103, Duplicate, Reason::DUPLICATE),
+            (104, Stop, Reason::HANDLER_ERROR),
+        ];
+        let listed: Vec<i32> = table.iter().map(|(code, ..)| *code).collect();
+        let others = (1..=255).filter(|code| !listed.contains(code));
+        let others = others.map(|code| (code, Retry, Reason::HANDLER_ERROR));
+        for (code, verdict, reason) in table.into_iter().chain(others) {
+            let error = judge(exit(code), String::new()).unwrap_err();
+            assert_eq!((error.suggested_verdict(), error.asked_verdict()), (Some(verdict), None), "{code}");
+            let failure = error.failure();
+            assert_eq!((failure.reason, failure.status), (reason, u16::try_from(code).ok()), "{code}");
+            assert_eq!(failure.message, format!("exit code {code}"));
+        }
+        assert!(judge(exit(0), "a warning".into()).is_ok());
+    }
+
+    #[test]
+    fn a_signal_is_a_crash() {
+        for signal in [6, 9, 11, 15] {
+            let error = judge(ExitStatus::from_raw(signal), String::new()).unwrap_err();
+            assert_eq!(error.suggested_verdict(), Some(Verdict::Retry));
+            let failure = error.failure();
+            assert_eq!((failure.reason, failure.status), (Reason::CRASHED, None));
+            assert_eq!(failure.message, format!("killed by signal {signal}"));
+        }
+    }
+
+    #[test]
+    fn what_the_command_said_is_the_message() {
+        let failure = judge(exit(75), "busy".into()).unwrap_err().failure();
+        assert_eq!((&*failure.message, &*failure.error_type), ("busy", "exit code 75"));
+    }
+}

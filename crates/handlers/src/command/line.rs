@@ -1,0 +1,381 @@
+//! The lines that a worker reads and writes: one JSON object for each message, and one for each answer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lazaret_core::{HandlerError, LetterId, Reason, Timestamp, Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::demand::{Demand, RETRY_AFTER_LIMIT, repeated};
+use crate::facts::{Caller, Facts, NAME_BYTES_LIMIT, Room, names_too_long, operation_name};
+use crate::words::{with_remarks, words};
+
+/// A message as a worker reads it.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Request<'a> {
+    id: &'a str,
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<String>,
+    #[serde(rename = "type")]
+    event_type: Option<&'a str>,
+    time: Option<Timestamp>,
+    stream: &'a str,
+    sequence: &'a str,
+    position: String,
+    consumer: &'a str,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation: Option<&'a str>,
+    content_type: Option<&'a str>,
+    headers: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    more_headers: Vec<(&'a str, &'a str)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    headers_base64: Vec<(&'a str, String)>,
+    #[serde(skip_serializing_if = "is_zero")]
+    headers_left_out: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    letter: Option<LetterId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay_attempt: Option<u32>,
+    #[serde(skip_serializing_if = "is_false")]
+    tombstone: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Cow<'a, RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+/// The line for a message, with its end.
+pub(super) fn request(caller: &Caller, facts: &Facts<'_>) -> Result<Vec<u8>, HandlerError> {
+    let message = facts.message;
+    let names = [Some(message.id.as_str()), message.event_type.as_deref(), message.correlation.as_deref()];
+    let names = names.into_iter().flatten().map(str::len).sum::<usize>()
+        + message.stream.as_str().len()
+        + message.key.as_ref().map_or(0, |key| key.len())
+        + facts.sequence.len();
+    if names > NAME_BYTES_LIMIT {
+        return Err(names_too_long(names));
+    }
+    let key = message.key.as_deref().map(|key| std::str::from_utf8(key).map_err(|_| STANDARD.encode(key)));
+    let (key, key_base64) = match key {
+        None => (None, None),
+        Some(Ok(text)) => (Some(text), None),
+        Some(Err(encoded)) => (None, Some(encoded)),
+    };
+    let mut request = Request {
+        id: message.id.as_str(),
+        key,
+        key_base64,
+        event_type: message.event_type.as_deref(),
+        time: message.timestamp,
+        stream: message.stream.as_str(),
+        sequence: &facts.sequence,
+        position: message.position.to_string(),
+        consumer: caller.consumer.as_str(),
+        attempt: facts.attempt,
+        operation: message.operation.map(operation_name),
+        correlation: message.correlation.as_deref(),
+        content_type: message.content_type.as_deref(),
+        headers: BTreeMap::new(),
+        more_headers: Vec::new(),
+        headers_base64: Vec::new(),
+        headers_left_out: 0,
+        letter: facts.replay.as_ref().map(|replay| replay.letter),
+        replay: facts.replay.as_ref().map(|replay| &*replay.operation),
+        replay_attempt: facts.replay.as_ref().map(|replay| replay.attempt),
+        tombstone: message.payload.is_none(),
+        payload: None,
+        payload_base64: None,
+    };
+    add_headers(&mut request, facts);
+    match &message.payload {
+        // A worker that only looks at the payload finds null there.
+        None => request.payload = Some(Cow::Borrowed(RawValue::NULL)),
+        Some(payload) => match json(message.content_type.as_deref(), payload) {
+            Some(value) => request.payload = Some(value),
+            None => request.payload_base64 = Some(STANDARD.encode(payload)),
+        },
+    }
+    let line = serde_json::to_vec(&request).map_err(HandlerError::from)?;
+    Ok(one_line(line))
+}
+
+/// Each name once, with its first value; what does not fit there goes beside.
+fn add_headers<'a>(request: &mut Request<'a>, facts: &Facts<'a>) {
+    let mut room = Room::new();
+    for (name, value) in facts.message.headers.iter() {
+        if !room.take(name.len() + value.len()) {
+            continue;
+        }
+        match std::str::from_utf8(value) {
+            Err(_) => request.headers_base64.push((name, STANDARD.encode(value))),
+            Ok(text) if request.headers.contains_key(name) => request.more_headers.push((name, text)),
+            Ok(text) => {
+                request.headers.insert(name, text);
+            }
+        }
+    }
+    request.headers_left_out = room.left_out;
+}
+
+/// The payload as JSON, if the source says that it is, and it is.
+fn json<'a>(content_type: Option<&str>, payload: &'a [u8]) -> Option<Cow<'a, RawValue>> {
+    let media = content_type?.split(';').next()?.trim().to_ascii_lowercase();
+    if media != "application/json" && !media.ends_with("+json") {
+        return None;
+    }
+    let value: &RawValue = serde_json::from_slice(payload).ok()?;
+    if !value.get().contains(['\n', '\r']) {
+        return Some(Cow::Borrowed(value));
+    }
+    // Inside of strings they are escaped, so these stand between values, where a space says the same.
+    let flat = value.get().replace(['\n', '\r'], " ");
+    RawValue::from_string(flat).ok().map(Cow::Owned)
+}
+
+/// Ends the line, and makes sure that it is one line for everybody: some readers take U+2028 and U+2029 for ends, too. They
+/// can only stand in strings, where they can be escaped.
+fn one_line(mut line: Vec<u8>) -> Vec<u8> {
+    const SEPARATORS: [&[u8]; 2] = ["\u{2028}".as_bytes(), "\u{2029}".as_bytes()];
+    if line.windows(3).any(|three| SEPARATORS.contains(&three)) {
+        let text = String::from_utf8(line).expect("JSON is UTF-8");
+        line = text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029").into_bytes();
+    }
+    line.push(b'\n');
+    line
+}
+
+/// What a worker answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", expecting = "an object with an id and a verdict")]
+struct Answer {
+    id: String,
+    verdict: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+    retry_after: Option<serde_json::Value>,
+}
+
+/// How an attempt ended, as a worker says; or why what it says is no answer. `said` is asked for what the worker has on its
+/// standard error, in case that it gives no message.
+pub(super) fn judge(
+    line: &[u8],
+    id: &str,
+    said: impl FnOnce() -> String,
+) -> Result<Result<(), HandlerError>, String> {
+    let wrong = |why: &dyn Display| format!("it wrote {:?}, which is no answer: {why}", repeated(line));
+    if !line.trim_ascii_start().starts_with(b"{") {
+        // A list of values in the right order would pass for an object otherwise.
+        return Err(wrong(&"it is not a JSON object"));
+    }
+    let answer: Answer = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
+    if answer.id != id {
+        let other = repeated(answer.id.as_bytes());
+        return Err(format!("it answered for {other:?}, which was not its message"));
+    }
+    if answer.verdict.is_none() && answer.reason.is_none() {
+        return Err("it answered with neither a verdict nor a reason".to_owned());
+    }
+    let verdict = answer.verdict.as_ref().map(String::as_bytes);
+    let Demand { verdict, handled, reason, remarks } =
+        Demand::read(verdict, answer.reason.as_ref().map(String::as_bytes));
+    if handled {
+        return Ok(Ok(()));
+    }
+    let text = answer.message.map(|text| words(text.as_bytes())).filter(|text| !text.is_empty());
+    let text = text.unwrap_or_else(said);
+    let text = if text.is_empty() { verdict.map_or("failed", Verdict::as_str).to_owned() } else { text };
+    let mut error = HandlerError::foreign("worker", with_remarks(text, &remarks));
+    match (verdict, reason) {
+        (Some(Verdict::Duplicate), None) => error = error.reason(Reason::DUPLICATE),
+        (_, Some(reason)) => error = error.reason(reason),
+        (_, None) => {}
+    }
+    if let Some(verdict) = verdict {
+        error = error.verdict(verdict);
+    }
+    if let Some(wait) = answer.retry_after.as_ref().and_then(retry_after) {
+        error = error.retry_after(wait);
+    }
+    Ok(Err(error))
+}
+
+/// Seconds, as a number or as digits. What makes no sense is none.
+fn retry_after(value: &serde_json::Value) -> Option<Duration> {
+    let seconds = match value {
+        serde_json::Value::Number(number) => number.as_f64()?,
+        serde_json::Value::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    if seconds.is_nan() || seconds < 0.0 {
+        return None;
+    }
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or(RETRY_AFTER_LIMIT).min(RETRY_AFTER_LIMIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use lazaret_core::handler::Delivery;
+    use lazaret_core::{Message, Position};
+    use serde_json::{Value, json};
+
+    fn line(message: Message) -> Vec<u8> {
+        let delivery = Delivery::new(message);
+        let caller = Caller::default();
+        request(&caller, &Facts::of(&caller, &delivery)).unwrap()
+    }
+
+    fn read(message: Message) -> Value {
+        let line = line(message);
+        let (last, text) = line.split_last().unwrap();
+        assert_eq!(*last, b'\n');
+        let text = std::str::from_utf8(text).unwrap();
+        assert!(!text.contains(['\n', '\r', '\u{2028}', '\u{2029}']), "one line for everybody: {text}");
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn message() -> Message {
+        Message::new("evt-1", "orders", Position::new(3, 41))
+    }
+
+    fn json_message(payload: &str) -> Message {
+        let mut message = message().with_payload(Bytes::copy_from_slice(payload.as_bytes()));
+        message.content_type = Some("application/json".into());
+        message
+    }
+
+    #[test]
+    fn a_line_has_all_facts() {
+        let mut message = json_message(r#"{"total": 7}"#).with_key("order-7").with_type("OrderPlaced");
+        message = message.with_header("a", "1").with_header("a", "2").with_header("b", &b"\xff"[..]);
+        message.timestamp = Some("2026-01-01T00:00:00Z".parse().unwrap());
+        let expected = json!({
+            "id": "evt-1", "key": "order-7", "type": "OrderPlaced", "time": "2026-01-01T00:00:00Z",
+            "stream": "orders", "sequence": "order-7", "position": "3:41", "consumer": "lazaret", "attempt": 1,
+            "content-type": "application/json", "headers": {"a": "1"}, "more-headers": [["a", "2"]],
+            "headers-base64": [["b", "/w=="]], "payload": {"total": 7},
+        });
+        assert_eq!(read(message), expected);
+    }
+
+    #[test]
+    fn a_payload_is_json_where_the_source_says_so_and_base64_otherwise() {
+        let value = |message: Message| {
+            (read(message.clone())["payload"].clone(), read(message)["payload-base64"].clone())
+        };
+        let none = Value::Null;
+        assert_eq!(value(json_message("{\n\t\"a\": [1,\r\n2]\n}\n")), (json!({"a": [1, 2]}), none.clone()));
+        assert_eq!(value(json_message("\"a\u{2028}b\"")), (json!("a\u{2028}b"), none.clone()));
+        assert_eq!(value(json_message("{broken")), (none.clone(), json!("e2Jyb2tlbg==")));
+        assert_eq!(value(message().with_payload("{}")), (none.clone(), json!("e30=")));
+        assert_eq!(value(message().with_payload("")), (none, json!("")));
+        let problem = Message { content_type: Some("application/x+JSON; q=1".into()), ..json_message("7") };
+        assert_eq!(read(problem)["payload"], json!(7));
+        let text = String::from_utf8(line(json_message(r#"{"a" : 1.10}"#))).unwrap();
+        assert!(text.contains(r#""payload":{"a" : 1.10}"#), "byte for byte: {text}");
+    }
+
+    #[test]
+    fn null_is_told_from_empty() {
+        // I5
+        let tombstone = read(message());
+        assert_eq!((&tombstone["tombstone"], &tombstone["payload"]), (&json!(true), &Value::Null));
+        assert!(read(message().with_payload("")).get("tombstone").is_none());
+        assert_eq!(read(message())["key"], Value::Null);
+        assert_eq!(read(message().with_key(""))["key"], json!(""));
+        let binary = read(message().with_key(&b"\xff\0"[..]));
+        assert_eq!((&binary["key"], &binary["key-base64"]), (&Value::Null, &json!("/wA=")));
+    }
+
+    #[test]
+    fn hostile_names_stay_inside_of_the_line() {
+        let hostile = "\n{\"id\":\"x\"}\r\u{2028}\u{2029}\0\"\\";
+        let read = read(Message::new(hostile, hostile, Position::new(0, 0)).with_header(hostile, hostile));
+        assert_eq!((&read["id"], &read["headers"][hostile]), (&json!(hostile), &json!(hostile)));
+    }
+
+    fn answer(line: &str) -> Result<Result<(), HandlerError>, String> {
+        judge(line.as_bytes(), "e", || "from stderr".to_owned())
+    }
+
+    fn failed(line: &str) -> HandlerError {
+        answer(line).unwrap().unwrap_err()
+    }
+
+    #[test]
+    fn an_answer_says_how_it_went() {
+        assert!(answer(r#"{"id":"e","verdict":"handled"}"#).unwrap().is_ok());
+        for verdict in Verdict::ALL {
+            let error = failed(&format!(r#"{{"id":"e","verdict":"{verdict}","message":"m"}}"#));
+            assert_eq!((error.asked_verdict(), error.to_string()), (Some(verdict), "m".into()));
+        }
+        let error = failed(r#"{"id":"e","verdict":"retry","reason":"RATE_LIMITED","retry-after":1.5}"#);
+        let failure = error.failure();
+        assert_eq!((failure.reason, &*failure.message), (Reason::RATE_LIMITED, "from stderr"));
+        assert_eq!(failure.retry_after, Some(Duration::from_millis(1500)));
+        let error = failed(r#"{"id":"e","reason":"INVALID_SCHEMA"}"#);
+        assert_eq!((error.asked_verdict(), error.failure().reason), (None, Reason::INVALID_SCHEMA));
+        assert_eq!(failed(r#"{"id":"e","verdict":"duplicate"}"#).failure().reason, Reason::DUPLICATE);
+    }
+
+    #[test]
+    fn words_that_make_no_sense_are_ignored_in_so_many_words() {
+        let error =
+            failed(r#"{"id":"e","verdict":"dead","reason":"no good","message":"m","retry-after":-1}"#);
+        let failure = error.failure();
+        assert_eq!(
+            (error.asked_verdict(), failure.reason, failure.retry_after),
+            (None, Reason::HANDLER_ERROR, None)
+        );
+        assert!(failure.message.contains("\"dead\" is unknown") && failure.message.contains("\"no good\""));
+        for value in ["\"soon\"", "[]", "null", "\"NaN\"", "-0.5"] {
+            let line = format!(r#"{{"id":"e","verdict":"retry","retry-after":{value}}}"#);
+            assert_eq!(failed(&line).failure().retry_after, None, "{value}");
+        }
+        for value in ["1e300", "\"inf\"", "99999999999"] {
+            let line = format!(r#"{{"id":"e","verdict":"retry","retry-after":{value}}}"#);
+            assert_eq!(failed(&line).failure().retry_after, Some(RETRY_AFTER_LIMIT), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_says_why() {
+        let table = [
+            ("hello", "it wrote \"hello\", which is no answer"),
+            ("", "which is no answer"),
+            ("[\"e\",\"handled\",null,null,null]", "which is no answer"),
+            (r#"{"id":7,"verdict":"handled"}"#, "which is no answer"),
+            (r#"{"verdict":"handled"}"#, "which is no answer"),
+            (r#"{"id":"other","verdict":"handled"}"#, "it answered for \"other\", which was not its message"),
+            (r#"{"id":"e"}"#, "neither a verdict nor a reason"),
+        ];
+        for (line, expected) in table {
+            let why = answer(line).unwrap_err();
+            assert!(why.contains(expected), "{line}: {why}");
+        }
+    }
+}

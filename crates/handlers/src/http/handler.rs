@@ -1,0 +1,239 @@
+//! Calls a handler over HTTP.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use lazaret_core::handler::{Delivery, Handle, HandlerFuture};
+use lazaret_core::{HandlerError, Reason, Verdict};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Client, Method, Request, Url, redirect, retry};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{Body, Ending};
+use super::options::{HttpOptions, HttpVersion, basic, place};
+use super::{answer, request, tls};
+use crate::error::Error;
+use crate::facts::{Caller, Facts};
+
+/// The longest time limit that is kept: more is for ever, and clocks overflow.
+const TIMEOUT_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How often a connection of HTTP/2 is asked whether it is still there. Many requests share it: one that died unseen would
+/// let all of them run into their time limit, for ever.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A handler that is called over HTTP: one `POST` per attempt.
+///
+/// A clone is the same handler: the same connections, the same limit. See [`HttpOptions`] for what can be chosen.
+///
+/// # Connections that die
+///
+/// A request that was never sent, because the connection that it was meant for had been closed meanwhile, is sent on another
+/// one. A request that may have been read is not sent twice in one attempt: then the attempt has failed (I4), and whether
+/// there is another is for the consumer to say.
+///
+/// ```
+/// use lazaret_handlers::{HttpHandler, HttpOptions};
+/// let handler = HttpHandler::new(HttpOptions::new("http://127.0.0.1:8080/events"))?;
+/// assert!(HttpHandler::new(HttpOptions::new("ftp://127.0.0.1/events")).is_err());
+/// # let _ = handler;
+/// # Ok::<(), lazaret_handlers::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct HttpHandler(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    url: Url,
+    /// The host and the port, for messages.
+    place: String,
+    /// The headers that all requests have.
+    template: HeaderMap,
+    timeout: Duration,
+    caller: Caller,
+    /// One permit per request that may run at the same time.
+    turns: Option<Semaphore>,
+}
+
+impl HttpHandler {
+    /// Checks the options and makes the handler. Connects to nobody yet.
+    pub fn new(options: HttpOptions) -> Result<Self, Error> {
+        let mut url = Url::parse(&options.url).map_err(|error| Error::Url(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Error::Url(format!("the scheme is {:?}, not http or https", url.scheme())));
+        }
+        if options.timeout.is_zero() {
+            return Err(Error::Zero { name: "the timeout" });
+        }
+        if options.max_connections == Some(0) {
+            return Err(Error::Zero { name: "the number of connections" });
+        }
+        let client = client(&options, url.scheme() == "https")?;
+        let mut template = request::template(&options.headers, &options.caller)?;
+        if let Some(value) = take_credentials(&mut url)? {
+            template.entry(AUTHORIZATION).or_insert(value);
+        }
+        url.set_fragment(None);
+        let limit = |n: usize| Semaphore::new(n.min(Semaphore::MAX_PERMITS));
+        Ok(Self(Arc::new(Inner {
+            client,
+            place: place(&url),
+            url,
+            template,
+            timeout: options.timeout.min(TIMEOUT_LIMIT),
+            caller: options.caller,
+            turns: options.max_connections.map(limit),
+        })))
+    }
+}
+
+impl Handle for HttpHandler {
+    fn handle(&self, delivery: Delivery) -> HandlerFuture {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { inner.call(&delivery).await })
+    }
+}
+
+impl fmt::Debug for HttpHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpHandler").field("place", &self.0.place).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    async fn call(&self, delivery: &Delivery) -> Result<(), HandlerError> {
+        let request = self.request(delivery)?;
+        let _turn = match &self.turns {
+            Some(turns) => Some(turns.acquire().await.expect("the semaphore is never closed")),
+            None => None,
+        };
+        let deadline = Instant::now() + self.timeout;
+        let response = match timeout_at(deadline, self.client.execute(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(self.unreachable(&error.without_url())),
+            Err(_) => return Err(self.late()),
+        };
+        let status = response.status();
+        if answer::is_plain_success(status, response.headers()) {
+            // A success whose end never came may have been taken back: it is none (I1).
+            return match Body::read(response, false, deadline).await.ending {
+                Ending::Whole | Ending::Cut => Ok(()),
+                Ending::Late => Err(self.late().status(status.as_u16())),
+                Ending::Broken(why) => Err(self.no_answer(&why).status(status.as_u16())),
+            };
+        }
+        let headers = response.headers().clone();
+        let body = Body::read(response, true, deadline).await;
+        answer::judge(status, &headers, &body, Timestamp::now())
+    }
+
+    fn request(&self, delivery: &Delivery) -> Result<Request, HandlerError> {
+        let facts = Facts::of(&self.caller, delivery);
+        let mut request = Request::new(Method::POST, self.url.clone());
+        *request.headers_mut() = request::headers(&self.template, &facts)?;
+        let payload = facts.message.payload.clone().unwrap_or_default();
+        *request.body_mut() = Some(payload.into());
+        Ok(request)
+    }
+
+    fn late(&self) -> HandlerError {
+        let text = format!("no answer from {} within {:?}", self.place, self.timeout);
+        HandlerError::foreign("HTTP timeout", text).reason(Reason::TIMEOUT).suggest(Verdict::Retry)
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> HandlerError {
+        let why = innermost(error);
+        if error.is_timeout() {
+            let text = format!("no answer from {}: {why}", self.place);
+            return HandlerError::foreign("HTTP timeout", text)
+                .reason(Reason::TIMEOUT)
+                .suggest(Verdict::Retry);
+        }
+        if error.is_connect() {
+            let text = format!("failed to connect to {}: {why}", self.place);
+            return HandlerError::foreign("HTTP connection", text)
+                .reason(Reason::HANDLER_UNREACHABLE)
+                .suggest(Verdict::Retry);
+        }
+        self.no_answer(&why)
+    }
+
+    fn no_answer(&self, why: &str) -> HandlerError {
+        let text = format!("no whole answer from {}: {why}", self.place);
+        HandlerError::foreign("HTTP connection", text)
+            .reason(Reason::HANDLER_UNREACHABLE)
+            .suggest(Verdict::Retry)
+    }
+}
+
+fn client(options: &HttpOptions, is_https: bool) -> Result<Client, Error> {
+    let mut builder = Client::builder()
+        .tls_backend_preconfigured(tls::config(options, is_https)?)
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        // A payload goes where the configuration says, not where the environment says.
+        .no_proxy()
+        .connect_timeout(options.timeout.min(TIMEOUT_LIMIT))
+        .pool_idle_timeout(options.keep_alive)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_INTERVAL);
+    if let Some(limit) = options.max_connections {
+        builder = builder.pool_max_idle_per_host(limit);
+    }
+    builder = match options.version {
+        HttpVersion::Http2 => builder.http2_prior_knowledge(),
+        HttpVersion::Http1 => builder.http1_only(),
+        HttpVersion::Auto => builder,
+    };
+    if options.version == HttpVersion::Http1 || (options.version == HttpVersion::Auto && !is_https) {
+        // Only HTTP/2 refuses a request in a way that is safe to repeat; to be ready for it costs a copy of all headers.
+        builder = builder.retry(retry::never());
+    }
+    builder.build().map_err(|error| Error::Client(innermost(&error.without_url())))
+}
+
+/// Takes user and password out of a URL, as the value of a header.
+fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Error> {
+    if url.username().is_empty() && url.password().is_none() {
+        return Ok(None);
+    }
+    let decoded = |text: &str| percent_decoded(text).ok_or_else(wrong_credentials);
+    let value = basic(&decoded(url.username())?, &decoded(url.password().unwrap_or_default())?);
+    url.set_username("").and_then(|()| url.set_password(None)).map_err(|()| wrong_credentials())?;
+    let value = HeaderValue::from_str(&value).map_err(|_| wrong_credentials())?;
+    Ok(Some(request::secret(value)))
+}
+
+fn wrong_credentials() -> Error {
+    Error::Url("its user or password cannot be read".to_owned())
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, behind)) = rest.split_first() {
+        rest = behind;
+        let digits = behind.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match digits.filter(|_| first == b'%').and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            None => bytes.push(first),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What the error at the bottom of a chain says: the others only say that there was one.
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let mut bottom = error;
+    while let Some(source) = bottom.source() {
+        bottom = source;
+    }
+    bottom.to_string()
+}

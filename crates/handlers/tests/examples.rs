@@ -1,0 +1,165 @@
+//! The handlers of the guide, as they stand there: each is run by what its language needs, and does what it says.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lazaret_core::{HandlerError, Message, Position, Reason, Verdict};
+use lazaret_handlers::{CommandHandler, CommandOptions, HttpHandler, HttpOptions, Mode};
+use support::{call, has, python, root};
+
+fn order(id: &str, payload: &str) -> Message {
+    let mut message = Message::new(id, "orders", Position::new(0, 0)).with_payload(payload.to_owned());
+    message.content_type = Some("application/json".into());
+    message
+}
+
+/// The program of an example, in its folder.
+struct Example(Child);
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        // `go run` starts another program, so the whole group must go.
+        let group = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+impl Example {
+    /// Starts an example that is a server on a port of its own choice.
+    fn start(folder: &str, program: &[&str]) -> (Self, HttpHandler) {
+        use std::os::unix::process::CommandExt;
+        let mut child = Command::new(program[0])
+            .args(&program[1..])
+            .current_dir(root().join("examples/handlers").join(folder))
+            .env("PORT", "0")
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        let example = Self(child);
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let port = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}"));
+        let options =
+            HttpOptions::new(format!("http://127.0.0.1:{port}/")).with_timeout(Duration::from_secs(60));
+        (example, HttpHandler::new(options).unwrap())
+    }
+}
+
+/// What every example of a server does.
+async fn behaves(handler: &HttpHandler) {
+    let send = async |id: &str, payload: &str| call(handler, order(id, payload)).await;
+    send("e-1", r#"{"total": 5}"#).await.unwrap();
+    let facts = |outcome: Result<(), HandlerError>| {
+        let error = outcome.unwrap_err();
+        let failure = error.failure();
+        (error.suggested_verdict().unwrap(), failure.reason, failure.message, failure.retry_after)
+    };
+    let (verdict, reason, ..) = facts(send("e-1", r#"{"total": 5}"#).await);
+    assert_eq!((verdict, reason), (Verdict::Duplicate, Reason::DUPLICATE));
+    let (verdict, reason, ..) = facts(send("e-2", "{broken").await);
+    assert_eq!((verdict, reason), (Verdict::DeadLetter, Reason::INVALID_SCHEMA));
+    let (verdict, reason, message, _) = facts(send("e-3", r#"{"total": -1}"#).await);
+    assert_eq!(
+        (verdict, reason.as_str(), &*message),
+        (Verdict::DeadLetter, "NEGATIVE_TOTAL", "a negative total")
+    );
+    let (verdict, reason, message, wait) = facts(send("e-4", r#"{"total": 0}"#).await);
+    assert_eq!((verdict, reason), (Verdict::Retry, Reason::DEPENDENCY_UNAVAILABLE));
+    assert_eq!((&*message, wait), ("not priced yet", Some(Duration::from_secs(30))));
+    for n in 0..20 {
+        send(&format!("n-{n}"), r#"{"total": 1}"#).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_python_handler_does_what_it_says() {
+    let Some(python) = python() else { return };
+    let (_example, handler) = Example::start("python", &[&python, "handler.py"]);
+    behaves(&handler).await;
+}
+
+#[tokio::test]
+async fn the_node_handler_does_what_it_says() {
+    if has("node", "--version") {
+        let (_example, handler) = Example::start("node", &["node", "handler.mjs"]);
+        behaves(&handler).await;
+    }
+}
+
+#[tokio::test]
+async fn the_go_handler_does_what_it_says() {
+    if has("go", "version") {
+        let (_example, handler) = Example::start("go", &["go", "run", "main.go"]);
+        behaves(&handler).await;
+    }
+}
+
+#[tokio::test]
+async fn the_java_handler_does_what_it_says() {
+    if has("javac", "-version") {
+        let (_example, handler) = Example::start("java", &["java", "Handler.java"]);
+        behaves(&handler).await;
+    }
+}
+
+#[tokio::test]
+async fn the_python_worker_does_what_it_says() {
+    let Some(python) = python() else { return };
+    let folder = root().join("examples/handlers/python");
+    let options = CommandOptions::new([&python, "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
+    let handler = CommandHandler::new(options.with_timeout(Duration::from_secs(60))).unwrap();
+    call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
+    let table = [
+        (r#"{"total": -1}"#, Verdict::DeadLetter, "NEGATIVE_TOTAL", None),
+        (r#"{"total": 0}"#, Verdict::Retry, "HANDLER_ERROR", Some(Duration::from_secs(30))),
+        (r#"{"sum": 0}"#, Verdict::DeadLetter, "INVALID_SCHEMA", None),
+    ];
+    for (payload, verdict, reason, wait) in table {
+        let error = call(&handler, order("e-2", payload)).await.unwrap_err();
+        let failure = error.failure();
+        assert_eq!((error.asked_verdict(), failure.reason.as_str()), (Some(verdict), reason), "{payload}");
+        assert_eq!(failure.retry_after, wait, "{payload}");
+    }
+}
+
+#[tokio::test]
+async fn the_shell_handler_does_what_it_says() {
+    let folder = root().join("examples/handlers/shell");
+    let handler = CommandHandler::new(CommandOptions::new(["sh", "handler.sh"]).in_folder(folder)).unwrap();
+    call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
+    let table = [
+        (r#"{"total": -1}"#, Verdict::DeadLetter, "a negative total"),
+        (r#"{"total": 0}"#, Verdict::Retry, "not priced yet, attempt 1"),
+        ("{}", Verdict::DeadLetter, "no total in e-2"),
+    ];
+    for (payload, verdict, message) in table {
+        let error = call(&handler, order("e-2", payload)).await.unwrap_err();
+        assert_eq!((error.suggested_verdict(), &*error.to_string()), (Some(verdict), message), "{payload}");
+    }
+}
+
+#[test]
+fn the_guide_shows_the_examples_as_they_are() {
+    let guide = std::fs::read_to_string(root().join("docs/handlers.md")).unwrap();
+    for path in [
+        "python/handler.py",
+        "python/worker.py",
+        "node/handler.mjs",
+        "go/main.go",
+        "java/Handler.java",
+        "shell/handler.sh",
+    ] {
+        let example = std::fs::read_to_string(root().join("examples/handlers").join(path)).unwrap();
+        assert!(guide.contains(&example), "{path} is shown otherwise");
+        assert!(example.lines().count() < 40, "{path} is long");
+    }
+}

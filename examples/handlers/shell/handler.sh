@@ -1,0 +1,13 @@
+#!/bin/sh
+# A command that is run once per attempt. program: [sh, handler.sh]
+total=$(sed -n 's/.*"total": *\(-\{0,1\}[0-9][0-9]*\).*/\1/p')
+if [ -z "$total" ]; then
+    echo "no total in $LAZARET_ID" >&2
+    exit 65 # dead letter, INVALID_SCHEMA
+elif [ "$total" -lt 0 ]; then
+    echo "a negative total" >&2
+    exit 65
+elif [ "$total" -eq 0 ]; then
+    echo "not priced yet, attempt $LAZARET_ATTEMPT" >&2
+    exit 75 # retry
+fi
