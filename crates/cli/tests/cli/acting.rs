@@ -228,6 +228,16 @@ fn a_token_is_made_and_its_hash_is_for_the_configuration() {
     );
     assert!(shown.out.ends_with("      scopes: [read]\n"), "{}", shown.out);
     assert!(bench.run(&["token"]).ends(0).out.contains("name: \"ada\""));
+    // What is printed below the token is what the configuration takes.
+    let made =
+        bench.run(&["token", "new", "--name", "ci", "--scope", "read,admin", "--expires", "1d"]).ends(0).out;
+    let (_, lines) = made.split_once('\n').unwrap();
+    let checked =
+        lazaret_config::check("test", format!("{lines}consumers: {{}}\n").as_bytes(), &lazaret_config::NoEnv);
+    let tokens =
+        checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain())).auth.unwrap().tokens;
+    assert_eq!((tokens[0].name.as_str(), tokens[0].scopes.len()), ("ci", 2));
+    assert!(tokens[0].expires.is_some());
     bench.run(&["token", "new", "--name", "a b"]).ends(2);
     bench.run(&["token", "new", "--scope", "everything"]).ends(2);
     bench.run(&["token", "hash"]).ends(2);
