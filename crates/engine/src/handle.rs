@@ -12,7 +12,7 @@ use crate::attempt::guarded;
 use crate::events::Stats;
 use crate::feed::{self, Shards};
 use crate::lookout;
-use crate::shared::{Component, Shared};
+use crate::shared::{Component, FUSE_PAUSE, Shared};
 use crate::stored::{Purpose, Run, RunEnd};
 
 /// How many heads are looked at in one step of a replay.
@@ -24,6 +24,18 @@ pub struct Handle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) components: Vec<Arc<Component>>,
     pub(crate) shards: Shards,
+}
+
+/// How a fuse stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FuseState {
+    /// It holds.
+    Intact,
+    /// It has blown and paused the consumer, which stays paused until somebody resumes it.
+    Blown {
+        /// Why.
+        why: String,
+    },
 }
 
 /// What a replay of all sequences did.
@@ -56,6 +68,45 @@ impl Handle {
     /// How the breaker stands; `None` when the consumer has none.
     pub fn breaker(&self) -> Option<BreakerState> {
         self.shared.gate.breaker(self.shared.now())
+    }
+
+    /// How the fuse stands; `None` when the consumer has none. One that blew before a restart has still blown.
+    pub fn fuse(&self) -> Option<FuseState> {
+        if !self.shared.has_fuse() {
+            return None;
+        }
+        let engine = Actor::engine("");
+        let blown = |pause: Pause| {
+            let by_engine = pause.by.who == engine.who && pause.by.via == engine.via;
+            let is_fuse = pause.scope == PauseScope::Consumer && pause.by.why.starts_with(FUSE_PAUSE);
+            (by_engine && is_fuse).then_some(FuseState::Blown { why: pause.by.why })
+        };
+        Some(self.pauses().into_iter().find_map(blown).unwrap_or(FuseState::Intact))
+    }
+
+    /// Messages that were read and are not settled, each counted once per component.
+    pub fn in_flight(&self) -> u64 {
+        self.shared.gauges.in_flight()
+    }
+
+    /// How many messages are known to lie in the source beyond what was read; `None` when that is not known.
+    pub fn lag(&self) -> Option<u64> {
+        self.shared.gauges.lag()
+    }
+
+    /// Whether messages wait because the store does not take them.
+    pub fn has_store_trouble(&self) -> bool {
+        self.shared.gate.has_store_trouble()
+    }
+
+    /// Makes the consumer look now for what others changed in the store: letters that may go on, operations that were
+    /// begun. Without it, that takes as long as [`refresh`](crate::Options::refresh) says.
+    pub fn wake(&self) {
+        for component in &self.components {
+            component.due.notify_one();
+            component.turn_over.notify_one();
+        }
+        self.shared.gate.poke();
     }
 
     /// What is paused, as far as this instance knows.

@@ -26,6 +26,7 @@ mod events;
 mod feed;
 mod flight;
 mod gate;
+mod gauges;
 mod hand_offs;
 mod handle;
 mod hash;
@@ -53,7 +54,7 @@ pub use blocked::BlockedSet;
 pub use consumer::{Builder, Consumer};
 pub use error::{BuildError, Error};
 pub use events::{Event, Observer, Stats};
-pub use handle::{Handle, ReplayReport, Replayer};
+pub use handle::{FuseState, Handle, ReplayReport, Replayer};
 // For the benchmark of the blocked set; nobody else needs them.
 #[doc(hidden)]
 pub use hash::{SequenceHash, SequenceHasher};

@@ -17,6 +17,8 @@ pub(crate) async fn look_out(shared: Arc<Shared>, components: Vec<Arc<Component>
     loop {
         change_or(&mut changed, Some(shared.options.refresh)).await;
         shared.flight.lose_patience();
+        // What lies in the source may grow while nothing of it is read: the intake tells how much.
+        shared.calmer.notify_one();
         if let Err(error) = look(&shared, &components, &shards).await {
             tracing::debug!(%error, "the store could not be asked for changes");
             tokio::time::sleep(shared.options.refresh).await;

@@ -15,9 +15,13 @@ use crate::error::Error;
 use crate::events::{Counters, Event, Observers};
 use crate::flight::Flight;
 use crate::gate::Gate;
+use crate::gauges::Gauges;
 use crate::hand_offs::HandOffs;
 use crate::hash::{SequenceHash, SequenceHasher};
 use crate::options::Options;
+
+/// How the reason of a pause begins that a blown fuse made.
+pub(crate) const FUSE_PAUSE: &str = "fuse: ";
 
 /// What all parts of one consumer share.
 pub(crate) struct Shared {
@@ -34,6 +38,8 @@ pub(crate) struct Shared {
     /// One permit per attempt that may run at once.
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) counters: Counters,
+    /// What goes up and down.
+    pub(crate) gauges: Gauges,
     pub(crate) observers: Observers,
     /// Stored sequences that are being worked on.
     pub(crate) runs: AtomicUsize,
@@ -97,6 +103,7 @@ impl Shared {
             hasher: SequenceHasher::new(seed),
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
             counters: Counters::default(),
+            gauges: Gauges::default(),
             runs: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
             hungry: AtomicUsize::new(0),
@@ -153,10 +160,15 @@ impl Shared {
     pub(crate) fn fuse_terminal(&self) {
         let Some(fuse) = &self.fuse else { return };
         let Some(blown) = fuse.lock().unwrap_or_else(PoisonError::into_inner).on_terminal() else { return };
-        let why = format!("fuse: {blown}");
+        let why = format!("{FUSE_PAUSE}{blown}");
         self.tell(&Event::FuseBlown { why: &why });
         let by = Actor::engine(why);
         self.gate.pause_now(Pause { scope: PauseScope::Consumer, by, since: self.now() });
+    }
+
+    /// Whether the consumer has a fuse.
+    pub(crate) const fn has_fuse(&self) -> bool {
+        self.fuse.is_some()
     }
 
     /// Makes the fuse forget what it saw: somebody resumed the consumer.

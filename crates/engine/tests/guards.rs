@@ -5,7 +5,7 @@ mod support;
 use lazaret_core::policy::{BreakerPolicy, BreakerState, BudgetPolicy, FusePolicy, RetryPolicy, Strategy};
 use lazaret_core::store::{Act, Actor, ErrorKind, Limits, PauseScope};
 use lazaret_core::{LetterState, Partition, Reason, Verdict};
-use lazaret_engine::{DeadLetterOptions, Error, Options};
+use lazaret_engine::{DeadLetterOptions, Error, FuseState, Options};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{
@@ -138,7 +138,10 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     let second = bench.start(options, |_| Reply::Done);
     let_pass(secs(60)).await;
     assert_eq!(bench.calls.len(), held, "the pause survives a restart");
+    let why = "fuse: 5 messages in a row failed for good".to_owned();
+    assert_eq!(second.handle.fuse(), Some(FuseState::Blown { why }), "and so does what the fuse did");
     assert!(second.handle.resume(&PauseScope::Consumer, &somebody("mended")).await.unwrap());
+    assert_eq!(second.handle.fuse(), Some(FuseState::Intact));
     eventually("the rest is handled", || bench.committed() == Some(39)).await;
     assert_eq!(bench.calls.done().len() as u64, 40 - dead);
     second.stop().await;
@@ -593,4 +596,21 @@ async fn a_pause_is_audited_with_who_and_why() {
     let actions: Vec<_> = audit.iter().map(|entry| (&*entry.action, &entry.by)).collect();
     assert_eq!(actions, [("pause", &by), ("resume", &by)]);
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_tells_what_is_in_flight_and_what_lies_ahead() {
+    let bench = Bench::new();
+    let running = paused(&bench, PauseScope::Consumer);
+    eventually("the source is known", || running.handle.lag() == Some(0)).await;
+    bench.push(&["a1", "b1", "c1"]);
+    eventually("a paused consumer sees what comes", || running.handle.lag() == Some(3)).await;
+    assert_eq!((running.handle.in_flight(), running.handle.fuse()), (0, None));
+    running.stop().await;
+
+    let slow = bench.start(options(), |_| Reply::after(secs(3600), Reply::Done));
+    slow.handle.resume(&PauseScope::Consumer, &somebody("go")).await.unwrap();
+    eventually("all are in flight", || slow.handle.in_flight() == 3).await;
+    assert_eq!((slow.handle.lag(), slow.handle.has_store_trouble()), (Some(0), false));
+    slow.stop().await;
 }

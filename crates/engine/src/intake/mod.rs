@@ -140,6 +140,7 @@ impl Intake {
                 self.note(&mut batch);
             }
             self.leave_empty_slots().await;
+            shared.gauges.publish(self.in_flight, self.source.lag());
             if self.draining && self.is_drained() {
                 break;
             }
@@ -161,6 +162,7 @@ impl Intake {
             }
         }
         self.commit().await;
+        shared.gauges.publish(0, self.source.lag());
         if let Err(error) = self.source.close().await {
             tracing::warn!(%error, "the source did not close cleanly");
         }

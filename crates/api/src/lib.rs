@@ -1,0 +1,95 @@
+//! The words of the HTTP API: what goes over the wire, and what the command line prints.
+//!
+//! Every type here is plain data with the field names of the public contract, in kebab-case. The server answers with
+//! them, the command line reads and prints them, and the [OpenAPI document](utoipa) is made of them. Those that stand for
+//! something of `lazaret-core` are made from it with `From`, or with a function where the reader's rights matter.
+//!
+//! ```
+//! use lazaret_api::Letter;
+//! use lazaret_core::{Message, Position, QueueName, Timestamp};
+//!
+//! let message = Message::new("evt-1", "orders", Position::new(0, 41)).with_key("order-7");
+//! let letter =
+//!     lazaret_core::Letter::new(QueueName::of("shop", "shop"), "order-7".into(), message.into(), Timestamp::UNIX_EPOCH);
+//! let json = serde_json::to_value(Letter::from(&letter)).unwrap();
+//! assert_eq!(json["message"]["position"], "0:41");
+//! assert_eq!(json["enqueued-at"], "1970-01-01T00:00:00Z");
+//! ```
+//!
+//! # Routes
+//!
+//! | verb of the command line | request | body | answer |
+//! |---|---|---|---|
+//! | `status` | `GET /v1/status` | | [`Status`] |
+//! | `groups [QUERY]` | `GET /v1/groups?q=&closed=&after=&limit=` | | [`GroupPage`] |
+//! | `group ID` | `GET /v1/groups/{id}` | | [`Group`] |
+//! | `ls [QUERY]` | `GET /v1/letters?q=&after=&limit=` | | [`LetterPage`]; with `Accept: application/x-ndjson` one [`Letter`] a line, every match |
+//! | `export` | `GET /v1/letters?q=&view=full`, `Accept: application/x-ndjson` | | one [`LetterDetail`] a line, every match |
+//! | `import` | `POST /v1/letters/import?queue=` | what `export` wrote, `application/x-ndjson` | [`ImportAnswer`] |
+//! | | `GET /v1/letters/count?q=` | | [`LetterMatches`] |
+//! | `show ID` | `GET /v1/letters/{id}` | | [`LetterDetail`] |
+//! | | `GET /v1/letters/{id}/payload` | | the bytes |
+//! | `edit ID` | `PUT /v1/letters/{id}/payload` | [`EditRequest`] | [`Letter`] |
+//! | `comment`, `assign` | `POST /v1/letters/{id}/comments`, `PUT /v1/letters/{id}/assignee`, `…/owner` | [`CommentRequest`], [`AssignRequest`] | [`Letter`] |
+//! | | `PUT /v1/letters/{id}/expiry` | [`ExpiryRequest`] | [`Letter`] |
+//! | `evict`, `park`, `release`, `restore` of one letter | `POST /v1/letters/{id}/evict`, `…/resolve`, `…/park`, `…/quarantine`, `…/release`, `…/restore` | [`ActRequest`] | [`Letter`] |
+//! | `purge ID` | `POST /v1/letters/{id}/purge` | [`ActRequest`] | nothing, 204 |
+//! | `restore`, `purge` of many | `POST /v1/letters/restore`, `POST /v1/letters/purge` | [`BulkRequest`] | [`BulkAnswer`] |
+//! | `seq QUEUE SEQUENCE` | `GET /v1/sequences?queue=&sequence=&after=&limit=` | | [`Sequence`] |
+//! | `plan ACTION [QUERY]` | `POST /v1/plans` | [`PlanRequest`] | [`Plan`] |
+//! | | `GET /v1/plans/{id}`, `GET /v1/plans/{id}/items?after=&limit=` | | [`Plan`], [`ItemPage`] |
+//! | `retry`, `evict`, `park`, `release` | `POST /v1/operations` | [`BeginRequest`] | [`Operation`], 201 |
+//! | `op ls` | `GET /v1/operations?after=&limit=` | | [`OperationPage`] |
+//! | `op show` | `GET /v1/operations/{id}`, `GET /v1/operations/{id}/items?after=&limit=` | | [`Operation`], [`ItemPage`] |
+//! | `op watch`, `tail` | `GET /v1/events?consumer=&kind=` | | server-sent [`Event`]s |
+//! | `op pause`, `resume`, `cancel`, `approve`, `reject` | `POST /v1/operations/{id}/pause`, … | [`CommandRequest`] | [`Operation`] |
+//! | `pause`, `resume` | `POST /v1/consumers/{name}/pause`, `…/resume` | [`PauseRequest`] | [`Pause`], [`ResumeAnswer`] |
+//! | | `GET /v1/consumers/{name}` | | [`Consumer`] |
+//! | `audit` | `GET /v1/audit?after=&limit=` | | [`AuditPage`]; with `Accept: application/x-ndjson` one [`AuditEntry`] a line |
+//! | `audit verify` | `GET /v1/audit/verify` | | [`AuditCheck`] |
+//! | | `GET /v1/whoami` | | [`Identity`] |
+//! | | `POST /v1/inbox/{consumer}`, `POST /v1/inbox/{consumer}/batch`, `GET /v1/inbox/{consumer}` | | [`InboxAnswer`], [`BatchAnswer`], [`InboxBacklog`] |
+//! | `doctor` | `GET /healthz`, `GET /readyz`, `GET /metrics` | | [`Health`], [`Readiness`], text |
+//!
+//! Errors are [`Problem`]s. A token goes as `Authorization: Bearer`. `lazaret-via` says by what means ([`Via`]), and where no
+//! tokens are configured `lazaret-actor` says who. Mutations take an `Idempotency-Key`.
+
+mod audit;
+mod bytes_text;
+mod duration;
+mod event;
+mod failure;
+mod group;
+mod identity;
+mod inbox;
+mod letter;
+mod operation;
+mod pause;
+mod problem;
+mod selection;
+mod status;
+mod words;
+
+pub use audit::{Actor, AuditCheck, AuditEntry, AuditPage};
+pub use bytes_text::InvalidBase64;
+pub use duration::InvalidDuration;
+pub use event::{Event, EventKind};
+pub use failure::{CauseLink, Failure, LetterError};
+pub use group::{Group, GroupPage, StateCounts};
+pub use identity::{Identity, Scope, Via};
+pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
+pub use letter::{
+    Attempt, Comment, Edit, Header, Import, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
+    LetterMatches, LetterMessage, LetterPage, MessageDetail, PayloadState, Sequence,
+};
+pub use operation::{
+    BeginRequest, CommandRequest, Excluded, Item, ItemPage, Operation, OperationPage, Plan, PlanRequest,
+};
+pub use pause::{Pause, PauseRequest, PauseScope, ResumeAnswer};
+pub use problem::{Code, Problem};
+pub use selection::{
+    ActRequest, AssignRequest, BulkAnswer, BulkFailure, BulkRequest, CommentRequest, EditRequest,
+    ExpiryRequest, Selection,
+};
+pub use status::{Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status};
+pub use words::{Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State};

@@ -1,0 +1,97 @@
+//! What all requests share.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazaret_core::{Clock, LetterId, QueueName, Store};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::audit::VerifyAudit;
+use crate::auth::{Hosts, Tokens};
+use crate::events::Feed;
+use crate::fault::{Fault, Result};
+use crate::idempotency::Answers;
+use crate::inbox::Ingest;
+use crate::options::Options;
+use crate::registry::Registry;
+
+/// Gives the metrics as text.
+pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What all requests share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) registry: Registry,
+    pub(crate) inboxes: HashMap<String, Arc<dyn Ingest>>,
+    pub(crate) tokens: Tokens,
+    pub(crate) hosts: Hosts,
+    pub(crate) options: Options,
+    pub(crate) feed: Feed,
+    pub(crate) answers: Answers,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) verify: Option<Arc<dyn VerifyAudit>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// One permit per request that is worked on.
+    pub(crate) requests: Arc<Semaphore>,
+    /// One permit per stream that somebody reads.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Cancelled when the server stops: streams end.
+    pub(crate) stopping: CancellationToken,
+    /// The OpenAPI document.
+    pub(crate) document: Bytes,
+}
+
+impl App {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+
+    /// How many things to put on a page.
+    pub(crate) fn page(&self, asked: Option<usize>) -> usize {
+        let limits = &self.options.limits;
+        asked.unwrap_or(limits.page).clamp(1, limits.max_page)
+    }
+
+    /// The letter of this id, in whatever queue and state.
+    pub(crate) async fn letter(&self, id: &str) -> Result<lazaret_core::Letter> {
+        let id: LetterId = id.parse().map_err(|_| Fault::not_found("letter", id))?;
+        self.find_letter(id).await?.ok_or_else(|| Fault::not_found("letter", id))
+    }
+
+    /// The letter of this id, if there is one.
+    pub(crate) async fn find_letter(&self, id: LetterId) -> Result<Option<lazaret_core::Letter>> {
+        let query = lazaret_core::query::Query::parse(&format!("id:{id} state:open,closed"))?;
+        let mut after = None;
+        loop {
+            let page = self.store.find(&query, after.as_deref(), 1).await?;
+            if let Some(letter) = page.letters.into_iter().next() {
+                return Ok(Some(letter));
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes the consumer of a queue look now, if it runs here.
+    pub(crate) fn wake(&self, queue: &QueueName) {
+        if let Some(handle) = self.registry.handle(queue.consumer()) {
+            handle.wake();
+        }
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}

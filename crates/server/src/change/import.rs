@@ -1,0 +1,107 @@
+//! Taking in letters that were exported, each once (I8) and each sequence in its order (I2).
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use lazaret_api::{ImportAnswer, ImportFailure, LetterDetail};
+use lazaret_core::source::jsonl::is_blank;
+use lazaret_core::store::{HandOff, Limits, Placed, Placement};
+use lazaret_core::{Letter, QueueName};
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::extract::{Params, read, require_type};
+use crate::fault::Result;
+use crate::stream::NDJSON;
+
+/// How many lines that failed are told.
+const FAILURES: usize = 100;
+/// How many letters are handed to the store at once.
+const AT_ONCE: usize = 256;
+
+/// Where the letters go.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct ImportParams {
+    queue: Option<String>,
+}
+
+pub(crate) async fn import(
+    State(app): State<App>,
+    Params(params): Params<ImportParams>,
+    request: Request<Body>,
+) -> Result<axum::Json<ImportAnswer>> {
+    let (parts, body) = request.into_parts();
+    require_type(&parts.headers, &[NDJSON, "application/jsonl"])?;
+    let bytes = read(&parts.headers, body, app.options.limits.import_bytes).await?;
+    let queue = params.queue.map(QueueName::from);
+    let mut answer = ImportAnswer::default();
+    let letters = letters(&bytes, queue.as_ref(), &mut answer);
+    for (queue, letters) in letters {
+        hand_off(&app, &queue, letters, &mut answer).await?;
+        app.wake(&queue);
+    }
+    Ok(axum::Json(answer))
+}
+
+/// The letters by queue, each with its line. An export begins with the latest letter; a sequence must be taken in from its
+/// head on, so they are put in order first.
+fn letters(
+    text: &[u8],
+    queue: Option<&QueueName>,
+    answer: &mut ImportAnswer,
+) -> BTreeMap<QueueName, Vec<(u64, Letter)>> {
+    let mut by_queue: BTreeMap<QueueName, Vec<(u64, Letter)>> = BTreeMap::new();
+    for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
+        if is_blank(line) {
+            continue;
+        }
+        let parsed = serde_json::from_slice::<LetterDetail>(line).map_err(|error| error.to_string());
+        match parsed.and_then(|detail| detail.into_letter(queue).map_err(|error| error.to_string())) {
+            Ok(letter) => by_queue.entry(letter.queue.clone()).or_default().push((number, letter)),
+            Err(why) => failed(answer, number, why),
+        }
+    }
+    for letters in by_queue.values_mut() {
+        letters.sort_by(|(_, a), (_, b)| (&a.sequence, a.index).cmp(&(&b.sequence, b.index)));
+    }
+    by_queue
+}
+
+fn failed(answer: &mut ImportAnswer, line: u64, why: String) {
+    answer.failures += 1;
+    if answer.failed.len() < FAILURES {
+        answer.failed.push(ImportFailure { line, why });
+    }
+}
+
+async fn hand_off(
+    app: &App,
+    queue: &QueueName,
+    letters: Vec<(u64, Letter)>,
+    answer: &mut ImportAnswer,
+) -> Result<()> {
+    let mut letters = letters.into_iter();
+    loop {
+        let (numbers, items): (Vec<u64>, Vec<HandOff>) = letters
+            .by_ref()
+            .take(AT_ONCE)
+            .map(|(line, letter)| {
+                let placement = if letter.state.is_open() { Placement::Open } else { Placement::Closed };
+                (line, HandOff { letter, placement, grant: None })
+            })
+            .unzip();
+        if items.is_empty() {
+            return Ok(());
+        }
+        let placed = app.store.hand_off(queue, &Limits::NONE, items).await?;
+        for (placed, line) in placed.into_iter().zip(numbers) {
+            match placed {
+                Ok(Placed::Held(_)) => answer.known += 1,
+                Ok(_) => answer.taken += 1,
+                Err(error) => failed(answer, line, error.to_string()),
+            }
+        }
+    }
+}

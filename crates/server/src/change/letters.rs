@@ -1,0 +1,178 @@
+//! Changes to one letter.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use lazaret_api::{
+    ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem,
+};
+use lazaret_core::store::{Act, Actor, Change};
+use lazaret_core::{LetterId, QueueName};
+
+use super::told;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::extract::{Json, Name};
+use crate::fault::{Fault, Result};
+
+/// Does something to a letter, through its consumer if that runs here, so that it goes on at once.
+pub(crate) async fn act_on(
+    app: &App,
+    queue: &QueueName,
+    id: LetterId,
+    act: Act,
+    by: &Actor,
+) -> Result<lazaret_core::Letter> {
+    if act == Act::Release && app.registry.needs_approval(queue.consumer()) {
+        let detail = format!("{} demands a second person: begin an operation", queue.consumer());
+        return Err(Problem::new(Code::Denied).with_detail(detail).with_hint("POST /v1/operations").into());
+    }
+    let replayer =
+        app.registry.handle(queue.consumer()).and_then(|handle| handle.replayer(queue.component()));
+    let letter = match replayer {
+        Some(replayer) => replayer.act(id, act, by).await?,
+        None => app.store.act(queue, id, act, by).await?,
+    };
+    told(app, &letter, act.as_str(), by);
+    Ok(letter)
+}
+
+async fn act(
+    app: App,
+    caller: Caller,
+    id: String,
+    act: Act,
+    request: ActRequest,
+) -> Result<axum::Json<Letter>> {
+    let by = caller.actor(request.reason.as_deref())?;
+    let letter = app.letter(&id).await?;
+    Ok(axum::Json((&act_on(&app, &letter.queue, letter.id, act, &by).await?).into()))
+}
+
+/// One handler per act: each has a route, and a permission, of its own.
+macro_rules! acts {
+    ($($name:ident = $act:ident),+ $(,)?) => {
+        $(pub(crate) async fn $name(
+            State(app): State<App>,
+            caller: Caller,
+            Name(id): Name,
+            Json(request): Json<ActRequest>,
+        ) -> Result<axum::Json<Letter>> {
+            act(app, caller, id, Act::$act, request).await
+        })+
+    };
+}
+
+acts!(
+    evict = Evict,
+    resolve = Resolve,
+    park = Park,
+    quarantine = Quarantine,
+    release = Release,
+    restore = Restore,
+);
+
+pub(crate) async fn purge(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<ActRequest>,
+) -> Result<StatusCode> {
+    let by = caller.actor(request.reason.as_deref())?;
+    let letter = app.letter(&id).await?;
+    app.store.purge(&letter.queue, letter.id, &by).await?;
+    told(&app, &letter, "purge", &by);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn change(app: &App, id: &str, change: Change, by: &Actor) -> Result<axum::Json<Letter>> {
+    let letter = app.letter(id).await?;
+    let letter = app.store.change(&letter.queue, letter.id, &change, by).await?;
+    app.wake(&letter.queue);
+    told(app, &letter, change.as_str(), by);
+    Ok(axum::Json((&letter).into()))
+}
+
+/// A remark is its own reason.
+pub(crate) async fn comment(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<CommentRequest>,
+) -> Result<axum::Json<Letter>> {
+    if request.text.trim().is_empty() {
+        return Err(Fault::invalid("/text", "the comment is empty"));
+    }
+    let by = caller.actor(Some("comment"))?;
+    change(&app, &id, Change::Comment(request.text), &by).await
+}
+
+/// Who looks after a letter may change without many words.
+fn reason_or<'a>(reason: Option<&'a str>, otherwise: &'a str) -> Option<&'a str> {
+    reason.map(str::trim).filter(|reason| !reason.is_empty()).or(Some(otherwise))
+}
+
+fn check_name(name: Option<&str>) -> Result<()> {
+    let fits =
+        |name: &str| !name.trim().is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
+    if name.is_none_or(fits) {
+        return Ok(());
+    }
+    Err(Fault::invalid("/name", "a name has 1 to 200 characters that can be shown; null for nobody"))
+}
+
+pub(crate) async fn assign(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<AssignRequest>,
+) -> Result<axum::Json<Letter>> {
+    check_name(request.name.as_deref())?;
+    let by = caller.actor(reason_or(request.reason.as_deref(), "assignment"))?;
+    change(&app, &id, Change::Assignee(request.name), &by).await
+}
+
+pub(crate) async fn own(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<AssignRequest>,
+) -> Result<axum::Json<Letter>> {
+    check_name(request.name.as_deref())?;
+    let by = caller.actor(reason_or(request.reason.as_deref(), "ownership"))?;
+    change(&app, &id, Change::Owner(request.name), &by).await
+}
+
+pub(crate) async fn expire(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<ExpiryRequest>,
+) -> Result<axum::Json<Letter>> {
+    let by = caller.actor(request.reason.as_deref())?;
+    change(&app, &id, Change::ExpiresAt(request.expires_at), &by).await
+}
+
+pub(crate) async fn edit(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+    Json(request): Json<EditRequest>,
+) -> Result<axum::Json<Letter>> {
+    let by = caller.actor(request.reason.as_deref())?;
+    let payload = match (request.payload, request.payload_base64, request.tombstone) {
+        (Some(text), None, false) => Some(Bytes::from(text)),
+        (None, Some(base64), false) => {
+            let bytes = STANDARD.decode(base64.as_bytes());
+            Some(bytes.map_err(|error| Fault::invalid("/payload-base64", error.to_string()))?.into())
+        }
+        (None, None, true) => None,
+        _ => {
+            let detail = "give exactly one of payload, payload-base64 and tombstone";
+            return Err(Fault::invalid("/payload", detail));
+        }
+    };
+    change(&app, &id, Change::Payload(payload), &by).await
+}

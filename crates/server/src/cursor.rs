@@ -1,0 +1,54 @@
+//! Cursors: opaque to clients, and never taken for one of another list.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use lazaret_api::{Code, Problem};
+
+use crate::fault::Result;
+
+/// The longest cursor that is looked at.
+const LONGEST: usize = 4096;
+
+/// What a client passes to get the next page of this list.
+pub(crate) fn write(list: &str, inner: &str) -> String {
+    URL_SAFE_NO_PAD.encode(format!("1 {list} {inner}"))
+}
+
+/// What the list gave when it wrote the cursor.
+pub(crate) fn read(list: &str, cursor: Option<&str>) -> Result<Option<String>> {
+    let Some(cursor) = cursor else { return Ok(None) };
+    let wrong = || Problem::new(Code::InvalidCursor).at("after").with_hint("pass next of the page before");
+    let bytes =
+        Some(cursor).filter(|cursor| cursor.len() <= LONGEST).map(|cursor| URL_SAFE_NO_PAD.decode(cursor));
+    let text = bytes.and_then(std::result::Result::ok).and_then(|bytes| String::from_utf8(bytes).ok());
+    let inner =
+        text.as_deref().and_then(|text| text.strip_prefix("1 ")?.strip_prefix(list)?.strip_prefix(' '));
+    Ok(Some(inner.map(str::to_owned).ok_or_else(wrong)?))
+}
+
+/// The same for lists that go on at a number.
+pub(crate) fn read_number(list: &str, cursor: Option<&str>) -> Result<Option<u64>> {
+    let Some(inner) = read(list, cursor)? else { return Ok(None) };
+    let number = inner.parse().map_err(|_| Problem::new(Code::InvalidCursor).at("after"))?;
+    Ok(Some(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_comes_back_as_it_went_and_only_to_its_list() {
+        let cursor = write("letters", "a b/ü:1");
+        assert_eq!(read("letters", Some(&cursor)).unwrap().as_deref(), Some("a b/ü:1"));
+        assert!(read("letters", None).unwrap().is_none());
+        for list in ["groups", "letter", "lettersx"] {
+            assert!(read(list, Some(&cursor)).is_err(), "{list}");
+        }
+        for wrong in ["", "!", "MSA", &"A".repeat(10_000)] {
+            assert!(read("letters", Some(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(read_number("ops", Some(&write("ops", "7"))).unwrap(), Some(7));
+        assert!(read_number("ops", Some(&write("ops", "x"))).is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! The audit, and whether it is whole.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
+
+use super::PageParams;
+use crate::app::App;
+use crate::cursor;
+use crate::extract::Params;
+use crate::fault::{Fault, Result};
+use crate::stream::{self, Chunk, permit, push_line, wants_lines};
+
+const LIST: &str = "audit";
+/// How many entries of a stream are in memory at a time.
+const STREAM_PAGE: usize = 500;
+
+pub(crate) async fn list(
+    State(app): State<App>,
+    Params(params): Params<PageParams>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
+    if wants_lines(&headers) {
+        let permit = permit(&app)?;
+        let left = params.limit.unwrap_or(usize::MAX);
+        let first = line_page(app.clone(), after, left).await?;
+        let pages = app.clone();
+        return Ok(stream::answer(&app, first, permit, move |(after, left)| {
+            line_page(pages.clone(), after, left)
+        }));
+    }
+    let limit = app.page(params.limit);
+    let entries = app.store.audit(after, limit).await?;
+    let last = entries.last().filter(|_| entries.len() == limit);
+    let next = last.map(|last| cursor::write(LIST, &last.number.to_string()));
+    Ok(axum::Json(AuditPage { entries: entries.iter().map(AuditEntry::from).collect(), next })
+        .into_response())
+}
+
+async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usize)>> {
+    let limit = STREAM_PAGE.min(left);
+    let entries = app.store.audit(after, limit).await?;
+    let mut lines = Vec::new();
+    entries.iter().for_each(|entry| push_line(&mut lines, &AuditEntry::from(entry)));
+    let left = left.saturating_sub(entries.len());
+    let last = entries.last().filter(|_| entries.len() == limit && left > 0);
+    Ok(Chunk { lines, next: last.map(|last| (last.number, left)) })
+}
+
+pub(crate) async fn verify(State(app): State<App>) -> Result<axum::Json<AuditCheck>> {
+    let Some(verify) = &app.verify else {
+        return Err(Fault::new(Code::Unsupported, "the audit of this store has no hash chain"));
+    };
+    Ok(axum::Json(verify.verify().await?))
+}

@@ -1,0 +1,174 @@
+//! Groups: letters with one cause.
+
+use axum::extract::State;
+use jiff::Timestamp;
+use lazaret_api::{Code, Group, GroupPage, Problem};
+use lazaret_core::query::{Query, Term, TextField, TimeField};
+use lazaret_core::store::{self, GroupId, GroupsRequest};
+use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Message, Position};
+use serde::Deserialize;
+
+use super::query_of;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::cursor;
+use crate::extract::{Name, Params};
+use crate::fault::{Fault, Result};
+
+const LIST: &str = "groups";
+/// How many groups one page looks at, at most.
+const LOOK_AT: usize = 5000;
+
+/// Which groups are wanted.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct GroupParams {
+    q: Option<String>,
+    #[serde(default)]
+    closed: bool,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(crate) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<GroupParams>,
+) -> Result<axum::Json<GroupPage>> {
+    let query = query_of(&caller, params.q.as_deref())?;
+    check(&query)?;
+    let closed = params.closed || query.names_state();
+    let limit = app.page(params.limit);
+    let mut after = cursor::read(LIST, params.after.as_deref())?;
+    let mut groups = Vec::new();
+    let mut looked_at = 0;
+    loop {
+        // Never more than fit, so that the cursor stands behind the last one that is shown.
+        let request =
+            GroupsRequest { queue: None, closed, after: after.clone(), limit: limit - groups.len() };
+        let page = app.store.groups(&request).await?;
+        looked_at += page.groups.len();
+        let now = app.clock.now();
+        groups.extend(page.groups.iter().filter(|group| matches(&query, group, now)).map(Group::from));
+        after = page.next;
+        if after.is_none() || groups.len() >= limit || looked_at >= LOOK_AT {
+            break;
+        }
+    }
+    Ok(axum::Json(GroupPage { groups, next: after.map(|next| cursor::write(LIST, &next)) }))
+}
+
+/// Refuses what a group does not know of its letters.
+fn check(query: &Query) -> Result<()> {
+    let foreign = |term: &Term| match term {
+        Term::Text(field, _) => !matches!(field, TextField::Queue | TextField::Consumer | TextField::Reason),
+        Term::Time(field, _) => *field == TimeField::Due,
+        Term::State(_) | Term::Error(_) | Term::Group(_) | Term::Free(_) => false,
+        Term::Count(..) | Term::Poison(_) | Term::Payload { .. } | Term::Header { .. } => true,
+    };
+    if !query.expr().any_term(&foreign) {
+        return Ok(());
+    }
+    let problem = Problem::new(Code::InvalidQuery).at("q").with_detail(
+        "groups are found by queue, consumer, reason, error, group, state, age, enqueued, failed and words",
+    );
+    Err(problem.with_hint("look for letters instead").into())
+}
+
+/// Whether a group matches, seen as its latest failure: its age is that of its oldest open letter, and it is in every state
+/// that one of its letters is in.
+fn matches(query: &Query, group: &store::Group, now: Timestamp) -> bool {
+    let mut failure = Failure::new(group.reason.clone(), group.error_type.clone(), group.message.clone());
+    failure.fingerprint = group.id.fingerprint;
+    let message = Message::new("", "", Position::new(0, 0));
+    let mut letter = Letter::new(group.id.queue.clone(), "".into(), message.into(), now);
+    letter.enqueued_at = group.oldest.unwrap_or(group.first_seen);
+    letter.last_failed_at = Some(group.last_seen);
+    letter.cause = Some(failure);
+    query.expr().evaluate(&|term| match term {
+        Term::State(states) => {
+            LetterState::ALL.iter().any(|state| states.contains(state) && group.counts.of(*state) > 0)
+        }
+        term => term.matches(&letter, now),
+    })
+}
+
+pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Group>> {
+    let missing = || Fault::not_found("group", &id);
+    if id.contains('@') {
+        let named: GroupId = id.parse().map_err(|_| missing())?;
+        let group = app.store.group(&named).await?.ok_or_else(missing)?;
+        return Ok(axum::Json((&group).into()));
+    }
+    // A fingerprint alone is enough where only one queue has it.
+    let fingerprint: Fingerprint = id.parse().map_err(|_| missing())?;
+    let mut found = Vec::new();
+    for summary in app.store.queues().await? {
+        let named = GroupId { queue: summary.queue, fingerprint };
+        found.extend(app.store.group(&named).await?);
+    }
+    match found.as_slice() {
+        [] => Err(missing()),
+        [group] => Ok(axum::Json(group.into())),
+        several => {
+            let names: Vec<String> = several.iter().map(|group| group.id.to_string()).collect();
+            let detail = format!("several queues have it: {}", names.join(", "));
+            Err(Fault::new(Code::Conflict, detail))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::Counts;
+    use lazaret_core::{QueueName, Reason};
+
+    use super::*;
+
+    fn group() -> store::Group {
+        let failure = Failure::new(Reason::TIMEOUT, "DbError", "connection reset");
+        let mut counts = Counts::default();
+        counts.by_state[LetterState::Dead as usize] = 3;
+        let at = Timestamp::from_second(1000).unwrap();
+        store::Group {
+            id: GroupId { queue: QueueName::of("shop", "mail"), fingerprint: failure.fingerprint },
+            reason: failure.reason,
+            error_type: failure.error_type,
+            message: failure.message,
+            counts,
+            blocked_behind: 0,
+            oldest: Some(at),
+            first_seen: at,
+            last_seen: Timestamp::from_second(4000).unwrap(),
+            trend: [0; 24],
+        }
+    }
+
+    #[test]
+    fn groups_are_found_by_what_they_know() {
+        let now = Timestamp::from_second(4600).unwrap();
+        let finds = |text: &str| {
+            let query = Query::parse(text).unwrap();
+            check(&query).unwrap();
+            matches(&query, &group(), now)
+        };
+        for text in [
+            "",
+            "queue:shop",
+            "reason:timeout",
+            "error:reset",
+            "state:dead",
+            "age:>30m",
+            "failed:>15m",
+            "reset or x",
+        ] {
+            assert!(finds(text), "{text}");
+        }
+        for text in ["queue:other", "reason:CONFLICT", "-error:reset", "state:parked", "age:<30m", "x"] {
+            assert!(!finds(text), "{text}");
+        }
+        for text in ["seq:a", "payload./a:1", "attempts:>1", "due:<+1m", "owner:x"] {
+            assert!(check(&Query::parse(text).unwrap()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Letters: lists, counts, one of them, its bytes, and whole sequences.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use lazaret_api::{Code, Letter, LetterDetail, LetterMatches, LetterPage, Scope, Sequence};
+use lazaret_core::query::Query;
+use lazaret_core::{QueueName, SequenceId};
+use serde::Deserialize;
+
+use super::query_of;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::cursor;
+use crate::extract::{Name, Params};
+use crate::fault::{Fault, Result};
+use crate::stream::{self, Chunk, permit, push_line, wants_lines};
+
+/// The list that cursors belong to.
+const LIST: &str = "letters";
+/// How many letters of an export are in memory at a time.
+const EXPORT_PAGE: usize = 100;
+
+/// Which letters are wanted, and how much of them.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct ListParams {
+    q: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+    #[serde(default)]
+    view: View,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum View {
+    #[default]
+    Summary,
+    Full,
+}
+
+/// What to look for.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct CountParams {
+    q: Option<String>,
+}
+
+/// Which sequence is wanted.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct SequenceParams {
+    queue: String,
+    sequence: String,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(crate) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<ListParams>,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let query = query_of(&caller, params.q.as_deref())?;
+    let after = cursor::read(LIST, params.after.as_deref())?;
+    if wants_lines(&headers) {
+        let view = Lines { query, view: params.view, show_payload: caller.identity.may(Scope::Payload) };
+        return lines(app, view, after, params.limit).await;
+    }
+    if params.view == View::Full {
+        let detail = "whole letters come one a line: ask for application/x-ndjson";
+        return Err(Fault::invalid("view", detail));
+    }
+    let page = app.store.find(&query, after.as_deref(), app.page(params.limit)).await;
+    let page = page.map_err(|error| of_cursor(error.into(), after.as_deref()))?;
+    let letters = page.letters.iter().map(Letter::from).collect();
+    let next = page.next.map(|next| cursor::write(LIST, &next));
+    Ok(axum::Json(LetterPage { letters, next }).into_response())
+}
+
+/// A cursor that the store does not understand is the client's mistake.
+fn of_cursor(mut fault: Fault, after: Option<&str>) -> Fault {
+    if after.is_some() && fault.problem.code == Code::InvalidRequest {
+        fault.problem = Box::new(lazaret_api::Problem::new(Code::InvalidCursor).at("after"));
+    }
+    fault
+}
+
+/// What each line of an export shows.
+#[derive(Clone)]
+struct Lines {
+    query: Query,
+    view: View,
+    show_payload: bool,
+}
+
+/// Every match, one a line, in bounded memory; with a limit at most so many.
+async fn lines(app: App, lines: Lines, after: Option<String>, limit: Option<usize>) -> Result<Response> {
+    let permit = permit(&app)?;
+    let left = limit.unwrap_or(usize::MAX);
+    let first = line_page(app.clone(), lines.clone(), after, left).await?;
+    let pages = app.clone();
+    Ok(stream::answer(&app, first, permit, move |(after, left)| {
+        line_page(pages.clone(), lines.clone(), Some(after), left)
+    }))
+}
+
+async fn line_page(
+    app: App,
+    lines: Lines,
+    after: Option<String>,
+    left: usize,
+) -> Result<Chunk<(String, usize)>> {
+    let page = app.store.find(&lines.query, after.as_deref(), EXPORT_PAGE.min(left)).await;
+    let page = page.map_err(|error| of_cursor(error.into(), after.as_deref()))?;
+    let mut text = Vec::new();
+    for letter in &page.letters {
+        match lines.view {
+            View::Summary => push_line(&mut text, &Letter::from(letter)),
+            View::Full => push_line(&mut text, &LetterDetail::of(letter, lines.show_payload)),
+        }
+    }
+    let left = left.saturating_sub(page.letters.len());
+    Ok(Chunk { lines: text, next: page.next.filter(|_| left > 0).map(|next| (next, left)) })
+}
+
+pub(crate) async fn count(
+    State(app): State<App>,
+    caller: Caller,
+    Params(params): Params<CountParams>,
+) -> Result<axum::Json<LetterMatches>> {
+    let query = query_of(&caller, params.q.as_deref())?;
+    Ok(axum::Json(app.store.count(&query).await?.into()))
+}
+
+pub(crate) async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+) -> Result<axum::Json<LetterDetail>> {
+    let letter = app.letter(&id).await?;
+    Ok(axum::Json(LetterDetail::of(&letter, caller.identity.may(Scope::Payload))))
+}
+
+/// The bytes of the payload, as a download: a browser must never take them for a page.
+pub(crate) async fn payload(State(app): State<App>, Name(id): Name) -> Result<Response> {
+    let letter = app.letter(&id).await?;
+    let Some(payload) = letter.message.payload.clone() else {
+        let why = if letter.payload_left_out { "its payload was left out" } else { "it is a tombstone" };
+        return Err(Fault::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
+    };
+    let mut response = payload.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    let name = format!("attachment; filename=\"{}.bin\"", letter.id);
+    if let Ok(name) = HeaderValue::from_str(&name) {
+        headers.insert(header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+pub(crate) async fn sequence(
+    State(app): State<App>,
+    Params(params): Params<SequenceParams>,
+) -> Result<axum::Json<Sequence>> {
+    let (queue, sequence) = (QueueName::from(params.queue), SequenceId::new(params.sequence));
+    let from = cursor::read_number("sequence", params.after.as_deref())?.unwrap_or(0);
+    let limit = app.page(params.limit);
+    let size = app.store.sequence_size(&queue, &sequence).await?;
+    let letters = app.store.sequence(&queue, &sequence, from, limit).await?;
+    let last = letters.last().filter(|_| letters.len() == limit);
+    Ok(axum::Json(Sequence {
+        queue: queue.to_string(),
+        sequence: sequence.to_string(),
+        size,
+        next: last.map(|last| cursor::write("sequence", &(last.index + 1).to_string())),
+        letters: letters.iter().map(Letter::from).collect(),
+    }))
+}

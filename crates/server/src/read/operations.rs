@@ -1,0 +1,98 @@
+//! Plans and operations, and the letters in them.
+
+use axum::extract::State;
+use lazaret_api::{Item, ItemPage, Operation, OperationPage, Plan};
+use lazaret_core::store::{self, Action, OperationId, PlanId};
+
+use super::PageParams;
+use crate::app::App;
+use crate::cursor;
+use crate::extract::{Name, Params};
+use crate::fault::{Fault, Result};
+
+/// How many letters of a plan are looked at in one step.
+const STEP: usize = 1000;
+
+pub(crate) async fn list(
+    State(app): State<App>,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<OperationPage>> {
+    let before = cursor::read_number("operations", params.after.as_deref())?.map(OperationId);
+    let page = app.store.operations(before, app.page(params.limit)).await?;
+    Ok(axum::Json(OperationPage {
+        operations: page.operations.iter().map(Operation::from).collect(),
+        next: page.next.map(|next| cursor::write("operations", &next.0.to_string())),
+    }))
+}
+
+pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Operation>> {
+    Ok(axum::Json((&operation(&app, &id).await?).into()))
+}
+
+/// The operation of this name.
+pub(crate) async fn operation(app: &App, id: &str) -> Result<store::Operation> {
+    let missing = || Fault::not_found("operation", id);
+    let id: OperationId = id.parse().map_err(|_| missing())?;
+    app.store.operation(id).await?.ok_or_else(missing)
+}
+
+pub(crate) async fn items(
+    State(app): State<App>,
+    Name(id): Name,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<ItemPage>> {
+    let id = operation(&app, &id).await?.id;
+    let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
+    let items = app.store.items(id, from.unwrap_or(0), limit).await?;
+    Ok(axum::Json(page(&items, limit)))
+}
+
+pub(crate) async fn show_plan(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Plan>> {
+    let plan = plan(&app, &id).await?;
+    let needs_approval = needs_approval(&app, &plan).await?;
+    Ok(axum::Json(Plan::of(&plan, needs_approval)))
+}
+
+/// The plan of this name.
+pub(crate) async fn plan(app: &App, id: &str) -> Result<store::Plan> {
+    let missing = || Fault::not_found("plan", id);
+    let id: PlanId = id.parse().map_err(|_| missing())?;
+    app.store.plan(id).await?.ok_or_else(missing)
+}
+
+pub(crate) async fn plan_items(
+    State(app): State<App>,
+    Name(id): Name,
+    Params(params): Params<PageParams>,
+) -> Result<axum::Json<ItemPage>> {
+    let id = plan(&app, &id).await?.id;
+    let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
+    let items = app.store.plan_items(id, from.unwrap_or(0), limit).await?;
+    Ok(axum::Json(page(&items, limit)))
+}
+
+fn page(items: &[store::Item], limit: usize) -> ItemPage {
+    let last = items.last().filter(|_| items.len() == limit);
+    ItemPage {
+        next: last.map(|last| cursor::write("items", &(last.ordinal + 1).to_string())),
+        items: items.iter().map(Item::from).collect(),
+    }
+}
+
+/// Whether carrying this out needs a second person: it makes handlers run, and a consumer of its letters demands one.
+pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool> {
+    if !matches!(plan.action, Action::Retry | Action::Release) || !app.registry.any_needs_approval() {
+        return Ok(false);
+    }
+    let mut from = 0;
+    loop {
+        let items = app.store.plan_items(plan.id, from, STEP).await?;
+        if items.iter().any(|item| app.registry.needs_approval(item.queue.consumer())) {
+            return Ok(true);
+        }
+        match items.last() {
+            Some(last) if items.len() == STEP => from = last.ordinal + 1,
+            _ => return Ok(false),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! How everything stands.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use jiff::Timestamp;
+use lazaret_api::{
+    Breaker, Consumer, ConsumerState, Fuse, Operation, Pause, PauseScope, QueueStatus, Status,
+};
+use lazaret_core::ConsumerName;
+use lazaret_core::policy::BreakerState;
+use lazaret_core::store::{Counts, QueueSummary};
+use lazaret_engine::{FuseState, Handle};
+
+use crate::app::App;
+use crate::extract::Name;
+use crate::fault::{Fault, Result};
+use crate::registry::Entry;
+
+/// How many of the latest operations are looked through for those that are not over.
+const OPERATIONS: usize = 200;
+
+pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>> {
+    let mut queues = queues(&app).await?;
+    let mut consumers = Vec::new();
+    for (name, entry) in app.registry.all() {
+        let own = queues.remove(&name).unwrap_or_default();
+        consumers.push(consumer(&app, &name, Some(entry), own).await?);
+    }
+    for (name, own) in queues {
+        consumers.push(consumer(&app, &name, None, own).await?);
+    }
+    consumers.sort_by(|a, b| a.name.cmp(&b.name));
+    let page = app.store.operations(None, OPERATIONS).await?;
+    let under_way = page.operations.iter().filter(|operation| !operation.state.is_over());
+    Ok(axum::Json(Status { consumers, operations: under_way.map(Operation::from).collect() }))
+}
+
+pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axum::Json<Consumer>> {
+    let own = queues(&app).await?.remove(&name).unwrap_or_default();
+    let entry = app.registry.entry(&name);
+    if entry.is_none() && own.is_empty() {
+        return Err(Fault::not_found("consumer", name));
+    }
+    Ok(axum::Json(consumer(&app, &name, entry, own).await?))
+}
+
+/// The queues that the store knows, by consumer.
+async fn queues(app: &App) -> Result<BTreeMap<String, Vec<QueueSummary>>> {
+    let mut by_consumer: BTreeMap<String, Vec<QueueSummary>> = BTreeMap::new();
+    for summary in app.store.queues().await? {
+        by_consumer.entry(summary.queue.consumer().to_owned()).or_default().push(summary);
+    }
+    Ok(by_consumer)
+}
+
+/// A consumer: what runs here from its handle, its letters from the store.
+async fn consumer(
+    app: &App,
+    name: &str,
+    entry: Option<Entry>,
+    mut queues: Vec<QueueSummary>,
+) -> Result<Consumer> {
+    let handle = entry.as_ref().and_then(|entry| entry.handle.as_ref());
+    for queue in handle.iter().flat_map(|handle| handle.queues()) {
+        if !queues.iter().any(|known| known.queue == *queue) {
+            queues.push(QueueSummary { queue: queue.clone(), counts: Counts::default(), oldest: None });
+        }
+    }
+    let pauses = match handle {
+        Some(handle) => handle.pauses(),
+        None => app.store.pauses(&ConsumerName::from(name)).await?,
+    };
+    let pauses: Vec<Pause> = pauses.iter().map(Pause::from).collect();
+    let paused = pauses.iter().find(|pause| pause.scope == PauseScope::Consumer).cloned();
+    let state = match entry.as_ref().map_or(ConsumerState::Elsewhere, |entry| entry.state) {
+        ConsumerState::Running if paused.is_some() => ConsumerState::Paused,
+        state => state,
+    };
+    let stats = handle.map(Handle::stats);
+    let states = |pick: fn(&lazaret_api::StateCounts) -> u64| {
+        queues.iter().map(|queue| pick(&(&queue.counts).into())).sum()
+    };
+    let oldest = queues.iter().filter_map(|queue| queue.oldest).min();
+    Ok(Consumer {
+        name: name.to_owned(),
+        state,
+        error: entry.as_ref().and_then(|entry| entry.error.clone()),
+        paused,
+        pauses,
+        lag: handle.and_then(Handle::lag),
+        in_flight: handle.map(Handle::in_flight),
+        handled: stats.map(|stats| stats.handled),
+        failed: stats.map(|stats| stats.failed),
+        retrying: states(|counts| counts.retrying),
+        dead: states(|counts| counts.dead),
+        parked: states(|counts| counts.parked),
+        quarantined: states(|counts| counts.quarantined),
+        waiting: states(|counts| counts.waiting),
+        oldest_age_seconds: oldest.map(|oldest| age(oldest, app.clock.now())),
+        fuse: fuse(handle),
+        breaker: breaker(handle),
+        store_trouble: handle.is_some_and(Handle::has_store_trouble),
+        queues: queues.iter().map(queue_status).collect(),
+    })
+}
+
+/// How long ago that was; a clock that runs behind the store's makes nothing younger than new.
+fn age(since: Timestamp, now: Timestamp) -> f64 {
+    now.duration_since(since).as_secs_f64().max(0.0)
+}
+
+fn queue_status(summary: &QueueSummary) -> QueueStatus {
+    QueueStatus {
+        queue: summary.queue.to_string(),
+        sequences: summary.counts.sequences,
+        states: (&summary.counts).into(),
+        oldest_at: summary.oldest,
+    }
+}
+
+fn fuse(handle: Option<&Handle>) -> Fuse {
+    match handle.and_then(Handle::fuse) {
+        None => Fuse::None,
+        Some(FuseState::Intact) => Fuse::Intact,
+        Some(FuseState::Blown { .. }) => Fuse::Blown,
+    }
+}
+
+fn breaker(handle: Option<&Handle>) -> Breaker {
+    match handle.and_then(Handle::breaker) {
+        None => Breaker::None,
+        Some(BreakerState::Closed) => Breaker::Closed,
+        Some(BreakerState::Open { .. }) => Breaker::Open,
+        Some(BreakerState::HalfOpen) => Breaker::HalfOpen,
+    }
+}

@@ -1,0 +1,237 @@
+//! The server: built from a store and what else there is, then run, or embedded as a router.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use lazaret_core::{Clock, Store, SystemClock};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::app::{App, Metrics, Shared};
+use crate::audit::VerifyAudit;
+use crate::auth::{Hosts, Tokens};
+use crate::error::Error;
+use crate::events::watch_operations;
+use crate::idempotency::Answers;
+use crate::inbox::Ingest;
+use crate::options::Options;
+use crate::registry::Registry;
+use crate::routes;
+
+/// How long to wait after the system could not give a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The HTTP API of one process.
+#[derive(Clone)]
+pub struct Server {
+    app: App,
+}
+
+/// Builds a [`Server`].
+pub struct Builder {
+    store: Arc<dyn Store>,
+    registry: Registry,
+    inboxes: HashMap<String, Arc<dyn Ingest>>,
+    tokens: Tokens,
+    options: Options,
+    metrics: Option<Metrics>,
+    verify: Option<Arc<dyn VerifyAudit>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Server {
+    /// Begins a server for the letters of this store.
+    pub fn builder(store: Arc<dyn Store>) -> Builder {
+        Builder {
+            store,
+            registry: Registry::default(),
+            inboxes: HashMap::new(),
+            tokens: Tokens::default(),
+            options: Options::default(),
+            metrics: None,
+            verify: None,
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// The routes, for those who have a server of their own. Who serves them is responsible for the address: without tokens
+    /// everybody who reaches it may do everything. [`watch`](Self::watch) must be polled beside it.
+    pub fn router(&self) -> Router {
+        routes::router(self.app.clone())
+    }
+
+    /// Tells listeners how operations move on, until the server stops.
+    pub async fn watch(&self) {
+        watch_operations(self.app.clone()).await;
+    }
+
+    /// Serves until `shutdown` is cancelled; then what is being worked on has a while to end.
+    ///
+    /// # Errors
+    /// When others can reach the address and no tokens are configured.
+    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
+        let address = listener.local_addr()?;
+        if self.app.tokens.is_empty() && !address.ip().is_loopback() {
+            return Err(Error::OpenToTheWorld { address });
+        }
+        let _stopping = self.app.stopping.clone().drop_guard();
+        let router = self.router();
+        let connections = Arc::new(Semaphore::new(self.app.options.limits.connections.max(1)));
+        let graceful = GracefulShutdown::new();
+        let watch = watch_operations(self.app.clone());
+        tokio::pin!(watch);
+        loop {
+            let accepted = async {
+                // No more are taken from the system than can be served.
+                let place = connections.clone().acquire_owned().await;
+                (listener.accept().await, place)
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = &mut watch => break,
+                (accepted, place) = accepted => match accepted {
+                    Ok((stream, _)) => self.attend(stream, router.clone(), &graceful, place.ok()),
+                    Err(error) => {
+                        tracing::warn!(%error, "no connection could be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        // Streams end; requests have a while.
+        self.app.stopping.cancel();
+        let drain = self.app.options.limits.drain;
+        if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!("requests were broken off at the end");
+        }
+        Ok(())
+    }
+
+    /// Serves one connection in a task of its own.
+    fn attend(
+        &self,
+        stream: TcpStream,
+        router: Router,
+        graceful: &GracefulShutdown,
+        place: Option<tokio::sync::OwnedSemaphorePermit>,
+    ) {
+        let limits = &self.app.options.limits;
+        // Small answers must not wait for one another.
+        let _ = stream.set_nodelay(true);
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        let header_bytes = limits.header_bytes.max(8192);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            .max_buf_size(header_bytes);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            router.clone().oneshot(request.map(Body::new))
+        });
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended badly");
+            }
+        });
+    }
+}
+
+impl Builder {
+    /// The consumers of this process.
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// The inbox of a consumer.
+    #[must_use]
+    pub fn inbox(mut self, consumer: impl Into<String>, inbox: impl Ingest) -> Self {
+        self.inboxes.insert(consumer.into(), Arc::new(inbox));
+        self
+    }
+
+    /// Who may ask. Without tokens, everybody on this machine.
+    #[must_use]
+    pub fn tokens(mut self, tokens: Tokens) -> Self {
+        self.tokens = tokens;
+        self
+    }
+
+    /// How the server behaves.
+    #[must_use]
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Gives the metrics, as Prometheus reads them.
+    #[must_use]
+    pub fn metrics(mut self, render: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+        self.metrics = Some(render);
+        self
+    }
+
+    /// Checks the audit of the store.
+    #[must_use]
+    pub fn verify_audit(mut self, verify: impl VerifyAudit) -> Self {
+        self.verify = Some(Arc::new(verify));
+        self
+    }
+
+    /// What time it is. The machine's clock unless a test says otherwise.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Builds the server.
+    pub fn build(self) -> Server {
+        let limits = &self.options.limits;
+        let feed = self.registry.feed().clone();
+        feed.keep(limits.events);
+        let document = serde_json::to_vec_pretty(&routes::document()).unwrap_or_default();
+        let app = App::new(Shared {
+            hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),
+            answers: Answers::new(limits.idempotency_keys, limits.idempotency_window),
+            requests: Arc::new(Semaphore::new(limits.requests.max(1))),
+            streams: Arc::new(Semaphore::new(limits.streams)),
+            stopping: CancellationToken::new(),
+            document: document.into(),
+            feed,
+            store: self.store,
+            registry: self.registry,
+            inboxes: self.inboxes,
+            tokens: self.tokens,
+            options: self.options,
+            metrics: self.metrics,
+            verify: self.verify,
+            clock: self.clock,
+        });
+        Server { app }
+    }
+}
+
+/// The OpenAPI document of the API, as it is served at `/v1/openapi.json`.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    routes::document()
+}

@@ -1,0 +1,253 @@
+//! Who may ask what: closed by default, scoped, ending, and only under names that are ours.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lazaret_api::Scope;
+use lazaret_memory::MemoryStore;
+use lazaret_server::{Error, Options, Server, Token, Tokens};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Bench, ORDERS, Setup, encoded, secret, token, with_json};
+
+/// One token for each scope, named like it.
+fn one_each() -> Setup {
+    let tokens = Scope::ALL.iter().map(|scope| token(scope.as_str(), &[*scope])).collect();
+    Setup { tokens, ..Setup::default() }
+}
+
+/// Asks a route in a way that does no harm, with a token or without.
+async fn ask(
+    bench: &Bench,
+    method: &Method,
+    template: &str,
+    operation: &Value,
+    name: Option<&str>,
+) -> (u16, String) {
+    let nobody = "00000000-0000-8000-8000-000000000000";
+    let path = template.replace("{id}", nobody).replace("{name}", "nobody").replace("{consumer}", "nobody");
+    let mut request = bench.request(method.clone(), &path);
+    if let Some(name) = name {
+        request = request.bearer_auth(secret(name));
+    }
+    if !operation["requestBody"].is_null() {
+        request = with_json(request, &json!("nonsense"));
+    }
+    if template == "/v1/events" {
+        // It would never end.
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        let text = if status == 200 { String::new() } else { answer.text().await.unwrap() };
+        let problem: Value = serde_json::from_str(&text).unwrap_or_default();
+        return (status, problem["code"].as_str().unwrap_or_default().to_owned());
+    }
+    let answer = bench.send(request).await;
+    (answer.status, answer.code().to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_needs_what_the_document_says_and_nothing_less() {
+    let bench = Bench::with(one_each()).await;
+    let open = ["/healthz", "/readyz"];
+    for (method, template, operation) in bench.contract.operations() {
+        let shown = format!("{method} {template}");
+        let (status, code) = ask(&bench, &method, &template, &operation, None).await;
+        let security = &operation["security"];
+        if open.contains(&template.as_str()) {
+            assert!(security.is_null() && status == 200, "{shown}");
+            continue;
+        }
+        assert_eq!(status, 401, "{shown} is served without a token: {code}");
+        let needed = security[0]["token"].as_array().unwrap_or_else(|| panic!("{shown} names no permission"));
+        for scope in Scope::ALL {
+            let (status, code) = ask(&bench, &method, &template, &operation, Some(scope.as_str())).await;
+            let may = needed.is_empty() || needed.contains(&json!(scope.as_str())) || scope == Scope::Admin;
+            assert_ne!(status, 401, "{shown} does not know the token {scope}");
+            assert_eq!(status == 403 && code == "LZ0207", !may, "{shown} with {scope}: {status} {code}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_unknown_or_has_ended_opens_nothing() {
+    let ended = Token { expires_at: Some(Timestamp::now()), ..token("ended", &[Scope::Admin]) };
+    let coming = Token {
+        expires_at: Some("2999-01-01T00:00:00Z".parse().unwrap()),
+        ..token("coming", &[Scope::Read])
+    };
+    let bench = Bench::with(Setup { tokens: vec![ended, coming], ..Setup::default() }).await;
+    let with = |secret: &str| bench.request(Method::GET, "/v1/whoami").bearer_auth(secret);
+    let refused = bench.send(with("lz_guess")).await.problem(401, "LZ0205");
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"lazaret\""));
+    bench.send(with("")).await.problem(401, "LZ0205");
+    bench.send(with(&secret("ended"))).await.problem(401, "LZ0206");
+    let basic = bench.request(Method::GET, "/v1/whoami").basic_auth("coming", Some(secret("coming")));
+    bench.send(basic).await.problem(401, "LZ0205");
+    let twice = with(&secret("coming")).header("authorization", "Bearer other");
+    bench.send(twice).await.problem(401, "LZ0205");
+    let known = bench.send(with(&secret("coming"))).await.expect(200);
+    assert_eq!((&known.json["name"], &known.json["authenticated"]), (&json!("coming"), &json!(true)));
+    // A claimed name changes nothing where tokens decide.
+    let claimed = with(&secret("coming")).header("lazaret-actor", "somebody-else");
+    assert_eq!(bench.send(claimed).await.json["name"], "coming");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_others_can_reach_needs_tokens() {
+    let store = Arc::new(MemoryStore::default());
+    let everywhere = || async { TcpListener::bind("0.0.0.0:0").await.unwrap() };
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let open = Server::builder(store.clone()).build();
+    let refused = open.serve(everywhere().await, stop.clone()).await.unwrap_err();
+    assert!(matches!(refused, Error::OpenToTheWorld { .. }), "{refused}");
+    assert!(refused.to_string().starts_with("LZ0240: 0.0.0.0:"), "{refused}");
+    let tokens = Tokens::new(vec![token("ada", &[Scope::Read])]).unwrap();
+    Server::builder(store).tokens(tokens).build().serve(everywhere().await, stop).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_names_and_other_sites_are_refused() {
+    let bench = Bench::new().await;
+    let host = |host: &str| bench.request(Method::GET, "/v1/status").header("host", host);
+    bench.send(host("evil.example:7117")).await.problem(421, "LZ0208");
+    bench.send(host("localhost:7117")).await.expect(200);
+    let pause = |name: &'static str, value: &'static str| {
+        let request = bench.request(Method::POST, "/v1/consumers/orders/pause").header(name, value);
+        with_json(request, &json!({"replay": true, "reason": "csrf"}))
+    };
+    bench.send(pause("origin", "https://evil.example")).await.problem(403, "LZ0209");
+    bench.send(pause("sec-fetch-site", "cross-site")).await.problem(403, "LZ0209");
+    assert!(bench.handle.pauses().is_empty());
+    // No page of another site may read either: there is no header that lets it.
+    let answer =
+        bench.send(bench.request(Method::GET, "/v1/status").header("origin", "https://evil.example")).await;
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    let preflight = bench
+        .send(bench.request(Method::OPTIONS, "/v1/status").header("origin", "https://evil.example"))
+        .await;
+    assert!(preflight.status >= 400 && preflight.header("access-control-allow-origin").is_none());
+    let named = Setup {
+        options: Options { hosts: vec!["lazaret.example".into()], ..Options::default() },
+        ..Setup::default()
+    };
+    let named = Bench::with(named).await;
+    let host = |host: &str| named.request(Method::GET, "/v1/status").header("host", host);
+    named.send(host("lazaret.example")).await.expect(200);
+    named.send(host("evil.example")).await.problem(421, "LZ0208");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn payloads_and_headers_are_for_those_who_may_see_them() {
+    let tokens = vec![
+        token("reader", &[Scope::Read]),
+        token("seer", &[Scope::Read, Scope::Payload]),
+        token("admin", &[Scope::Admin]),
+    ];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    let line = r#"{"id":"x","key":"k","headers":{"tenant":"acme-secret"},"payload":{"bad":"card-secret"}}"#;
+    let post = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret("admin"));
+    bench.send(post.header("content-type", "application/x-ndjson").body(line)).await.expect(202);
+    let get = |name: &str, path: &str| bench.request(Method::GET, path).bearer_auth(secret(name));
+    crate::support::eventually("the letter is there", || async {
+        bench.send(get("reader", "/v1/letters/count")).await.json["letters"] == 1
+    })
+    .await;
+    let list = bench.send(get("reader", "/v1/letters")).await.expect(200);
+    let id = list.json["letters"][0]["id"].as_str().unwrap().to_owned();
+    let export = "/v1/letters?view=full";
+    for (name, sees) in [("reader", false), ("seer", true)] {
+        let one = bench.send(get(name, &format!("/v1/letters/{id}"))).await.expect(200);
+        let all = bench.send(get(name, export).header("accept", "application/x-ndjson")).await.expect(200);
+        for text in [&one.text, &all.text] {
+            assert_eq!(text.contains("card-secret") && text.contains("acme-secret"), sees, "{name}: {text}");
+            assert!(sees || !text.contains("-secret"), "{name}: {text}");
+        }
+        let bytes = bench.send(get(name, &format!("/v1/letters/{id}/payload"))).await;
+        assert_eq!(bytes.status, if sees { 200 } else { 403 });
+        // Nor may anybody find out by asking.
+        for query in ["payload./bad:card-secret", "header.tenant:acme*", "-payload./x:1"] {
+            let answer = bench.send(get(name, &format!("/v1/letters/count?q={}", encoded(query)))).await;
+            assert_eq!(answer.status, if sees { 200 } else { 403 }, "{name} {query}");
+        }
+    }
+    let plan = bench.request(Method::POST, "/v1/plans").bearer_auth(secret("reader"));
+    bench.send(with_json(plan, &json!({"action": "retry", "query": "x"}))).await.problem(403, "LZ0207");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_care_may_not_evict_and_who_may_evict_may_not_replay() {
+    let tokens = vec![
+        token("carer", &[Scope::Read, Scope::Triage]),
+        token("cleaner", &[Scope::Read, Scope::Evict]),
+        token("admin", &[Scope::Admin]),
+    ];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    let ask = |name: &str, path: &str, body: Value| {
+        with_json(bench.request(Method::POST, path).bearer_auth(secret(name)), &body)
+    };
+    for (name, action, status) in [
+        ("carer", "retry", 201),
+        ("carer", "evict", 403),
+        ("cleaner", "evict", 201),
+        ("cleaner", "release", 403),
+    ] {
+        let body = json!({"action": action, "query": "", "all": true});
+        let answer = bench.send(ask(name, "/v1/plans", body.clone())).await;
+        assert_eq!(answer.status, status, "{name} {action}");
+        if status == 201 {
+            // A plan that one may make, another may not carry out.
+            let other = if name == "carer" { "cleaner" } else { "carer" };
+            let begin = json!({"plan": answer.json["id"], "reason": "test"});
+            bench.send(ask(other, "/v1/operations", begin)).await.problem(403, "LZ0207");
+        }
+    }
+    // The name of the token stands in the audit, and the way the request came.
+    let pause = ask("admin", "/v1/consumers/orders/pause", json!({"reason": "deployment"}))
+        .header("lazaret-via", "cli");
+    bench.send(pause).await.expect(200);
+    let audit =
+        bench.send(bench.request(Method::GET, "/v1/audit").bearer_auth(secret("admin"))).await.expect(200);
+    let last = audit.json["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(
+        (&last["who"], &last["via"], &last["why"]),
+        (&json!("admin"), &json!("cli"), &json!("deployment"))
+    );
+    assert_eq!(last["action"], "pause");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tokens_the_name_is_what_somebody_says_and_never_lazarets_own() {
+    let bench = Bench::new().await;
+    let who = |name: &str| bench.request(Method::GET, "/v1/whoami").header("lazaret-actor", name);
+    assert_eq!(bench.send(who("ada")).await.json["name"], "ada");
+    for wrong in ["lazaret", "", " ", &"x".repeat(200)] {
+        let answer = bench.send(who(wrong)).await.expect(200);
+        assert_eq!(
+            (&answer.json["name"], &answer.json["authenticated"]),
+            (&json!("local"), &json!(false)),
+            "{wrong}"
+        );
+    }
+    // A way that nobody knows is no way.
+    let pause =
+        bench.request(Method::POST, &format!("/v1/consumers/{ORDERS}/pause")).header("lazaret-via", "engine");
+    let pause = bench.send(with_json(pause, &json!({"replay": true, "reason": "x"}))).await.expect(200);
+    assert_eq!((&pause.json["via"], &pause.json["who"]), (&json!("api"), &json!("local")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_tells_its_reasons_only_to_those_who_may_read() {
+    let bench =
+        Bench::with(Setup { tokens: vec![token("reader", &[Scope::Read])], ..Setup::default() }).await;
+    bench.get("/readyz").await.expect(200);
+    bench.registry.failed("billing", "the topic is gone");
+    let blind = bench.get("/readyz").await.expect(503);
+    assert_eq!((&blind.json["ready"], &blind.json["reasons"]), (&json!(false), &json!([])));
+    let told =
+        bench.send(bench.request(Method::GET, "/readyz").bearer_auth(secret("reader"))).await.expect(503);
+    assert_eq!(told.json["reasons"], json!(["billing has failed: the topic is gone"]));
+}

@@ -1,0 +1,205 @@
+//! Server-sent events: told at once, resumed without a gap or with a word about it, and bounded.
+
+use std::time::Duration;
+
+use lazaret_server::Limits;
+use reqwest::Response;
+use serde_json::{Value, json};
+
+use crate::support::{Bench, Setup};
+
+/// What is heard over one connection.
+struct Listener {
+    response: Response,
+    text: String,
+}
+
+/// One event as it was written.
+#[derive(Debug)]
+struct Heard {
+    id: Option<String>,
+    event: String,
+    data: Value,
+}
+
+impl Listener {
+    async fn new(bench: &Bench, path: &str, last: Option<&str>) -> Self {
+        let mut request = bench.client.get(format!("{}{path}", bench.base));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+        let mut listener = Self { response, text: String::new() };
+        assert_eq!(
+            listener.block().await.as_deref(),
+            Some("retry: 2000"),
+            "it listens when it has heard this"
+        );
+        listener
+    }
+
+    /// The next block of lines; `None` when the server has ended the stream.
+    async fn block(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let block = block.to_owned();
+                self.text = rest.to_owned();
+                return Some(block);
+            }
+            let chunk = tokio::time::timeout(Duration::from_secs(20), self.response.chunk()).await;
+            match chunk.expect("something is heard") {
+                Ok(Some(chunk)) => self.text.push_str(std::str::from_utf8(&chunk).unwrap()),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// The next event that is one.
+    async fn next(&mut self, bench: &Bench) -> Heard {
+        loop {
+            let block = self.block().await.expect("the stream goes on");
+            if block.starts_with(':') {
+                continue;
+            }
+            let field =
+                |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+            let data = serde_json::from_str(&field("data: ").expect("data")).unwrap();
+            bench.contract.validate_named("Event", &data);
+            let event = field("event: ").expect("a name");
+            assert_eq!(data["kind"], event.as_str());
+            return Heard { id: field("id: "), event, data };
+        }
+    }
+
+    /// The next event of this kind.
+    async fn next_of(&mut self, bench: &Bench, kind: &str) -> Heard {
+        let found = async {
+            loop {
+                let heard = self.next(bench).await;
+                if heard.event == kind {
+                    return heard;
+                }
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+        found.unwrap_or_else(|_| panic!("no {kind} was heard"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_is_told_without_payloads_keys_and_texts() {
+    let bench = Bench::new().await;
+    let mut listener = Listener::new(&bench, "/v1/events", None).await;
+    bench.feed(&[("secret-key", "bad secret-payload")]).await;
+    let failed = listener.next_of(&bench, "failed").await;
+    assert_eq!(
+        (&failed.data["consumer"], &failed.data["reason"]),
+        (&json!("orders"), &json!("DOMAIN_INVALID"))
+    );
+    let stored = listener.next_of(&bench, "letter-stored").await;
+    assert_eq!((&stored.data["state"], &stored.data["type"]), (&json!("dead"), &json!("OrderPlaced")));
+    for data in [&failed.data, &stored.data] {
+        let text = data.to_string();
+        assert!(!text.contains("secret") && !text.contains("it is bad"), "{text}");
+    }
+    let letters = bench.open_letters(1).await;
+    assert_eq!(stored.data["letter"], letters[0]["id"], "the letter can be looked at");
+    let path = format!("/v1/letters/{}/park", letters[0]["id"].as_str().unwrap());
+    bench.post(&path, json!({"reason": "x"})).await.expect(200);
+    let changed = listener.next_of(&bench, "letter-changed").await;
+    assert_eq!((&changed.data["action"], &changed.data["who"]), (&json!("park"), &json!("local")));
+    bench
+        .post("/v1/consumers/orders/pause", json!({"sequence": "secret-key", "reason": "why"}))
+        .await
+        .expect(200);
+    let paused = listener.next_of(&bench, "paused").await;
+    assert_eq!((&paused.data["scope"], &paused.data["why"]), (&json!("sequence"), &json!("why")));
+    assert!(!paused.data.to_string().contains("secret"));
+    bench
+        .post("/v1/consumers/orders/resume", json!({"sequence": "secret-key", "reason": "why"}))
+        .await
+        .expect(200);
+    bench.mend();
+    let begin = json!({"action": "retry", "query": "", "all": true, "reason": "mended"});
+    bench.post("/v1/operations", begin).await.expect(201);
+    loop {
+        let told = listener.next_of(&bench, "operation").await.data["operation"].clone();
+        if told["state"] == "done" {
+            assert_eq!(told["ok"], 1);
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_back_hears_what_was_missed_and_nothing_twice() {
+    let bench = Bench::new().await;
+    let only_stored = "/v1/events?kind=letter-stored,poison&consumer=orders";
+    let mut listener = Listener::new(&bench, only_stored, None).await;
+    bench.letters(&[("a", "bad1")], 1).await;
+    let first = listener.next(&bench).await;
+    drop(listener);
+    bench.letters(&[("b", "bad2"), ("c", "bad3")], 3).await;
+    let mut back = Listener::new(&bench, only_stored, first.id.as_deref()).await;
+    let (second, third) = (back.next(&bench).await, back.next(&bench).await);
+    let heard = [&first, &second, &third].map(|heard| heard.data["letter"].as_str().unwrap().to_owned());
+    let stored: Vec<String> =
+        bench.open_letters(3).await.iter().map(|letter| letter["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(heard.iter().collect::<std::collections::BTreeSet<_>>(), stored.iter().collect());
+    bench.letters(&[("d", "bad4")], 4).await;
+    assert_eq!(back.next(&bench).await.event, "letter-stored");
+    // Who cannot set headers says it in the address.
+    let address = format!("{only_stored}&last-event-id={}", third.id.unwrap());
+    let mut again = Listener::new(&bench, &address, None).await;
+    assert!(!heard.contains(&again.next(&bench).await.data["letter"].as_str().unwrap().to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gap_is_told() {
+    // I7
+    let bench = Bench::with(Setup::limits(Limits { events: 4, ..Limits::default() })).await;
+    let mut listener = Listener::new(&bench, "/v1/events", None).await;
+    bench.letters(&[("a", "bad1")], 1).await;
+    let first = listener.next(&bench).await;
+    drop(listener);
+    let more: Vec<(String, String)> = (0..10).map(|n| (format!("k{n}"), format!("bad{n}"))).collect();
+    let more: Vec<(&str, &str)> =
+        more.iter().map(|(key, payload)| (key.as_str(), payload.as_str())).collect();
+    bench.letters(&more, 11).await;
+    for last in [first.id.as_deref(), Some("0-1"), Some("nonsense")] {
+        let mut back = Listener::new(&bench, "/v1/events?kind=poison", last).await;
+        assert_eq!(back.next(&bench).await.event, "reset", "{last:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_does_not_listen_is_cut_off_and_the_others_go_on() {
+    // I7
+    let bench = Bench::new().await;
+    let mut deaf = Listener::new(&bench, "/v1/events", None).await;
+    // More than fits into the line and into the buffers of a connection.
+    for _ in 0..60_000 {
+        bench.registry.failed("flapping", "x".repeat(200));
+    }
+    let mut heard = 0;
+    while deaf.block().await.is_some() {
+        heard += 1;
+    }
+    assert!(heard < 60_000, "{heard}: it has lost something, so it must come back");
+    let mut other = Listener::new(&bench, "/v1/events", None).await;
+    bench.registry.stopped("flapping");
+    assert_eq!(other.next(&bench).await.data["consumer-state"], "stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silence_is_broken_streams_are_counted_and_end_with_the_server() {
+    let limits = Limits { heartbeat: Duration::from_millis(20), streams: 1, ..Limits::default() };
+    let mut bench = Bench::with(Setup::limits(limits)).await;
+    let mut listener = Listener::new(&bench, "/v1/events?kind=poison", None).await;
+    assert_eq!(listener.block().await.as_deref(), Some(": still here"));
+    let second = bench.get("/v1/events").await.problem(429, "LZ0214");
+    assert_eq!(second.header("retry-after"), Some("5"));
+    bench.stop().await;
+    while listener.block().await.is_some() {}
+}

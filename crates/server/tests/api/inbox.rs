@@ -1,0 +1,163 @@
+//! Posting messages: durable before it is answered, once for each id, with back-pressure and limits.
+
+use lazaret_server::Limits;
+use lazaret_store_sqlite::InboxOptions;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::support::{Answer, Bench, Setup, eventually};
+
+async fn post(bench: &Bench, id: Option<&str>, body: impl Into<reqwest::Body>) -> Answer {
+    let mut request = bench.request(Method::POST, "/v1/inbox/orders");
+    if let Some(id) = id {
+        request = request.header("lazaret-id", id);
+    }
+    bench.send(request.header("lazaret-key", "k").body(body)).await
+}
+
+async fn batch(bench: &Bench, lines: impl Into<reqwest::Body>) -> Answer {
+    let request = bench.request(Method::POST, "/v1/inbox/orders/batch");
+    bench.send(request.header("content-type", "application/x-ndjson").body(lines)).await
+}
+
+/// A bench whose consumer does nothing, so that what is posted stays.
+async fn still(setup: Setup) -> Bench {
+    let bench = Bench::with(setup).await;
+    bench.post("/v1/consumers/orders/pause", json!({"reason": "test"})).await.expect(200);
+    bench
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_is_durable_when_it_is_answered_and_taken_once() {
+    // I8
+    let bench = still(Setup::default()).await;
+    let first = post(&bench, Some("e-1"), "hello").await.expect(202);
+    assert_eq!(first.json, json!({"id": "e-1", "position": "0:0", "duplicate": false}));
+    assert_eq!(bench.inbox.backlog().await.unwrap().messages, 1, "the file knows it");
+    let again = post(&bench, Some("e-1"), "another").await.expect(200);
+    assert_eq!(again.json, json!({"id": "e-1", "position": "0:0", "duplicate": true}));
+    let unnamed = post(&bench, None, "").await.expect(202);
+    assert_eq!(unnamed.json["id"], "0:1", "without an id, the position is the id");
+    let backlog = bench.get("/v1/inbox/orders").await.expect(200);
+    assert_eq!(backlog.json["messages"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_handler_gets_is_what_was_posted() {
+    // I5
+    let bench = Bench::new().await;
+    let request = bench.request(Method::POST, "/v1/inbox/orders");
+    let request = request
+        .header("content-type", "application/json")
+        .header("ce-specversion", "1.0")
+        .header("ce-id", "a%20b")
+        .header("ce-type", "OrderPlaced")
+        .header("ce-partitionkey", "%C3%BC")
+        .header("ce-source", "/shop")
+        .header("lazaret-header-tenant", "acme");
+    let body = "{\"bad\":  1.10, \"ü\": \"\\u00fc\"}";
+    bench.send(request.body(body)).await.expect(202);
+    let letters = bench.open_letters(1).await;
+    let letter =
+        bench.get(&format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap())).await.expect(200).json;
+    assert_eq!((&letter["message"]["id"], &letter["message"]["key"]), (&json!("a b"), &json!("ü")));
+    assert_eq!(
+        (&letter["message"]["type"], &letter["content"]["payload"]),
+        (&json!("OrderPlaced"), &json!(body))
+    );
+    let headers = json!([{"name": "ce-source", "value": "/shop"}, {"name": "tenant", "value": "acme"}]);
+    assert_eq!(
+        (&letter["content"]["headers"], &letter["content"]["content-type"]),
+        (&headers, &json!("application/json"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_text_come_back_as_they_went() {
+    // I5
+    let bench = Bench::new().await;
+    let bytes = b"bad\xff\0\x80".to_vec();
+    post(&bench, Some("raw"), bytes.clone()).await.expect(202);
+    let letters = bench.open_letters(1).await;
+    let path = format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap());
+    let detail = bench.get(&path).await.expect(200);
+    assert_eq!(detail.json["content"]["payload-base64"], "YmFk/wCA");
+    let url = format!("{}{path}/payload", bench.base);
+    let response = bench.client.get(url).send().await.unwrap();
+    assert_eq!(response.headers()["content-type"], "application/octet-stream");
+    assert!(response.headers()["content-disposition"].to_str().unwrap().starts_with("attachment"));
+    assert_eq!(response.bytes().await.unwrap(), bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_takes_every_line_and_what_is_no_message_is_kept_with_its_bytes() {
+    let bench = Bench::new().await;
+    let lines = "{\"id\":\"a\",\"payload\":1}\r\n\n{\"id\":\"a\",\"payload\":2}\nnonsense\n{\"payload-base64\":\"/w==\"}";
+    let answer = batch(&bench, lines).await.expect(202).json;
+    assert_eq!(
+        (&answer["taken"], &answer["duplicates"], &answer["undecodable"]),
+        (&json!(3), &json!(1), &json!(1))
+    );
+    assert_eq!(answer["messages"].as_array().unwrap().len(), 4);
+    let letters = bench.open_letters(1).await;
+    assert_eq!((&letters[0]["phase"], &letters[0]["reason"]), (&json!("decode"), &json!("INVALID_SCHEMA")));
+    let letter = bench.get(&format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap())).await.json;
+    assert_eq!(letter["content"]["payload"], "nonsense");
+    batch(&bench, "{\"id\":\"a\",\"payload\":1}").await.expect(200);
+    batch(&bench, "").await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_without_room_says_when_to_come_back() {
+    // I7, I9
+    let inbox = InboxOptions { max_messages: 3, ..InboxOptions::default() };
+    let bench = still(Setup { inbox, ..Setup::default() }).await;
+    let full =
+        batch(&bench, (0..5).map(|n| format!("{{\"id\":\"{n}\",\"payload\":{n}}}\n")).collect::<String>())
+            .await;
+    let full = full.problem(429, "LZ0215");
+    assert_eq!((full.json["accepted"].as_u64(), full.header("retry-after")), (Some(3), Some("1")));
+    let one = post(&bench, Some("5"), "x").await.problem(429, "LZ0215");
+    assert_eq!(one.header("retry-after"), Some("1"));
+    post(&bench, Some("1"), "x").await.expect(200);
+    bench.post("/v1/consumers/orders/resume", json!({"reason": "test"})).await.expect(200);
+    eventually("there is room again", || async { post(&bench, Some("5"), "x").await.status == 202 }).await;
+    // Whoever posts the whole batch again gets every message in, and none twice.
+    eventually("all are in", || async {
+        let lines: String = (0..5).map(|n| format!("{{\"id\":\"{n}\",\"payload\":{n}}}\n")).collect();
+        batch(&bench, lines).await.status == 200
+    })
+    .await;
+    eventually("all are handled", || async { bench.handle.stats().handled == 6 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_and_batches_have_their_limits() {
+    let limits = Limits { message_bytes: 100, batch_bytes: 1000, ..Limits::default() };
+    let bench = still(Setup::limits(limits)).await;
+    post(&bench, Some("a"), "x".repeat(100)).await.expect(202);
+    post(&bench, Some("b"), "x".repeat(101)).await.problem(413, "LZ0211");
+    // A body that does not say how long it is is counted.
+    let chunks = futures_util::stream::iter((0..50).map(|_| Ok::<_, std::io::Error>("0123456789")));
+    post(&bench, Some("c"), reqwest::Body::wrap_stream(chunks)).await.problem(413, "LZ0211");
+    batch(&bench, "x".repeat(1001)).await.problem(413, "LZ0211");
+    let line = format!("{{\"payload\":1}}\n{{\"payload\":\"{}\"}}", "x".repeat(100));
+    let refused = batch(&bench, line).await.problem(413, "LZ0211");
+    assert_eq!(refused.json["pointer"], "line 2");
+    assert_eq!(
+        bench.inbox.backlog().await.unwrap().messages,
+        1,
+        "of a batch that is refused nothing is taken"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inbox_that_is_not_there_and_an_id_that_is_empty_are_refused() {
+    let bench = Bench::new().await;
+    bench.send(bench.request(Method::POST, "/v1/inbox/nobody").body("x")).await.problem(404, "LZ0229");
+    bench.get("/v1/inbox/nobody").await.problem(404, "LZ0229");
+    post(&bench, Some(""), "x").await.problem(400, "LZ0200");
+    let form =
+        bench.request(Method::POST, "/v1/inbox/orders/batch").header("content-type", "multipart/form-data");
+    bench.send(form.body("x")).await.problem(415, "LZ0212");
+}

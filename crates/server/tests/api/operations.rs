@@ -1,0 +1,167 @@
+//! Plans and operations over the API, with a consumer that carries them out.
+
+use std::time::Duration;
+
+use lazaret_api::Scope;
+use lazaret_engine::Options as EngineOptions;
+use lazaret_server::Approval;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Bench, Setup, eventually, secret, token, with_json};
+
+const BAD: [(&str, &str); 4] = [("a", "bad1"), ("a", "2"), ("b", "bad3"), ("c", "bad4")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_is_frozen_looked_at_and_carried_out_once() {
+    let bench = Bench::new().await;
+    bench.letters(&BAD, 4).await;
+    let plan =
+        bench.post("/v1/plans", json!({"action": "retry", "query": "queue:orders"})).await.expect(201).json;
+    assert_eq!(
+        (&plan["letters"], &plan["sequences"], &plan["needs-approval"]),
+        (&json!(4), &json!(3), &json!(false))
+    );
+    assert_eq!((&plan["query"], &plan["excluded"]), (&json!("queue:orders"), &json!([])));
+    // What comes after the freeze is not part of it.
+    bench.letters(&[("d", "bad5")], 5).await;
+    let id = plan["id"].as_str().unwrap();
+    let items = bench.get(&format!("/v1/plans/{id}/items?limit=3")).await.expect(200).json;
+    let rest =
+        bench.get(&format!("/v1/plans/{id}/items?after={}", items["next"].as_str().unwrap())).await.json;
+    assert_eq!((items["items"].as_array().unwrap().len(), rest["items"].as_array().unwrap().len()), (3, 1));
+    bench.mend();
+    let begin = json!({"plan": id, "rate": 0, "ramp": [1, 2], "reason": "mended"});
+    let begun = bench.post("/v1/operations", begin.clone()).await.expect(201).json;
+    let operation = begun["id"].as_str().unwrap();
+    let over = bench.over(operation).await;
+    assert_eq!((&over["state"], &over["sent"], &over["ok"]), (&json!("done"), &json!(4), &json!(4)));
+    assert_eq!((&over["failed-again"], &over["skipped"]), (&json!(0), &json!(0)));
+    let items = bench.get(&format!("/v1/operations/{operation}/items")).await.json;
+    assert!(items["items"].as_array().unwrap().iter().all(|item| item["outcome"] == "ok"));
+    let stale = bench.post("/v1/operations", begin).await.problem(409, "LZ0219");
+    assert!(stale.json["detail"].as_str().unwrap().contains(id), "{}", stale.text);
+    bench.open_letters(1).await;
+    assert_eq!(bench.get("/v1/status").await.json["operations"], json!([]));
+    assert_eq!(bench.get("/v1/operations").await.json["operations"][0]["id"], operation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_tells_what_is_not_part_of_it_and_makes_no_queue_of_a_wrong_id() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(&BAD, 4).await;
+    let behind = letters.iter().find(|letter| letter["state"] == "waiting").unwrap()["id"].clone();
+    let ids = json!([behind, "00000000-0000-8000-8000-000000000000"]);
+    let plan = bench.post("/v1/plans", json!({"action": "retry", "ids": ids})).await.expect(201).json;
+    assert_eq!(plan["letters"], 0);
+    let excluded = [json!({"reason": "not-found", "letters": 1}), json!({"reason": "behind", "letters": 1})];
+    assert_eq!(plan["excluded"], json!(excluded));
+    let names: Vec<Value> = bench.get("/v1/status").await.json["consumers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["name"].clone())
+        .collect();
+    assert_eq!(names, [json!("orders")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_fails_stops_by_its_rule_and_goes_on_when_told() {
+    let bench = Bench::new().await;
+    bench.letters(&BAD, 4).await;
+    let begin =
+        json!({"action": "retry", "query": "", "all": true, "ramp": [1], "stop-at": 0.05, "reason": "try"});
+    let begun = bench.post("/v1/operations", begin).await.expect(201).json;
+    let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
+    eventually("the stop rule holds it", || async { bench.get(&path).await.json["state"] == "paused" }).await;
+    let held = bench.get(&path).await.json;
+    assert_eq!((&held["failed-again"], &held["stage"]), (&json!(1), &json!(0)));
+    assert!(held["note"].as_str().unwrap().starts_with("stopped: 1 of 1"));
+    assert_eq!(bench.get("/v1/status").await.json["operations"][0]["id"], begun["id"]);
+    bench.post(&format!("{path}/pause"), json!({"reason": "x"})).await.problem(409, "LZ0218");
+    bench.mend();
+    bench.post(&format!("{path}/resume"), json!({"reason": "mended"})).await.expect(200);
+    let over = bench.over(begun["id"].as_str().unwrap()).await;
+    assert_eq!((&over["ok"], &over["failed-again"], &over["skipped"]), (&json!(2), &json!(1), &json!(1)));
+}
+
+/// Two people, and somebody who only looks.
+fn people() -> Setup {
+    let maker = token("maker", &[Scope::Read, Scope::Triage, Scope::Evict, Scope::Approve]);
+    let checker = token("checker", &[Scope::Read, Scope::Approve]);
+    let tokens = vec![maker, checker, token("feeder", &[Scope::Ingest, Scope::Read])];
+    Setup { tokens, approval: Approval::SecondPerson, ..Setup::default() }
+}
+
+async fn said(bench: &Bench, name: &str, path: &str, body: Value) -> Answer {
+    bench.send(with_json(bench.request(Method::POST, path).bearer_auth(secret(name)), &body)).await
+}
+
+async fn seen(bench: &Bench, name: &str, path: &str) -> Answer {
+    bench.send(bench.request(Method::GET, path).bearer_auth(secret(name))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_a_second_person_waits_for_one() {
+    let bench = Bench::with(people()).await;
+    let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));
+    bench.send(post.header("lazaret-key", "a").body("bad")).await.expect(202);
+    eventually("the letter is there", || async {
+        seen(&bench, "checker", "/v1/letters/count").await.json["letters"] == 1
+    })
+    .await;
+    let letter =
+        seen(&bench, "maker", "/v1/letters").await.json["letters"][0]["id"].as_str().unwrap().to_owned();
+    let plan = said(&bench, "maker", "/v1/plans", json!({"action": "retry", "query": "", "all": true})).await;
+    assert_eq!(plan.expect(201).json["needs-approval"], true);
+    // There is no way around: neither by hand nor by another action that runs handlers.
+    let release = format!("/v1/letters/{letter}/release");
+    said(&bench, "maker", &release, json!({"reason": "quick"})).await.problem(403, "LZ0220");
+    bench.mend();
+    let begin = json!({"action": "retry", "ids": [letter], "reason": "mended"});
+    let begun = said(&bench, "maker", "/v1/operations", begin).await.expect(201).json;
+    assert_eq!((&begun["state"], &begun["needs-approval"]), (&json!("awaiting-approval"), &json!(true)));
+    let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
+    let approve = format!("{path}/approve");
+    let own = said(&bench, "maker", &approve, json!({"reason": "fine by me"})).await.problem(403, "LZ0220");
+    assert!(own.json["detail"].as_str().unwrap().contains("a second person"), "{}", own.text);
+    said(&bench, "feeder", &approve, json!({"reason": "x"})).await.problem(403, "LZ0207");
+    assert_eq!(seen(&bench, "maker", &path).await.json["state"], "awaiting-approval");
+    let approved =
+        said(&bench, "checker", &approve, json!({"reason": "looked at it"})).await.expect(200).json;
+    assert_eq!(approved["approved-by"]["who"], "checker");
+    eventually("it is done", || async { seen(&bench, "maker", &path).await.json["state"] == "done" }).await;
+    said(&bench, "checker", &approve, json!({"reason": "again"})).await.problem(409, "LZ0218");
+    // Taking out and holding run no handler, and need nobody else.
+    let park = json!({"action": "evict", "query": "state:dead", "reason": "x"});
+    let begun = said(&bench, "maker", "/v1/operations", park).await.expect(201).json;
+    assert_eq!(begun["needs-approval"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_begun_is_seen_by_the_consumer_at_once() {
+    // A consumer that would look once an hour only.
+    let hour = Duration::from_secs(3600);
+    let engine = EngineOptions { refresh: hour, ..Setup::default().engine };
+    let bench = Bench::with(Setup { engine, ..Setup::default() }).await;
+    bench.letters(&BAD, 4).await;
+    bench.mend();
+    let begin =
+        json!({"action": "retry", "query": "", "all": true, "rate": 0, "ramp": [], "reason": "mended"});
+    let begun = bench.post("/v1/operations", begin).await.expect(201).json;
+    bench.over(begun["id"].as_str().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_begin_that_is_sent_twice_begins_once() {
+    let bench = Bench::new().await;
+    bench.letters(&BAD, 4).await;
+    let begin = || {
+        let body = json!({"action": "park", "query": "seq:b", "reason": "hold"});
+        with_json(bench.request(Method::POST, "/v1/operations").header("idempotency-key", "once"), &body)
+    };
+    let first = bench.send(begin()).await.expect(201).json;
+    let second = bench.send(begin()).await.expect(201).json;
+    assert_eq!(first["id"], second["id"]);
+    assert_eq!(bench.get("/v1/operations").await.json["operations"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,109 @@
+//! Holds answers against the OpenAPI document.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::Answer;
+
+/// The document, and which of its parts were seen to hold.
+pub(crate) struct Contract {
+    document: Value,
+    seen: Mutex<Seen>,
+}
+
+/// Statuses by operation, such as `get /v1/status`.
+pub(crate) type Seen = BTreeMap<String, BTreeSet<u16>>;
+
+impl Contract {
+    pub(crate) fn new() -> Self {
+        Self { document: serde_json::to_value(lazaret_server::openapi()).unwrap(), seen: Mutex::default() }
+    }
+
+    /// Every operation of the document: method, path and its description.
+    pub(crate) fn operations(&self) -> Vec<(Method, String, Value)> {
+        let paths = self.document["paths"].as_object().unwrap();
+        let of = |(path, item): (&String, &Value)| {
+            let item = item.as_object().unwrap().clone();
+            let path = path.clone();
+            item.into_iter().map(move |(method, operation)| {
+                (method.to_uppercase().parse().unwrap(), path.clone(), operation)
+            })
+        };
+        paths.iter().flat_map(of).collect()
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Checks an answer: its status, media type and body are what the document says.
+    #[track_caller]
+    pub(crate) fn check(&self, method: &Method, path: &str, answer: &Answer) {
+        let Some((template, operation)) = self.find(method, path) else {
+            assert!(answer.status >= 400, "{method} {path} is in no document and answered {}", answer.status);
+            return;
+        };
+        let status = answer.status.to_string();
+        let responses = &operation["responses"];
+        let response = match &responses[&status] {
+            Value::Null if answer.status >= 400 => &responses["default"],
+            found => found,
+        };
+        let text: String = answer.text.chars().take(2000).collect();
+        let shown = format!("{method} {path}: {status} {text}");
+        assert!(!response.is_null(), "no such answer is documented: {shown}");
+        match response["content"].as_object() {
+            None => assert!(answer.text.is_empty(), "{shown}"),
+            Some(contents) => {
+                let kind = answer.header("content-type").unwrap_or("none").split(';').next().unwrap();
+                let Some(content) = contents.get(kind) else { panic!("{kind} is not documented: {shown}") };
+                if kind.ends_with("json") && kind != "application/x-ndjson" {
+                    self.validate(&content["schema"], &answer.json, &shown);
+                }
+            }
+        }
+        let key = format!("{} {template}", method.as_str().to_lowercase());
+        self.seen.lock().unwrap().entry(key).or_default().insert(answer.status);
+    }
+
+    /// Checks a value against a schema of the document, by name.
+    #[track_caller]
+    pub(crate) fn validate_named(&self, name: &str, value: &Value) {
+        let schema = json!({"$ref": format!("#/components/schemas/{name}")});
+        self.validate(&schema, value, &value.to_string());
+    }
+
+    #[track_caller]
+    fn validate(&self, schema: &Value, value: &Value, shown: &str) {
+        let mut whole = schema.clone();
+        if let Some(name) = schema["$ref"].as_str() {
+            assert!(!value.is_null(), "not JSON, expected {name}: {shown}");
+            // What is not documented must not be answered either.
+            whole["unevaluatedProperties"] = json!(false);
+        }
+        whole["components"] = self.document["components"].clone();
+        let validator = jsonschema::validator_for(&whole).unwrap();
+        let errors: Vec<String> = validator
+            .iter_errors(value)
+            .map(|error| format!("{} at {}", error, error.instance_path()))
+            .collect();
+        assert!(errors.is_empty(), "{errors:#?}\n{shown}");
+    }
+
+    /// The operation that serves this path. A fixed part of a path goes before a parameter.
+    fn find(&self, method: &Method, path: &str) -> Option<(String, Value)> {
+        let fits = |template: &str| {
+            let (template, path): (Vec<&str>, Vec<&str>) =
+                (template.split('/').collect(), path.split('/').collect());
+            let part = |(t, p): (&&str, &&str)| t == p || (t.starts_with('{') && !p.is_empty());
+            template.len() == path.len() && template.iter().zip(&path).all(part)
+        };
+        let mut found: Vec<_> =
+            self.operations().into_iter().filter(|(m, template, _)| m == method && fits(template)).collect();
+        found.sort_by_key(|(_, template, _)| template.matches('{').count());
+        found.into_iter().next().map(|(_, template, operation)| (template, operation))
+    }
+}

@@ -1,0 +1,309 @@
+//! A real server with a real store, a real consumer and a real client; every answer is held against the document.
+
+mod contract;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lazaret_api::Scope;
+use lazaret_core::handler::{Attempt, Payload};
+use lazaret_core::policy::RetryPolicy;
+use lazaret_core::{HandlerError, Reason, Store};
+use lazaret_engine::{Consumer, Handle, Options as EngineOptions};
+use lazaret_server::{Approval, Builder, Limits, Options, Registry, Server, Token, TokenHash, Tokens};
+use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use contract::Contract;
+
+/// The consumer that reads the inbox.
+pub(crate) const ORDERS: &str = "orders";
+/// Its queue.
+pub(crate) const QUEUE: &str = "orders/orders";
+
+/// How long anything may take before a test gives up.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What a bench is made of.
+pub(crate) struct Setup {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) options: Options,
+    pub(crate) inbox: InboxOptions,
+    pub(crate) engine: EngineOptions,
+    pub(crate) approval: Approval,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+        let commit_interval = Duration::from_millis(10);
+        Self {
+            tokens: Vec::new(),
+            options: Options::default(),
+            inbox: InboxOptions::default(),
+            engine: EngineOptions { retry, commit_interval, ..EngineOptions::default() },
+            approval: Approval::None,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn limits(limits: Limits) -> Self {
+        Self { options: Options { limits, ..Options::default() }, ..Self::default() }
+    }
+}
+
+/// A token that may do this.
+pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
+    let hash = TokenHash::of(&secret(name));
+    Token { name: name.to_owned(), hash, scopes: scopes.to_vec(), expires_at: None }
+}
+
+/// The secret of that token.
+pub(crate) fn secret(name: &str) -> String {
+    format!("lz_secret-of-{name}")
+}
+
+/// A server that runs.
+pub(crate) struct Bench {
+    pub(crate) base: String,
+    pub(crate) client: reqwest::Client,
+    pub(crate) store: SqliteStore,
+    pub(crate) inbox: InboxLog,
+    pub(crate) registry: Registry,
+    pub(crate) handle: Handle,
+    pub(crate) contract: Contract,
+    /// Whether the handler takes what it did not take before.
+    mended: Arc<AtomicBool>,
+    shutdown: CancellationToken,
+    serving: Option<tokio::task::JoinHandle<()>>,
+    running: Option<tokio::task::JoinHandle<()>>,
+    _folder: tempfile::TempDir,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) text: String,
+    pub(crate) json: Value,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// The code of a problem.
+    pub(crate) fn code(&self) -> &str {
+        self.json["code"].as_str().unwrap_or("no code")
+    }
+
+    /// The answer, which must have this status.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text);
+        self
+    }
+
+    /// The problem, which must have this status and code.
+    #[track_caller]
+    pub(crate) fn problem(self, status: u16, code: &str) -> Self {
+        assert_eq!((self.status, self.code()), (status, code), "{}", self.text);
+        self
+    }
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    pub(crate) async fn with(setup: Setup) -> Self {
+        Self::built(setup, |builder| builder).await
+    }
+
+    pub(crate) async fn built(setup: Setup, build: impl FnOnce(Builder) -> Builder) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
+        let inbox = store.inbox_log(ORDERS, setup.inbox);
+        let registry = Registry::default();
+        registry.starting(ORDERS, setup.approval);
+        let mended = Arc::new(AtomicBool::new(false));
+        let consumer = consumer(&store, &inbox, &registry, setup.engine, &mended);
+        let handle = consumer.handle();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn({
+            let (registry, shutdown) = (registry.clone(), shutdown.clone());
+            registry.running(handle.clone());
+            async move {
+                match consumer.run(shutdown).await {
+                    Ok(_) => registry.stopped(ORDERS),
+                    Err(error) => registry.failed(ORDERS, error.to_string()),
+                }
+            }
+        });
+        let builder = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
+            .registry(registry.clone())
+            .inbox(ORDERS, inbox.clone())
+            .tokens(Tokens::new(setup.tokens).unwrap())
+            .options(setup.options)
+            .metrics(Arc::new(|| "lazaret_handled_total 1\n".to_owned()))
+            .verify_audit(store.clone());
+        let server = build(builder).build();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let serving = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move { server.serve(listener, shutdown).await.unwrap() }
+        });
+        Self {
+            base,
+            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            store,
+            inbox,
+            registry,
+            handle,
+            contract: Contract::new(),
+            mended,
+            shutdown,
+            serving: Some(serving),
+            running: Some(running),
+            _folder: folder,
+        }
+    }
+
+    /// From now on the handler takes everything.
+    pub(crate) fn mend(&self) {
+        self.mended.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends a request as it is and holds the answer against the document.
+    pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        let request = request.build().unwrap();
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let response = self.client.execute(request).await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.unwrap();
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        let answer = Answer { status, headers, text, json };
+        self.contract.check(&method, &path, &answer);
+        answer
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(with_json(self.request(Method::POST, path), &body)).await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(with_json(self.request(Method::PUT, path), &body)).await
+    }
+
+    /// Posts messages to the inbox: key and payload, which the handler does not take if it holds `bad`. Ids are made of
+    /// both.
+    pub(crate) async fn feed(&self, messages: &[(&str, &str)]) {
+        let line = |(key, payload): &(&str, &str)| {
+            json!({"id": format!("{key}-{payload}"), "key": key, "type": "OrderPlaced", "headers": {"tenant": "acme"}, "payload": payload})
+                .to_string()
+        };
+        let lines: Vec<String> = messages.iter().map(line).collect();
+        let request = self.request(Method::POST, "/v1/inbox/orders/batch");
+        let request = request.header("content-type", "application/x-ndjson").body(lines.join("\n"));
+        self.send(request).await.expect(202);
+    }
+
+    /// Posts messages and waits until so many open letters are there.
+    pub(crate) async fn letters(&self, messages: &[(&str, &str)], open: u64) -> Vec<Value> {
+        self.feed(messages).await;
+        self.open_letters(open).await
+    }
+
+    /// Waits until so many open letters are there, the earliest first.
+    pub(crate) async fn open_letters(&self, open: u64) -> Vec<Value> {
+        eventually(&format!("{open} open letters"), || async {
+            self.get("/v1/letters/count").await.json["letters"] == open
+        })
+        .await;
+        let mut letters = self.get("/v1/letters").await.json["letters"].as_array().unwrap().clone();
+        letters.reverse();
+        letters
+    }
+
+    /// Waits until an operation is over.
+    pub(crate) async fn over(&self, operation: &str) -> Value {
+        let path = format!("/v1/operations/{operation}");
+        eventually(&format!("{operation} is over"), || async {
+            ["done", "cancelled", "rejected"].contains(&self.get(&path).await.json["state"].as_str().unwrap())
+        })
+        .await;
+        self.get(&path).await.json
+    }
+
+    /// Stops consumer and server, and waits until they have ended.
+    pub(crate) async fn stop(&mut self) {
+        self.shutdown.cancel();
+        for task in [self.serving.take(), self.running.take()].into_iter().flatten() {
+            tokio::time::timeout(DEADLINE, task).await.expect("it ends").unwrap();
+        }
+    }
+}
+
+pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwest::RequestBuilder {
+    request.header("content-type", "application/json").body(body.to_string())
+}
+
+/// Percent-encodes everything that could mean something.
+pub(crate) fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+fn consumer(
+    store: &SqliteStore,
+    inbox: &InboxLog,
+    registry: &Registry,
+    options: EngineOptions,
+    mended: &Arc<AtomicBool>,
+) -> Consumer {
+    let mended = mended.clone();
+    let handler = move |Payload(payload): Payload, _: Attempt| {
+        let bad = payload.as_deref().unwrap_or_default().windows(3).any(|part| part == b"bad")
+            && !mended.load(Ordering::SeqCst);
+        async move {
+            if bad {
+                return Err(HandlerError::msg("it is bad").reason(Reason::DOMAIN_INVALID));
+            }
+            Ok(())
+        }
+    };
+    Consumer::builder(ORDERS)
+        .source(inbox.source())
+        .store(Arc::new(store.clone()))
+        .options(options)
+        .observer(registry.observer(ORDERS))
+        .handler(handler)
+        .build()
+        .unwrap()
+}
+
+/// Waits until this holds.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !holds().await {
+        assert!(tokio::time::Instant::now() < deadline, "it took too long: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,289 @@
+//! Looking at letters and caring for them, one by one.
+
+use std::collections::HashSet;
+
+use lazaret_core::store::{HandOff, LetterStore, Limits as StoreLimits, Placement};
+use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Bench, ORDERS, QUEUE, encoded, eventually};
+
+/// Puts dead letters into a queue whose consumer runs elsewhere: sequence and message id.
+async fn elsewhere(bench: &Bench, queue: &str, letters: &[(&str, &str)]) {
+    let queue = QueueName::from(queue);
+    let item = |(offset, (sequence, id)): (usize, &(&str, &str))| {
+        let message = Message::new(*id, "events", Position::new(0, offset as u64)).with_payload("x");
+        let mut letter = Letter::new(queue.clone(), (*sequence).into(), message.into(), Timestamp::now());
+        letter.state = LetterState::Dead;
+        letter.cause = Some(Failure::new(Reason::TIMEOUT, "DbError", "connection reset"));
+        HandOff { letter, placement: Placement::Open, grant: None }
+    };
+    let items = letters.iter().enumerate().map(item).collect();
+    for placed in bench.store.hand_off(&queue, &StoreLimits::NONE, items).await.unwrap() {
+        placed.unwrap();
+    }
+}
+
+fn consumer<'a>(status: &'a Value, name: &str) -> &'a Value {
+    status["consumers"].as_array().unwrap().iter().find(|consumer| consumer["name"] == name).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_of_consumers_here_and_elsewhere() {
+    let bench = Bench::new().await;
+    bench.letters(&[("a", "bad1"), ("a", "later"), ("b", "fine")], 2).await;
+    elsewhere(&bench, "billing/mail", &[("s", "m1")]).await;
+    eventually("all is settled", || async {
+        let status = bench.get("/v1/status").await.json;
+        consumer(&status, ORDERS)["in-flight"] == 0 && consumer(&status, ORDERS)["handled"] == 1
+    })
+    .await;
+    let status = bench.get("/v1/status").await.expect(200).json;
+    let here = consumer(&status, ORDERS);
+    assert_eq!((&here["state"], &here["paused"], &here["lag"]), (&json!("running"), &json!(null), &json!(0)));
+    assert_eq!((&here["dead"], &here["waiting"], &here["failed"]), (&json!(1), &json!(1), &json!(1)));
+    assert_eq!((&here["fuse"], &here["breaker"]), (&json!("intact"), &json!("closed")));
+    assert!(here["oldest-age-seconds"].as_f64().unwrap() >= 0.0);
+    let there = consumer(&status, "billing");
+    assert_eq!(
+        (&there["state"], &there["dead"], &there["handled"]),
+        (&json!("elsewhere"), &json!(1), &json!(null))
+    );
+    assert_eq!(status["operations"], json!([]));
+
+    bench.post("/v1/consumers/orders/pause", json!({"reason": "deployment"})).await.expect(200);
+    let paused = bench.get("/v1/consumers/orders").await.expect(200).json;
+    assert_eq!((&paused["state"], &paused["paused"]["why"]), (&json!("paused"), &json!("deployment")));
+    bench.get("/readyz").await.expect(200);
+    bench.post("/v1/consumers/billing/pause", json!({"sequence": "a/ü", "reason": "x"})).await.expect(200);
+    let there = bench.get("/v1/consumers/billing").await.expect(200).json;
+    assert_eq!((&there["pauses"][0]["sequence"], &there["paused"]), (&json!("a/ü"), &json!(null)));
+    let resumed = bench.post("/v1/consumers/billing/resume", json!({"sequence": "a/ü", "reason": "x"})).await;
+    assert_eq!(resumed.json, json!({"resumed": true}));
+    let again = bench.post("/v1/consumers/billing/resume", json!({"sequence": "a/ü", "reason": "x"})).await;
+    assert_eq!(again.json, json!({"resumed": false}));
+    bench.post("/v1/consumers/typo/pause", json!({"reason": "x"})).await.problem(404, "LZ0203");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_hold_every_letter_once() {
+    let bench = Bench::new().await;
+    let names: Vec<(String, String)> = (0..250).map(|n| (format!("s{n}"), format!("m{n}"))).collect();
+    let names: Vec<(&str, &str)> =
+        names.iter().map(|(sequence, id)| (sequence.as_str(), id.as_str())).collect();
+    elsewhere(&bench, "billing/billing", &names).await;
+    let mut ids = HashSet::new();
+    let mut after = String::new();
+    let mut pages = 0;
+    loop {
+        let page = bench.get(&format!("/v1/letters?q=queue:billing&limit=60{after}")).await.expect(200).json;
+        for letter in page["letters"].as_array().unwrap() {
+            assert!(ids.insert(letter["id"].as_str().unwrap().to_owned()), "twice");
+        }
+        pages += 1;
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!((ids.len(), pages), (250, 5));
+    let clamped = bench.get("/v1/letters?limit=1000000").await.expect(200).json;
+    assert_eq!(clamped["letters"].as_array().unwrap().len(), 250);
+    assert_eq!(bench.get("/v1/letters?limit=0").await.json["letters"].as_array().unwrap().len(), 1);
+    // As lines, every match comes in one answer, in the same order.
+    let lines = |path: &str| bench.request(Method::GET, path).header("accept", "application/x-ndjson");
+    let all = bench.send(lines("/v1/letters")).await.expect(200);
+    let streamed: Vec<Value> = all.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(streamed.len(), 250);
+    streamed.iter().for_each(|letter| bench.contract.validate_named("Letter", letter));
+    assert_eq!(streamed[..100], clamped["letters"].as_array().unwrap()[..100]);
+    assert_eq!(bench.send(lines("/v1/letters?limit=130")).await.text.lines().count(), 130);
+    // The audit pages and streams as well.
+    for n in 0..5 {
+        let reason = format!("test {n}");
+        bench.post("/v1/consumers/orders/pause", json!({"replay": true, "reason": reason})).await.expect(200);
+    }
+    let first = bench.get("/v1/audit?limit=3").await.json;
+    let second =
+        bench.get(&format!("/v1/audit?limit=3&after={}", first["next"].as_str().unwrap())).await.json;
+    assert_eq!((second["entries"][0]["number"].as_u64(), &second["next"]), (Some(4), &json!(null)));
+    assert_eq!(bench.send(lines("/v1/audit")).await.text.lines().count(), 5);
+    let check = bench.get("/v1/audit/verify").await.expect(200).json;
+    assert_eq!((&check["ok"], &check["intact"], &check["broken"]), (&json!(true), &json!(5), &json!(null)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_are_counted_filtered_and_found_by_their_fingerprint() {
+    let bench = Bench::new().await;
+    elsewhere(&bench, "billing/mail", &[("a", "1"), ("a", "2"), ("b", "3")]).await;
+    bench.letters(&[("k", "bad")], 4).await;
+    let groups = bench.get("/v1/groups").await.expect(200).json;
+    let groups = groups["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    let (first, second) = (&groups[0], &groups[1]);
+    assert_eq!(
+        (&first["queue"], &first["letters"], &first["sequences"]),
+        (&json!("billing/mail"), &json!(3), &json!(2))
+    );
+    assert_eq!((&first["blocked-behind"], &first["error"]["type"]), (&json!(1), &json!("DbError")));
+    assert_eq!(first["trend"].as_array().unwrap().len(), 24);
+    for (query, expected) in
+        [("queue:orders", 1), ("reason:TIMEOUT", 1), ("error:reset or error:bad", 2), ("state:parked", 0)]
+    {
+        let found = bench.get(&format!("/v1/groups?q={}", encoded(query))).await.expect(200).json;
+        assert_eq!(found["groups"].as_array().unwrap().len(), expected, "{query}");
+    }
+    let one = bench.get("/v1/groups?limit=1").await.json;
+    let two = bench.get(&format!("/v1/groups?limit=1&after={}", one["next"].as_str().unwrap())).await.json;
+    assert_eq!(&two["groups"][0]["id"], &second["id"]);
+    let fingerprint = first["fingerprint"].as_str().unwrap();
+    assert_eq!(bench.get(&format!("/v1/groups/{fingerprint}")).await.expect(200).json["id"], first["id"]);
+    elsewhere(&bench, "other/mail", &[("a", "1")]).await;
+    bench.get(&format!("/v1/groups/{fingerprint}")).await.problem(409, "LZ0218");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequence_is_found_whatever_its_name_is() {
+    let bench = Bench::new().await;
+    let names = ["a/b c", "ü&=?#", "100%", "../..", "\u{1f600}", "a'b\"c;--"];
+    for name in names {
+        elsewhere(&bench, "billing/mail", &[(name, &format!("1{name}")), (name, &format!("2{name}"))]).await;
+        let path = format!("/v1/sequences?queue={}&sequence={}", encoded("billing/mail"), encoded(name));
+        let found = bench.get(&path).await.expect(200).json;
+        assert_eq!((&found["sequence"], &found["size"]), (&json!(name), &json!(2)));
+        let page = bench.get(&format!("{path}&limit=1")).await.json;
+        let rest = bench.get(&format!("{path}&after={}", page["next"].as_str().unwrap())).await.json;
+        assert_eq!(rest["letters"][0]["message"]["id"], format!("2{name}"));
+        let message = format!("/v1/letters?q={}", encoded(&format!("message:{}", json!(format!("1{name}")))));
+        assert_eq!(
+            bench.get(&message).await.expect(200).json["letters"].as_array().unwrap().len(),
+            1,
+            "{name}"
+        );
+    }
+    let none =
+        bench.get(&format!("/v1/sequences?queue={}&sequence=none", encoded(QUEUE))).await.expect(200).json;
+    assert_eq!((&none["size"], &none["letters"]), (&json!(0), &json!([])));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_is_cared_for_from_hand_to_hand_and_every_step_is_kept() {
+    // I11
+    let bench = Bench::new().await;
+    let letters = bench.letters(&[("a", "bad1"), ("a", "fine")], 2).await;
+    let head = format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap());
+    bench.post(&format!("{head}/comments"), json!({"text": "looking at it"})).await.expect(200);
+    bench.post(&format!("{head}/comments"), json!({"text": " "})).await.problem(400, "LZ0200");
+    bench.put(&format!("{head}/assignee"), json!({"name": "ada"})).await.expect(200);
+    bench.put(&format!("{head}/assignee"), json!({"name": ""})).await.problem(400, "LZ0200");
+    let edit = json!({"payload": "{\"bad\": 2}", "reason": "typo"});
+    bench.put(&format!("{head}/payload"), edit).await.expect(200);
+    let both = json!({"payload": "x", "tombstone": true, "reason": "typo"});
+    bench.put(&format!("{head}/payload"), both).await.problem(400, "LZ0200");
+    let shown = bench.get(&head).await.json;
+    assert_eq!((&shown["assignee"], &shown["content"]["payload"]), (&json!("ada"), &json!("{\"bad\": 2}")));
+    assert_eq!(
+        (&shown["edits"][0]["original"], &shown["edits"][0]["why"]),
+        (&json!("\"bad1\""), &json!("typo"))
+    );
+    assert_eq!(shown["comments"][0]["text"], "looking at it");
+    // The head leaves, and what waits behind it is handled at once.
+    let evicted = bench.post(&format!("{head}/evict"), json!({"reason": "obsolete"})).await.expect(200);
+    assert_eq!(evicted.json["state"], "evicted");
+    bench.open_letters(0).await;
+    bench.post(&format!("{head}/evict"), json!({"reason": "again"})).await.problem(409, "LZ0218");
+    bench.post(&format!("{head}/restore"), json!({"reason": "no, not obsolete"})).await.expect(200);
+    // Mended and released, it is handled.
+    bench.mend();
+    bench.post(&format!("{head}/purge"), json!({"reason": "x"})).await.problem(409, "LZ0218");
+    bench.post(&format!("{head}/release"), json!({"reason": "mended"})).await.expect(200);
+    eventually("it is resolved", || async { bench.get(&head).await.json["state"] == "resolved" }).await;
+    bench.post(&format!("{head}/purge"), json!({"reason": "privacy"})).await.expect(204);
+    bench.get(&head).await.problem(404, "LZ0203");
+    let audit = bench.get("/v1/audit").await.json;
+    let done: Vec<&str> =
+        audit["entries"].as_array().unwrap().iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+    assert_eq!(done, ["comment", "assign", "edit", "evict", "restore", "release", "purge"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_letters_are_restored_and_purged_each_on_its_own() {
+    let bench = Bench::new().await;
+    elsewhere(&bench, "billing/mail", &[("a", "1"), ("a", "2"), ("b", "3")]).await;
+    let begin = json!({"action": "park", "query": "queue:nobody", "reason": "x"});
+    bench.post("/v1/operations", begin).await.expect(201);
+    for id in bench.open_letters(3).await.iter().map(|letter| letter["id"].as_str().unwrap()) {
+        bench.post(&format!("/v1/letters/{id}/evict"), json!({"reason": "x"})).await.expect(200);
+    }
+    bench.post("/v1/letters/restore", json!({"reason": "x"})).await.problem(400, "LZ0226");
+    bench.post("/v1/letters/restore", json!({"query": "state:evicted"})).await.problem(400, "LZ0210");
+    let restored =
+        bench.post("/v1/letters/restore", json!({"query": "state:evicted seq:a", "reason": "x"})).await;
+    assert_eq!(restored.expect(200).json, json!({"done": 2, "failed": [], "more": false}));
+    let path = format!("/v1/sequences?queue={}&sequence=a", encoded("billing/mail"));
+    let order: Vec<Value> = bench.get(&path).await.json["letters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|l| l["message"]["id"].clone())
+        .collect();
+    assert_eq!(order, [json!("1"), json!("2")], "each is in its old place");
+    let nobody = "00000000-0000-8000-8000-000000000000";
+    let open = bench.open_letters(2).await[0]["id"].clone();
+    let purged =
+        bench.post("/v1/letters/purge", json!({"ids": [nobody, open], "reason": "x"})).await.expect(200).json;
+    assert_eq!(purged["done"], 0);
+    let codes: Vec<&str> =
+        purged["failed"].as_array().unwrap().iter().map(|f| f["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, ["LZ0203", "LZ0218"]);
+    let purged = bench
+        .post("/v1/letters/purge", json!({"query": "state:closed", "reason": "x"}))
+        .await
+        .expect(200)
+        .json;
+    assert_eq!(purged["done"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_taken_in_elsewhere_once_and_in_order() {
+    // I2, I5, I8
+    let from = Bench::new().await;
+    from.letters(&[("a", "bad1"), ("a", "2"), ("b", "bad3"), ("a", "4")], 4).await;
+    let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
+    let export = from.send(lines).await.expect(200).text;
+    for line in export.lines() {
+        from.contract.validate_named("LetterDetail", &serde_json::from_str(line).unwrap());
+    }
+    let to = Bench::new().await;
+    let import = |path: &str, body: String| {
+        to.request(Method::POST, path).header("content-type", "application/x-ndjson").body(body)
+    };
+    let path = "/v1/letters/import?queue=billing%2Fmail";
+    let broken = format!("{export}nonsense\n");
+    let answer = to.send(import(path, broken)).await.expect(200).json;
+    assert_eq!((&answer["taken"], &answer["known"], &answer["failures"]), (&json!(4), &json!(0), &json!(1)));
+    assert_eq!(answer["failed"][0]["line"], 5);
+    let again = to.send(import(path, export.clone())).await.expect(200).json;
+    assert_eq!((&again["taken"], &again["known"], &again["failures"]), (&json!(0), &json!(4), &json!(0)));
+    let sequence = format!("/v1/sequences?queue={}&sequence=a", encoded("billing/mail"));
+    let letters = to.get(&sequence).await.json["letters"].as_array().unwrap().clone();
+    let order: Vec<&str> = letters.iter().map(|letter| letter["message"]["id"].as_str().unwrap()).collect();
+    assert_eq!(order, ["a-bad1", "a-2", "a-4"]);
+    let id = letters[0]["id"].as_str().unwrap();
+    let moved = to.get(&format!("/v1/letters/{id}")).await.json;
+    assert_eq!(
+        (&moved["content"]["payload"], &moved["reason"]),
+        (&json!("\"bad1\""), &json!("DOMAIN_INVALID"))
+    );
+    assert_eq!(moved["content"]["headers"], json!([{"name": "tenant", "value": "acme"}]));
+    // Into the queue of a consumer that runs, they are handled there.
+    to.mend();
+    to.send(import("/v1/letters/import", export)).await.expect(200);
+    let release = json!({"action": "retry", "query": "queue:orders", "reason": "mended"});
+    let operation = to.post("/v1/operations", release).await.expect(201).json;
+    let over = to.over(operation["id"].as_str().unwrap()).await;
+    assert_eq!((&over["ok"], &over["skipped"]), (&json!(4), &json!(0)), "{over}");
+    let wrong = to.request(Method::POST, "/v1/letters/import").header("content-type", "text/csv").body("x");
+    to.send(wrong).await.problem(415, "LZ0212");
+}
