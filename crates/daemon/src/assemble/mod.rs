@@ -1,0 +1,51 @@
+//! From a consumer in the configuration to one that can run: one file per part.
+
+mod access;
+mod handler;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod options;
+mod recorder;
+mod source;
+mod store;
+
+use std::sync::Arc;
+
+use lazaret_config::Consumer as Wanted;
+use lazaret_core::FlightRecorder;
+use lazaret_engine::Consumer;
+use lazaret_server::Registry;
+
+pub(crate) use access::{limits, tokens};
+pub(crate) use recorder::open as open_recorder;
+pub(crate) use store::Stores;
+
+use crate::error::Trouble;
+use crate::journal::Journal;
+
+/// What all consumers of a process share.
+pub(crate) struct Shared {
+    pub(crate) stores: Stores,
+    pub(crate) registry: Registry,
+    pub(crate) until_idle: bool,
+}
+
+/// Puts a consumer together. Its source is opened; nothing runs yet.
+pub(crate) async fn consumer(
+    shared: &Shared,
+    wanted: &Wanted,
+    recorder: Option<Arc<dyn FlightRecorder>>,
+) -> Result<Consumer, Trouble> {
+    let handler = handler::handler(wanted)?;
+    let options = options::options(wanted, &shared.stores, recorder, shared.until_idle)?;
+    let source = source::open(wanted, &shared.stores, shared.until_idle).await?;
+    let consumer = Consumer::builder(wanted.name.as_str())
+        .source(source)
+        .store(shared.stores.letters.clone())
+        .handler(handler)
+        .options(options)
+        .observer(shared.registry.observer(&wanted.name))
+        .observer(Journal::of(&wanted.name))
+        .build()?;
+    Ok(consumer)
+}
