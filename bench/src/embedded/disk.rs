@@ -34,9 +34,9 @@ impl Disk {
     }
 }
 
-/// Removes a file, and what SQLite keeps beside it.
+/// Removes a file, and what stands beside it.
 pub(super) fn remove(path: &Path) {
-    for end in ["", "-wal", "-shm"] {
+    for end in ["", "-wal", "-shm", "-redo"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
         // Not every file is there.

@@ -1,7 +1,8 @@
 //! Lazaret's vocabulary, its pure policies, and the traits that backends implement.
 //!
 //! This crate knows no driver, no runtime and no clock but the one it is given. Everything that decides is a function
-//! of values: see [`policy`]. Everything that does I/O is a trait: see [`store`] and [`source`].
+//! of values: see [`policy`]. Everything that does I/O is a trait: see [`store`], [`source`] and
+//! [`relay`].
 
 pub mod clock;
 pub mod failure;
@@ -12,6 +13,7 @@ pub mod message;
 pub mod policy;
 pub mod query;
 pub mod recorder;
+pub mod relay;
 pub mod sequence;
 pub mod source;
 pub mod store;
@@ -26,6 +28,7 @@ pub use message::{
     ConsumerName, Headers, Message, MessageId, Operation, Partition, Position, QueueName, Schema, StreamName,
 };
 pub use recorder::FlightRecorder;
+pub use relay::Relay;
 pub use sequence::{SequenceId, Sequencing};
 pub use source::Source;
 pub use store::{LetterStore, Store};

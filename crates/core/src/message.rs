@@ -7,6 +7,8 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::relay::Hop;
+
 /// Makes a cheap, immutable name type: an `Arc<str>` with a meaning.
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident) => {
@@ -310,6 +312,10 @@ pub struct Message {
     /// Set by a source that could not make sense of the raw bytes: why. Such a message fails in phase `decode`
     /// before any handler sees it, and `payload` holds the raw bytes.
     pub undecodable: Option<Arc<str>>,
+    /// Set by a source that brings a message back which a [relay](crate::relay) passed on: where it stands now, and what
+    /// is known of its attempts. No part of the message itself, so no letter keeps it.
+    #[serde(skip)]
+    pub hop: Option<Box<Hop>>,
 }
 
 impl Message {
@@ -329,6 +335,7 @@ impl Message {
             timestamp: None,
             correlation: None,
             undecodable: None,
+            hop: None,
         }
     }
 
@@ -360,9 +367,17 @@ impl Message {
         self
     }
 
-    /// The partition it came from.
+    /// The partition it came from at first.
     pub fn partition(&self) -> Partition {
         Partition { stream: self.stream.clone(), index: self.position.partition }
+    }
+
+    /// Where its source keeps count of it, and where it is committed: where it came on, unless it was passed on.
+    pub fn place(&self) -> (&StreamName, &Position) {
+        match &self.hop {
+            Some(hop) => (&hop.stream, &hop.position),
+            None => (&self.stream, &self.position),
+        }
     }
 
     /// How many bytes the payload has; a tombstone has none.

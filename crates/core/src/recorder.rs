@@ -73,7 +73,7 @@ pub struct Suspect {
     pub queue: QueueName,
     /// Its id. Cut off when it was too long to be kept: ask [`is`](Self::is), which does not go by this text.
     pub message: MessageId,
-    /// The partition it came from. The stream is cut off when it was too long to be kept.
+    /// The partition it came from: its [place](Message::place). The stream is cut off when it was too long to be kept.
     pub partition: Partition,
     /// Its offset in the partition.
     pub offset: u64,

@@ -7,11 +7,12 @@ use async_trait::async_trait;
 use lazaret_core::handler::{Delivery, Desk};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::store::{Certainty, ErrorKind, HandOff, Placement, StoreError};
-use lazaret_core::{Failure, LetterState, Reason};
+use lazaret_core::{Failure, LetterState, Partition, Reason};
 
 use crate::events::{Counters, Event};
 use crate::judge::{self, Record};
 use crate::lanes::OpenSequences;
+use crate::passing::Passing;
 use crate::shared::Component;
 
 /// Where a live handler sends a message that it gives up on.
@@ -42,12 +43,22 @@ impl Desk for LiveDesk {
         let record = Record::failed(earlier, delivery.attempt(), entry, failure);
         let state = LetterState::Dead;
         let letter = judge::write_letter(&self.component, delivery, &sequence, state, None, Some(&record));
-        let tenure = self.open.tenure(&message.partition());
+        let (stream, position) = message.place();
+        let from = Partition { stream: stream.clone(), index: position.partition };
+        let tenure = self.open.tenure(&from);
         let grant = tenure.map(|tenure| tenure.grant(self.component.index));
         let blocks = letter.sequence == sequence;
         let item = HandOff { letter, placement: Placement::Open, grant };
         // From here on nobody knows, also when the handler is dropped while it waits, until the store has answered.
         self.open.uncertain(self.component.index, item.letter.clone());
+        if let Some(relay) = shared.options.relay() {
+            let component = &*self.component;
+            let passing = Passing { component, message, from: &from, same_failure: record.same_failure };
+            if passing.pass(relay, &item.letter).await.is_ok() {
+                self.open.take_uncertain(self.component.index, &message.id);
+                return Ok(());
+            }
+        }
         let placed = shared.hand_offs.hand_off_one(&self.component.queue, item).await;
         if !matches!(&placed, Err(error) if error.certainty() == Certainty::MaybeDone) {
             self.open.take_uncertain(self.component.index, &message.id);

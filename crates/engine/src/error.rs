@@ -25,6 +25,11 @@ pub enum BuildError {
     /// Retry topics need a broker.
     #[error("strategy topics needs a source that can hold retry topics; use ordered, unordered or in-place")]
     TopicsWithoutBroker,
+    /// What a broker does not take has to go somewhere.
+    #[error(
+        "strategy topics needs dead letters: what the broker does not take is kept in the store; enable them"
+    )]
+    TopicsWithoutLetters,
     /// There is nothing to call.
     #[error("a consumer needs at least one handler")]
     NoHandler,

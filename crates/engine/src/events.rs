@@ -34,10 +34,10 @@ pub enum Event<'a> {
         message: &'a Message,
         /// When.
         due: Timestamp,
-        /// Whether it waits in memory or in the store.
+        /// Whether it waits in memory, or in the store or the broker.
         in_memory: bool,
     },
-    /// A retry from the store began this long after its due time.
+    /// A retry from the store or the broker began this long after its due time.
     RetryStarted {
         /// In which queue.
         queue: &'a QueueName,
@@ -72,6 +72,24 @@ pub enum Event<'a> {
         sequence: &'a SequenceId,
         /// In which state.
         state: LetterState,
+    },
+    /// A message was passed on to the broker, which holds it now.
+    PassedOn {
+        /// In which queue.
+        queue: &'a QueueName,
+        /// Which message.
+        message: &'a Message,
+        /// To be tried again, or dead.
+        state: LetterState,
+    },
+    /// A message could not be passed on to the broker. It is tried again, and then kept in the store.
+    PassingFailed {
+        /// In which queue.
+        queue: &'a QueueName,
+        /// Which message.
+        message: &'a Message,
+        /// What the relay said.
+        error: &'a str,
     },
     /// A letter left: handled at last, given up or skipped.
     LetterClosed {
@@ -215,6 +233,10 @@ counters! {
     skipped,
     /// Store calls for hand-off that failed.
     hand_off_failures,
+    /// Messages that were passed on to the broker.
+    passed_on,
+    /// Calls to pass a message on that failed.
+    passing_failures,
     /// Commits that succeeded.
     commits,
     /// Messages read from the source.

@@ -96,7 +96,7 @@ impl Journey {
     async fn go(&mut self, begin: Begin) -> Result<(), Left> {
         let mut ended = match begin {
             Begin::Fresh => {
-                if self.was_handed_off().await? {
+                if self.is_twin() || self.was_handed_off().await? {
                     return Ok(());
                 }
                 self.remember_attempts();
@@ -137,10 +137,21 @@ impl Journey {
         }
     }
 
-    /// Whether the message has a letter from before (I8). Only messages up to the horizon can.
+    /// Whether a copy of the same handover came before, which is on its way or settled (I8).
+    fn is_twin(&self) -> bool {
+        let twin = self.delivery.message().hop.as_ref().is_some_and(|hop| hop.twin);
+        if twin {
+            self.tell_duplicate();
+        }
+        twin
+    }
+
+    /// Whether the message has a letter from before (I8). Only messages up to the horizon can, and those that were passed on:
+    /// when nobody knew whether the broker had taken them, they went to the store as well.
     async fn was_handed_off(&self) -> Result<bool, Left> {
         let message = self.delivery.message();
-        if !self.tenure.may_have_letter(self.component.index, message.position.offset) {
+        let (_, position) = message.place();
+        if message.hop.is_none() && !self.tenure.may_have_letter(self.component.index, position.offset) {
             return Ok(false);
         }
         let id = [message.id.clone()];
@@ -155,13 +166,17 @@ impl Journey {
         }
     }
 
-    /// Takes up what was noted before a restart, so that attempts are counted across it (I4).
+    /// Takes up what was noted before a restart, or came back with the message, so that attempts are counted across it (I4).
     fn remember_attempts(&mut self) {
         if mutated!(self.component.shared, ResetAttemptsOnRestart) {
             return;
         }
         let note = self.tenure.note(self.component.index, &self.delivery.message().id);
-        self.record = note.map(|note| Box::new(Record::from_note(note))).or(self.record.take());
+        let hop = self.delivery.message().hop.as_deref();
+        // What was noted since it was passed on is the later of the two.
+        let note = note.filter(|note| hop.is_none_or(|hop| note.attempts >= hop.attempts));
+        let known = note.map(Record::from_note).or_else(|| hop.map(Record::from_hop));
+        self.record = known.map(Box::new).or(self.record.take());
         let shared = &self.component.shared;
         if let Some(suspect) = shared.flight.charged(&self.component.queue, &self.delivery.message().id) {
             let earlier = self.record.take().map(|record| *record);
@@ -221,6 +236,13 @@ impl Journey {
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         if attempt > 1 {
             Counters::add(&self.component.shared.counters.retries, 1);
+        }
+        if let Some(hop) = &self.delivery.message().hop
+            && attempt == hop.attempts + 1
+        {
+            let lateness = until(hop.due_at, self.component.shared.now());
+            let queue = &self.component.queue;
+            self.component.shared.tell(&Event::RetryStarted { queue, attempt, lateness });
         }
         let permits = self.component.shared.permits.clone();
         let permit = tokio::select! {
@@ -400,14 +422,15 @@ impl Journey {
 
     /// What is to be remembered of the attempts so far; `None` when there were none. Crashes stand in the flight recorder
     /// until the message is settled.
-    fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
+    pub(crate) fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
         let record = self.record.as_ref().filter(|record| record.attempts > record.crashes)?;
         let message = self.delivery.message();
-        self.tenure.noted(self.component.index, message.position.offset);
+        let (_, position) = message.place();
+        self.tenure.noted(self.component.index, position.offset);
         Some(AttemptNote {
             message: message.id.clone(),
             partition: self.tenure.partition.clone(),
-            offset: message.position.offset,
+            offset: position.offset,
             attempts: record.attempts - record.crashes,
             first_failed_at: record.first_failed_at,
             failure: record.failure.clone(),
@@ -416,7 +439,12 @@ impl Journey {
         })
     }
 
-    /// Makes the message a letter, unless the enqueue policy says otherwise.
+    /// How often in a row the message failed in the same way.
+    pub(crate) fn same_failure(&self) -> u32 {
+        self.record.as_ref().map_or(0, |record| record.same_failure)
+    }
+
+    /// Makes the message a letter, in the store or in the broker, unless the enqueue policy says otherwise.
     async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Left> {
         if self.component.shared.options.dead_letter.is_none() {
             return Err(self.stop("it failed for good and dead letters are disabled"));
@@ -428,7 +456,12 @@ impl Journey {
         let decision = judge::ask_policy(&self.component, &letter, &failure, Stage::FirstFailure);
         let mut letter = decision.apply(letter, self.component.shared.now());
         if decision.keeps() {
-            return self.store_letter(letter, Placement::Open).await;
+            // Letters that wait for a person are not for a topic: somebody has to find them and to act on them.
+            let passes = matches!(letter.state, LetterState::Retrying | LetterState::Dead);
+            return match self.component.shared.options.relay().filter(|_| passes) {
+                Some(relay) => self.pass_on(relay, letter).await,
+                None => self.store_letter(letter, Placement::Open).await,
+            };
         }
         letter.state = LetterState::Skipped;
         letter.due_at = None;
@@ -459,7 +492,7 @@ impl Journey {
     }
 
     /// Hands the letter off until it is durable.
-    async fn store_letter(&self, letter: Letter, placement: Placement) -> Result<(), Left> {
+    pub(crate) async fn store_letter(&self, letter: Letter, placement: Placement) -> Result<(), Left> {
         let shared = &self.component.shared;
         let state = letter.state;
         let grant = Some(self.tenure.grant(self.component.index));

@@ -7,6 +7,7 @@ use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics, HISTORY_LIMIT};
 use lazaret_core::policy::{Classification, Decision, Stage, Subject, run_length};
 use lazaret_core::recorder::Suspect;
+use lazaret_core::relay::Hop;
 use lazaret_core::store::AttemptNote;
 use lazaret_core::{
     Failure, HandlerError, Letter, LetterState, Message, Reason, SequenceId, Timestamp, Verdict,
@@ -45,6 +46,20 @@ impl Record {
             failure: note.failure,
             same_failure: note.same_failure,
             due_at: Some(note.due_at),
+            history: Vec::new(),
+        }
+    }
+
+    /// What came back with a message that was passed on.
+    pub(crate) fn from_hop(hop: &Hop) -> Self {
+        Self {
+            attempts: hop.attempts,
+            crashes: hop.crashes,
+            first_failed_at: hop.first_failed_at,
+            last_failed_at: hop.last_failed_at,
+            failure: hop.failure.clone(),
+            same_failure: hop.same_failure,
+            due_at: Some(hop.due_at),
             history: Vec::new(),
         }
     }
@@ -103,13 +118,15 @@ impl Record {
     pub(crate) fn crashed(earlier: Option<Self>, suspect: &Suspect, now: Timestamp) -> Self {
         let attempts = earlier.as_ref().map_or(0, |r| r.attempts) + suspect.crashes;
         let first_failed_at = earlier.as_ref().map_or(now, |r| r.first_failed_at);
+        // Those before it was passed on stand in its headers and not in the recorder.
+        let crashes = earlier.as_ref().map_or(0, |r| r.crashes) + suspect.crashes;
         Self {
             attempts,
-            crashes: suspect.crashes,
+            crashes,
             first_failed_at,
             last_failed_at: now,
-            failure: crash(suspect.crashes),
-            same_failure: suspect.crashes,
+            failure: crash(crashes),
+            same_failure: crashes,
             due_at: earlier.as_ref().and_then(|r| r.due_at),
             history: earlier.map(|r| r.history).unwrap_or_default(),
         }
@@ -239,14 +256,15 @@ pub(crate) fn write_letter(
     let now = shared.now();
     let message = delivery.message();
     let placed = component.letter_sequence(message, sequence);
-    let mut letter = Letter::new(component.queue.clone(), placed, Arc::new(message.clone()), now);
+    let kept = Arc::new(Message { hop: None, ..message.clone() });
+    let mut letter = Letter::new(component.queue.clone(), placed, kept, now);
     letter.state = state;
     letter.due_at = due_at;
     letter.diagnostics = delivery.metadata();
     if let Some(options) = &shared.options.dead_letter {
         letter.owner.clone_from(&options.owner);
         if options.leaves_out_payload(state) {
-            letter.message = Arc::new(Message { payload: None, ..message.clone() });
+            letter.message = Arc::new(Message { payload: None, hop: None, ..message.clone() });
             letter.payload_left_out = true;
         }
         letter.expires_at = options.ttl.map(|ttl| later(now, ttl));

@@ -12,6 +12,8 @@
 //! - [`intake`](self) owns the source and the watermarks; shards own the lanes; nobody shares them.
 //! - A message that succeeds at once never leaves its shard. One that needs time or care goes on a journey, which is
 //!   written top to bottom in `journey.rs`. Letters go the way of `stored.rs`.
+//! - With the strategy `topics` failed messages go to a broker instead of the store, by `passing.rs`, and come back by the
+//!   source; `intake/room.rs` is where they wait until they are due.
 //! - Decisions are pure functions: `decide.rs` here, the policies in `lazaret-core`.
 //! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
 //!   can run all of it on a paused clock.
@@ -40,6 +42,7 @@ mod mailbox;
 pub mod mutation;
 mod operations;
 mod options;
+mod passing;
 mod patience;
 mod reprocess;
 mod scheduler;

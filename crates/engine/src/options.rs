@@ -9,6 +9,7 @@ use lazaret_core::policy::{
     RetryPolicy, Strategy,
 };
 use lazaret_core::recorder::FlightRecorder;
+use lazaret_core::relay::Relay;
 use lazaret_core::store::{Inbox, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
 
@@ -78,6 +79,13 @@ pub struct Options {
     pub blocked_limit: usize,
     /// The name of this instance in leases; empty makes one up.
     pub instance: String,
+    /// The broker that holds what failed, with the strategy `topics`; otherwise it is not asked.
+    pub relay: Option<Arc<dyn Relay>>,
+    /// How many messages that were passed on and are not due yet may wait in memory, all partitions together. A partition that
+    /// has its share is held, the others flow on.
+    pub waiting_room: usize,
+    /// How many bytes these may have.
+    pub waiting_room_bytes: usize,
     /// Where jitter and hashes come from; 0 draws a fresh one.
     pub seed: u64,
     /// End when a finite source is read to its end and nothing is in flight or waiting for a retry, or for its turn in an
@@ -181,6 +189,9 @@ impl Default for Options {
             refresh: Duration::from_secs(1),
             blocked_limit: 16 << 20,
             instance: String::new(),
+            relay: None,
+            waiting_room: 131_072,
+            waiting_room_bytes: 128 << 20,
             seed: 0,
             until_idle: false,
             #[cfg(feature = "mutations")]
@@ -197,6 +208,8 @@ impl Options {
         };
         at_least("concurrency", self.concurrency as u128, 1)?;
         at_least("window", self.window as u128, 1)?;
+        at_least("waiting-room", self.waiting_room as u128, 1)?;
+        at_least("waiting-room-bytes", self.waiting_room_bytes as u128, 1)?;
         at_least("blocked-limit", self.blocked_limit as u128, 1)?;
         at_least("lease (ms)", self.lease.as_millis(), 100)?;
         at_least("refresh (ms)", self.refresh.as_millis(), 1)?;
@@ -224,10 +237,18 @@ impl Options {
         self.poison.validate()?;
         self.breaker.as_ref().map_or(Ok(()), BreakerPolicy::validate)?;
         self.fuse.as_ref().map_or(Ok(()), FusePolicy::validate)?;
-        if self.retry.strategy == Strategy::Topics {
+        if self.retry.strategy == Strategy::Topics && self.relay.is_none() {
             return Err(BuildError::TopicsWithoutBroker);
         }
+        if self.relay().is_some() && self.dead_letter.is_none() {
+            return Err(BuildError::TopicsWithoutLetters);
+        }
         Ok(())
+    }
+
+    /// Who takes what failed instead of the store.
+    pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay>> {
+        self.relay.as_ref().filter(|_| self.retry.strategy == Strategy::Topics)
     }
 
     /// The number of shards to run.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::handler::BoxHandler;
-use lazaret_core::policy::{Budget, Charge, Fuse, seed_of};
+use lazaret_core::policy::{Budget, Charge, Fuse, Strategy, seed_of};
 use lazaret_core::store::{Actor, Pause, PauseScope, Store};
 use lazaret_core::{Clock, ConsumerName, Message, QueueName, SequenceId, Timestamp};
 use tokio::sync::{Notify, Semaphore};
@@ -246,7 +246,7 @@ impl Component {
     /// The id of the sequence in which a letter for this message would stand.
     pub(crate) fn letter_sequence(&self, message: &Message, sequence: &SequenceId) -> SequenceId {
         match self.shared.options.retry.strategy {
-            lazaret_core::policy::Strategy::Unordered => SequenceId::alone(message),
+            Strategy::Unordered | Strategy::Topics => SequenceId::alone(message),
             _ => sequence.clone(),
         }
     }

@@ -79,13 +79,15 @@ impl MappedRecorder {
     }
 
     fn write(&self, slot: u32, queue: &QueueName, message: &Message, attempt: u32) {
+        // Where it is committed: from there on it does not come again.
+        let (stream, position) = message.place();
         let facts = Facts {
             identity: Identity::NONE,
-            offset: message.position.offset,
-            partition: message.position.partition,
+            offset: position.offset,
+            partition: position.partition,
             attempt,
             queue: queue.as_str(),
-            stream: message.stream.as_str(),
+            stream: stream.as_str(),
             id: message.id.as_str(),
         };
         let identity = if layout::fits(&facts) { facts.identity } else { Identity::of(queue, &message.id) };

@@ -62,16 +62,17 @@
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
-//! - `kafka`: the `kafka` module, a source for Kafka.
+//! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
 
 pub use lazaret_core::{
-    clock, failure, fingerprint, handler, letter, message, policy, query, recorder, sequence, source, store,
+    clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
+    store,
 };
 
 pub use lazaret_core::{
     Clock, ConsumerName, Failure, Fingerprint, FlightRecorder, HandlerError, Headers, Letter, LetterId,
     LetterState, LetterStore, Message, MessageId, Operation, Partition, Phase, Position, QueueName, Reason,
-    Schema, SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict,
+    Relay, Schema, SequenceId, Sequencing, Source, Store, StreamName, SystemClock, Timestamp, UnknownVerdict,
     Verdict,
 };
 pub use lazaret_engine::{
@@ -89,10 +90,45 @@ pub mod handlers {
     };
 }
 
-/// The source for Kafka: a member of a consumer group.
+/// The source for Kafka: a member of a consumer group; and retry topics and dead-letter topics, for those who want the broker
+/// to hold what failed.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use lazaret::kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics};
+/// use lazaret::policy::{RetryPolicy, Strategy};
+/// use lazaret::prelude::*;
+///
+/// # async fn example(store: Arc<dyn Store>) -> Result<(), Box<dyn std::error::Error>> {
+/// let retry = RetryPolicy {
+///     strategy: Strategy::Topics,
+///     initial_delay: Duration::from_secs(60),
+///     multiplier: 10.0,
+///     max_delay: Duration::from_secs(3600),
+///     ..RetryPolicy::default()
+/// };
+/// let kafka = KafkaOptions::new("127.0.0.1:9092", "notification-service", ["case-events"]);
+/// // case-events.notification-service.retry.1m and .retry.10m, and case-events.notification-service.dlt
+/// let topics = RetryTopics::for_policy("notification-service", &retry).creating_topics();
+/// let relay = KafkaRelay::open(&kafka, topics).await?;
+///
+/// let consumer = Consumer::builder("notification-service")
+///     .source(KafkaSource::open_with(kafka, &relay)?)
+///     .store(store)
+///     .handler(|message: Message| async move { println!("{}", message.id) })
+///     .options(Options { retry, relay: Some(Arc::new(relay)), ..Options::default() })
+///     .build()?;
+/// consumer.run(CancellationToken::new()).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "kafka")]
 pub mod kafka {
-    pub use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
+    pub use lazaret_source_kafka::{
+        KafkaOptions, KafkaRelay, KafkaSource, KafkaState, Mirror, MirrorState, RetryTopics, adopt, headers,
+    };
 }
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.

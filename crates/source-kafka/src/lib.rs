@@ -25,16 +25,30 @@
 //! - `lookup`: where to begin reading a partition.
 //! - `settled`: what is settled beyond the committed offset, as text.
 //! - `record`: from a record to a message.
+//! - [`headers`]: what is written on records that are passed on.
+//! - [`adopt`]: takes over dead letters that other frameworks wrote to a topic.
+//! - `returning`: from a record of a retry topic to the message that it was.
+//! - `chain`, `relay`: retry topics and dead-letter topics, for the strategy `topics`.
+//! - `mirror`: writes dead letters to a topic, too.
 //! - `trouble`: which errors pass by themselves, and what to do about the others.
 
+pub mod adopt;
+mod chain;
+pub mod headers;
 mod lookup;
 mod member;
+mod mirror;
 mod options;
 mod record;
+mod relay;
+mod returning;
 mod settled;
 mod slot;
 mod source;
 mod trouble;
 
+pub use chain::RetryTopics;
+pub use mirror::{Mirror, MirrorState};
 pub use options::{DEFAULT_BATCH, KafkaOptions};
+pub use relay::KafkaRelay;
 pub use source::{KafkaSource, KafkaState};

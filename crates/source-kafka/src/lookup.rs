@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::oneshot;
 
+use crate::chain::Chain;
 use crate::member::{Client, Clients, Member, add_offset, list_of, partition};
 use crate::options::Reset;
 use crate::settled::{self, Place};
@@ -45,6 +47,22 @@ struct Found {
     high: u64,
 }
 
+/// Where to begin without a committed position.
+#[derive(Clone, Debug)]
+pub(crate) struct Resets {
+    pub(crate) streams: Reset,
+    pub(crate) chain: Option<Arc<Chain>>,
+}
+
+impl Resets {
+    /// Where to begin. What is in a retry topic was passed on by this group before it ever read there, and must not be missed.
+    fn begin(&self, found: Found) -> Result<Beginning, Failed> {
+        let topic = found.partition.stream.as_str();
+        let retries = self.chain.as_ref().is_some_and(|chain| chain.of_retry_topic(topic).is_some());
+        begin(found, if retries { Reset::Earliest } else { self.streams })
+    }
+}
+
 /// Why there is no beginning.
 #[derive(Debug)]
 pub(crate) enum Failed {
@@ -71,10 +89,10 @@ pub(crate) enum Purpose {
 pub(crate) type Answer = oneshot::Receiver<Result<Vec<Beginning>, Failed>>;
 
 /// Asks the brokers. The member is woken when the answer is there.
-pub(crate) fn start(clients: Clients, member: Member, purpose: Purpose, reset: Reset) -> Answer {
+pub(crate) fn start(clients: Clients, member: Member, purpose: Purpose, resets: Resets) -> Answer {
     let (sender, answer) = oneshot::channel();
     let ask = move || {
-        let beginnings = look_up(&clients, &purpose, reset);
+        let beginnings = look_up(&clients, &purpose, &resets);
         // The clients go first: whoever hears the answer may be the last one to hold them.
         drop(clients);
         // Nobody may be waiting any more.
@@ -88,13 +106,13 @@ pub(crate) fn start(clients: Clients, member: Member, purpose: Purpose, reset: R
     answer
 }
 
-fn look_up(clients: &Clients, purpose: &Purpose, reset: Reset) -> Result<Vec<Beginning>, Failed> {
+fn look_up(clients: &Clients, purpose: &Purpose, resets: &Resets) -> Result<Vec<Beginning>, Failed> {
     match purpose {
         Purpose::Come(partitions) => {
             let found = ask(&clients.group, partitions)?;
             let beginnings: Vec<_> =
-                found.into_iter().map(|found| begin(found, reset)).collect::<Result<_, _>>()?;
-            if reset == Reset::Latest {
+                found.into_iter().map(|found| resets.begin(found)).collect::<Result<_, _>>()?;
+            if resets.streams == Reset::Latest {
                 keep(&clients.group, &beginnings)?;
             }
             Ok(beginnings)

@@ -25,6 +25,22 @@ const OWN: [(&str, &str); 5] = [
 const MEMBERSHIP: [&str; 4] =
     ["group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy"];
 
+/// What is about connections, and so holds for every client: names begin with one of these.
+const CONNECTION: [&str; 12] = [
+    "sasl.",
+    "ssl.",
+    "security.",
+    "enable.sasl",
+    "enable.ssl",
+    "client.",
+    "socket.",
+    "broker.",
+    "reconnect.",
+    "metadata.",
+    "topic.metadata.",
+    "api.version.",
+];
+
 /// What holds unless a property says otherwise.
 const DEFAULTS: [(&str, &str); 6] = [
     ("client.id", "lazaret"),
@@ -158,6 +174,19 @@ impl KafkaOptions {
         let mut client = self.client()?;
         for name in MEMBERSHIP {
             client.remove(name);
+        }
+        Ok(client)
+    }
+
+    /// The settings of a client that asks or writes: whom to talk to, and as whom.
+    pub(crate) fn asking_client(&self) -> Result<ClientConfig, SourceError> {
+        self.client()?;
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", &self.brokers).set("client.id", "lazaret");
+        for (name, value) in &self.properties {
+            if CONNECTION.iter().any(|prefix| name.starts_with(prefix)) {
+                client.set(name, value);
+            }
         }
         Ok(client)
     }

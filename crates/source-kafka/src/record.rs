@@ -44,42 +44,80 @@ impl Reader {
         position: Position,
         place: &mut Place,
     ) -> Message {
-        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
-        let parts = catch_unwind(AssertUnwindSafe(|| copy(record)));
-        let (parts, undecodable) = match parts {
-            Ok(parts) => (parts, None),
-            Err(_) => (copy_without_headers(record), Some("the name of a header is not UTF-8".into())),
-        };
-        let Parts { key, payload, headers } = parts;
-        let id = match first(&headers, &self.id) {
-            Some(id) => MessageId::from(id),
-            None => place.of(position.offset),
-        };
-        let timestamp =
-            record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok());
-        Message {
-            event_type: first(&headers, &self.event_type).map(Arc::from),
+        let parts = Parts::of(record);
+        let id = self.id(&parts.headers).unwrap_or_else(|| place.of(position.offset));
+        let timestamp = time_of(record);
+        self.message(parts, id, stream.clone(), position, timestamp)
+    }
+
+    /// The id that the headers of a message give it.
+    pub(crate) fn id(&self, headers: &Headers) -> Option<MessageId> {
+        first(headers, &self.id).map(MessageId::from)
+    }
+
+    /// The message with these bytes, and what its headers say about it.
+    pub(crate) fn message(
+        &self,
+        parts: Parts,
+        id: MessageId,
+        stream: StreamName,
+        position: Position,
+        timestamp: Option<Timestamp>,
+    ) -> Message {
+        let Parts { key, payload, headers, undecodable } = parts;
+        let mut message = Message {
+            event_type: None,
             operation: None,
-            content_type: CONTENT_TYPE_HEADERS.iter().find_map(|name| text(&headers, name)).map(Arc::from),
+            content_type: None,
             schema: schema(payload.as_deref()),
             timestamp,
-            correlation: first(&headers, &self.correlation).map(Arc::from),
+            correlation: None,
             undecodable,
+            hop: None,
             key,
             payload,
             headers,
             id,
             position,
-            stream: stream.clone(),
-        }
+            stream,
+        };
+        self.describe(&mut message);
+        message
+    }
+
+    /// Writes down what the headers tell about a message.
+    pub(crate) fn describe(&self, message: &mut Message) {
+        let headers = &message.headers;
+        let content_type = CONTENT_TYPE_HEADERS.iter().find_map(|name| text(headers, name));
+        message.content_type = content_type.map(Arc::from);
+        message.event_type = first(headers, &self.event_type).map(Arc::from);
+        message.correlation = first(headers, &self.correlation).map(Arc::from);
     }
 }
 
+/// The time of a record.
+pub(crate) fn time_of(record: &impl Record) -> Option<Timestamp> {
+    record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok())
+}
+
 /// The bytes of a record.
-struct Parts {
-    key: Option<Bytes>,
-    payload: Option<Bytes>,
-    headers: Headers,
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) key: Option<Bytes>,
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) headers: Headers,
+    /// Why the headers are not there.
+    pub(crate) undecodable: Option<Arc<str>>,
+}
+
+impl Parts {
+    pub(crate) fn of(record: &impl Record) -> Self {
+        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
+        catch_unwind(AssertUnwindSafe(|| copy(record))).unwrap_or_else(|_| {
+            let undecodable = Some("the name of a header is not UTF-8".into());
+            Self { undecodable, ..copy_without_headers(record) }
+        })
+    }
 }
 
 /// Copies the bytes of a record: key and payload each by itself, because who keeps a key should not keep a payload with it,
@@ -103,7 +141,8 @@ fn copy(record: &impl Record) -> Parts {
 
 fn copy_without_headers(record: &impl Record) -> Parts {
     let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-    Parts { key: copy(record.key()), payload: copy(record.payload()), headers: Headers::new() }
+    let (key, payload) = (copy(record.key()), copy(record.payload()));
+    Parts { key, payload, headers: Headers::new(), undecodable: None }
 }
 
 /// Writes `topic/partition/offset` for one partition, again and again into the same text.

@@ -10,9 +10,12 @@ use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 
+use crate::chain::Chain;
 use crate::lookup::Beginning;
 use crate::member::{Client, Member};
 use crate::record::{Place, Reader};
+use crate::relay::Standing;
+use crate::returning::Returning;
 use crate::settled;
 
 /// A partition that is ours.
@@ -36,6 +39,8 @@ pub(crate) struct Slot {
     pub(crate) end: u64,
     /// The end was reached.
     at_end: bool,
+    /// What is needed to read a retry topic; none for others.
+    returning: Option<Returning>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +65,12 @@ pub(crate) enum Pause {
 impl Slot {
     /// Takes a partition that has not been assigned yet, so that its records never come by the common queue. `None`
     /// when the client does not know it.
-    pub(crate) fn new(client: &Arc<Client>, member: &Member, beginning: Beginning) -> Option<Self> {
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        member: &Member,
+        beginning: Beginning,
+        chain: Option<&Arc<Chain>>,
+    ) -> Option<Self> {
         let Beginning { partition, start, committed, settled, end } = beginning;
         let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
         let member = member.clone();
@@ -68,7 +78,21 @@ impl Slot {
         let place = Place::new(&partition);
         let (stage, paused, at_end) = (Stage::Held, false, false);
         let next = start;
-        Some(Self { partition, queue, place, stage, paused, start, next, committed, settled, end, at_end })
+        let returning = chain.and_then(|chain| Returning::new(chain, &partition, start));
+        Some(Self {
+            partition,
+            queue,
+            place,
+            stage,
+            paused,
+            start,
+            next,
+            committed,
+            settled,
+            end,
+            at_end,
+            returning,
+        })
     }
 
     /// Begins anew, after the client was told to.
@@ -78,10 +102,18 @@ impl Slot {
         (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
         (self.start, self.next, self.end) = (start, start, end);
         (self.committed, self.settled) = (committed, settled);
+        if let Some(returning) = &mut self.returning {
+            returning.begin_again(start);
+        }
     }
 
     pub(crate) fn assignment(&self) -> Assignment {
         Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
+    }
+
+    /// How far it is settled as it came.
+    pub(crate) fn standing(&self, limit: usize) -> Standing {
+        Standing::new(self.committed.unwrap_or(self.start), self.settled.clone(), limit)
     }
 
     /// Whether its messages may be delivered.
@@ -89,9 +121,10 @@ impl Slot {
         self.stage == Stage::Held && !self.paused
     }
 
-    /// Whether all was delivered that was there when it was assigned.
+    /// Whether all was delivered that was there when it was assigned, and in a retry topic what we wrote since.
     pub(crate) fn is_read(&self) -> bool {
-        self.stage == Stage::Held && (self.at_end || self.next >= self.end)
+        let written = self.returning.as_ref().map_or(0, Returning::written);
+        self.stage == Stage::Held && (self.at_end || self.next >= self.end) && self.next >= written
     }
 
     /// Adds messages that are there to the batch, up to its size. A finite one gives none that was written after it was
@@ -119,6 +152,11 @@ impl Slot {
             }
             // What lies between is gone, or was never a message: compacted, aborted, a mark.
             self.next = offset + 1;
+            if let Some(returning) = &mut self.returning {
+                let position = Position::new(self.partition.index, offset);
+                messages.push(returning.read(reader, &record, position, &mut self.place));
+                continue;
+            }
             if finite && offset >= self.end {
                 return Pause::Done;
             }

@@ -3,7 +3,7 @@
 //! Everything that the engine calls runs on its task and never blocks. Why a rebalance is answered outside of its callback,
 //! and why every partition has a queue of its own: docs/decisions/0012-kafka-rebalance.md.
 
-mod commit;
+pub(crate) mod commit;
 mod partitions;
 
 use std::collections::VecDeque;
@@ -22,10 +22,12 @@ use rdkafka::message::Message as _;
 use rdkafka::{ClientConfig, Offset};
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::chain::Chain;
 use crate::lookup::{Beginning, Purpose};
 use crate::member::{Change, Client, Clients, Member, assign, partition, unassign};
 use crate::options::{KafkaOptions, Reset};
 use crate::record::Reader;
+use crate::relay::{KafkaRelay, Transactions};
 use crate::slot::{Pause, Slot, Stage};
 use crate::trouble::{Trouble, judge};
 
@@ -59,6 +61,10 @@ pub struct KafkaSource {
     reading: Member,
     wake: Arc<Notify>,
     options: KafkaOptions,
+    /// The retry topics, if there are any.
+    chain: Option<Arc<Chain>>,
+    /// Who commits, if it is not the member of the group.
+    transactions: Option<Arc<Transactions>>,
     reset: Reset,
     reader: Reader,
     slots: Vec<Slot>,
@@ -84,6 +90,20 @@ impl KafkaSource {
     /// Joins the group. That takes its time: [`next`](Source::next) tells how it goes. The error says which option
     /// makes no sense.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
+        Self::join(options, None, None)
+    }
+
+    /// Joins the group and reads, besides the topics, the retry topics of this relay: what was passed on comes back as it was,
+    /// with what is known of its attempts.
+    pub fn open_with(options: KafkaOptions, relay: &KafkaRelay) -> Result<Self, SourceError> {
+        Self::join(options, Some(relay.chain()), relay.transactions())
+    }
+
+    fn join(
+        options: KafkaOptions,
+        chain: Option<Arc<Chain>>,
+        transactions: Option<Arc<Transactions>>,
+    ) -> Result<Self, SourceError> {
         let reset = options.reset()?;
         let wake = Arc::new(Notify::new());
         let member = Member::new(options.reads_committed(), wake.clone());
@@ -113,7 +133,12 @@ impl KafkaSource {
             metadata_limit: options.metadata_limit,
             state: watch::Sender::new(KafkaState::Joining),
             options,
+            chain,
+            transactions,
         };
+        if let (Some(transactions), Some(clients)) = (&source.transactions, &source.clients) {
+            transactions.serve(&clients.group);
+        }
         source.subscribe().map_err(refused)?;
         Ok(source)
     }
@@ -124,7 +149,8 @@ impl KafkaSource {
     }
 
     fn subscribe(&self) -> Result<(), KafkaError> {
-        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).collect();
+        let retries = self.chain.iter().flat_map(|chain| chain.retry_topics());
+        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).chain(retries).collect();
         self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
     }
 
@@ -222,6 +248,7 @@ impl KafkaSource {
                 Pause::Error(error) => errors.push(error),
                 Pause::Back(offset) => {
                     turn_back(self.clients.as_ref(), slot, offset);
+                    enter(self.transactions.as_deref(), slot, self.metadata_limit);
                     self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
                     self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
                 }
@@ -236,6 +263,8 @@ impl KafkaSource {
             self.note(error, &reason);
         }
         if !messages.is_empty() {
+            // What came back came after the end; there is another one.
+            self.ended &= messages.iter().all(|message| message.hop.is_none());
             if matches!(*self.state.borrow(), KafkaState::Trouble(_)) {
                 self.be_well();
             }
@@ -296,6 +325,13 @@ impl KafkaSource {
     }
 }
 
+/// Says how a partition stands that came, or begins anew.
+fn enter(transactions: Option<&Transactions>, slot: &Slot, limit: usize) {
+    if let Some(transactions) = transactions {
+        transactions.ledger().come(slot.partition.clone(), slot.standing(limit));
+    }
+}
+
 /// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned.
 fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
     let partition = slot.partition.clone();
@@ -312,7 +348,7 @@ fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
 }
 
 /// Makes a client that wakes its member.
-fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
+pub(crate) fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
     let mut client = Client::from_config_and_context(config, member.clone()).map_err(refused)?;
     let woken = member.clone();
     client.set_nonempty_callback(move || woken.wake());
@@ -320,7 +356,7 @@ fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, Source
 }
 
 /// The client does not take its settings.
-fn refused(error: KafkaError) -> SourceError {
+pub(crate) fn refused(error: KafkaError) -> SourceError {
     match error {
         // The value stays untold, and so does the error that holds it: a mistyped name may have a password as its value.
         KafkaError::ClientConfig(_, why, name, _) => SourceError::permanent(format!(

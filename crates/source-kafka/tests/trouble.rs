@@ -6,7 +6,7 @@ mod support;
 
 use lazaret_core::source::SourceError;
 use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
-use support::{Reading, Topic, broker, listener_with_users, quick, unique};
+use support::{Reading, Topic, broker, quick, unique, with_password};
 
 /// The error that ends the reading.
 async fn permanent(options: KafkaOptions) -> SourceError {
@@ -20,19 +20,6 @@ fn assert_says(error: &SourceError, words: &[&str]) {
     for word in words {
         assert!(error.to_string().contains(word), "{error} does not say {word:?}");
     }
-}
-
-/// Options for the listener that wants a user, with this password.
-fn with_password(topic: &str, group: &str, password: Option<&str>) -> Option<KafkaOptions> {
-    let given = listener_with_users()?;
-    let (login, address) = given.split_once('@').expect("user:password@host:port");
-    let (user, right) = login.split_once(':').expect("user:password@host:port");
-    let options = quick(KafkaOptions::new(address, group, [topic]))
-        .with_property("security.protocol", "SASL_PLAINTEXT")
-        .with_property("sasl.mechanism", "PLAIN")
-        .with_property("sasl.username", user)
-        .with_property("sasl.password", password.unwrap_or(right));
-    Some(options)
 }
 
 #[tokio::test]

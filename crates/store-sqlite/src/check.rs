@@ -124,6 +124,7 @@ mod tests {
     };
 
     use super::check;
+    use crate::arrivals::Arrival;
     use crate::error::Fault;
     use crate::letters::{groups, lifecycle};
     use crate::{Options, SqliteStore};
@@ -158,7 +159,9 @@ mod tests {
         let name = queue.clone();
         let failed = store.write("hand_off", move |step| {
             step.queue(&name, |queue| {
-                queue.hand_off_all(vec![dead(queue.name, 1, 2), dead(queue.name, 26, 2)], &Limits::NONE)?;
+                let items =
+                    [dead(queue.name, 1, 2), dead(queue.name, 26, 2)].map(|item| Arrival::new(item).unwrap());
+                queue.hand_off_all(&items, &Limits::NONE)?;
                 Err::<(), _>(Fault::Corrupt("on purpose".into()))
             })
         });

@@ -1,5 +1,8 @@
 //! From SQLite's errors to the store's: what kind of trouble it is, and what is known about the effect.
 
+use std::io;
+use std::path::Path;
+
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 use rusqlite::ErrorCode;
 
@@ -30,6 +33,25 @@ impl From<StoreError> for Fault {
 }
 
 impl Fault {
+    /// The file system says no to something with this file.
+    pub(crate) fn of_file(path: &Path, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Unavailable,
+        };
+        let context = format!("the file {}: {error}", path.display());
+        Self::Refused(StoreError::not_done(kind, "redo", context))
+    }
+
+    /// Letters wait in a redo log that this code cannot read.
+    pub(crate) fn newer_redo_log(path: &Path, version: u32, known: u32) -> Self {
+        let context = format!(
+            "the file {} holds letters in version {version}; this version of Lazaret knows up to {known}",
+            path.display()
+        );
+        Self::Refused(StoreError::not_done(ErrorKind::Invalid, "redo", context))
+    }
+
     /// The error for the caller of `operation`. The work was rolled back.
     pub(crate) fn into_error(self, operation: &'static str) -> StoreError {
         match self {

@@ -12,6 +12,7 @@ use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
+use crate::outbox;
 use groups::Groups;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
@@ -38,6 +39,8 @@ pub(crate) struct QueueFacts {
     pub(crate) by_state: [i64; 9],
     /// Whether any sequence of the consumer is paused: only then is it worth asking for one.
     pub(crate) has_pauses: bool,
+    /// Whether somebody watches the ends of its letters.
+    pub(crate) is_watched: bool,
 }
 
 /// A grant, as it stands.
@@ -146,6 +149,7 @@ impl Facts {
             sequences: 0,
             by_state: [0; 9],
             has_pauses: has_pauses(connection, name)?,
+            is_watched: false,
         };
         self.new_queues.insert(name.clone(), facts);
         Ok(facts)
@@ -210,11 +214,13 @@ fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueFac
             sequences: row.get(4)?,
             by_state: [0; 9],
             has_pauses: false,
+            is_watched: false,
         })
     });
     let Some(mut facts) = facts.optional()? else { return Ok(None) };
     facts.by_state = read_counts(connection, facts.qid)?;
     facts.has_pauses = has_pauses(connection, name)?;
+    facts.is_watched = outbox::is_watched(connection, facts.qid)?;
     Ok(Some(facts))
 }
 

@@ -1,7 +1,6 @@
 //! The embedded store: durable lanes in one SQLite file.
 //!
-//! [`SqliteStore`] keeps every promise of [`lazaret_core::store`] in one file (and its write-ahead log beside it), without
-//! a server. One thread writes: it takes all calls that wait, runs them in one transaction and forces them to the disk
+//! [`SqliteStore`] keeps every promise of [`lazaret_core::store`] in one file (and its logs beside it), without a server. One thread writes: it takes all calls that wait, runs them in one transaction and forces them to the disk
 //! once, so many hand-offs at a time cost little more than one. Other threads read, side by side with it. A second
 //! process, such as the command line, may read and write the same file.
 //!
@@ -30,6 +29,7 @@
 //! # });
 //! ```
 
+mod arrivals;
 mod audit;
 #[cfg(test)]
 mod check;
@@ -42,8 +42,10 @@ mod letters;
 mod locks;
 mod operations;
 mod options;
+mod outbox;
 mod pauses;
 mod readers;
+mod redo;
 mod rows;
 mod schema;
 mod store;

@@ -41,6 +41,12 @@ pub struct Options {
     /// How large the file may grow, in pages of 4 KiB; what does not fit is refused as `Full`, and nothing is lost (I9).
     /// `None` leaves it to the disk.
     pub max_pages: Option<u32>,
+    /// From how many letters and notes at a time they are made durable in the redo log first, and reach the database
+    /// together with many others a little later. Fewer go to the database at once. 0 means always, `usize::MAX` never.
+    pub redo_from: usize,
+    /// How long letters may stand in the redo log alone. Whoever opens the file as a store sees them anyway; this is for
+    /// other tools. When nobody asks for anything, they reach the database after a twentieth of it.
+    pub redo_time: Duration,
 }
 
 impl Default for Options {
@@ -55,6 +61,9 @@ impl Default for Options {
             // A commit walks over the cache, so a larger one makes small groups dearer; the system caches the rest.
             cache_kib: 16 * 1024,
             max_pages: None,
+            // Below it, the second write costs more than the first one saves.
+            redo_from: 16,
+            redo_time: Duration::from_millis(100),
         }
     }
 }
@@ -68,6 +77,8 @@ impl fmt::Debug for Options {
             .field("waiting", &self.waiting)
             .field("cache_kib", &self.cache_kib)
             .field("max_pages", &self.max_pages)
+            .field("redo_from", &self.redo_from)
+            .field("redo_time", &self.redo_time)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! The readers: a few connections that answer questions beside the writer, each from one consistent view.
 //!
-//! A question that is asked after a write was answered sees that write.
+//! A question that is asked after a write was answered sees that write, in this process or another. When the write is still
+//! in the [redo log](crate::redo), the question comes back, to be asked again once the writer has caught up.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Work;
 use crate::options::Options;
+use crate::redo::{Mark, RedoLog};
 use crate::rows::nanos;
 use crate::schema;
 
@@ -24,14 +26,22 @@ pub(crate) struct View<'a> {
 
 type Question = Box<dyn FnOnce(View<'_>) + Send>;
 
+/// What became of a question.
+pub(crate) enum Asked<T, Q> {
+    Answer(T),
+    /// There is something in the redo log that the view lacks.
+    Behind(Q),
+}
+
 /// The way to the readers' threads, which end when the last handle is dropped.
 pub(crate) struct Handle {
     questions: mpsc::Sender<Question>,
+    redo: Arc<RedoLog>,
 }
 
 impl Handle {
     /// Starts the readers on a file that is open for writing.
-    pub(crate) fn start(path: &Path, options: &Options) -> Result<Self> {
+    pub(crate) fn start(path: &Path, options: &Options, redo: &Arc<RedoLog>) -> Result<Self> {
         let (questions, waiting) = mpsc::channel::<Question>(options.waiting.max(1));
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..options.readers.max(1) {
@@ -51,11 +61,37 @@ impl Handle {
                     .with_source(error)
             })?;
         }
-        Ok(Self { questions })
+        Ok(Self { questions, redo: redo.clone() })
     }
 
-    /// Asks something.
-    pub(crate) async fn ask<T: Send + 'static>(
+    /// Asks something, of a view that has all that was answered before.
+    pub(crate) async fn ask<T: Send + 'static, Q: FnOnce(&View<'_>) -> Work<T> + Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: Q,
+    ) -> Result<Asked<T, Q>> {
+        let redo = self.redo.clone();
+        self.send(operation, move |view| {
+            // The order matters: what was committed in between is in the view.
+            let first = redo.first().map_err(|error| redo.trouble(&error))?;
+            in_one_view(view, |view| match first {
+                Some(first) if first == Mark::read(view.connection)? => Ok(Asked::Behind(question)),
+                _ => question(view).map(Asked::Answer),
+            })
+        })
+        .await
+    }
+
+    /// Asks something, of a view that has what the writer has caught up with.
+    pub(crate) async fn ask_after<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
+    ) -> Result<T> {
+        self.send(operation, |view| in_one_view(view, question)).await
+    }
+
+    async fn send<T: Send + 'static>(
         &self,
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
@@ -64,7 +100,7 @@ impl Handle {
             || StoreError::not_done(ErrorKind::Unavailable, operation, "the store's thread has ended");
         let (reply, answer) = oneshot::channel();
         let ask = move |view: View<'_>| {
-            let answer = answer_in_one_view(&view, question).map_err(|fault| fault.into_error(operation));
+            let answer = question(&view).map_err(|fault| fault.into_error(operation));
             end_view(view.connection);
             // Who does not wait any more needs no answer.
             _ = reply.send(answer);
@@ -74,7 +110,7 @@ impl Handle {
     }
 }
 
-fn answer_in_one_view<T>(view: &View<'_>, question: impl FnOnce(&View<'_>) -> Work<T>) -> Work<T> {
+fn in_one_view<T>(view: &View<'_>, question: impl FnOnce(&View<'_>) -> Work<T>) -> Work<T> {
     view.connection.prepare_cached("BEGIN")?.execute([])?;
     let answer = question(view)?;
     view.connection.prepare_cached("COMMIT")?.execute([])?;

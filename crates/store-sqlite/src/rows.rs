@@ -13,6 +13,7 @@ use rusqlite::{Row, params};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::arrivals::Arrival;
 use crate::error::{Fault, Work};
 
 /// The way in which `body` is written. It stands as the first byte of each.
@@ -322,6 +323,7 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         timestamp: body.timestamp,
         correlation: body.correlation,
         undecodable: body.undecodable,
+        hop: None,
     };
     let edits = body.edits.into_iter().map(|edit| Edit {
         by: edit.by,
@@ -358,23 +360,23 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
     })
 }
 
-/// Stores a new letter in this place. `sid` is none for a closed one, `gid` for one without a cause.
+/// Where a new letter goes. `sid` is none for a closed one, `gid` for one without a cause.
+pub(crate) struct NewPlace {
+    pub(crate) qid: i64,
+    pub(crate) sid: Option<i64>,
+    pub(crate) gid: Option<i64>,
+    pub(crate) index: i64,
+    pub(crate) now: i64,
+}
+
+/// Stores a new letter in this place.
 pub(crate) fn insert_letter(
     connection: &rusqlite::Connection,
-    qid: i64,
-    sid: Option<i64>,
-    gid: Option<i64>,
-    letter: Letter,
+    place: &NewPlace,
+    letter: &Arrival,
 ) -> Work<()> {
-    let sequence = letter.sequence.clone();
-    let (id, state, index) = (id_bytes(letter.id), letter.state as i64, bound(letter.index));
-    let (attempts, crashes, replays) = (letter.attempts, letter.crash_attempts, letter.replay_attempts);
-    let (poison, enqueued, touched) =
-        (letter.poison, nanos(letter.enqueued_at), nanos(letter.last_touched_at));
-    let (due, expires) = (letter.due_at.map(nanos), letter.expires_at.map(nanos));
-    let (first, last) = (letter.first_failed_at.map(nanos), letter.last_failed_at.map(nanos));
-    let closed = sid.is_none().then_some(touched);
-    let (body, message) = Body::of(letter);
+    let NewPlace { qid, sid, gid, index, now } = place;
+    let [attempts, crash_attempts, replay_attempts] = letter.attempts;
     let mut insert = connection.prepare_cached(concat!(
         "INSERT INTO letters (qid, sid, gid, closed_at, ",
         letter_columns!(),
@@ -385,36 +387,36 @@ pub(crate) fn insert_letter(
         qid,
         sid,
         gid,
-        closed,
-        id,
+        sid.is_none().then_some(now),
+        id_bytes(letter.id),
         index,
-        state,
+        letter.state as i64,
         attempts,
-        crashes,
-        replays,
-        poison,
-        enqueued,
-        touched,
-        due,
-        expires,
-        first,
-        last,
-        message.position.partition,
-        bound(message.position.offset),
-        message.stream.as_str(),
-        sequence.as_str(),
-        message.id.as_str(),
-        message.event_type.as_deref(),
-        body.encode()?,
-        body.reason(),
+        crash_attempts,
+        replay_attempts,
+        letter.poison,
+        now,
+        now,
+        letter.due_at,
+        letter.expires_at,
+        letter.first_failed_at,
+        letter.last_failed_at,
+        letter.place.partition,
+        bound(letter.place.offset),
+        letter.place.stream.as_str(),
+        letter.sequence.as_str(),
+        letter.message.as_str(),
+        letter.event_type.as_deref(),
+        &*letter.body,
+        letter.cause.as_ref().map(|cause| cause.reason.as_str()),
     ])?;
     let mut insert = connection
         .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;
     insert.execute(params![
         connection.last_insert_rowid(),
-        message.key.as_deref(),
-        encode_headers(&message.headers),
-        message.payload.as_deref(),
+        letter.key.as_deref(),
+        letter.headers.as_deref(),
+        letter.payload.as_deref(),
     ])?;
     Ok(())
 }

@@ -13,8 +13,10 @@
 //!   they change with the letters. A sequence names the group of its head, because all behind it are blocked by that.
 //! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
 //!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
+//! - `redo` has one row: which records of the [redo log](crate::redo) count.
 //! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
 //!   `consumed_posts` their ids for a while after that.
+//! - `watched` names the queues whose letters are listed in `ends` when they end, until everybody was told.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
@@ -30,7 +32,7 @@ use crate::letters::groups;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -59,6 +61,10 @@ const MIGRATIONS: &[Migration] = &[
             include_str!("schema/v2/inbox_source.sql"),
         ),
         fill: groups::fill,
+    },
+    Migration {
+        sql: concat!(include_str!("schema/v3/outbox.sql"), include_str!("schema/v3/redo.sql")),
+        fill: |_| Ok(()),
     },
 ];
 
@@ -114,11 +120,18 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     connection.pragma_update(None, "synchronous", synchronous)?;
     connection.pragma_update(None, "foreign_keys", false)?;
     connection.pragma_update(None, "cache_size", -i64::from(options.cache_kib))?;
-    if let Some(pages) = options.max_pages {
-        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    if options.max_pages.is_some() {
+        limit_pages(connection, options.max_pages)?;
     }
     connection.pragma_update_and_check(None, "wal_autocheckpoint", CHECKPOINT_PAGES, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT, |_| Ok(()))
+}
+
+/// Says how large the file may grow through this connection.
+pub(crate) fn limit_pages(connection: &Connection, pages: Option<u32>) -> rusqlite::Result<()> {
+    /// As many as SQLite knows.
+    const ALL: u32 = 0xffff_fffe;
+    connection.pragma_update_and_check(None, "max_page_count", pages.unwrap_or(ALL), |_| Ok(()))
 }
 
 /// Whoever may write everything, as root may, still respects that a file is marked as read-only.

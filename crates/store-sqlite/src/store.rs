@@ -14,12 +14,14 @@ use lazaret_core::store::{
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
+use crate::arrivals::{HandOffs, Notes};
 use crate::error::Work;
 use crate::inbox_source::Bells;
 use crate::letters::Queue;
 use crate::letters::listing::{Cursor, Listing};
 use crate::options::Options;
-use crate::readers::View;
+use crate::readers::{Asked, View};
+use crate::redo::RedoLog;
 use crate::writer::Step;
 use crate::{pauses, readers, schema, writer};
 
@@ -53,11 +55,12 @@ impl SqliteStore {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let connection = schema::open_file(&path, &options)?;
-        let readers = readers::Handle::start(&path, &options)?;
-        let writer = writer::Handle::start(path.clone(), options, connection).map_err(|error| {
-            StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for the writer")
-                .with_source(error)
+        let redo = RedoLog::open(&path, options.durability).map(Arc::new).map_err(|error| {
+            let context = format!("the redo log of {} cannot be opened: {error}", path.display());
+            StoreError::not_done(ErrorKind::Unavailable, "open", context).with_source(error)
         })?;
+        let readers = readers::Handle::start(&path, &options, &redo)?;
+        let writer = writer::Handle::start(path.clone(), options, connection, redo)?;
         Ok(Self { shared: Arc::new(Shared { path, writer, readers, bells: Bells::default() }) })
     }
 
@@ -86,7 +89,13 @@ impl SqliteStore {
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
-        self.shared.readers.ask(operation, question).await
+        match self.shared.readers.ask(operation, question).await? {
+            Asked::Answer(answer) => Ok(answer),
+            Asked::Behind(question) => {
+                self.shared.writer.catch_up(operation).await?;
+                self.shared.readers.ask_after(operation, question).await
+            }
+        }
     }
 
     /// Changes a queue, which is made if it is not there.
@@ -101,7 +110,7 @@ impl SqliteStore {
     }
 
     /// Asks a queue something; `None` when it is not there, and so is empty.
-    async fn list<T: Send + 'static>(
+    pub(crate) async fn list<T: Send + 'static>(
         &self,
         operation: &'static str,
         queue: &QueueName,
@@ -139,9 +148,9 @@ impl LetterStore for SqliteStore {
         limits: &Limits,
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>> {
-        let (limits, name) = (*limits, queue.clone());
-        let work = move |step: &mut Step<'_>| step.queue(&name, |queue| queue.hand_off_all(items, &limits));
-        self.shared.writer.call_without_savepoint("hand_off", work).await
+        let call =
+            HandOffs::new(queue.clone(), *limits, items).map_err(|fault| fault.into_error("hand_off"))?;
+        self.shared.writer.record(call).await
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
@@ -151,7 +160,8 @@ impl LetterStore for SqliteStore {
     }
 
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
-        self.change("note_attempts", queue, move |queue| queue.note_attempts(notes)).await
+        let call = Notes::new(queue.clone(), notes).map_err(|fault| fault.into_error("note_attempts"))?;
+        self.shared.writer.record(call).await
     }
 
     async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {

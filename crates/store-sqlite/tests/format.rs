@@ -15,7 +15,7 @@ use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Conduct, Exclusion,
     GrantFence, GroupsRequest, HandOff, Inbox, InboxClaim, LetterStore, Limits, Locks, OperationState,
-    Operations, PauseScope, Placed, Placement, PlanRequest, Selection, Triage, plan_hash,
+    Operations, Outbox, PauseScope, Placed, Placement, PlanRequest, Selection, Triage, plan_hash,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
@@ -225,6 +225,28 @@ async fn check_operations(store: &SqliteStore) {
     assert_eq!(store.command(operation.id, Command::Cancel, &operator()).await.unwrap().skipped, 1);
 }
 
+/// What the third version added.
+async fn fill_outbox(store: &SqliteStore) {
+    let queue = QueueName::of("told", "told");
+    store.watch_ends(&queue).await.unwrap();
+    for id in ["forgotten", "listed"] {
+        let message = Message::new(id, "orders", Position::new(1, 0));
+        let mut letter = Letter::new(queue.clone(), id.into(), message.into(), test_epoch());
+        (letter.state, letter.attempts) = (LetterState::Parked, 3);
+        let item = HandOff { letter, placement: Placement::Open, grant: None };
+        store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    }
+    store.forget_ends(&queue, 1).await.unwrap();
+}
+
+async fn check_outbox(store: &SqliteStore) {
+    let queue = QueueName::of("told", "told");
+    let page = store.ends(&queue, 0, 10).await.unwrap();
+    let [end] = &page.ends[..] else { panic!("one end is listed: {page:?}") };
+    assert_eq!((end.number, end.state, end.attempts), (2, LetterState::Parked, 3));
+    assert_eq!(end.letter.as_ref().unwrap().message.id.as_str(), "listed");
+}
+
 /// Checks that what [`fill`] has written is there, and that the store works on with it.
 async fn check(store: &SqliteStore) {
     let letters = store.sequence(&queue(), &"~x:00ff6b".into(), 0, 10).await.unwrap();
@@ -274,6 +296,8 @@ async fn what_the_current_version_writes_it_reads() {
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
     fill_operations(&store).await;
+    fill_outbox(&store).await;
+    check_outbox(&store).await;
     check_operations(&store).await;
     check(&store).await;
     check_inbox(&store).await;
@@ -288,6 +312,9 @@ async fn the_files_of_every_version_are_read() {
         let store = SqliteStore::open(&copy, options()).unwrap();
         if version >= 2 {
             check_operations(&store).await;
+        }
+        if version >= 3 {
+            check_outbox(&store).await;
         }
         check(&store).await;
         if version < 2 {
@@ -315,6 +342,7 @@ async fn write_fixture(target: &Path) {
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;
     fill_operations(&store).await;
+    fill_outbox(&store).await;
     let file = rusqlite::Connection::open(store.path()).unwrap();
     file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
     let small = rusqlite::Connection::open(target).unwrap();

@@ -3,25 +3,39 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lazaret_core::Clock;
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
 use lazaret_testkit::suite::letters::{self, Desk};
 use lazaret_testkit::suite::operations;
-use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
+use lazaret_testkit::{
+    checkpoints_test_suite, inbox_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
+};
 
 /// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
 /// names, and so nothing is left behind.
 async fn store(clock: Arc<dyn Clock>) -> SqliteStore {
+    open(Options { clock, ..Options::default() })
+}
+
+/// A store that puts every hand-off into the redo log first, and leaves it there until somebody asks.
+async fn recording(clock: Arc<dyn Clock>) -> SqliteStore {
+    open(Options { clock, redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() })
+}
+
+fn open(options: Options) -> SqliteStore {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+    let options = Options { durability: Durability::Normal, ..options };
     SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap()
 }
 
 store_test_suite!(letters_of, io, super::store);
+store_test_suite!(letters_by_redo_log, io, super::recording);
 checkpoints_test_suite!(checkpoints, io, super::store);
 locks_test_suite!(locks, io, super::store);
 inbox_test_suite!(inbox, io, super::store);
+outbox_test_suite!(outbox, io, super::store);
 
 /// The races again, with callers on real threads.
 mod on_threads {
@@ -34,6 +48,11 @@ mod on_threads {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn appending_and_closing_exclude_each_other() {
         letters::appending_and_closing_exclude_each_other(desk().await).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn appending_to_the_redo_log_and_closing_exclude_each_other() {
+        letters::appending_and_closing_exclude_each_other(Desk::new(recording).await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -57,4 +76,9 @@ mod on_threads {
 #[test]
 fn the_store_behaves_like_the_model() {
     lazaret_testkit::model::check(48, store);
+}
+
+#[test]
+fn the_store_with_a_redo_log_behaves_like_the_model() {
+    lazaret_testkit::model::check(48, recording);
 }

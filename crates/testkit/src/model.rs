@@ -263,9 +263,7 @@ impl Model {
                 touched: self.now,
             });
         }
-        if matches!(grant, Under::Current) {
-            self.horizon = self.horizon.max(Some(offset));
-        }
+        self.horizon = self.horizon.max(Some(offset));
         answer
     }
 

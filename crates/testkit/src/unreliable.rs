@@ -1,6 +1,9 @@
 //! A store that fails by a seed: before the effect, after it, late, or altogether.
 
+mod checkpoints;
+mod locks;
 mod operations;
+mod outbox;
 mod triage;
 
 use std::collections::BTreeSet;

@@ -3,12 +3,15 @@
 use lazaret_memory::MemoryStore;
 use lazaret_testkit::suite::letters::{self, Desk};
 use lazaret_testkit::suite::operations;
-use lazaret_testkit::{checkpoints_test_suite, inbox_test_suite, locks_test_suite, store_test_suite};
+use lazaret_testkit::{
+    checkpoints_test_suite, inbox_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
+};
 
 store_test_suite!(letters_of, |clock| async move { MemoryStore::new(clock) });
 checkpoints_test_suite!(checkpoints, |clock| async move { MemoryStore::new(clock) });
 locks_test_suite!(locks, |clock| async move { MemoryStore::new(clock) });
 inbox_test_suite!(inbox, |clock| async move { MemoryStore::new(clock) });
+outbox_test_suite!(outbox, |clock| async move { MemoryStore::new(clock) });
 
 /// The races again, on real threads: in memory no call yields, so one thread alone would prove little.
 mod on_threads {

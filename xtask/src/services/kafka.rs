@@ -16,7 +16,8 @@ use super::{Variable, write};
 const VERSION: &str = "4.1.0";
 /// Kafka writes its log by slf4j and brings nothing that prints it.
 const SLF4J_VERSION: &str = "1.7.36";
-/// The user of the second listener. It may read topics and join groups whose names begin with [`OPEN`], nothing else.
+/// The user of the second listener. It may read topics, look at their settings and join groups whose names begin with
+/// [`OPEN`], nothing else.
 const USER: &str = "reader";
 const PASSWORD: &str = "reader-secret";
 const OPEN: &str = "open-";
@@ -212,7 +213,10 @@ fn allow(classes: &Path, port: u16) -> Result<(), String> {
     let (server, principal) = (format!("127.0.0.1:{port}"), format!("User:{USER}"));
     let tool = ["org.apache.kafka.tools.AclCommand", "--bootstrap-server", &server, "--add"];
     let rights = ["--allow-principal", &principal, "--consumer", "--topic", OPEN, "--group", OPEN];
-    run_tool(classes, &[&tool[..], &rights, &["--resource-pattern-type", "prefixed"]].concat())
+    run_tool(classes, &[&tool[..], &rights, &["--resource-pattern-type", "prefixed"]].concat())?;
+    // It may look at the settings of topics to which it may not write.
+    let looks = ["--allow-principal", &principal, "--operation", "DescribeConfigs", "--topic", OPEN];
+    run_tool(classes, &[&tool[..], &looks, &["--resource-pattern-type", "prefixed"]].concat())
 }
 
 fn run_tool(classes: &Path, arguments: &[&str]) -> Result<(), String> {

@@ -177,6 +177,13 @@ impl RetryPolicy {
         hint.map_or(jittered, |hint| jittered.max(hint.min(self.max_retry_after)))
     }
 
+    /// How long messages wait that failed as often as this one, before jitter: what retry topics are made for. Hints count
+    /// as in [`delay`](Self::delay).
+    pub fn usual_delay(&self, failed_attempt: u32, hint: Option<Duration>) -> Duration {
+        let capped = self.capped(failed_attempt.saturating_sub(1));
+        hint.map_or(capped, |hint| capped.max(hint.min(self.max_retry_after)))
+    }
+
     /// `initial-delay × multiplier^exponent`, but at most `max-delay`.
     fn capped(&self, exponent: u32) -> Duration {
         if self.initial_delay.is_zero() {

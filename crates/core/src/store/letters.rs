@@ -77,7 +77,7 @@ pub struct HandOff {
     pub letter: Letter,
     /// Where to put it.
     pub placement: Placement,
-    /// The grant under which the message was read; `None` for letters that come from no partition (imports).
+    /// The grant under which the message was read; `None` for letters that nobody reads from their partition now (imports).
     pub grant: Option<GrantFence>,
 }
 
@@ -337,11 +337,12 @@ pub trait LetterStore: Send + Sync + 'static {
     /// Letters of one partition stand in a sequence in the order of their offsets. So a message that is delivered again
     /// after a crash goes before later ones that were handed off before the crash: it was handled before them and is
     /// handled before them again. While the letter that it would go before is the head and somebody works on it, the
-    /// answer is `Conflict`. Only messages at or below the horizon can be concerned.
+    /// answer is `Conflict`. Only messages at or below the horizon can be concerned, and those that come under no grant:
+    /// they come in any order, and each goes to its place.
     ///
     /// Idempotent by (queue, message id): a message that has a letter, open or closed, gets [`Placed::Held`].
     /// Refuses with `Full` what does not fit `limits`, with `Fenced` what comes under an old grant. Raises the
-    /// horizon of the partition in the same step.
+    /// horizon of the message's partition in the same step, under a grant or not.
     async fn hand_off(
         &self,
         queue: &QueueName,

@@ -24,6 +24,7 @@ mod inbox;
 mod letters;
 mod locks;
 mod operations;
+mod outbox;
 mod trend;
 mod triage;
 
@@ -42,6 +43,7 @@ pub use operations::{
     Action, Command, Conduct, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState,
     Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, Selection, Taken, Turn,
 };
+pub use outbox::{End, EndsPage, Outbox, is_end};
 pub use trend::Trend;
 pub use triage::{
     Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,

@@ -4,9 +4,10 @@
 //! everything is held back, so a member of a group stays alive.
 
 mod partitions;
+mod room;
 
 use std::future::Future;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,6 +31,7 @@ use crate::shard::{Notice, Parcel, Ticket, ToShard};
 use crate::shared::{Component, Shared};
 use crate::tenure::Tenure;
 use crate::tracker::Tracker;
+use room::{Room, Share};
 
 /// How long to wait for cancelled work to be gone after a drain's deadline.
 const GRACE: Duration = Duration::from_secs(1);
@@ -48,6 +50,8 @@ struct Slot {
     settled: Vec<RangeInclusive<u64>>,
     /// The source was told to hold this partition.
     held: bool,
+    /// What waits of it in the waiting room.
+    room: Share,
 }
 
 enum Stage {
@@ -85,7 +89,10 @@ pub(crate) struct Intake {
     /// Slots by partition number; names are compared.
     by_number: Vec<Vec<usize>>,
     routed: Vec<Vec<ToShard>>,
+    /// Messages that are neither settled nor given up, those in the waiting room included.
     in_flight: usize,
+    /// Messages that were passed on and are not due yet.
+    room: Room,
     full: bool,
     chores: FuturesUnordered<Pin<Box<dyn Future<Output = Chore> + Send>>>,
     next_commit: Option<Instant>,
@@ -116,6 +123,7 @@ impl Intake {
             slots: Vec::new(),
             by_number: Vec::new(),
             in_flight: 0,
+            room: Room::default(),
             full: false,
             chores: FuturesUnordered::new(),
             next_commit: None,
@@ -139,6 +147,7 @@ impl Intake {
             if notices.take(&mut batch) {
                 self.note(&mut batch);
             }
+            self.call_in();
             self.leave_empty_slots().await;
             shared.gauges.publish(self.in_flight, self.source.lag());
             if self.draining && self.is_drained() {
@@ -146,11 +155,13 @@ impl Intake {
             }
             self.start_idle_check();
             let deadline = self.deadline();
+            let alarm = self.room_alarm();
             tokio::select! {
                 biased;
                 () = drain.cancelled(), if !self.draining => self.begin_drain(),
                 () = at(self.next_commit) => self.commit().await,
                 () = at(deadline) => self.deadline_passed(),
+                () = at(alarm) => {}
                 Some(chore) = self.chores.next(), if !self.chores.is_empty() => self.finished(chore),
                 () = changed.changed() => self.update_holds(),
                 idle = check(&mut self.idle_check) => self.idle_checked(idle),
@@ -191,7 +202,8 @@ impl Intake {
         let mut last = usize::MAX;
         for message in messages {
             let Some(slot) = self.slot_of(&message, last) else {
-                tracing::warn!(partition = %message.partition(), "a message of a partition that is not assigned");
+                let (stream, position) = message.place();
+                tracing::warn!(%stream, %position, "a message of a partition that is not assigned");
                 continue;
             };
             last = slot;
@@ -203,34 +215,58 @@ impl Intake {
             }
         }
         self.hand_over();
+        if self.room.deliveries() > 0 {
+            self.update_holds();
+        }
     }
 
     fn slot_of(&self, message: &Message, last: usize) -> Option<usize> {
+        let (stream, position) = message.place();
         let fits = |slot: usize| {
             let partition = &self.slots[slot].partition;
-            partition.index == message.position.partition && partition.stream == message.stream
+            partition.index == position.partition && partition.stream == *stream
         };
         if last < self.slots.len() && fits(last) {
             return Some(last);
         }
-        self.by_number.get(message.position.partition as usize)?.iter().copied().find(|slot| fits(*slot))
+        self.by_number.get(position.partition as usize)?.iter().copied().find(|slot| fits(*slot))
     }
 
-    /// Tracks a message and sends it to the shard of its sequence, once for every component.
+    /// Tracks a message and sends it on its way, once for every component: to the shard of its sequence, or to the waiting
+    /// room if it was passed on.
     fn route(&mut self, slot: usize, message: Message) {
+        let count = self.targets(&message).len();
         let entry = &mut self.slots[slot];
-        let offset = message.position.offset;
+        let (_, position) = message.place();
+        let offset = position.offset;
         // The ranges stand in order and do not touch.
         let range = entry.settled.partition_point(|range| *range.end() < offset);
         if entry.settled.get(range).is_some_and(|range| range.contains(&offset)) {
-            entry.tracker.push(&message.position, 0);
+            entry.tracker.push(position, 0);
             self.next_commit.get_or_insert_with(|| Instant::now() + self.shared.options.commit_interval);
             return;
         }
-        let count = self.components.len();
-        let number = entry.tracker.push(&message.position, count as u32);
+        let number = entry.tracker.push(position, count as u32);
         let ticket = Ticket { slot: slot as u32, generation: entry.generation, number };
         self.in_flight += count;
+        match message.hop {
+            Some(_) => self.let_wait(ticket, message),
+            None => self.send(ticket, message),
+        }
+    }
+
+    /// The components that a message is for: one that was passed on comes back to whoever failed. Should that be gone, then
+    /// to all rather than to nobody.
+    fn targets(&self, message: &Message) -> Range<usize> {
+        let all = 0..self.components.len();
+        let Some(hop) = &message.hop else { return all };
+        let found = self.components.iter().position(|component| component.queue == hop.queue);
+        found.map_or(all, |index| index..index + 1)
+    }
+
+    /// Sends a tracked message to the shard of its sequence.
+    fn send(&mut self, ticket: Ticket, message: Message) {
+        let targets = self.targets(&message);
         let sequencing = &self.shared.options.sequencing;
         let hasher = &self.shared.hasher;
         let placed = match sequencing {
@@ -241,12 +277,13 @@ impl Intake {
         // I10: a policy that panics costs this message its place among its own, nothing else.
         let hash = placed.unwrap_or_else(|_| hasher.hash(&Sequencing::Key.text(&message)));
         let routed = &mut self.routed[hash.shard(self.shards.len())];
-        for component in 1..count as u32 {
+        let first = targets.start as u32;
+        for component in first + 1..targets.end as u32 {
             let delivery = Delivery::new(message.clone());
             routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component, misfit }));
         }
         let delivery = Delivery::new(message);
-        routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component: 0, misfit }));
+        routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component: first, misfit }));
     }
 
     fn hand_over(&mut self) {
@@ -347,7 +384,8 @@ impl Intake {
 
     fn update_window(&mut self) {
         let window = self.shared.options.window * self.components.len();
-        let full = if self.full { self.in_flight > window / 4 * 3 } else { self.in_flight >= window };
+        let in_flight = self.in_flight - self.room.deliveries();
+        let full = if self.full { in_flight > window / 4 * 3 } else { in_flight >= window };
         if full != self.full {
             self.full = full;
             self.update_holds();
@@ -362,9 +400,10 @@ impl Intake {
             || gate.has_store_trouble()
             || self.shared.backlog_full.load(Ordering::Acquire);
         let (mut hold, mut deliver) = (Vec::new(), Vec::new());
+        let share = self.room_share();
         for slot in &mut self.slots {
             let held = match slot.stage {
-                Stage::Live(_) => all || !gate.admits_partition(&slot.partition),
+                Stage::Live(_) => all || slot.room.reaches(share) || !gate.admits_partition(&slot.partition),
                 Stage::Preparing { .. } | Stage::Leaving { .. } => true,
                 Stage::Free => continue,
             };
@@ -414,6 +453,9 @@ impl Intake {
         }
         let components = self.components.clone();
         self.idle_check = Some(Box::pin(async move {
+            if components[0].shared.options.relay().is_some_and(|relay| relay.is_expecting()) {
+                return false;
+            }
             for component in components {
                 if component.operating.load(Ordering::Acquire) {
                     return false;

@@ -9,6 +9,7 @@ use lazaret_core::source::Assignment;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::room::Share;
 use super::{Chore, GRACE, Intake, Known, REWIND_PAUSE, Slot, Stage};
 use crate::events::Event;
 use crate::feed::{self, Shards};
@@ -67,6 +68,7 @@ impl Intake {
             tracker: Tracker::new(partition.index),
             settled: Vec::new(),
             held: false,
+            room: Share::default(),
         });
         self.by_number[number].push(self.slots.len() - 1);
         self.slots.len() - 1
@@ -112,6 +114,7 @@ impl Intake {
 
     /// Starts nothing new of this partition and lets what runs come to its end.
     pub(super) fn leave(&mut self, index: usize, revoked: bool) {
+        self.send_away(index);
         let deadline = Instant::now() + self.shared.options.drain_deadline;
         let slot = &mut self.slots[index];
         let tenure = match std::mem::replace(&mut slot.stage, Stage::Free) {
@@ -216,6 +219,7 @@ impl Intake {
 
     /// Drops what is left of a partition's time here. Notices that still come speak of the past.
     fn free(&mut self, index: usize) {
+        self.send_away(index);
         let slot = &mut self.slots[index];
         match std::mem::replace(&mut slot.stage, Stage::Free) {
             Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. } => {

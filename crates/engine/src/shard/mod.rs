@@ -347,11 +347,13 @@ impl Shard {
             return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
         }
         let component = &self.components[index];
-        let offset = parcel.delivery.message().position.offset;
+        let message = parcel.delivery.message();
+        let (_, position) = message.place();
         if parcel.misfit {
             return self.depart(parcel, lane, Begin::Misfit);
         }
-        let careful = tenure.careful(index, offset)
+        let careful = tenure.careful(index, position.offset)
+            || message.hop.is_some()
             || !component.shared.gate.is_open()
             || component.shared.flight.is_suspicious()
             || component.shared.options.inbox.is_some();

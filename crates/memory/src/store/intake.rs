@@ -57,11 +57,13 @@ impl Queue {
         }
         self.check_letter(&letter, placement)?;
         let offset = letter.message.position.offset;
+        let partition = grant.as_ref().map_or_else(|| letter.message.partition(), |g| g.partition.clone());
         let placed = match (self.state_of(letter.id), broken) {
             (Some(held), _) => Placed::Held(held),
             (None, None) => {
-                let known = grant.as_ref().and_then(|grant| self.grants.get(&grant.partition)?.horizon);
-                let again = known.is_some_and(|horizon| offset <= horizon);
+                let known = self.grants.get(&partition).and_then(|row| row.horizon);
+                // What comes under no grant comes in any order.
+                let again = grant.is_none() || known.is_some_and(|horizon| offset <= horizon);
                 self.put(letter, placement, again, limits, step)?
             }
             (None, Some(kind)) => {
@@ -70,8 +72,8 @@ impl Queue {
             }
         };
         // A message that has a letter raises the horizon too: it must be found again after the next assignment.
-        if let (Some(grant), true) = (grant, !matches!(placed, Placed::NotOpen(_))) {
-            let row = self.grants.entry(grant.partition).or_default();
+        if !matches!(placed, Placed::NotOpen(_)) {
+            let row = self.grants.entry(partition).or_default();
             row.horizon = row.horizon.max(Some(offset));
         }
         Ok(placed)

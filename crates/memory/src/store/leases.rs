@@ -226,7 +226,7 @@ impl Queue {
             let context = format!("letter {id} cannot be requeued as {}", requeue.state);
             return Err(StoreError::not_done(ErrorKind::Invalid, "settle", context));
         }
-        self.set_state(id, requeue.state, now);
+        let before = self.set_state(id, requeue.state, now);
         let letter = self.stored_mut(id);
         let group = letter.cause.as_ref().map(|cause| cause.fingerprint);
         letter.due_at = requeue.due_at.filter(|_| requeue.state == LetterState::Retrying);
@@ -252,9 +252,11 @@ impl Queue {
         if let Some(attempt) = requeue.attempt {
             letter.record(attempt);
         }
+        let ended = (letter.id, letter.state, letter.attempts);
         if failed || is_new {
             self.failed_again(id, group, now);
         }
+        self.list_ended(ended, Some(before));
         self.open.get_mut(sequence).expect("a lease is held on an open sequence").lease = None;
         self.refresh(sequence);
         Ok(Settled::Requeued)

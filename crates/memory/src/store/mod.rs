@@ -15,6 +15,7 @@ mod leases;
 mod lifecycle;
 mod locks;
 mod operations;
+mod outbox;
 mod query;
 mod queue;
 mod triage;

@@ -16,6 +16,7 @@ use lazaret_core::store::{
 use lazaret_core::{Fingerprint, MessageId, Partition, QueueName, SequenceId};
 
 use super::groups::GroupRow;
+use super::outbox::Ends;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
 pub(super) const INDEX_STEP: u64 = 1 << 20;
@@ -52,6 +53,10 @@ pub(super) struct Queue {
     by_state: [u64; 9],
     pub(super) grants: BTreeMap<Partition, GrantRow>,
     pub(super) notes: BTreeMap<Partition, BTreeMap<(u64, MessageId), AttemptNote>>,
+    /// The ends that were not forgotten; `None` while nobody watches them.
+    pub(super) ends: Option<Ends>,
+    /// The last number that an end had when somebody last stopped watching.
+    pub(super) last_end: u64,
 }
 
 /// An open sequence.
@@ -137,6 +142,8 @@ impl Queue {
             by_state: [0; 9],
             grants: BTreeMap::new(),
             notes: BTreeMap::new(),
+            ends: None,
+            last_end: 0,
         }
     }
 
@@ -168,6 +175,7 @@ impl Queue {
         // The store's lock is held: no two letters come at once.
         let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
         self.arrivals.insert(arrival, id);
+        self.list_end(&letter, None);
         self.letters.insert(id, Box::new(letter));
         self.came_in(id, now);
     }

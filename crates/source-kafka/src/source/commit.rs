@@ -5,6 +5,7 @@
 //! committed by itself: each topic, and each partition with much metadata.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,18 +29,22 @@ const SHORT: usize = 256;
 
 /// What is to be committed for one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
-    partition: Partition,
+pub(crate) struct Offer {
+    pub(crate) partition: Partition,
     /// The first offset that is not settled.
-    offset: u64,
+    pub(crate) offset: u64,
+    /// What is settled beyond it.
+    pub(crate) ranges: Vec<RangeInclusive<u64>>,
+    /// How many characters of metadata may tell that.
+    pub(crate) limit: usize,
     metadata: String,
 }
 
 /// Offers that were committed together, and what came of it.
-type Outcome = (Vec<Offer>, Result<(), KafkaError>);
+pub(crate) type Outcome = (Vec<Offer>, Result<(), KafkaError>);
 
 /// A commit that is under way.
-pub(super) type Committing = oneshot::Receiver<Vec<Outcome>>;
+pub(crate) type Committing = oneshot::Receiver<Vec<Outcome>>;
 
 impl KafkaSource {
     pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
@@ -56,7 +61,8 @@ impl KafkaSource {
             characters = self.metadata_limit,
             "the broker takes less metadata than assumed; some messages may be repeated after a restart"
         );
-        let without = too_large.into_iter().map(|offer| Offer { metadata: String::new(), ..offer }).collect();
+        let without = |offer| Offer { metadata: String::new(), limit: 0, ..offer };
+        let without = too_large.into_iter().map(without).collect();
         self.send(without).await.map(|_| ())
     }
 
@@ -75,7 +81,7 @@ impl KafkaSource {
         let topic = commit.partition.stream.as_str();
         let place = Place { topic, partition: commit.partition.index, offset };
         let metadata = settled::encode(&ranges, place, limit);
-        Some(Offer { partition: commit.partition, offset, metadata })
+        Some(Offer { partition: commit.partition, offset, ranges, limit, metadata })
     }
 
     /// Commits, and returns the offers whose metadata is too large.
@@ -83,7 +89,10 @@ impl KafkaSource {
         let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else {
             return Ok(Vec::new());
         };
-        self.committing = Some(start(clients.group.clone(), self.member.clone(), bundles(offers)));
+        self.committing = Some(match &self.transactions {
+            Some(transactions) => transactions.commit(offers, self.member.clone()),
+            None => start(clients.group.clone(), self.member.clone(), bundles(offers)),
+        });
         self.answer_to_commit().await
     }
 
@@ -170,7 +179,7 @@ fn start(client: Arc<Client>, member: Member, bundles: Vec<Vec<Offer>>) -> Commi
     let commit = move || {
         let outcomes = bundles.into_iter().map(|offers| {
             let mut list = list_of([]);
-            for Offer { partition, offset, metadata } in &offers {
+            for Offer { partition, offset, metadata, .. } in &offers {
                 add_offset(&mut list, partition, *offset, metadata);
             }
             let outcome = client.commit(&list, CommitMode::Sync);
@@ -199,6 +208,8 @@ mod tests {
         let offer = |topic: &str, index, characters| Offer {
             partition: Partition::new(topic, index),
             offset: 7,
+            ranges: Vec::new(),
+            limit: 0,
             metadata: "x".repeat(characters),
         };
         let given = [("a", 0, 0), ("b", 0, SHORT), ("a", 1, SHORT + 1), ("a", 2, 9), ("b", 1, 4096)];

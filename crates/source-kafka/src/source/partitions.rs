@@ -8,8 +8,8 @@ use lazaret_core::source::{SourceError, SourceEvent};
 use rdkafka::consumer::Consumer;
 use tokio::sync::oneshot;
 
-use super::{KafkaSource, TICK, refused};
-use crate::lookup::{self, Beginning, Failed, Purpose};
+use super::{KafkaSource, TICK, enter, refused};
+use crate::lookup::{self, Beginning, Failed, Purpose, Resets};
 use crate::member::{Change, Clients, add_offset, assign, list_of, unassign};
 use crate::slot::{Slot, Stage};
 use crate::trouble::{Trouble, judge};
@@ -47,7 +47,8 @@ impl KafkaSource {
                 && let Some(clients) = self.clients.clone()
             {
                 let purpose = lookup.purpose.clone();
-                lookup.answer = Some(lookup::start(clients, self.member.clone(), purpose, self.reset));
+                let resets = Resets { streams: self.reset, chain: self.chain.clone() };
+                lookup.answer = Some(lookup::start(clients, self.member.clone(), purpose, resets));
             }
             return;
         }
@@ -119,10 +120,11 @@ impl KafkaSource {
         for beginning in beginnings {
             add_offset(&mut list, &beginning.partition, beginning.start, "");
             // A queue of its own comes first, so that no record comes by the common one.
-            let Some(slot) = Slot::new(&reading, &self.reading, beginning) else {
+            let Some(slot) = Slot::new(&reading, &self.reading, beginning, self.chain.as_ref()) else {
                 return self.complain(SourceError::permanent("the client has no queue for a partition"));
             };
             assignments.push(slot.assignment());
+            enter(self.transactions.as_deref(), &slot, self.metadata_limit);
             self.slots.push(slot);
         }
         if let Err(error) = reading.incremental_assign(&list) {
@@ -142,6 +144,9 @@ impl KafkaSource {
         let (gone, kept) = self.slots.drain(..).partition(|slot| partitions.contains(&slot.partition));
         self.slots = kept;
         let gone: Vec<Slot> = gone;
+        if let Some(transactions) = &self.transactions {
+            gone.iter().for_each(|slot| transactions.ledger().go(&slot.partition));
+        }
         if let Some(clients) = self.clients.as_ref().filter(|_| !gone.is_empty())
             && let Err(error) =
                 clients.reading.incremental_unassign(&list_of(gone.iter().map(|slot| &slot.partition)))
@@ -156,6 +161,7 @@ impl KafkaSource {
             let slot = self.slots.iter_mut().find(|slot| slot.partition == beginning.partition);
             if let Some(slot) = slot.filter(|slot| slot.stage == Stage::Rewinding) {
                 slot.begin_again(beginning);
+                enter(self.transactions.as_deref(), slot, self.metadata_limit);
                 assignments.push(slot.assignment());
             }
         }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod dead_letters;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +43,19 @@ pub(crate) fn listener_with_users() -> Option<String> {
         println!("not run: LAZARET_TEST_KAFKA_SASL is not set; `cargo xtask services` prints it");
     }
     listener
+}
+
+/// Options for the listener that wants a user, with this password.
+pub(crate) fn with_password(topic: &str, group: &str, password: Option<&str>) -> Option<KafkaOptions> {
+    let given = listener_with_users()?;
+    let (login, address) = given.split_once('@').expect("user:password@host:port");
+    let (user, right) = login.split_once(':').expect("user:password@host:port");
+    let options = quick(KafkaOptions::new(address, group, [topic]))
+        .with_property("security.protocol", "SASL_PLAINTEXT")
+        .with_property("sasl.mechanism", "PLAIN")
+        .with_property("sasl.username", user)
+        .with_property("sasl.password", password.unwrap_or(right));
+    Some(options)
 }
 
 pub(crate) fn broker_is_there() -> bool {

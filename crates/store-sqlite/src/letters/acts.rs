@@ -6,6 +6,7 @@ use lazaret_core::{Letter, LetterState, SequenceId};
 use rusqlite::params;
 
 use super::{Found, Queue, SequenceRow, first, select_found, select_sequence};
+use crate::arrivals::Place;
 use crate::audit;
 use crate::error::Work;
 use crate::rows::{bound, id_bytes, unsigned};
@@ -130,7 +131,7 @@ impl Queue<'_> {
         if !out_of_order {
             return Ok(index);
         }
-        match self.earlier_place(row, &whole)? {
+        match self.earlier_place(row, &whole.sequence, &Place::of(&whole))? {
             Some(earlier) => Ok(earlier),
             None => Ok(self.next_index()),
         }

@@ -7,15 +7,16 @@
 use lazaret_core::store::{
     Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, StoreError,
 };
-use lazaret_core::{Failure, Letter, LetterState, QueueName, Reason, Timestamp};
+use lazaret_core::{Failure, LetterState, QueueName, Reason, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::listing::Listing;
 use super::{Found, Queue, SequenceRow, first};
+use crate::arrivals::Arrival;
 use crate::error::Work;
 use crate::facts::groups::{GroupFacts, Groups, read_group, select_group};
 use crate::facts::is_used;
-use crate::rows::{Body, limit as rows_of, nanos, state, time, unsigned};
+use crate::rows::{Body, limit as rows_of, state, time, unsigned};
 
 /// Where a letter is counted: its group, if it has a cause, and its state.
 pub(super) type Standing = (Option<i64>, LetterState);
@@ -35,10 +36,9 @@ impl Queue<'_> {
     }
 
     /// A letter is about to be stored: the group it comes into.
-    pub(super) fn arrive(&mut self, letter: &Letter) -> Work<Option<i64>> {
+    pub(super) fn arrive(&mut self, letter: &Arrival) -> Work<Option<i64>> {
         let Some(cause) = &letter.cause else { return Ok(None) };
-        let failed_at = letter.last_failed_at.map_or(self.now, nanos);
-        self.enter(None, cause, failed_at).map(Some)
+        self.enter(None, cause, letter.last_failed_at.unwrap_or(self.now)).map(Some)
     }
 
     /// A letter failed again: the group it belongs to now.

@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 
 use lazaret_core::store::{
-    Actor, AttemptNote, ErrorKind, Grant, GrantFence, HandOff, Limits, Placed, Placement, Result,
+    Actor, AttemptNote, ErrorKind, Grant, GrantFence, Limits, Placed, Placement, Result,
 };
-use lazaret_core::{Letter, LetterState, Partition, SequenceId};
+use lazaret_core::{LetterState, Partition, SequenceId};
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
 use super::{Queue, SequenceRow, due_of};
+use crate::arrivals::{Arrival, Note, Place};
 use crate::audit;
 use crate::error::{Fault, Work};
 use crate::facts::{GrantFacts, INDEX_STEP};
-use crate::rows::{self, bound, insert_letter, nanos, time, unsigned};
+use crate::rows::{self, NewPlace, bound, insert_letter, unsigned};
 
 const HAND_OFF: &str = "hand_off";
 /// Of the room before a letter, one that goes there takes this part: many fit in order, and some out of order.
@@ -35,13 +36,13 @@ impl Queue<'_> {
         Ok(grants)
     }
 
-    pub(crate) fn hand_off_all(&mut self, items: Vec<HandOff>, limits: &Limits) -> Work<Vec<Result<Placed>>> {
+    pub(crate) fn hand_off_all(&mut self, items: &[Arrival], limits: &Limits) -> Work<Vec<Result<Placed>>> {
         // Which sequences had an item refused, and why: what is behind it must not overtake it (I2).
-        let mut broken: HashMap<SequenceId, ErrorKind> = HashMap::new();
+        let mut broken: HashMap<&SequenceId, ErrorKind> = HashMap::new();
         let mut answers = Vec::with_capacity(items.len());
         for item in items {
-            let sequence = item.letter.sequence.clone();
-            let placed = match self.hand_off(item, broken.get(&sequence).copied(), limits) {
+            let sequence = &item.sequence;
+            let placed = match self.hand_off(item, broken.get(sequence).copied(), limits) {
                 Ok(placed) => Ok(placed),
                 // Refusals come before anything is written, so the items before it stand.
                 Err(Fault::Refused(error)) => {
@@ -55,17 +56,21 @@ impl Queue<'_> {
         Ok(answers)
     }
 
-    fn hand_off(&mut self, item: HandOff, broken: Option<ErrorKind>, limits: &Limits) -> Work<Placed> {
-        let HandOff { letter, placement, grant } = item;
-        let known = grant.as_ref().map(|grant| self.check_grant(grant)).transpose()?;
-        self.check_letter(&letter, placement)?;
-        let offset = rows::number(letter.message.position.offset, "offset", HAND_OFF)?;
+    fn hand_off(&mut self, letter: &Arrival, broken: Option<ErrorKind>, limits: &Limits) -> Work<Placed> {
+        let partition =
+            letter.grant.as_ref().map_or_else(|| letter.place.partition(), |grant| grant.partition.clone());
+        let known = match &letter.grant {
+            Some(grant) => self.check_grant(grant)?,
+            None => self.shared.grant(self.connection, self.facts.qid, &partition)?.unwrap_or_default(),
+        };
+        self.check_letter(letter)?;
+        let offset = rows::number(letter.place.offset, "offset", HAND_OFF)?;
         let placed = match (self.state_of(letter.id)?, broken) {
             (Some(held), _) => Placed::Held(held),
             (None, None) => {
-                let horizon = known.and_then(|known| known.horizon);
-                let again = horizon.is_some_and(|horizon| offset <= horizon);
-                self.put(letter, placement, again, limits)?
+                // What comes under no grant comes in any order.
+                let again = letter.grant.is_none() || known.horizon.is_some_and(|horizon| offset <= horizon);
+                self.put(letter, again, limits)?
             }
             (None, Some(kind)) => {
                 let context = format!("an earlier message of {} was refused in this call", letter.sequence);
@@ -73,12 +78,9 @@ impl Queue<'_> {
             }
         };
         // A message that has a letter raises the horizon too: it must be found again after the next assignment.
-        if let (Some(grant), Some(known)) = (grant, known)
-            && !matches!(placed, Placed::NotOpen(_))
-            && known.horizon < Some(offset)
-        {
+        if !matches!(placed, Placed::NotOpen(_)) && known.horizon < Some(offset) {
             let raised = GrantFacts { horizon: Some(offset), ..known };
-            self.shared.set_grant(self.facts.qid, &grant.partition, raised);
+            self.shared.set_grant(self.facts.qid, &partition, raised);
         }
         Ok(placed)
     }
@@ -106,46 +108,45 @@ impl Queue<'_> {
         Self::refuse(ErrorKind::Fenced, HAND_OFF, context)
     }
 
-    fn check_letter(&self, letter: &Letter, placement: Placement) -> Work<()> {
+    fn check_letter(&self, letter: &Arrival) -> Work<()> {
         if letter.queue != *self.name {
             let context =
                 format!("letter {} belongs to queue {}, not {}", letter.id, letter.queue, self.name);
             return Self::refuse(ErrorKind::Invalid, HAND_OFF, context);
         }
-        if letter.state.is_open() == (placement == Placement::Closed) {
-            let context =
-                format!("letter {} is {}, which does not fit {placement:?}", letter.id, letter.state);
+        if letter.state.is_open() == (letter.placement == Placement::Closed) {
+            let Arrival { id, state, placement, .. } = letter;
+            let context = format!("letter {id} is {state}, which does not fit {placement:?}");
             return Self::refuse(ErrorKind::Invalid, HAND_OFF, context);
         }
         Ok(())
     }
 
-    fn put(&mut self, letter: Letter, placement: Placement, again: bool, limits: &Limits) -> Work<Placed> {
-        if placement == Placement::Closed {
-            self.write_closed(&letter)?;
-            let (index, gid) = (self.next_index(), self.arrive(&letter)?);
+    fn put(&mut self, letter: &Arrival, again: bool, limits: &Limits) -> Work<Placed> {
+        if letter.placement == Placement::Closed {
+            self.write_closed(letter)?;
+            let (index, gid) = (self.next_index(), self.arrive(letter)?);
             self.keep(letter, None, index, gid)?;
             return Ok(Placed::Closed);
         }
         let row = self.sequence(&letter.sequence)?;
-        if row.is_none() && placement == Placement::Behind {
+        if row.is_none() && letter.placement == Placement::Behind {
             return Ok(Placed::NotOpen(unsigned(self.facts.revision)?));
         }
         if is_full(row.as_ref().map(|row| row.count), self.facts.sequences, limits) {
             let what = if row.is_some() { "the sequence" } else { "the queue" };
-            let context =
-                format!("{what} has no room for message {} of {}", letter.message.id, letter.sequence);
+            let context = format!("{what} has no room for message {} of {}", letter.message, letter.sequence);
             return Self::refuse(ErrorKind::Full, HAND_OFF, context);
         }
         let Some(mut row) = row else {
-            let (index, due) = (self.next_index(), letter.due_at.map(nanos));
-            let (due, gid) = (due_of(letter.state, due, self.now), self.arrive(&letter)?);
+            let (index, due) = (self.next_index(), due_of(letter.state, letter.due_at, self.now));
+            let gid = self.arrive(letter)?;
             let sid = self.open_sequence(&letter.sequence, index, due, gid)?;
             self.keep(letter, Some(sid), index, gid)?;
             return Ok(Placed::Opened);
         };
-        let earlier = if again { self.earlier_place(&row, &letter)? } else { None };
-        let gid = self.arrive(&letter)?;
+        let earlier = if again { self.earlier_place(&row, &letter.sequence, &letter.place)? } else { None };
+        let gid = self.arrive(letter)?;
         match earlier {
             Some(index) => {
                 self.keep(letter, Some(row.sid), index, gid)?;
@@ -166,30 +167,32 @@ impl Queue<'_> {
         self.facts.index
     }
 
-    /// Stores a new letter of this group with its index and its times.
-    fn keep(&mut self, mut letter: Letter, sid: Option<i64>, index: i64, gid: Option<i64>) -> Work<()> {
-        letter.index = unsigned(index)?;
-        letter.enqueued_at = time(self.now);
-        letter.last_touched_at = letter.enqueued_at;
+    /// Stores a new letter of this group at this index.
+    fn keep(&mut self, letter: &Arrival, sid: Option<i64>, index: i64, gid: Option<i64>) -> Work<()> {
         self.count(None, Some((gid, letter.state)))?;
-        insert_letter(self.connection, self.facts.qid, sid, gid, letter)
+        self.list_end(letter.id, None, letter.state, letter.attempts[0])?;
+        let place = NewPlace { qid: self.facts.qid, sid, gid, index, now: self.now };
+        insert_letter(self.connection, &place, letter)
     }
 
     /// The place of a message before later ones of its partition; `None` when there are none in its sequence.
     ///
     /// Letters of one partition stand in the order of their offsets, so the search goes from the end to the first one
     /// that is not later. Mostly that is the last letter of all.
-    pub(super) fn earlier_place(&mut self, row: &SequenceRow, letter: &Letter) -> Work<Option<i64>> {
-        let position = &letter.message.position;
-        let offset = bound(position.offset);
+    pub(super) fn earlier_place(
+        &mut self,
+        row: &SequenceRow,
+        sequence: &SequenceId,
+        place: &Place,
+    ) -> Work<Option<i64>> {
+        let offset = bound(place.offset);
         let mut next: Option<i64> = None;
         {
             let mut select = self.connection.prepare_cached(
                 "SELECT idx, position FROM letters WHERE sid = ?1 AND stream = ?2 AND partition = ?3
                  ORDER BY idx DESC",
             )?;
-            let stream = letter.message.stream.as_str();
-            let mut letters = select.query(params![row.sid, stream, position.partition])?;
+            let mut letters = select.query(params![row.sid, place.stream.as_str(), place.partition])?;
             while let Some(other) = letters.next()? {
                 if other.get::<_, i64>(1)? <= offset {
                     break;
@@ -199,7 +202,7 @@ impl Queue<'_> {
         }
         let Some(next) = next else { return Ok(None) };
         if next == row.head_index && row.is_leased(self.now) {
-            let context = format!("somebody is working on a later message of {}", letter.sequence);
+            let context = format!("somebody is working on a later message of {sequence}");
             return Self::refuse(ErrorKind::Conflict, HAND_OFF, context);
         }
         self.place_before(row.sid, next).map(Some)
@@ -233,7 +236,7 @@ impl Queue<'_> {
     }
 
     /// Writes into the audit that a message was closed without ever being open (I11).
-    fn write_closed(&self, letter: &Letter) -> Work<()> {
+    fn write_closed(&self, letter: &Arrival) -> Work<()> {
         let action = match letter.state {
             LetterState::Resolved => "resolve",
             LetterState::Evicted => "evict",
@@ -245,23 +248,25 @@ impl Queue<'_> {
         audit::write(self.connection, self.now, &Actor::engine(why), action, &subject, None, after)
     }
 
-    pub(crate) fn note_attempts(&self, notes: Vec<AttemptNote>) -> Work<()> {
+    /// Keeps notes, or none of them when one cannot be kept.
+    pub(crate) fn note_attempts(&self, notes: &[Note]) -> Work<()> {
+        let offset = |note: &Note| rows::number(note.place.offset, "offset", "note_attempts");
+        let offsets = notes.iter().map(offset).collect::<Work<Vec<i64>>>()?;
         let mut upsert = self.connection.prepare_cached(
             "INSERT INTO notes (qid, stream, partition, position, message, attempts, body)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
              ON CONFLICT (qid, stream, partition, position, message)
              DO UPDATE SET attempts = excluded.attempts, body = excluded.body WHERE attempts <= excluded.attempts",
         )?;
-        for note in notes {
-            let offset = rows::number(note.offset, "offset", "note_attempts")?;
+        for (note, offset) in notes.iter().zip(offsets) {
             upsert.execute(params![
                 self.facts.qid,
-                note.partition.stream.as_str(),
-                note.partition.index,
+                note.place.stream.as_str(),
+                note.place.partition,
                 offset,
                 note.message.as_str(),
                 note.attempts,
-                NoteBody::encode(&note)?,
+                note.body,
             ])?;
         }
         Ok(())
@@ -286,7 +291,7 @@ pub(super) fn is_full(count: Option<i64>, sequences: i64, limits: &Limits) -> bo
 
 /// What of a note has no column of its own.
 #[derive(Serialize, Deserialize)]
-struct NoteBody {
+pub(crate) struct NoteBody {
     first_failed_at: jiff::Timestamp,
     failure: lazaret_core::Failure,
     same_failure: u32,
@@ -297,7 +302,7 @@ struct NoteBody {
 const NOTE_VERSION: u8 = 1;
 
 impl NoteBody {
-    fn encode(note: &AttemptNote) -> Work<Vec<u8>> {
+    pub(crate) fn encode(note: &AttemptNote) -> Work<Vec<u8>> {
         let body = Self {
             first_failed_at: note.first_failed_at,
             failure: note.failure.clone(),

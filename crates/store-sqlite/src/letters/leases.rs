@@ -262,6 +262,7 @@ impl Queue<'_> {
             gid,
             body.reason(),
         ])?;
+        self.list_end(id, Some(head.state), requeue.state, requeue.attempts)?;
         row.lease = None;
         self.refresh(&mut row)?;
         Ok(Settled::Requeued)

@@ -12,9 +12,9 @@ use crate::rows::{bound, id_bytes, limit as rows_of, read_letter, select_letter,
 
 /// A queue that is asked something. One that was never written to is not there.
 pub(crate) struct Listing<'a> {
-    connection: &'a Connection,
+    pub(crate) connection: &'a Connection,
     name: &'a QueueName,
-    qid: i64,
+    pub(crate) qid: i64,
     revision: i64,
     sequences: i64,
 }

@@ -23,6 +23,7 @@ use crate::error::{Fault, Work};
 use crate::facts::{Facts, QueueFacts};
 use crate::rows::{self, id_bytes, read_letter, select_letter};
 use groups::Blocked;
+pub(crate) use intake::NoteBody;
 
 /// A queue on which a request works. Its numbers count once the request has succeeded.
 pub(crate) struct Queue<'a> {

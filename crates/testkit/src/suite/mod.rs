@@ -3,7 +3,7 @@
 //! Each case is a function that takes a fresh bed (a backend, a clock, helpers) and panics when a promise is broken.
 //! The macros make one `#[tokio::test]` per case: [`store_test_suite!`](crate::store_test_suite),
 //! [`checkpoints_test_suite!`](crate::checkpoints_test_suite), [`locks_test_suite!`](crate::locks_test_suite),
-//! [`inbox_test_suite!`](crate::inbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
+//! [`inbox_test_suite!`](crate::inbox_test_suite), [`outbox_test_suite!`](crate::outbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
 //!
 //! A case whose name begins with a letter and a number comes from the catalogues that Lazaret was built from: `q` and
 //! `x` from Axon's sequenced dead-letter queue and the holes in its suite, `h`, `i` and `k` from its component,
@@ -17,6 +17,7 @@ pub mod inbox;
 pub mod letters;
 pub mod locks;
 pub mod operations;
+pub mod outbox;
 pub mod source;
 pub mod triage;
 

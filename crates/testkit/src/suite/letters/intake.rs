@@ -338,6 +338,39 @@ pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t:
     assert_eq!(t.size("a").await, expected.len() as u64);
 }
 
+pub async fn messages_under_no_grant_find_their_place_by_their_offsets<S: Store>(t: Desk<S>) {
+    // I2: an import brings the letters of a key in any order, among those of the live consumer.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let letters: Vec<Letter> = (0..6).map(|n| t.dead("a", &n.to_string())).collect();
+    t.under_grant(letters[3].clone(), Placement::Open, fence).await.unwrap();
+    for number in [5, 1, 4, 0, 2] {
+        assert_eq!(t.open(letters[number].clone()).await, Placed::Appended);
+    }
+    assert_eq!(t.messages("a").await, ["0", "1", "2", "3", "4", "5"]);
+    let claim = t.claim("a", "worker").await.unwrap();
+    assert_eq!(claim.head.message.id.as_str(), "0");
+}
+
+pub async fn a_message_under_no_grant_does_not_go_before_a_head_in_work<S: Store>(t: Desk<S>) {
+    // I2
+    let (early, late) = (t.dead("a", "early"), t.dead("a", "late"));
+    t.open(late).await;
+    let claim = t.claim("a", "worker").await.unwrap();
+    assert_eq!(kind(t.try_put(early.clone(), Placement::Open, &Limits::NONE).await), ErrorKind::Conflict);
+    t.settle(&claim, &claim.head, resolve()).await.unwrap();
+    assert_eq!(t.open(early).await, Placed::Opened);
+}
+
+pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Desk<S>) {
+    // I8: when its source delivers it, it must be looked up, even after it was resolved.
+    let letter = t.dead("a", "1");
+    let offset = letter.message.position.offset;
+    t.open(letter).await;
+    t.act("1", Act::Resolve).await.unwrap();
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(grant.horizon, Some(offset));
+}
+
 pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: Store>(t: Desk<S>) {
     // I2: the letters of a partition stand in the order of their offsets, whenever they came.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;

@@ -243,9 +243,9 @@ pub async fn a_retry_stops_when_its_sequence_was_paused<S: Store>(t: Desk<S>) {
 }
 
 pub async fn a_replay_goes_on_whatever_the_state<S: Store>(t: Desk<S>) {
+    t.enqueue("a", "1").await;
     let mut parked = t.dead("a", "2");
     parked.state = LetterState::Parked;
-    t.enqueue("a", "1").await;
     t.open(parked).await;
     t.open(t.retrying("a", "3", secs(99))).await;
     t.pause("a").await;

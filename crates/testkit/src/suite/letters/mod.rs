@@ -187,6 +187,9 @@ macro_rules! __store_test_suite {
                 a_note_on_attempts_comes_back_as_it_was
                 a_message_delivered_again_goes_before_later_ones_of_its_partition
                 messages_delivered_again_in_any_order_find_their_place
+                messages_under_no_grant_find_their_place_by_their_offsets
+                a_message_under_no_grant_does_not_go_before_a_head_in_work
+                a_message_under_no_grant_raises_the_horizon
                 a_restored_letter_finds_its_place_among_those_delivered_again
                 a_message_delivered_again_waits_while_a_later_head_is_in_work
                 a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order

@@ -1,0 +1,324 @@
+//! What comes in, made ready for its rows by the caller: the writer, for whom everybody waits, only has to place it.
+//!
+//! The same form goes into the [redo log](crate::redo) and comes back from there.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazaret_core::store::{AttemptNote, GrantFence, HandOff, Limits, Placed, Placement, Result};
+use lazaret_core::{
+    Failure, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, StreamName,
+};
+
+use crate::error::Work;
+use crate::letters::NoteBody;
+use crate::redo::{Fields, Repeatable, Size, put};
+use crate::rows::{self, Body, encode_headers, id_bytes, nanos};
+use crate::writer::Step;
+
+/// A letter on its way in: its columns, and its body as it is stored. Its place and its times come from the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub(crate) placement: Placement,
+    pub(crate) grant: Option<GrantFence>,
+    pub(crate) id: LetterId,
+    pub(crate) queue: QueueName,
+    pub(crate) sequence: SequenceId,
+    pub(crate) state: LetterState,
+    /// Automatic ones, those that ended with the death of the process, and those that somebody asked for.
+    pub(crate) attempts: [u32; 3],
+    pub(crate) poison: bool,
+    pub(crate) due_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) first_failed_at: Option<i64>,
+    pub(crate) last_failed_at: Option<i64>,
+    pub(crate) place: Place,
+    pub(crate) message: MessageId,
+    pub(crate) event_type: Option<Arc<str>>,
+    pub(crate) key: Option<Bytes>,
+    pub(crate) headers: Option<Bytes>,
+    pub(crate) payload: Option<Bytes>,
+    /// It stands in the body, too.
+    pub(crate) cause: Option<Failure>,
+    pub(crate) body: Bytes,
+}
+
+/// Where a message stood in its stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) stream: StreamName,
+    pub(crate) partition: u32,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    pub(crate) fn of(letter: &Letter) -> Self {
+        let position = &letter.message.position;
+        Self { stream: letter.message.stream.clone(), partition: position.partition, offset: position.offset }
+    }
+
+    pub(crate) fn partition(&self) -> Partition {
+        Partition { stream: self.stream.clone(), index: self.partition }
+    }
+}
+
+impl Arrival {
+    pub(crate) fn new(item: HandOff) -> Work<Self> {
+        let HandOff { letter, placement, grant } = item;
+        let place = Place::of(&letter);
+        let (id, queue, sequence) = (letter.id, letter.queue.clone(), letter.sequence.clone());
+        let (state, poison) = (letter.state, letter.poison);
+        let attempts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
+        let [due_at, expires_at, first_failed_at, last_failed_at] =
+            [letter.due_at, letter.expires_at, letter.first_failed_at, letter.last_failed_at]
+                .map(|moment| moment.map(nanos));
+        let (body, message) = Body::of(letter);
+        Ok(Self {
+            placement,
+            grant,
+            id,
+            queue,
+            sequence,
+            state,
+            attempts,
+            poison,
+            due_at,
+            expires_at,
+            first_failed_at,
+            last_failed_at,
+            place,
+            message: message.id.clone(),
+            event_type: message.event_type.clone(),
+            key: message.key.clone(),
+            headers: encode_headers(&message.headers).map(Bytes::from),
+            payload: message.payload.clone(),
+            body: body.encode()?.into(),
+            cause: body.cause,
+        })
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::number(into, placement_number(self.placement));
+        put::option(into, self.grant.as_ref(), |into, grant| {
+            put::text(into, grant.partition.stream.as_str());
+            put::number(into, grant.partition.index.into());
+            put::number(into, grant.fence);
+            put::number(into, grant.turn);
+        });
+        put::bytes(into, &id_bytes(self.id));
+        put::text(into, self.queue.as_str());
+        put::text(into, self.sequence.as_str());
+        put::number(into, self.state as u64);
+        for attempts in self.attempts {
+            put::number(into, attempts.into());
+        }
+        put::number(into, self.poison.into());
+        for moment in [self.due_at, self.expires_at, self.first_failed_at, self.last_failed_at] {
+            put::option(into, moment, put::signed);
+        }
+        put::text(into, self.place.stream.as_str());
+        put::number(into, self.place.partition.into());
+        put::number(into, self.place.offset);
+        put::text(into, self.message.as_str());
+        put::option(into, self.event_type.as_deref(), put::text);
+        for blob in [&self.key, &self.headers, &self.payload] {
+            put::option(into, blob.as_deref(), put::bytes);
+        }
+        put::bytes(into, &self.body);
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let placement = fields.number().and_then(|number| fields.known(placement(number)))?;
+        let grant = fields.option(|fields| {
+            let partition = Partition::new(fields.text()?, fields.small()?);
+            Ok(GrantFence { partition, fence: fields.number()?, turn: fields.number()? })
+        })?;
+        let id = rows::letter_id(fields.bytes()?)?;
+        let (queue, sequence) = (QueueName::from(fields.text()?), SequenceId::new(fields.text()?));
+        let state = rows::state(fields.signed()?)?;
+        let attempts = [fields.small()?, fields.small()?, fields.small()?];
+        let poison = fields.number()? != 0;
+        let mut moment = || fields.option(Fields::signed);
+        let (due_at, expires_at) = (moment()?, moment()?);
+        let (first_failed_at, last_failed_at) = (moment()?, moment()?);
+        let stream = StreamName::new(fields.text()?);
+        let place = Place { stream, partition: fields.small()?, offset: fields.number()? };
+        let message = MessageId::new(fields.text()?);
+        let event_type = fields.option(Fields::text)?.map(Arc::from);
+        let mut blob = || -> Work<_> { Ok(fields.option(Fields::bytes)?.map(Bytes::copy_from_slice)) };
+        let (key, headers, payload) = (blob()?, blob()?, blob()?);
+        let body = Bytes::copy_from_slice(fields.bytes()?);
+        let cause = Body::decode(&body)?.cause;
+        Ok(Self {
+            placement,
+            grant,
+            id,
+            queue,
+            sequence,
+            state,
+            attempts,
+            poison,
+            due_at,
+            expires_at,
+            first_failed_at,
+            last_failed_at,
+            place,
+            message,
+            event_type,
+            key,
+            headers,
+            payload,
+            cause,
+            body,
+        })
+    }
+
+    /// About how many bytes it takes in the log.
+    fn byte_size(&self) -> usize {
+        let blobs = [&self.key, &self.headers, &self.payload].map(|blob| blob.as_ref().map_or(0, Bytes::len));
+        let texts = self.sequence.as_str().len() + self.message.as_str().len();
+        256 + self.body.len() + texts + blobs.iter().sum::<usize>()
+    }
+}
+
+fn placement_number(placement: Placement) -> u64 {
+    match placement {
+        Placement::Open => 0,
+        Placement::Behind => 1,
+        Placement::Closed => 2,
+    }
+}
+
+fn placement(number: u64) -> Option<Placement> {
+    [Placement::Open, Placement::Behind, Placement::Closed]
+        .into_iter()
+        .find(|placement| placement_number(*placement) == number)
+}
+
+/// The letters of one hand-off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HandOffs {
+    queue: QueueName,
+    limits: Limits,
+    items: Vec<Arrival>,
+}
+
+impl HandOffs {
+    pub(crate) fn new(queue: QueueName, limits: Limits, items: Vec<HandOff>) -> Work<Self> {
+        let items = items.into_iter().map(Arrival::new).collect::<Work<_>>()?;
+        Ok(Self { queue, limits, items })
+    }
+}
+
+impl Repeatable for HandOffs {
+    const KIND: u8 = 1;
+    const OPERATION: &'static str = "hand_off";
+    type Answer = Vec<Result<Placed>>;
+
+    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
+        step.queue(&self.queue, |queue| queue.hand_off_all(&self.items, &self.limits))
+    }
+
+    fn outcome(answer: &Self::Answer, into: &mut Vec<u8>) {
+        into.extend(answer.iter().map(|placed| match placed {
+            Ok(Placed::Opened) => b'o',
+            Ok(Placed::Appended) => b'a',
+            Ok(Placed::Closed) => b'c',
+            Ok(Placed::Held(_)) => b'h',
+            Ok(Placed::NotOpen(_)) => b'n',
+            Err(_) => b'r',
+        }));
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::text(into, self.queue.as_str());
+        for limit in [self.limits.max_sequences, self.limits.max_sequence_size] {
+            put::option(into, limit, put::number);
+        }
+        put::number(into, self.items.len() as u64);
+        for item in &self.items {
+            item.encode(into);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let queue = QueueName::from(fields.text()?);
+        let mut limit = || fields.option(Fields::number);
+        let limits = Limits { max_sequences: limit()?, max_sequence_size: limit()? };
+        let items = fields.list(Arrival::decode)?;
+        Ok(Self { queue, limits, items })
+    }
+
+    fn size(&self) -> Size {
+        let bytes = self.items.iter().map(Arrival::byte_size).sum();
+        Size { letters: self.items.len(), bytes }
+    }
+}
+
+/// A note on a way in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) place: Place,
+    pub(crate) message: MessageId,
+    pub(crate) attempts: u32,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Notes on the messages of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Notes {
+    queue: QueueName,
+    notes: Vec<Note>,
+}
+
+impl Notes {
+    pub(crate) fn new(queue: QueueName, notes: Vec<AttemptNote>) -> Work<Self> {
+        let notes = notes.into_iter().map(|note| {
+            let body = NoteBody::encode(&note)?;
+            let (stream, partition) = (note.partition.stream, note.partition.index);
+            let place = Place { stream, partition, offset: note.offset };
+            Ok(Note { place, message: note.message, attempts: note.attempts, body })
+        });
+        Ok(Self { queue, notes: notes.collect::<Work<_>>()? })
+    }
+}
+
+impl Repeatable for Notes {
+    const KIND: u8 = 2;
+    const OPERATION: &'static str = "note_attempts";
+    type Answer = ();
+
+    fn run(&self, step: &mut Step<'_>) -> Work<()> {
+        step.queue(&self.queue, |queue| queue.note_attempts(&self.notes))
+    }
+
+    fn outcome((): &(), _: &mut Vec<u8>) {}
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::text(into, self.queue.as_str());
+        put::number(into, self.notes.len() as u64);
+        for note in &self.notes {
+            put::text(into, note.place.stream.as_str());
+            put::number(into, note.place.partition.into());
+            put::number(into, note.place.offset);
+            put::text(into, note.message.as_str());
+            put::number(into, note.attempts.into());
+            put::bytes(into, &note.body);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let queue = QueueName::from(fields.text()?);
+        let notes = fields.list(|fields| {
+            let stream = StreamName::new(fields.text()?);
+            let place = Place { stream, partition: fields.small()?, offset: fields.number()? };
+            let (message, attempts) = (MessageId::new(fields.text()?), fields.small()?);
+            Ok(Note { place, message, attempts, body: fields.bytes()?.to_vec() })
+        })?;
+        Ok(Self { queue, notes })
+    }
+
+    fn size(&self) -> Size {
+        Size { letters: self.notes.len(), bytes: self.notes.iter().map(|note| 128 + note.body.len()).sum() }
+    }
+}

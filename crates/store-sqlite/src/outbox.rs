@@ -1,0 +1,109 @@
+//! The letters that ended, until everybody was told.
+
+use async_trait::async_trait;
+use lazaret_core::letter::{LetterId, LetterState};
+use lazaret_core::store::{End, EndsPage, Outbox, Result, is_end};
+use lazaret_core::{Letter, QueueName};
+use rusqlite::{Connection, params};
+
+use crate::error::Work;
+use crate::letters::Queue;
+use crate::letters::listing::Listing;
+use crate::rows::{self, bound, id_bytes, limit as rows_of, unsigned};
+use crate::store::SqliteStore;
+
+/// Whether somebody watches the ends of this queue.
+pub(crate) fn is_watched(connection: &Connection, qid: i64) -> Work<bool> {
+    Ok(connection.prepare_cached("SELECT 1 FROM watched WHERE qid = ?1")?.exists([qid])?)
+}
+
+impl Queue<'_> {
+    /// Lists a letter that ended, if somebody watches.
+    pub(crate) fn list_end(
+        &self,
+        id: LetterId,
+        before: Option<LetterState>,
+        state: LetterState,
+        attempts: u32,
+    ) -> Work<()> {
+        if self.facts.is_watched && is_end(before, state) {
+            let mut insert = self
+                .connection
+                .prepare_cached("INSERT INTO ends (qid, letter, state, attempts) VALUES (?1, ?2, ?3, ?4)")?;
+            insert.execute(params![self.facts.qid, id_bytes(id), state as i64, attempts])?;
+        }
+        Ok(())
+    }
+
+    fn watch_ends(&mut self) -> Work<()> {
+        if self.facts.is_watched {
+            return Ok(());
+        }
+        self.connection.execute("INSERT INTO watched (qid) VALUES (?1)", [self.facts.qid])?;
+        // In the order in which they were taken in, which is that of their rows.
+        self.connection.execute(
+            "INSERT INTO ends (qid, letter, state, attempts) SELECT qid, id, state, attempts FROM letters
+             WHERE qid = ?1 AND sid IS NOT NULL AND state IN (?2, ?3, ?4) ORDER BY lid",
+            params![
+                self.facts.qid,
+                LetterState::Dead as i64,
+                LetterState::Parked as i64,
+                LetterState::Quarantined as i64
+            ],
+        )?;
+        self.facts.is_watched = true;
+        Ok(())
+    }
+
+    fn unwatch_ends(&mut self) -> Work<()> {
+        self.connection.execute("DELETE FROM watched WHERE qid = ?1", [self.facts.qid])?;
+        self.connection.execute("DELETE FROM ends WHERE qid = ?1", [self.facts.qid])?;
+        self.facts.is_watched = false;
+        Ok(())
+    }
+
+    fn forget_ends(&self, up_to: u64) -> Work<()> {
+        let mut delete =
+            self.connection.prepare_cached("DELETE FROM ends WHERE qid = ?1 AND number <= ?2")?;
+        delete.execute([self.facts.qid, bound(up_to)])?;
+        Ok(())
+    }
+}
+
+fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<EndsPage> {
+    let connection = listing.connection;
+    let mut select = connection.prepare_cached(
+        "SELECT number, letter, state, attempts FROM ends WHERE qid = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
+    )?;
+    let mut found = select.query(params![listing.qid, bound(after), rows_of(limit)])?;
+    let (mut ends, mut last) = (Vec::new(), after);
+    while let Some(row) = found.next()? {
+        last = unsigned(row.get(0)?)?;
+        let id = rows::letter_id(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        let letter: Option<Letter> = listing.get(id)?;
+        ends.push(End { number: last, id, state: rows::state(row.get(2)?)?, attempts: row.get(3)?, letter });
+    }
+    let mut count = connection.prepare_cached("SELECT count(*) FROM ends WHERE qid = ?1 AND number > ?2")?;
+    let left: i64 = count.query_row([listing.qid, bound(last)], |row| row.get(0))?;
+    Ok(EndsPage { ends, left: unsigned(left)? })
+}
+
+#[async_trait]
+impl Outbox for SqliteStore {
+    async fn watch_ends(&self, queue: &QueueName) -> Result<()> {
+        self.change("watch_ends", queue, |queue| queue.watch_ends()).await
+    }
+
+    async fn ends(&self, queue: &QueueName, after: u64, limit: usize) -> Result<EndsPage> {
+        let found = self.list("ends", queue, move |listing| page(listing, after, limit)).await?;
+        Ok(found.unwrap_or_default())
+    }
+
+    async fn forget_ends(&self, queue: &QueueName, up_to: u64) -> Result<()> {
+        self.change("forget_ends", queue, move |queue| queue.forget_ends(up_to)).await
+    }
+
+    async fn unwatch_ends(&self, queue: &QueueName) -> Result<()> {
+        self.change("unwatch_ends", queue, |queue| queue.unwatch_ends()).await
+    }
+}

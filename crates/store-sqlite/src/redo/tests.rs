@@ -1,0 +1,516 @@
+//! What is left when the process dies at any moment: a copy of the files is what it leaves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::{
+    Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed,
+    Placement,
+};
+use lazaret_core::{
+    Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
+};
+use lazaret_testkit::ManualClock;
+use lazaret_testkit::clock::test_epoch;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use super::record::{HEADER_BYTES, Header};
+use super::{Mark, RedoLog, path_of};
+use crate::check::check;
+use crate::{Durability, Options, SqliteStore};
+
+/// A folder with a store, whose letters stay in the redo log until somebody asks.
+struct Place {
+    folder: TempDir,
+    clock: ManualClock,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), clock: ManualClock::new() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("lazaret.db")
+    }
+
+    fn log(&self) -> PathBuf {
+        path_of(&self.path())
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            clock: Arc::new(self.clock.clone()),
+            redo_from: 0,
+            redo_time: Duration::from_secs(3600),
+            ..Options::default()
+        }
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(self.path(), self.options()).unwrap()
+    }
+
+    /// What would be left if the process died now.
+    fn left_behind(&self) -> Self {
+        let copy = Self { folder: tempfile::tempdir().unwrap(), clock: self.clock.clone() };
+        for file in fs::read_dir(self.folder.path()).unwrap() {
+            let file = file.unwrap();
+            // SQLite makes this one anew, as it does after a power cut.
+            if !file.file_name().to_str().unwrap().ends_with("-shm") {
+                fs::copy(file.path(), copy.folder.path().join(file.file_name())).unwrap();
+            }
+        }
+        copy
+    }
+
+    /// The lengths of the records in the log, with their headers.
+    fn records(&self) -> Vec<usize> {
+        let bytes = fs::read(self.log()).unwrap();
+        let (mut rest, mut lengths, mut mark) = (&bytes[..], Vec::new(), None);
+        while let Some(header) = rest.first_chunk::<HEADER_BYTES>().and_then(Header::parse) {
+            if *mark.get_or_insert(header.mark) != header.mark {
+                break;
+            }
+            lengths.push(HEADER_BYTES + header.length as usize);
+            rest = &rest[HEADER_BYTES + header.length as usize..];
+        }
+        lengths
+    }
+
+    fn mark(&self) -> Mark {
+        Mark::read(&Connection::open(self.path()).unwrap()).unwrap()
+    }
+}
+
+fn queue() -> QueueName {
+    QueueName::of("orders", "orders")
+}
+
+fn operator() -> Actor {
+    Actor::new("ada", "cli", "the service is back")
+}
+
+fn hand_off(sequence: &str, message: &str, offset: u64) -> HandOff {
+    let message = Message::new(message, "orders", Position::new(0, offset))
+        .with_key(sequence.to_owned())
+        .with_header("tenant", "acme")
+        .with_payload(vec![0, 159, 146, 150]);
+    let mut letter = Letter::new(queue(), sequence.into(), message.into(), test_epoch());
+    letter.state = LetterState::Dead;
+    letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom"));
+    HandOff { letter, placement: Placement::Open, grant: None }
+}
+
+async fn put(store: &SqliteStore, sequence: &str, message: &str, offset: u64) -> Placed {
+    let items = vec![hand_off(sequence, message, offset)];
+    store.hand_off(&queue(), &Limits::NONE, items).await.unwrap().remove(0).unwrap()
+}
+
+async fn messages(store: &SqliteStore, sequence: &str) -> Vec<String> {
+    let letters = store.sequence(&queue(), &sequence.into(), 0, 1000).await.unwrap();
+    letters.iter().map(|letter| letter.message.id.to_string()).collect()
+}
+
+fn in_database(path: &Path) -> i64 {
+    Connection::open(path).unwrap().query_row("SELECT count(*) FROM letters", [], |row| row.get(0)).unwrap()
+}
+
+/// Three letters in three records: two of one sequence, one of another.
+async fn three(place: &Place) -> SqliteStore {
+    let store = place.open();
+    put(&store, "a", "m0", 0).await;
+    place.clock.advance(Duration::from_secs(7));
+    put(&store, "b", "m1", 1).await;
+    place.clock.advance(Duration::from_secs(7));
+    put(&store, "a", "m2", 2).await;
+    assert_eq!(place.records().len(), 3);
+    assert_eq!(in_database(&place.path()), 0, "no commit yet");
+    store
+}
+
+#[tokio::test]
+async fn a_death_after_the_answer_takes_nothing_with_it() {
+    // I1, I5, I8
+    let place = Place::new();
+    let store = three(&place).await;
+    store.note_attempts(&queue(), vec![note()]).await.unwrap();
+    let left = place.left_behind();
+    // Much later.
+    place.clock.advance(Duration::from_secs(3600));
+    let again = left.open();
+    check(&Connection::open(left.path()).unwrap());
+    assert_eq!((in_database(&left.path()), left.mark().generation), (3, place.mark().generation + 1));
+    for id in ["m0", "m1", "m2"] {
+        let id = LetterId::of(&queue(), &MessageId::from(id));
+        let (there, here) = (again.get(&queue(), id).await.unwrap(), store.get(&queue(), id).await.unwrap());
+        assert_eq!(there, here, "the same letter, with its place and its times");
+        assert!(here.is_some());
+    }
+    let notes = again.attempt_notes(&queue(), &[Partition::new("orders", 0)]).await.unwrap();
+    assert_eq!(notes, [note()]);
+    let opened = again.opened_since(&queue(), 0, 9).await.unwrap();
+    assert_eq!(opened, store.opened_since(&queue(), 0, 9).await.unwrap());
+    assert_eq!(put(&again, "a", "m2", 2).await, Placed::Held(LetterState::Dead));
+    put(&again, "a", "m3", 3).await;
+    assert_eq!(messages(&again, "a").await, ["m0", "m2", "m3"]);
+}
+
+#[tokio::test]
+async fn a_record_that_is_not_whole_ends_the_log_wherever_it_was_torn() {
+    // I1
+    let place = Place::new();
+    let _store = three(&place).await;
+    let left = place.left_behind();
+    let (mark, records, whole) = (left.mark(), left.records(), fs::read(left.log()).unwrap());
+    let log = RedoLog::open(&left.path(), Durability::Full).unwrap();
+    assert_eq!(log.records(&mark).unwrap().len(), 3);
+    let last = records[0] + records[1];
+    assert_eq!(last + records[2], whole.len());
+    for cut in last..whole.len() {
+        // What the disk holds where nothing came: nothing, zeros, or what stood there before.
+        let zeros = vec![0; whole.len() - cut];
+        let before: Vec<u8> = whole.iter().copied().cycle().skip(7).take(zeros.len()).collect();
+        for rest in [&[][..], &zeros, &before] {
+            if rest == &whole[cut..] {
+                continue;
+            }
+            fs::write(left.log(), [&whole[..cut], rest].concat()).unwrap();
+            assert_eq!(log.records(&mark).unwrap().len(), 2, "torn at {cut}");
+        }
+    }
+    for cut in [last, last + 1, last + HEADER_BYTES, whole.len() - 1] {
+        let torn = left.left_behind();
+        fs::write(torn.log(), &whole[..cut]).unwrap();
+        let store = torn.open();
+        assert_eq!(messages(&store, "a").await, ["m0"], "torn at {cut}");
+        assert_eq!(messages(&store, "b").await, ["m1"]);
+        assert_eq!(put(&store, "a", "m2", 2).await, Placed::Appended, "it comes again");
+    }
+}
+
+#[tokio::test]
+async fn a_first_record_that_is_not_whole_is_as_if_it_were_not_there() {
+    // I1
+    let place = Place::new();
+    let store = place.open();
+    put(&store, "a", "m0", 0).await;
+    let left = place.left_behind();
+    let whole = fs::read(left.log()).unwrap();
+    for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, whole.len() - 1] {
+        let torn = left.left_behind();
+        fs::write(torn.log(), &whole[..cut]).unwrap();
+        let store = torn.open();
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 0, "torn at {cut}");
+        put(&store, "a", "m1", 1).await;
+        assert_eq!(messages(&store.clone(), "a").await, ["m1"]);
+        let again = torn.left_behind().open();
+        assert_eq!(messages(&again, "a").await, ["m1"]);
+    }
+}
+
+#[tokio::test]
+async fn a_death_after_the_commit_runs_nothing_again() {
+    // I8
+    let place = Place::new();
+    let store = three(&place).await;
+    let first = place.mark();
+    // Asking for something else commits.
+    store.act(&queue(), LetterId::of(&queue(), &"m0".into()), Act::Evict, &operator()).await.unwrap();
+    assert_eq!((place.records().len(), place.mark().generation), (3, first.generation + 1));
+    let left = place.left_behind();
+    let again = left.open();
+    assert_eq!(messages(&again, "a").await, ["m2"]);
+    assert_eq!(left.mark(), place.mark());
+    // The next transaction writes over them: a shorter record, with the end of a longer one behind it.
+    put(&store, "b", "m4", 4).await;
+    let again = place.left_behind().open();
+    assert_eq!(messages(&again, "b").await, ["m1", "m4"]);
+    assert_eq!(messages(&again, "a").await, ["m2"]);
+}
+
+#[tokio::test]
+async fn everything_is_asked_of_what_was_answered() {
+    // I1: in this process, and in another one that has the file open.
+    let place = Place::new();
+    let (store, other) = (place.open(), {
+        let options = Options { redo_time: Duration::from_millis(20), ..place.options() };
+        SqliteStore::open(place.path(), options).unwrap()
+    });
+    for n in 0..10 {
+        put(&other, "a", &format!("m{n}"), n).await;
+        assert_eq!(other.sequence_size(&queue(), &"a".into()).await.unwrap(), n + 1);
+        assert_eq!(store.sequence_size(&queue(), &"a".into()).await.unwrap(), n + 1);
+        put(&other, "b", &format!("n{n}"), n).await;
+        // Nobody has asked since, and the other's transaction is open.
+        assert_eq!(store.sequence_size(&queue(), &"b".into()).await.unwrap(), n + 1);
+        assert_eq!(put(&store, "b", &format!("n{n}"), n).await, Placed::Held(LetterState::Dead));
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 2 * (n + 1));
+    }
+}
+
+#[tokio::test]
+async fn what_a_dead_process_has_left_is_seen_by_one_that_lives() {
+    // I1, I2: it has the file open and knows it by heart.
+    let place = Place::new();
+    let store = three(&place).await;
+    let left = place.left_behind();
+    let log = fs::read(left.log()).unwrap();
+    fs::write(left.log(), b"").unwrap();
+    for asks_first in [true, false] {
+        let left = left.left_behind();
+        let alive = left.open();
+        assert_eq!(alive.counts(&queue()).await.unwrap().open(), 0);
+        // Somebody else comes, hands off, is answered, and dies.
+        fs::write(left.log(), &log).unwrap();
+        if asks_first {
+            assert_eq!(alive.counts(&queue()).await.unwrap().open(), 3);
+        }
+        assert_eq!(put(&alive, "a", "m2", 2).await, Placed::Held(LetterState::Dead));
+        assert_eq!(put(&alive, "a", "m3", 3).await, Placed::Appended);
+        assert_eq!(messages(&alive, "a").await, ["m0", "m2", "m3"]);
+    }
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_store_that_is_closed_leaves_one_file_that_has_everything() {
+    // I1
+    let place = Place::new();
+    let store = three(&place).await;
+    drop(store);
+    let started = std::time::Instant::now();
+    while fs::metadata(place.log()).unwrap().len() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "the log is empty after the end");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let alone = Place::new();
+    fs::copy(place.path(), alone.path()).unwrap();
+    let log = place.path().with_extension("db-wal");
+    if log.exists() {
+        fs::copy(log, alone.path().with_extension("db-wal")).unwrap();
+    }
+    assert_eq!(messages(&alone.open(), "a").await, ["m0", "m2"]);
+}
+
+#[tokio::test]
+async fn the_log_of_another_database_is_left_out() {
+    let (place, other) = (Place::new(), Place::new());
+    let (_store, theirs) = (three(&place).await, other.open());
+    put(&theirs, "a", "x0", 0).await;
+    let left = other.left_behind();
+    fs::copy(place.log(), left.log()).unwrap();
+    let store = left.open();
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 0);
+    put(&store, "a", "y0", 0).await;
+    let again = left.left_behind().open();
+    assert_eq!(messages(&again, "a").await, ["y0"]);
+}
+
+#[tokio::test]
+async fn letters_in_a_newer_log_are_not_passed_over() {
+    let place = Place::new();
+    let store = three(&place).await;
+    let left = place.left_behind();
+    let mut bytes = fs::read(left.log()).unwrap();
+    bytes[8] += 1;
+    fs::write(left.log(), &bytes).unwrap();
+    let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("lazaret.db-redo holds letters in version 2"), "{error}");
+    assert_eq!(fs::read(left.log()).unwrap(), bytes, "it is left as it is");
+    // Records that do not count any more stand in nobody's way.
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
+    let passed = place.left_behind();
+    fs::write(passed.log(), &bytes).unwrap();
+    assert_eq!(messages(&passed.open(), "a").await, ["m0", "m2"]);
+}
+
+#[tokio::test]
+async fn a_log_that_does_not_fit_its_database_is_an_error() {
+    let place = Place::new();
+    let store = place.open();
+    put(&store, "a", "m0", 0).await;
+    assert_eq!(store.sequence_size(&queue(), &"a".into()).await.unwrap(), 1);
+    assert_eq!(put(&store, "a", "m1", 1).await, Placed::Appended);
+    let left = place.left_behind();
+    let emptied = "DELETE FROM letters; DELETE FROM payloads; DELETE FROM sequences";
+    Connection::open(left.path()).unwrap().execute_batch(emptied).unwrap();
+    let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("another outcome"), "{error}");
+}
+
+/// A letter in which every field that the log holds is set, under a grant.
+fn full(fence: u64) -> HandOff {
+    let mut item = hand_off("~x:00ff6b", "full", 41);
+    let mut message = (*item.letter.message).clone().with_key(vec![0, 255, b'k']).with_type("OrderPlaced");
+    message.headers.push_null("null");
+    message.position.token = Some("8263".into());
+    item.letter.message = message.into();
+    item.letter.state = LetterState::Retrying;
+    let letter = &mut item.letter;
+    (letter.attempts, letter.crash_attempts, letter.replay_attempts) = (3, 1, 2);
+    letter.poison = true;
+    letter.first_failed_at = Some(test_epoch() - Duration::from_millis(999));
+    letter.last_failed_at = Some(test_epoch() - Duration::from_nanos(1));
+    letter.due_at = Some(test_epoch() + Duration::from_secs(60));
+    letter.expires_at = Some(test_epoch() + Duration::from_secs(3600));
+    item.grant = Some(GrantFence { partition: Partition::new("orders", 0), fence, turn: 5 });
+    item
+}
+
+fn note() -> AttemptNote {
+    AttemptNote {
+        message: "m9".into(),
+        partition: Partition::new("orders", 0),
+        offset: 9,
+        attempts: 2,
+        first_failed_at: test_epoch(),
+        failure: Failure::new(Reason::TIMEOUT, "HttpError", "slow"),
+        same_failure: 1,
+        due_at: test_epoch(),
+    }
+}
+
+/// The database of a fixture: what a death has left, with a log of this version beside it.
+fn fixture(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/redo{version}.db"))
+}
+
+/// Leaves one of each behind: whole letters, a closed one, one that is held, one that is refused, and a note.
+async fn write_fixture(target: &Path) {
+    let place = Place::new();
+    let store = place.open();
+    let fence = store.assign(&queue(), &[Partition::new("orders", 0)]).await.unwrap()[0].fence;
+    put(&store, "a", "m0", 0).await;
+    assert_eq!(store.counts(&queue()).await.unwrap().open(), 1);
+    let mut closed = hand_off("b", "closed", 2);
+    (closed.letter.state, closed.placement) = (LetterState::Skipped, Placement::Closed);
+    let mut behind = hand_off("nobody", "behind", 3);
+    (behind.letter.state, behind.placement) = (LetterState::Waiting, Placement::Behind);
+    let late = full(fence + 1);
+    let items = vec![full(fence), late, hand_off("a", "m0", 0), hand_off("a", "m1", 1), closed, behind];
+    let limits = Limits { max_sequences: Some(7), max_sequence_size: None };
+    store.hand_off(&queue(), &limits, items).await.unwrap();
+    store.note_attempts(&queue(), vec![note()]).await.unwrap();
+    let left = place.left_behind();
+    fs::copy(left.log(), path_of(target)).unwrap();
+    let file = Connection::open(left.path()).unwrap();
+    file.execute("VACUUM INTO ?1", [target.to_str().unwrap()]).unwrap();
+    Connection::open(target).unwrap().execute_batch("PRAGMA page_size = 512; VACUUM").unwrap();
+}
+
+#[tokio::test]
+async fn the_logs_of_every_version_are_read() {
+    // I1, I5
+    let newest = fixture(super::record::VERSION);
+    if !newest.exists() {
+        write_fixture(&newest).await;
+        panic!(
+            "this version had no fixture; {} and its log are new and have to be committed",
+            newest.display()
+        );
+    }
+    for version in 1..=super::record::VERSION {
+        let place = Place::new();
+        fs::copy(fixture(version), place.path()).unwrap();
+        fs::copy(path_of(&fixture(version)), place.log()).unwrap();
+        assert_eq!(in_database(&place.path()), 1);
+        let store = place.open();
+        assert_eq!(messages(&store, "a").await, ["m0", "m1"]);
+        let stored = store.sequence(&queue(), &"~x:00ff6b".into(), 0, 9).await.unwrap().remove(0);
+        let expected = Letter { index: stored.index, ..full(1).letter };
+        assert_eq!(stored, expected);
+        let closed = store.get(&queue(), LetterId::of(&queue(), &"closed".into())).await.unwrap();
+        assert_eq!(closed.unwrap().state, LetterState::Skipped);
+        assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
+        let partitions = [Partition::new("orders", 0)];
+        assert_eq!(store.attempt_notes(&queue(), &partitions).await.unwrap(), [note()]);
+        let grant = store.assign(&queue(), &partitions).await.unwrap().remove(0);
+        assert_eq!((grant.fence, grant.horizon), (2, Some(41)));
+        check(&Connection::open(place.path()).unwrap());
+    }
+}
+
+/// Hands off large letters in one transaction until the file is full, and gives the number of those that were answered.
+async fn filled(store: &SqliteStore) -> u64 {
+    for stored in 0..1000 {
+        let mut item = hand_off(&format!("s{stored}"), &format!("m{stored}"), stored);
+        let message = (*item.letter.message).clone().with_payload(vec![b'x'; 10_000]);
+        item.letter.message = message.into();
+        if let Err(error) = store.hand_off(&queue(), &Limits::NONE, vec![item]).await {
+            assert_eq!((error.kind(), error.certainty()), (ErrorKind::Full, Certainty::NotDone));
+            assert!(stored > 3, "{stored} were answered");
+            return stored;
+        }
+    }
+    panic!("the file is not limited");
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_lost_comes_back_with_all_that_was_answered() {
+    // I1, I9: the file is full, and the letters before are in the same transaction.
+    let place = Place::new();
+    let options = Options { max_pages: Some(150), ..place.options() };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    let stored = filled(&store).await;
+    assert_eq!(in_database(&place.path()), 0, "one transaction, and it is lost");
+    let left = place.left_behind();
+    for store in [&store, &left.open()] {
+        let counts = store.counts(&queue()).await.unwrap();
+        assert_eq!((counts.open(), counts.sequences), (stored, stored));
+    }
+    check(&Connection::open(place.path()).unwrap());
+    check(&Connection::open(left.path()).unwrap());
+    // Work goes on.
+    store.act(&queue(), LetterId::of(&queue(), &"m0".into()), Act::Resolve, &operator()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_lost_comes_back_though_nobody_asks() {
+    let place = Place::new();
+    let redo_time = Duration::from_millis(20);
+    let options = Options { max_pages: Some(150), redo_time, ..place.options() };
+    let store = SqliteStore::open(place.path(), options).unwrap();
+    let stored = i64::try_from(filled(&store).await).unwrap();
+    let started = std::time::Instant::now();
+    while in_database(&place.path()) < stored {
+        assert!(started.elapsed() < Duration::from_secs(60), "all are in the database");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    check(&Connection::open(place.path()).unwrap());
+}
+
+/// A store whose redo log stands in another file.
+#[cfg(target_os = "linux")]
+async fn with_log(log: &str) {
+    let place = Place::new();
+    std::os::unix::fs::symlink(log, place.log()).unwrap();
+    let store = place.open();
+    for n in 0..5 {
+        assert!(matches!(put(&store, "a", &format!("m{n}"), n).await, Placed::Opened | Placed::Appended));
+        assert_eq!(in_database(&place.path()), i64::try_from(n).unwrap() + 1, "by the commit, then");
+    }
+    let left = Place::new();
+    fs::copy(place.path(), left.path()).unwrap();
+    fs::copy(place.path().with_extension("db-wal"), left.path().with_extension("db-wal")).unwrap();
+    assert_eq!(messages(&left.open(), "a").await, ["m0", "m1", "m2", "m3", "m4"]);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_log_that_takes_nothing_is_done_without() {
+    // I1, I9
+    with_log("/dev/full").await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_log_that_cannot_be_forced_to_the_disk_is_done_without() {
+    // I1: it takes all, and says that it keeps nothing.
+    with_log("/dev/null").await;
+}
