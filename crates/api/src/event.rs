@@ -58,6 +58,31 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Every kind.
+    pub const ALL: [Self; 21] = [
+        Self::Failed,
+        Self::RetryScheduled,
+        Self::RetryExhausted,
+        Self::Poison,
+        Self::LetterStored,
+        Self::LetterClosed,
+        Self::LetterChanged,
+        Self::HandOffFailed,
+        Self::Duplicate,
+        Self::Expired,
+        Self::Paused,
+        Self::Resumed,
+        Self::BreakerOpened,
+        Self::BreakerClosed,
+        Self::FuseBlown,
+        Self::Assigned,
+        Self::Revoked,
+        Self::CommitFailed,
+        Self::Consumer,
+        Self::Operation,
+        Self::Reset,
+    ];
+
     /// The word used as the event's name.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -174,6 +199,18 @@ impl Event {
             who: None,
             why: None,
             operation: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_written_as_it_is_named() {
+        for kind in EventKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }
     }
 }

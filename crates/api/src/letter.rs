@@ -13,7 +13,7 @@ use crate::bytes_text::split;
 use crate::failure::{Failure, LetterError};
 use crate::words::{AttemptKind, Phase, State};
 
-pub use import::{Import, ImportAnswer, ImportFailure, InvalidLetter};
+pub use import::{ImportAnswer, ImportFailure, InvalidLetter};
 
 /// A letter as lists show it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

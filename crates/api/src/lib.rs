@@ -79,7 +79,7 @@ pub use group::{Group, GroupPage, StateCounts};
 pub use identity::{Identity, Scope, Via};
 pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
 pub use letter::{
-    Attempt, Comment, Edit, Header, Import, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
+    Attempt, Comment, Edit, Header, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
     LetterMatches, LetterMessage, LetterPage, MessageDetail, PayloadState, Sequence,
 };
 pub use operation::{
@@ -93,3 +93,91 @@ pub use selection::{
 };
 pub use status::{Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status};
 pub use words::{Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State};
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::store::{self, Conduct, Course, OperationId, PlanId, plan_hash};
+    use lazaret_core::{Failure, Message, Position, QueueName, Reason, Timestamp};
+    use serde::Serialize;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Every one of these fields is there, be it `null`: scripts rely on them.
+    #[track_caller]
+    fn has(value: impl Serialize, fields: &str) -> Value {
+        let value = serde_json::to_value(value).unwrap();
+        for field in fields.split(' ') {
+            assert!(value.get(field).is_some(), "{field} is missing in {value}");
+        }
+        value
+    }
+
+    #[test]
+    fn a_letter_has_the_fields_of_the_contract_whatever_is_known_of_it() {
+        let message = Message::new("m", "orders", Position::new(0, 0));
+        let queue = QueueName::of("shop", "mail");
+        let mut letter = lazaret_core::Letter::new(queue, "k".into(), message.into(), Timestamp::UNIX_EPOCH);
+        let fields = "id queue consumer stream sequence index state reason phase error attempts crash-attempts \
+                      replay-attempts message enqueued-at first-failed-at last-failed-at last-touched-at due-at \
+                      expires-at owner poison group diagnostics";
+        let waiting = has(Letter::from(&letter), fields);
+        has(&waiting["message"], "id key type position");
+        letter.cause = Some(Failure::new(Reason::TIMEOUT, "DbError", "no answer"));
+        let failed = has(LetterDetail::of(&letter, false), fields);
+        has(&failed["error"], "type message");
+        assert_eq!((&waiting["error"], &failed["reason"]), (&Value::Null, &Value::from("TIMEOUT")));
+    }
+
+    #[test]
+    fn plans_and_operations_have_the_fields_of_the_contract() {
+        let (now, by) = (Timestamp::UNIX_EPOCH, store::Actor::new("ada", "cli", "x"));
+        let plan = store::Plan {
+            id: PlanId(1),
+            action: store::Action::Retry,
+            query: None,
+            letters: 3,
+            sequences: 2,
+            excluded: vec![(store::Exclusion::Behind, 1)],
+            hash: plan_hash(store::Action::Retry, []),
+            by: by.clone(),
+            frozen_at: now,
+            expires_at: Timestamp::MAX,
+        };
+        let shown =
+            has(Plan::of(&plan, true), "id action letters sequences excluded hash expires-at needs-approval");
+        assert_eq!(shown["excluded"], serde_json::json!([{"reason": "behind", "letters": 1}]));
+        let course = Course::begin(OperationId(1), &plan, &Conduct::default(), &by, now).unwrap();
+        has(Operation::from(&course.operation), "id state sent ok failed-again skipped");
+    }
+
+    #[test]
+    fn the_status_has_the_fields_of_the_contract() {
+        let consumer = Consumer {
+            name: "orders".into(),
+            state: ConsumerState::Elsewhere,
+            error: None,
+            paused: None,
+            pauses: Vec::new(),
+            lag: None,
+            in_flight: None,
+            handled: None,
+            failed: None,
+            retrying: 0,
+            dead: 0,
+            parked: 0,
+            quarantined: 0,
+            waiting: 0,
+            oldest_age_seconds: None,
+            fuse: Fuse::None,
+            breaker: Breaker::None,
+            store_trouble: false,
+            queues: Vec::new(),
+        };
+        let status =
+            has(Status { consumers: vec![consumer], operations: Vec::new() }, "consumers operations");
+        let fields = "name state paused lag in-flight handled failed retrying dead parked quarantined waiting \
+                      oldest-age-seconds fuse breaker";
+        has(&status["consumers"][0], fields);
+    }
+}

@@ -137,7 +137,7 @@ impl BeginRequest {
 
 /// What to tell an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandRequest {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -79,7 +79,7 @@ impl From<&store::Pause> for Pause {
 
 /// What to pause or resume: the whole consumer unless a part is named, and at most one part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PauseRequest {
     /// One stream, or the stream of the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]

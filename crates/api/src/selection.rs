@@ -23,7 +23,7 @@ pub struct Selection {
 
 /// A change to one letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ActRequest {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct ActRequest {
 
 /// A remark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommentRequest {
     /// What it says.
     pub text: String,
@@ -40,7 +40,7 @@ pub struct CommentRequest {
 
 /// Who looks after a letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AssignRequest {
     /// The person, or the team; `null` for nobody.
     pub name: Option<String>,
@@ -51,7 +51,7 @@ pub struct AssignRequest {
 
 /// When a letter leaves by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExpiryRequest {
     /// The time; `null` for never.
     pub expires_at: Option<Timestamp>,
@@ -62,7 +62,7 @@ pub struct ExpiryRequest {
 
 /// Another payload. The one before it is kept. Exactly one of the three is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EditRequest {
     /// The payload, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]

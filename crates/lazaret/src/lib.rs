@@ -63,6 +63,7 @@
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
 //! - `handlers`: the `handlers` module, handlers in any language, over HTTP or as commands.
 //! - `kafka`: the `kafka` module, a source for Kafka, retry topics, and dead-letter topics: adopted and mirrored.
+//! - `server`: the `server` module, the HTTP API over a store and the consumers of this process.
 
 pub use lazaret_core::{
     clock, failure, fingerprint, handler, letter, message, policy, query, recorder, relay, sequence, source,
@@ -76,7 +77,7 @@ pub use lazaret_core::{
     Verdict,
 };
 pub use lazaret_engine::{
-    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, Handle, InboxOptions,
+    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, FuseState, Handle, InboxOptions,
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;
@@ -144,6 +145,15 @@ pub mod sqlite {
     pub use lazaret_store_sqlite::{
         AuditCheck, Backlog, Durability, FORMAT_VERSION, InboxLog, InboxOptions, InboxSource, Options,
         Posted, SqliteStore,
+    };
+}
+
+/// The HTTP API: looking at letters, caring for them, replaying them, posting messages, listening to events.
+#[cfg(feature = "server")]
+pub mod server {
+    pub use lazaret_server::{
+        Approval, Builder, Error, Ingest, Limits, Options, Posted, Registry, Server, Token, TokenHash,
+        Tokens, VerifyAudit, generate_token, openapi,
     };
 }
 

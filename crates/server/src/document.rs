@@ -15,6 +15,9 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::guard::Need;
 use crate::stream::NDJSON;
 
+/// What an answer may consist of: media types and schemas.
+type Contents = Vec<(&'static str, RefOr<Schema>)>;
+
 /// What is said about a route.
 pub(crate) struct Route {
     pub(crate) method: Method,
@@ -24,7 +27,7 @@ pub(crate) struct Route {
     about: &'static str,
     query: Vec<(&'static str, &'static str, bool)>,
     body: Option<(Vec<&'static str>, RefOr<Schema>)>,
-    answers: Vec<(u16, Vec<(&'static str, RefOr<Schema>)>)>,
+    answers: Vec<(u16, Contents)>,
     schemas: Vec<(String, RefOr<Schema>)>,
 }
 

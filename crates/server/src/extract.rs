@@ -1,5 +1,6 @@
 //! What a request says, checked: parameters of the path and the query, and bodies of JSON.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +10,8 @@ use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use lazaret_api::{Code, Problem};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::app::App;
 use crate::fault::{Fault, Result};
@@ -50,15 +52,30 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
 /// A body of JSON.
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned + Serialize> FromRequest<App> for Json<T> {
     type Rejection = Fault;
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         let (parts, body) = request.into_parts();
         require_type(&parts.headers, &["application/json"])?;
         let bytes = read(&parts.headers, body, app.options.limits.json_bytes).await?;
-        let parsed = serde_json::from_slice(&bytes);
-        parsed.map(Self).map_err(|error| Fault::invalid("/", error.to_string()))
+        let parsed =
+            serde_json::from_slice(&bytes).map_err(|error| Fault::invalid("/", error.to_string()))?;
+        refuse_unknown(&bytes, &parsed)?;
+        Ok(Self(parsed))
+    }
+}
+
+/// Refuses fields that nobody knows: a typing mistake must not pause a whole consumer or select every letter.
+fn refuse_unknown<T: Serialize>(given: &[u8], understood: &T) -> Result<()> {
+    let unreadable = |error: serde_json::Error| Fault::invalid("/", error.to_string());
+    let given: BTreeMap<String, Option<IgnoredAny>> = serde_json::from_slice(given).map_err(unreadable)?;
+    let understood = serde_json::to_value(understood).map_err(unreadable)?;
+    // What is null is as good as not said.
+    let unknown = given.iter().find(|(name, value)| value.is_some() && understood.get(name).is_none());
+    match unknown {
+        Some((name, _)) => Err(Fault::invalid(&format!("/{name}"), format!("there is no field {name:?}"))),
+        None => Ok(()),
     }
 }
 

@@ -65,6 +65,9 @@ pub(crate) async fn with_room(State(app): State<App>, request: Request, next: Ne
     if request.uri().path() == "/healthz" {
         return next.run(request).await;
     }
+    if app.stopping.is_cancelled() {
+        return Fault::from(Problem::new(Code::Stopping)).retry_after(1).into_response();
+    }
     match app.requests.try_acquire() {
         Ok(_permit) => next.run(request).await,
         Err(_) => Fault::from(Problem::new(Code::Busy)).retry_after(1).into_response(),

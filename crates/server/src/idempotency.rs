@@ -4,7 +4,7 @@
 //! restart the store's own rules still hold: a plan is carried out once, a purge is done once, what is in a state is in it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -35,9 +35,10 @@ type Name = (String, String);
 /// What was sent.
 type Fingerprint = [u8; 32];
 
-/// Answers that were given.
+/// Answers that were given. Clones share them.
+#[derive(Clone)]
 pub(crate) struct Answers {
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
     most: usize,
     window: Duration,
 }
@@ -63,17 +64,46 @@ struct Answer {
     body: Bytes,
 }
 
+/// A request that is being worked on. Dropped without an answer, it is forgotten: a mistake in one request must not keep
+/// its key from ever being used (I10).
+struct Pending {
+    answers: Answers,
+    name: Name,
+    /// Tells it from a later request under the same name, after this one gave way.
+    since: Instant,
+}
+
+impl Pending {
+    /// Keeps the answer.
+    fn keep(&self, answer: Answer) {
+        let mut kept = self.answers.lock();
+        if let Some(entry) = kept.by_name.get_mut(&self.name).filter(|entry| entry.since == self.since) {
+            entry.answer = Some(answer);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let mut kept = self.answers.lock();
+        let ours = |entry: &Entry| entry.since == self.since && entry.answer.is_none();
+        if kept.by_name.get(&self.name).is_some_and(ours) {
+            kept.by_name.remove(&self.name);
+        }
+    }
+}
+
 /// What is to be done with a request.
 enum Turn {
     /// It is the first.
-    First,
+    First(Pending),
     /// It was answered.
     Again(Answer),
 }
 
 impl Answers {
     pub(crate) fn new(most: usize, window: Duration) -> Self {
-        Self { kept: Mutex::default(), most: most.max(1), window }
+        Self { kept: Arc::default(), most: most.max(1), window }
     }
 
     fn begin(&self, name: &Name, fingerprint: Fingerprint) -> Result<Turn> {
@@ -94,22 +124,8 @@ impl Answers {
         }
         kept.by_name.insert(name.clone(), Entry { fingerprint, since: now, answer: None });
         kept.order.push_back((name.clone(), now));
-        Ok(Turn::First)
-    }
-
-    /// Keeps an answer; `None` forgets the request, so that it can be sent again.
-    fn end(&self, name: &Name, answer: Option<Answer>) {
-        let mut kept = self.lock();
-        match answer {
-            Some(answer) => {
-                if let Some(entry) = kept.by_name.get_mut(name) {
-                    entry.answer = Some(answer);
-                }
-            }
-            None => {
-                kept.by_name.remove(name);
-            }
-        }
+        drop(kept);
+        Ok(Turn::First(Pending { answers: self.clone(), name: name.clone(), since: now }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -154,13 +170,14 @@ pub(crate) async fn once(
     let name = (caller.identity.name, key);
     match app.answers.begin(&name, hasher.finalize().into())? {
         Turn::Again(answer) => Ok(answer.replayed()),
-        Turn::First => {
+        Turn::First(pending) => {
             // In a task of its own: a client that goes away must not leave a change half made, or its answer unknown.
             let request = Request::from_parts(parts, Body::from(body));
             let work = tokio::spawn(async move {
                 let answer = keep(next.run(request).await).await;
-                let lasting = answer.as_ref().is_some_and(|answer| is_lasting(answer.status));
-                app.answers.end(&name, answer.clone().filter(|_| lasting));
+                if let Some(lasting) = answer.as_ref().filter(|answer| is_lasting(answer.status)) {
+                    pending.keep(lasting.clone());
+                }
                 answer
             });
             let answer = work.await.ok().flatten();
@@ -209,31 +226,43 @@ mod tests {
         ("ada".into(), key.into())
     }
 
-    fn answer() -> Option<Answer> {
-        Some(Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: Bytes::new() })
+    fn answer() -> Answer {
+        Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: Bytes::new() }
     }
 
-    fn outcome(answers: &Answers, key: &str, fingerprint: u8) -> &'static str {
+    fn outcome(answers: &Answers, key: &str, fingerprint: u8) -> (&'static str, Option<Pending>) {
         match answers.begin(&name(key), [fingerprint; 32]) {
-            Ok(Turn::First) => "first",
-            Ok(Turn::Again(_)) => "again",
-            Err(fault) => fault.problem.code.as_str(),
+            Ok(Turn::First(pending)) => ("first", Some(pending)),
+            Ok(Turn::Again(_)) => ("again", None),
+            Err(fault) => (fault.problem.code.as_str(), None),
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_used_once_for_a_day() {
         let answers = Answers::new(10, Duration::from_secs(24 * 3600));
-        assert_eq!(outcome(&answers, "a", 1), "first");
-        assert_eq!(outcome(&answers, "a", 1), "LZ0217", "it is being worked on");
-        answers.end(&name("a"), answer());
-        assert_eq!(outcome(&answers, "a", 1), "again");
-        assert_eq!(outcome(&answers, "a", 2), "LZ0216", "another body");
-        assert_eq!(outcome(&answers, "b", 1), "first", "another key");
-        answers.end(&name("b"), None);
-        assert_eq!(outcome(&answers, "b", 2), "first", "what may pass is worth another try");
+        let (first, pending) = outcome(&answers, "a", 1);
+        assert_eq!((first, outcome(&answers, "a", 1).0), ("first", "LZ0217"), "it is being worked on");
+        pending.unwrap().keep(answer());
+        assert_eq!(outcome(&answers, "a", 1).0, "again");
+        assert_eq!(outcome(&answers, "a", 2).0, "LZ0216", "another body");
+        assert_eq!(outcome(&answers, "b", 1).0, "first", "another key");
+        assert_eq!(outcome(&answers, "b", 2).0, "first", "what had no lasting answer is worth another try");
         tokio::time::advance(Duration::from_secs(24 * 3600)).await;
-        assert_eq!(outcome(&answers, "a", 2), "first", "a day is over");
+        assert_eq!(outcome(&answers, "a", 2).0, "first", "a day is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_falls_over_does_not_keep_its_key() {
+        // I10
+        let answers = Answers::new(10, Duration::from_secs(3600));
+        let (_, pending) = outcome(&answers, "a", 1);
+        let fallen = tokio::spawn(async move {
+            let _pending = pending;
+            panic!("a request with a bug");
+        });
+        assert!(fallen.await.is_err());
+        assert_eq!(outcome(&answers, "a", 1).0, "first");
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,11 +270,10 @@ mod tests {
         // I7
         let answers = Answers::new(3, Duration::from_secs(3600));
         for n in 0..100 {
-            assert_eq!(outcome(&answers, &n.to_string(), 1), "first");
-            if n % 2 == 0 {
-                answers.end(&name(&n.to_string()), None);
-            } else {
-                answers.end(&name(&n.to_string()), answer());
+            let (first, pending) = outcome(&answers, &n.to_string(), 1);
+            assert_eq!(first, "first");
+            if n % 2 == 1 {
+                pending.unwrap().keep(answer());
             }
             let kept = answers.lock();
             assert!(
@@ -255,7 +283,7 @@ mod tests {
                 kept.order.len()
             );
         }
-        assert_eq!(outcome(&answers, "99", 1), "again");
-        assert_eq!(outcome(&answers, "1", 1), "first", "the oldest gave way");
+        assert_eq!(outcome(&answers, "99", 1).0, "again");
+        assert_eq!(outcome(&answers, "1", 1).0, "first", "the oldest gave way");
     }
 }

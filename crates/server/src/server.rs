@@ -70,12 +70,18 @@ impl Server {
         routes::router(self.app.clone())
     }
 
+    /// Stops: streams end, and new requests are turned away. [`serve`](Self::serve) does so at its end; who serves the
+    /// [`router`](Self::router) does it before waiting for open connections.
+    pub fn stop(&self) {
+        self.app.stopping.cancel();
+    }
+
     /// Tells listeners how operations move on, until the server stops.
     pub async fn watch(&self) {
         watch_operations(self.app.clone()).await;
     }
 
-    /// Serves until `shutdown` is cancelled; then what is being worked on has a while to end.
+    /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop); then what is being worked on has a while to end.
     ///
     /// # Errors
     /// When others can reach the address and no tokens are configured.
@@ -110,7 +116,7 @@ impl Server {
         }
         drop(listener);
         // Streams end; requests have a while.
-        self.app.stopping.cancel();
+        self.stop();
         let drain = self.app.options.limits.drain;
         if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
             tracing::warn!("requests were broken off at the end");

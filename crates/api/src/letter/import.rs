@@ -31,15 +31,6 @@ impl InvalidLetter {
     }
 }
 
-/// Where imported letters go.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct Import {
-    /// Another queue than the one they came from. Their ids follow from it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<String>,
-}
-
 /// What became of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]

@@ -1,6 +1,7 @@
 //! `GET /v1/events`: server-sent events with resume.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,11 +13,13 @@ use lazaret_api::{Event, EventKind};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
+use tokio::time::Instant;
 
 use super::feed::{Numbered, Resumed};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::extract::Params;
-use crate::fault::Result;
+use crate::fault::{Fault, Result};
 use crate::stream::permit;
 
 /// Which events are wanted.
@@ -32,6 +35,17 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Refuses a kind that there is not: nobody would ever hear of it.
+    fn check(&self) -> Result<()> {
+        let mut kinds = self.kind.iter().flat_map(|kinds| kinds.split(',')).map(str::trim);
+        match kinds.find(|kind| !EventKind::ALL.iter().any(|known| known.as_str() == *kind)) {
+            Some(unknown) => {
+                Err(Fault::invalid("kind", format!("there are no events of the kind {unknown:?}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn wants(&self, event: &Event) -> bool {
         let consumer = match (&self.consumer, &event.consumer) {
             (Some(wanted), Some(consumer)) => wanted == consumer,
@@ -47,12 +61,16 @@ impl Wanted {
 pub(crate) async fn events(
     State(app): State<App>,
     Params(wanted): Params<Wanted>,
+    caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response> {
+    wanted.check()?;
     let permit = permit(&app)?;
+    let left = caller.identity.expires_at.map(|end| end.duration_since(app.clock.now()));
+    let ends = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());
     let header = headers.get("last-event-id").and_then(|last| last.to_str().ok());
     let resumed = app.feed.listen(header.or(wanted.last_event_id.as_deref()));
-    let mut response = Body::from_stream(stream(app, wanted, resumed, permit)).into_response();
+    let mut response = Body::from_stream(stream(app, wanted, resumed, ends, permit)).into_response();
     let answer = response.headers_mut();
     answer.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     answer.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -66,6 +84,8 @@ struct Listening {
     /// What is written before anything new, the next one last.
     first: Vec<Bytes>,
     line: Receiver<Numbered>,
+    /// When the listener's token ends.
+    ends: Option<Instant>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -73,6 +93,7 @@ fn stream(
     app: App,
     wanted: Wanted,
     resumed: Resumed,
+    ends: Option<Instant>,
     permit: OwnedSemaphorePermit,
 ) -> impl Stream<Item = std::result::Result<Bytes, Infallible>> {
     let Resumed { lost, missed, line } = resumed;
@@ -84,7 +105,7 @@ fn stream(
     let wanted_ones = missed.iter().filter(|(_, event)| wanted.wants(event));
     first.extend(wanted_ones.map(|(number, event)| text(Some(app.feed.id(*number)), event)));
     first.reverse();
-    let listening = Listening { app, wanted, first, line, _permit: permit };
+    let listening = Listening { app, wanted, first, line, ends, _permit: permit };
     futures_util::stream::unfold(listening, |mut listening| async move {
         let next = listening.next().await?;
         Some((Ok(next), listening))
@@ -102,6 +123,7 @@ impl Listening {
         loop {
             tokio::select! {
                 () = self.app.stopping.cancelled() => return None,
+                () = at(self.ends) => return None,
                 () = &mut silence => return Some(Bytes::from_static(b": still here\n\n")),
                 // A listener that lags too far behind is cut off. It comes back with the last event that it saw.
                 heard = self.line.recv() => {
@@ -112,6 +134,14 @@ impl Listening {
                 }
             }
         }
+    }
+}
+
+/// Waits until this time; for ever when there is none.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who may ask what: closed by default, scoped, ending, and only under names that are ours.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -250,4 +251,41 @@ async fn readiness_tells_its_reasons_only_to_those_who_may_read() {
     let told =
         bench.send(bench.request(Method::GET, "/readyz").bearer_auth(secret("reader"))).await.expect(503);
     assert_eq!(told.json["reasons"], json!(["billing has failed: the topic is gone"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_in_a_server_of_ones_own_works_with_any_store_and_stops_when_told() {
+    let store = Arc::new(MemoryStore::default());
+    let server = Server::builder(store).build();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let stop = CancellationToken::new();
+    let serving =
+        axum::serve(listener, server.router()).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let serving = tokio::spawn(serving.into_future());
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let get = |path: &str| client.get(format!("{base}{path}")).send();
+    let status: Value =
+        serde_json::from_str(&get("/v1/status").await.unwrap().text().await.unwrap()).unwrap();
+    assert_eq!(status, json!({"consumers": [], "operations": []}));
+    // What it was not given, it does not have.
+    for path in ["/metrics", "/v1/audit/verify"] {
+        let answer = get(path).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 501, "{path}");
+        assert!(answer.text().await.unwrap().contains("LZ0228"), "{path}");
+    }
+    let events = get("/v1/events").await.unwrap();
+    server.stop();
+    events.text().await.expect("the stream has ended");
+    let late = get("/v1/status").await.unwrap();
+    assert_eq!((late.status().as_u16(), late.headers()["retry-after"].to_str().unwrap()), (503, "1"));
+    assert!(late.text().await.unwrap().contains("LZ0230"));
+    assert_eq!(get("/healthz").await.unwrap().status().as_u16(), 200);
+    stop.cancel();
+    drop(client);
+    tokio::time::timeout(std::time::Duration::from_secs(20), serving)
+        .await
+        .expect("it ends")
+        .unwrap()
+        .unwrap();
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use lazaret_server::Limits;
+use lazaret_api::Scope;
+use lazaret_server::{Limits, Token};
 use reqwest::Response;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, Setup};
+use crate::support::{Bench, Setup, secret, token};
 
 /// What is heard over one connection.
 struct Listener {
@@ -202,4 +203,17 @@ async fn silence_is_broken_streams_are_counted_and_end_with_the_server() {
     assert_eq!(second.header("retry-after"), Some("5"));
     bench.stop().await;
     while listener.block().await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_the_token_that_opened_it() {
+    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_millis(1500);
+    let short = Token { expires_at: Some(end), ..token("short", &[Scope::Read]) };
+    let bench = Bench::with(Setup { tokens: vec![short], ..Setup::default() }).await;
+    let request = bench.client.get(format!("{}/v1/events", bench.base)).bearer_auth(secret("short"));
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let ended = tokio::time::timeout(Duration::from_secs(20), response.text()).await;
+    assert!(ended.is_ok(), "it ends although nothing happens");
+    assert!(jiff::Timestamp::now() >= end);
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::support::{Bench, Setup, encoded, with_json};
+use crate::support::{Bench, Setup, encoded, eventually, with_json};
 
 /// An inbox that takes as long as a test wants, or falls over.
 #[derive(Clone)]
@@ -72,6 +72,23 @@ async fn too_many_at_once_are_turned_away_and_probes_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_worked_on_is_finished_when_the_server_stops() {
+    let (bench, inbox) = slow(Limits::default()).await;
+    let first = tokio::spawn({
+        let bench = bench.clone();
+        async move { bench.send(bench.request(Method::POST, "/v1/inbox/slow").body("x")).await }
+    });
+    inbox.came.notified().await;
+    bench.shut_down();
+    eventually("nobody new is served", || async {
+        bench.client.get(format!("{}/healthz", bench.base)).send().await.is_err()
+    })
+    .await;
+    inbox.go.add_permits(1);
+    first.await.unwrap().problem(429, "LZ0215");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bug_in_one_request_is_that_requests_trouble() {
     // I10
     let (bench, _inbox) = slow(Limits::default()).await;
@@ -124,6 +141,7 @@ async fn nonsense_is_told_where_it_is() {
     bench.get("/v1/letters/%FF").await.problem(400, "LZ0200");
     bench.get("/v1/sequences?queue=a%2Fb").await.problem(400, "LZ0200");
     bench.get("/v1/letters?view=full").await.problem(400, "LZ0200");
+    bench.get("/v1/events?kind=letter-stored,poisson").await.problem(400, "LZ0200");
     bench.get("/v1/groups?q=seq:a").await.problem(400, "LZ0201");
     for (path, body, code) in [
         ("/v1/plans", "{", "LZ0200"),
@@ -134,6 +152,8 @@ async fn nonsense_is_told_where_it_is() {
         ("/v1/plans", "{\"action\": \"retry\", \"query\": \"x:\"}", "LZ0201"),
         ("/v1/plans", "{\"action\": \"retry\", \"query\": \"x\", \"ids\": []}", "LZ0200"),
         ("/v1/plans", "{\"action\": \"retry\", \"ids\": [\"x\"]}", "LZ0200"),
+        ("/v1/plans", "{\"action\": \"retry\", \"all\": true, \"querry\": \"x\"}", "LZ0200"),
+        ("/v1/consumers/orders/pause", "{\"reason\": \"x\", \"secuence\": \"a\"}", "LZ0200"),
         ("/v1/operations", "{\"reason\": \"x\"}", "LZ0200"),
         ("/v1/operations", "{\"plan\": \"p_1\", \"action\": \"retry\", \"reason\": \"x\"}", "LZ0200"),
         (

@@ -20,6 +20,17 @@ fn the_document_is_the_one_that_is_checked_in() {
     );
 }
 
+#[test]
+fn the_guide_names_every_code_with_its_status() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md")).unwrap();
+    for code in lazaret_api::Code::ALL {
+        let row = guide.lines().find(|line| line.starts_with("| `LZ") && line.contains(code.as_str()));
+        let row = row.unwrap_or_else(|| panic!("docs/api.md does not name {code}"));
+        let status = code.status();
+        assert!(status == 0 || row.contains(&status.to_string()), "{code} is answered with {status}: {row}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_answers_as_the_document_says_when_it_succeeds_and_when_it_fails() {
     let bench = Bench::new().await;

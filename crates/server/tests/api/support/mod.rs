@@ -253,9 +253,14 @@ impl Bench {
         self.get(&path).await.json
     }
 
+    /// Begins to stop consumer and server.
+    pub(crate) fn shut_down(&self) {
+        self.shutdown.cancel();
+    }
+
     /// Stops consumer and server, and waits until they have ended.
     pub(crate) async fn stop(&mut self) {
-        self.shutdown.cancel();
+        self.shut_down();
         for task in [self.serving.take(), self.running.take()].into_iter().flatten() {
             tokio::time::timeout(DEADLINE, task).await.expect("it ends").unwrap();
         }
