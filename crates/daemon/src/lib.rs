@@ -27,6 +27,7 @@
 mod assemble;
 mod build;
 mod daemon;
+pub mod doctor;
 mod error;
 pub mod exit;
 mod journal;

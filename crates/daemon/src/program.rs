@@ -6,6 +6,7 @@ use lazaret_config::{Config, Diagnostics};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Handle, Options, Service};
+use crate::doctor::{self, Health};
 use crate::exit;
 use crate::logging;
 use crate::read::{Unreadable, read};
@@ -42,6 +43,16 @@ pub fn check(path: &Path) -> u8 {
         }
         Err(error) => refuse(&error),
     }
+}
+
+/// Looks at everything that a configuration file speaks of, and says on standard output how it is and what to do.
+pub async fn doctor(path: &Path) -> u8 {
+    let found = doctor::examine(path).await;
+    for finding in &found {
+        println!("{finding}");
+    }
+    let failed = found.iter().any(|finding| finding.health == Health::Fail);
+    if failed { exit::ERROR } else { exit::OK }
 }
 
 async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<dyn std::error::Error>> {

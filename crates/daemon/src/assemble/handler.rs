@@ -9,7 +9,7 @@ use lazaret_core::handler::BoxHandler;
 use lazaret_handlers::{CommandHandler, CommandOptions, Error, HttpHandler, HttpOptions, HttpVersion, Mode};
 
 /// Makes the handler. Nothing is called yet.
-pub(super) fn handler(wanted: &Wanted) -> Result<BoxHandler, Error> {
+pub(crate) fn handler(wanted: &Wanted) -> Result<BoxHandler, Error> {
     match &wanted.handler {
         Handler::Http(service) => Ok(Arc::new(HttpHandler::new(http(wanted, service))?)),
         Handler::Command(program) => Ok(Arc::new(CommandHandler::new(command(wanted, program))?)),

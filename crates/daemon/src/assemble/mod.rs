@@ -17,6 +17,7 @@ use lazaret_engine::Consumer;
 use lazaret_server::Registry;
 
 pub(crate) use access::{limits, tokens};
+pub(crate) use handler::handler;
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::Stores;
 
@@ -36,7 +37,7 @@ pub(crate) async fn consumer(
     wanted: &Wanted,
     recorder: Option<Arc<dyn FlightRecorder>>,
 ) -> Result<Consumer, Trouble> {
-    let handler = handler::handler(wanted)?;
+    let handler = handler(wanted)?;
     let options = options::options(wanted, &shared.stores, recorder, shared.until_idle)?;
     let source = source::open(wanted, &shared.stores, shared.until_idle).await?;
     let consumer = Consumer::builder(wanted.name.as_str())

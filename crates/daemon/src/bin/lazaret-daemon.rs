@@ -1,4 +1,4 @@
-//! The daemon alone: `lazaret-daemon run|check -c FILE [--until-idle] [--check]`, for tests and small images.
+//! The daemon alone: `lazaret-daemon run|check|doctor -c FILE [--until-idle] [--check]`, for tests and small images.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             runtime.block_on(program::run(&asked.file, options))
         }
         "run" | "check" => program::check(&asked.file),
+        "doctor" => runtime.block_on(program::doctor(&asked.file)),
         _ => {
             eprintln!("{USAGE}");
             2

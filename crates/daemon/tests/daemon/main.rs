@@ -3,6 +3,7 @@
 mod api;
 mod breaker;
 mod consumers;
+mod doctor;
 mod reload;
 mod signals;
 mod story;
