@@ -11,8 +11,8 @@ use lazaret_config::{Capabilities, Capability};
 /// ```
 pub fn capabilities() -> Capabilities {
     let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
-    let kafka = [Capability::SourceKafka];
-    let parts = [Capability::SourceFile]
+    let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
+    let parts = [Capability::SourceFile, Capability::TokensFile]
         .into_iter()
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));

@@ -39,6 +39,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The file of tokens cannot be used.
+    #[error("the file of tokens {}: {why}", path.display())]
+    TokensFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A part of the daemon panicked: a bug in Lazaret.
     #[error("a part of the daemon panicked: {0}")]
     Panicked(String),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lazaret_config::{Approval as Agreement, Consumer as Wanted};
 use lazaret_core::FlightRecorder;
+use lazaret_engine::Consumer;
 use lazaret_server::Approval;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -74,6 +75,7 @@ impl Runner {
             let wanted = self.wanted.borrow_and_update().clone();
             let begun = Instant::now();
             self.shared.registry.starting(&self.name, approval(&wanted));
+            self.shared.registry.replay_rate(&self.name, wanted.replay.rate.map(|rate| rate.per_second()));
             match self.live(&wanted).await {
                 Ok(Life::Changed) => tracing::info!(consumer = self.name, "starts anew with other policies"),
                 Ok(Life::Over) => {
@@ -92,16 +94,40 @@ impl Runner {
         }
     }
 
-    /// One life, from opening the source to its end.
+    /// One life, from opening the source to its end, with what runs beside it.
     async fn live(&mut self, wanted: &Wanted) -> Result<Life, Trouble> {
         if let (None, Some(folder)) = (&self.recorder, &self.recorder_folder) {
             self.recorder = Some(assemble::open_recorder(folder, &self.name, wanted.concurrency)?);
         }
-        let consumer = assemble::consumer(&self.shared, wanted, self.recorder.clone()).await?;
-        self.shared.registry.running(consumer.handle());
+        let shared = self.shared.clone();
+        let consumer = assemble::consumer(&shared, wanted, self.recorder.clone()).await?;
+        shared.registry.running(consumer.handle());
         self.has_failed.store(false, Ordering::Release);
         tracing::info!(consumer = self.name, source = wanted.source.kind(), "running");
-        let drain = self.drain.child_token();
+        let (drain, stop) = (self.drain.child_token(), CancellationToken::new());
+        let beside = Box::pin(assemble::beside(&shared, wanted, stop.clone()));
+        let together = async {
+            let _drain = drain.clone().drop_guard();
+            beside.await
+        };
+        let alone = async {
+            let _stop = stop.drop_guard();
+            let life = self.until_over(consumer, &drain).await?;
+            if shared.until_idle {
+                // Ends early when somebody does not want to wait.
+                let done = assemble::beside_is_done(&shared, wanted);
+                let _ = drain.run_until_cancelled(done).await;
+            }
+            Ok(life)
+        };
+        // Whichever of the two ends makes the other one end.
+        let (beside, life) = tokio::join!(together, alone);
+        beside?;
+        life
+    }
+
+    /// Runs the consumer until it ends, or drains it when other policies are wanted.
+    async fn until_over(&mut self, consumer: Consumer, drain: &CancellationToken) -> Result<Life, Trouble> {
         let mut run = Box::pin(consumer.run(drain.clone()));
         let mut changed = false;
         loop {

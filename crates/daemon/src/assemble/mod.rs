@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use lazaret_config::Consumer as Wanted;
 use lazaret_core::FlightRecorder;
-use lazaret_engine::Consumer;
+use lazaret_engine::{Consumer, Options};
 use lazaret_server::Registry;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use access::{limits, tokens};
 pub(crate) use handler::handler;
@@ -39,7 +40,8 @@ pub(crate) async fn consumer(
 ) -> Result<Consumer, Trouble> {
     let handler = handler(wanted)?;
     let options = options::options(wanted, &shared.stores, recorder, shared.until_idle)?;
-    let source = source::open(wanted, &shared.stores, shared.until_idle).await?;
+    let (source, relay) = source::open(wanted, &shared.stores, shared.until_idle).await?;
+    let options = Options { relay, ..options };
     let consumer = Consumer::builder(wanted.name.as_str())
         .source(source)
         .store(shared.stores.letters.clone())
@@ -49,4 +51,27 @@ pub(crate) async fn consumer(
         .observer(Journal::of(&wanted.name))
         .build()?;
     Ok(consumer)
+}
+
+/// What runs beside a consumer until `stop`: the copies of its dead letters.
+///
+/// # Errors
+/// When it cannot begin, and waiting does not mend that.
+pub(crate) async fn beside(shared: &Shared, wanted: &Wanted, stop: CancellationToken) -> Result<(), Trouble> {
+    #[cfg(feature = "kafka")]
+    return Ok(kafka::mirror(wanted, &shared.stores, stop).await?);
+    #[cfg(not(feature = "kafka"))]
+    {
+        let _ = (shared, wanted);
+        stop.cancelled().await;
+        Ok(())
+    }
+}
+
+/// Waits until what runs beside a consumer has nothing left to do.
+pub(crate) async fn beside_is_done(shared: &Shared, wanted: &Wanted) {
+    #[cfg(feature = "kafka")]
+    kafka::mirrored(wanted, &shared.stores).await;
+    #[cfg(not(feature = "kafka"))]
+    let _ = (shared, wanted);
 }

@@ -1,33 +1,42 @@
 //! Opens the source of a consumer.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use lazaret_config::{Consumer as Wanted, Source as From};
 use lazaret_core::Partition;
+use lazaret_core::relay::Relay;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_source_file::{FileSource, Options as FileOptions};
 
 use super::Stores;
 use crate::error::Trouble;
 
+/// A source, and who holds what failed in place of the store.
+pub(super) type Both = (Opened, Option<Arc<dyn Relay>>);
+
 /// Opens the source. With `until_idle` every source is finite: a file is not followed, topics are read to where they ended,
 /// and an inbox to where it is empty.
-pub(super) async fn open(wanted: &Wanted, stores: &Stores, until_idle: bool) -> Result<Opened, Trouble> {
+pub(super) async fn open(wanted: &Wanted, stores: &Stores, until_idle: bool) -> Result<Both, Trouble> {
     match &wanted.source {
         From::File { path, follow } => {
             let options = FileOptions { follow: *follow && !until_idle, ..FileOptions::default() };
             let checkpoints = stores.checkpoints.clone();
             let file = FileSource::open(path, checkpoints, wanted.name.as_str(), options).await?;
-            Ok(Opened::new(file))
+            Ok((Opened::new(file), None))
         }
         #[cfg(feature = "sqlite")]
         From::Inbox => {
             let missing = Trouble::NotInThisBuild("an inbox in this store");
             let inbox = stores.inbox(&wanted.name).ok_or(missing)?;
             let opened = Opened::new(inbox.source());
-            Ok(if until_idle { opened.ending_when_empty() } else { opened })
+            Ok((if until_idle { opened.ending_when_empty() } else { opened }, None))
         }
         #[cfg(feature = "kafka")]
-        From::Kafka(kafka) => Ok(Opened::new(super::kafka::open(kafka, until_idle)?)),
+        From::Kafka(kafka) => {
+            let (source, relay) = super::kafka::open(wanted, kafka, until_idle).await?;
+            Ok((Opened::new(source), relay))
+        }
         _ => Err(Trouble::NotInThisBuild("this source")),
     }
 }

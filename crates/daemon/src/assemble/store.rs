@@ -8,6 +8,13 @@ use lazaret_memory::MemoryStore;
 
 use crate::error::Error;
 
+/// What the copies of dead letters need: the list of ends, and a lock, so that one of several instances works it down.
+#[cfg(feature = "kafka")]
+pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Locks {}
+
+#[cfg(feature = "kafka")]
+impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
+
 /// One store, by what it is used for.
 #[derive(Clone)]
 pub(crate) struct Stores {
@@ -15,6 +22,9 @@ pub(crate) struct Stores {
     pub(crate) checkpoints: Arc<dyn Checkpoints>,
     /// The idempotent receiver.
     pub(crate) dedupe: Arc<dyn Inbox>,
+    /// Letters that ended, for those who copy them elsewhere.
+    #[cfg(feature = "kafka")]
+    pub(crate) outbox: Arc<dyn Outbox>,
     /// The same, where the inbox that is a source is kept.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
@@ -35,6 +45,8 @@ impl Stores {
         Self {
             letters: store.clone(),
             checkpoints: store.clone(),
+            #[cfg(feature = "kafka")]
+            outbox: store.clone(),
             dedupe: store,
             #[cfg(feature = "sqlite")]
             sqlite: None,
@@ -48,7 +60,14 @@ impl Stores {
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, Options::default()));
         let store = opened.await.map_err(|lost| Error::Panicked(lost.to_string()))??;
         let shared = Arc::new(store.clone());
-        Ok(Self { letters: shared.clone(), checkpoints: shared.clone(), dedupe: shared, sqlite: Some(store) })
+        Ok(Self {
+            letters: shared.clone(),
+            checkpoints: shared.clone(),
+            #[cfg(feature = "kafka")]
+            outbox: shared.clone(),
+            dedupe: shared,
+            sqlite: Some(store),
+        })
     }
 
     /// The inbox of a consumer; `None` where the store has none.

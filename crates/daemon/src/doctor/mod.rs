@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use lazaret_config::Config;
 use serde::Serialize;
 
+use crate::assemble;
 use crate::read::read;
 
 /// How long anything may take to answer.
@@ -102,6 +103,9 @@ async fn with(first: Finding, config: &Config) -> Vec<Finding> {
     let mut found = vec![first, clock(SystemTime::now())];
     found.extend(store::examine(&config.store).await);
     found.push(listen::examine(&config.listen).await);
+    if config.auth.is_some() {
+        found.push(tokens(config));
+    }
     if let Some(folder) = &config.flight_recorder {
         found.push(disk::folder("flight recorder", folder));
     }
@@ -110,6 +114,18 @@ async fn with(first: Finding, config: &Config) -> Vec<Finding> {
         found.extend(source::examine(consumer).await);
     }
     found
+}
+
+fn tokens(config: &Config) -> Finding {
+    match assemble::tokens(config) {
+        Ok(tokens) if tokens.is_empty() => {
+            Finding::warn("tokens", "there are none: nobody is asked", "make one with `lazaret token`")
+        }
+        Ok(_) => Finding::ok("tokens", "they can be used"),
+        Err(error) => {
+            Finding::fail("tokens", error.to_string(), "correct `auth`, or make a token with `lazaret token`")
+        }
+    }
 }
 
 /// Due times, leases and expiry go by the clock.

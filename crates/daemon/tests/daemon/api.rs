@@ -48,7 +48,6 @@ fn what_this_build_cannot_do_is_refused_before_anything_starts() {
     let cases = [
         ("alerts: { webhooks: [{ url: 'http://127.0.0.1:1/' }] }", "alerts by webhook"),
         ("telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }", "traces by OTLP"),
-        ("auth: { tokens-file: tokens.yaml }", "tokens in a file of their own"),
     ];
     for (line, words) in cases {
         let folder = folder(&format!("{CONFIG}{line}\n"));
@@ -59,6 +58,38 @@ fn what_this_build_cannot_do_is_refused_before_anything_starts() {
         assert_eq!(said.matches(words).count(), 3, "{said}");
         assert!(!folder.path("lazaret.db").exists());
     }
+}
+
+#[test]
+fn what_the_configuration_says_of_replays_holds_for_those_begun_over_the_api() {
+    let folder = folder(&format!("{CONFIG}    replay: {{ approval: second-person, rate: 30/m }}\n"));
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let headers = "lazaret-key: k\r\ncontent-type: application/json\r\n";
+    ask(&address, "POST", "/v1/inbox/shop", headers, "{\"n\": 0, \"kind\": \"poison\"}");
+    wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
+    let begin = "{\"action\": \"retry\", \"query\": \"\", \"all\": true, \"reason\": \"mended\"}";
+    let (status, body) = ask(&address, "POST", "/v1/operations", "content-type: application/json\r\n", begin);
+    assert_eq!(status, 201, "{body}");
+    assert!(body.contains("\"state\":\"awaiting-approval\"") && body.contains("\"rate\":0.5"), "{body}");
+}
+
+#[test]
+fn with_tokens_in_a_file_nobody_gets_in_without_one() {
+    let folder = folder(&format!("{CONFIG}auth: {{ tokens-file: tokens.yaml }}\n"));
+    assert_eq!(folder.run(&["run"]), 1, "without the file nothing starts");
+    // The hash of `lz_example`.
+    let hash = "35006e23a9f72d7d9470825a38ec4d981a3167dc313a46c7b291dbb90632af0c";
+    folder.write(
+        "tokens.yaml",
+        &format!("auth:\n  tokens:\n    - {{ name: ada, hash: 'sha256:{hash}', scopes: [read] }}\n"),
+    );
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    assert_eq!(get(&address, "/v1/status").0, 401);
+    let with =
+        |token: &str| ask(&address, "GET", "/v1/status", &format!("authorization: Bearer {token}\r\n"), "").0;
+    assert_eq!((with("lz_example"), with("lz_other")), (200, 401));
 }
 
 #[test]
