@@ -174,7 +174,7 @@ impl Runner {
                     error = why,
                     "failed; mend it and send SIGHUP, the others go on"
                 );
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {

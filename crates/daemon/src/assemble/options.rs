@@ -50,7 +50,7 @@ pub(super) fn options(
 
 fn dead_letter(wanted: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
     Ok(DeadLetterOptions {
-        limits: wanted.limits.clone(),
+        limits: wanted.limits,
         ttl: wanted.ttl,
         keep_closed: wanted.keep_closed,
         reprocess: match &wanted.reprocess {

@@ -46,7 +46,7 @@ fn judged(subject: &str, free: u64) -> Finding {
     let advice = "make room: a store that is full makes every source wait";
     match free {
         ..LEAST => Finding::fail(subject, seen, advice),
-        ..LITTLE => Finding::warn(subject, seen, advice),
+        LEAST..LITTLE => Finding::warn(subject, seen, advice),
         _ => Finding::ok(subject, seen),
     }
 }

@@ -14,7 +14,7 @@ consumers:
     source: { file: { path: events.jsonl } }
     handler: { command: { program: [python3, handler.py], mode: lines, workers: 4 } }
     breaker: off
-    retry: { max-attempts: 5, initial-delay: 5ms, max-delay: 50ms, hold: 10ms, max-crashes: 0 }
+    retry: { max-attempts: 5, initial-delay: 5ms, max-delay: 50ms, hold: 10ms }
     dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
     advanced: { lease: 1s, refresh: 100ms, commit-interval: 50ms }
 ";
@@ -100,6 +100,11 @@ fn size(messages: usize, kills: usize) -> (usize, usize) {
     (messages.parse().unwrap(), kills.parse().unwrap())
 }
 
+/// How many attempts were made.
+fn attempted(folder: &Folder) -> usize {
+    folder.read("attempts.log").lines().count()
+}
+
 #[test]
 fn poison_and_its_followers_are_left_and_all_else_is_handled_in_order() {
     // I1, I2
@@ -124,9 +129,8 @@ fn a_daemon_that_is_killed_again_and_again_comes_to_the_same_end() {
         let mut daemon = folder.start(&["run", "--until-idle"]);
         // Kills are spread over the work; each comes while there is still something to do.
         let share = messages * (kill + 1) / (kills + 2);
-        wait_for("the moment of a kill", || {
-            (attempts(&folder).len() >= share || !daemon.runs()).then_some(())
-        });
+        wait_for("the moment of a kill", || (attempted(&folder) >= share || !daemon.runs()).then_some(()));
+        assert!(daemon.runs(), "it is killed in the midst of its work");
         daemon.kill();
     }
     assert_eq!(folder.run(&["run", "--until-idle"]), 3, "{}", folder.read("stderr.log"));
