@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use lazaret_core::policy::Strategy;
+
 use crate::code::Code;
 use crate::diagnostic::{Diagnostics, Finding, Findings};
 use crate::forms::StoreAt;
-use crate::model::{Config, Source};
+use crate::model::{Config, Consumer, Source};
+use crate::source::Span;
 use crate::value::Fields;
 
 /// A part that a build may have or not.
@@ -26,11 +29,23 @@ pub enum Capability {
     SourceKafka,
     /// The source that reads the changes of MongoDB.
     SourceMongodb,
+    /// The inbox of a store that is in memory.
+    InboxInMemory,
+    /// The retry strategy `topics`.
+    RetryTopics,
+    /// The topic that gets a copy of each dead letter.
+    DeadLetterTopic,
+    /// Events that are sent to webhooks.
+    Webhooks,
+    /// Traces that are sent by OTLP.
+    Traces,
+    /// Tokens in a file of their own.
+    TokensFile,
 }
 
 impl Capability {
     /// Every part.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::StoreSqlite,
         Self::StorePostgres,
         Self::StoreMongodb,
@@ -38,6 +53,12 @@ impl Capability {
         Self::SourceFile,
         Self::SourceKafka,
         Self::SourceMongodb,
+        Self::InboxInMemory,
+        Self::RetryTopics,
+        Self::DeadLetterTopic,
+        Self::Webhooks,
+        Self::Traces,
+        Self::TokensFile,
     ];
 
     /// What it is, as it is said in a message.
@@ -50,6 +71,12 @@ impl Capability {
             Self::SourceFile => "the source `file`",
             Self::SourceKafka => "the source `kafka`",
             Self::SourceMongodb => "the source `mongodb`",
+            Self::InboxInMemory => "the source `inbox` in a store that is in memory",
+            Self::RetryTopics => "the retry strategy `topics`",
+            Self::DeadLetterTopic => "copies of dead letters in a topic",
+            Self::Webhooks => "alerts by webhook",
+            Self::Traces => "traces by OTLP",
+            Self::TokensFile => "tokens in a file of their own",
         }
     }
 }
@@ -88,29 +115,65 @@ impl Config {
     /// What this configuration needs and a build does not have, each as an error at its place.
     pub fn missing(&self, build: &Capabilities) -> Diagnostics {
         let mut findings = Findings::default();
-        let document = &self.document;
+        let consumers = self.consumers.iter().zip(&self.document.consumers);
+        let needs = self.needs().into_iter().chain(consumers.flat_map(|(consumer, read)| {
+            let fallback = Some(read.name_span);
+            self.consumer_needs(consumer, &read.fields)
+                .into_iter()
+                .map(move |(part, span)| (part, span.or(fallback)))
+        }));
+        for (part, span) in needs.filter(|(part, _)| !build.has(*part)) {
+            let message = format!("this build does not have {}", part.as_str());
+            let finding = Finding::new(Code::NotInThisBuild, span.unwrap_or_default(), message);
+            findings.add(finding.hint("the configuration is right; use a build that has it"));
+        }
+        findings.finish(&self.document.source)
+    }
+
+    /// What is needed by that which is not about consumers, and where it is asked for.
+    fn needs(&self) -> Vec<(Capability, Option<Span>)> {
+        let top = &self.document.top;
         let store = match self.store {
             StoreAt::Memory => None,
             StoreAt::Sqlite(_) => Some(Capability::StoreSqlite),
             StoreAt::Postgres(_) => Some(Capability::StorePostgres),
             StoreAt::Mongodb(_) => Some(Capability::StoreMongodb),
         };
-        let needs = store.map(|part| (part, document.top.span("store")));
-        let sources = self.consumers.iter().zip(&document.consumers).map(|(consumer, read)| {
-            let part = match consumer.source {
-                Source::Inbox => Capability::SourceInbox,
-                Source::File { .. } => Capability::SourceFile,
-                Source::Kafka(_) => Capability::SourceKafka,
-                Source::Mongodb(_) => Capability::SourceMongodb,
-            };
-            let chosen = read.fields.section("source").and_then(|source: &Fields| source.list.first());
-            (part, chosen.and_then(|(_, field)| field.span).or(Some(read.name_span)))
-        });
-        for (part, span) in needs.into_iter().chain(sources).filter(|(part, _)| !build.has(*part)) {
-            let message = format!("this build does not have {}", part.as_str());
-            let finding = Finding::new(Code::NotInThisBuild, span.unwrap_or_default(), message);
-            findings.add(finding.hint("the configuration is right; use a build that has it"));
+        let within = |section: &str, key: &str| top.section(section).and_then(|fields| fields.span(key));
+        let tokens_file = self.auth.as_ref().is_some_and(|auth| auth.tokens_file.is_some());
+        let parts = [
+            (store, top.span("store")),
+            ((!self.webhooks.is_empty()).then_some(Capability::Webhooks), within("alerts", "webhooks")),
+            (
+                self.telemetry.otlp_endpoint.is_some().then_some(Capability::Traces),
+                within("telemetry", "otlp-endpoint"),
+            ),
+            (tokens_file.then_some(Capability::TokensFile), within("auth", "tokens-file")),
+        ];
+        parts.into_iter().filter_map(|(part, span)| Some((part?, span))).collect()
+    }
+
+    /// What a consumer needs, and where it asks for it.
+    fn consumer_needs(&self, consumer: &Consumer, fields: &Fields) -> Vec<(Capability, Option<Span>)> {
+        let chosen = fields.section("source").and_then(|source| source.list.first());
+        let source_span = chosen.and_then(|(_, field)| field.span);
+        let within = |section: &str, key: &str| fields.section(section).and_then(|fields| fields.span(key));
+        let source = match consumer.source {
+            Source::Inbox => Capability::SourceInbox,
+            Source::File { .. } => Capability::SourceFile,
+            Source::Kafka(_) => Capability::SourceKafka,
+            Source::Mongodb(_) => Capability::SourceMongodb,
+        };
+        let mut needs = vec![(source, source_span)];
+        if consumer.source == Source::Inbox && self.store == StoreAt::Memory {
+            needs.push((Capability::InboxInMemory, source_span));
         }
-        findings.finish(&document.source)
+        if consumer.retry.policy.strategy == Strategy::Topics {
+            needs.push((Capability::RetryTopics, within("retry", "strategy")));
+        }
+        if consumer.dead_letter.as_ref().is_some_and(|letters| letters.topic.is_some()) {
+            needs.push((Capability::DeadLetterTopic, within("dead-letter", "topic")));
+        }
+        needs
     }
 }

@@ -34,8 +34,8 @@ fn env() -> BTreeMap<String, String> {
 
 /// A build like the first one: without PostgreSQL and MongoDB.
 fn build() -> Capabilities {
-    use Capability::{SourceFile, SourceInbox, SourceKafka, StoreSqlite};
-    Capabilities::of([StoreSqlite, SourceInbox, SourceFile, SourceKafka])
+    let missing = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
+    Capabilities::of(Capability::ALL.into_iter().filter(|part| !missing.contains(part)))
 }
 
 fn name_of(path: &Path) -> String {

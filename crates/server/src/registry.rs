@@ -32,6 +32,8 @@ pub enum Approval {
 #[derive(Clone, Default)]
 pub struct Registry {
     consumers: Arc<RwLock<BTreeMap<String, Entry>>>,
+    /// Letters per second, where an operation does not say.
+    rates: Arc<RwLock<BTreeMap<String, Option<f64>>>>,
     feed: Feed,
 }
 
@@ -55,6 +57,24 @@ impl Registry {
         let entry = Entry { state: ConsumerState::Starting, error: None, handle: None, approval };
         self.write().insert(consumer.to_owned(), entry);
         self.tell(consumer, ConsumerState::Starting, None);
+    }
+
+    /// How fast letters of a consumer are retried and released where the operation does not say: so many a second, or, with
+    /// `None`, as fast as it goes. Of consumers that nobody says it of, it is 50 a second.
+    pub fn replay_rate(&self, consumer: &str, per_second: Option<f64>) {
+        let mut rates = self.rates.write().unwrap_or_else(PoisonError::into_inner);
+        rates.insert(consumer.to_owned(), per_second);
+    }
+
+    /// What was said of these consumers: the slowest rate. `None` when nothing was said of one of them.
+    pub(crate) fn slowest<'a>(&self, consumers: impl Iterator<Item = &'a str>) -> Option<Option<f64>> {
+        let rates = self.rates.read().unwrap_or_else(PoisonError::into_inner);
+        let known: Option<Vec<_>> = consumers.map(|name| rates.get(name).copied()).collect();
+        let slower = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        known?.into_iter().reduce(slower)
     }
 
     /// A consumer runs.
@@ -126,5 +146,23 @@ impl Registry {
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Entry>> {
         self.consumers.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_of_several_consumers_decides_how_fast_it_goes() {
+        let registry = Registry::default();
+        registry.replay_rate("orders", Some(5.0));
+        registry.replay_rate("mail", Some(2.0));
+        registry.replay_rate("search", None);
+        let slowest = |names: &[&'static str]| registry.slowest(names.iter().copied());
+        assert_eq!(slowest(&["orders", "mail", "search"]), Some(Some(2.0)));
+        assert_eq!(slowest(&["search"]), Some(None));
+        assert_eq!(slowest(&["orders", "another"]), None);
+        assert_eq!(slowest(&[]), None);
     }
 }

@@ -11,6 +11,7 @@ use lazaret_core::source::{Assignment, Commit, Source, SourceError, SourceEvent}
 use lazaret_core::store::{Anchor, Checkpoints};
 use lazaret_core::{Message, Partition, Position, StreamName};
 use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::Instant;
 
 use crate::error::Trouble;
 use crate::options::Options;
@@ -35,7 +36,8 @@ pub struct FileSource {
     paused: bool,
     /// The reader goes back to the committed place before it goes on.
     back: bool,
-    at_end: bool,
+    /// The end was reached. When to look again is kept here, because a wait that is broken off must not begin anew.
+    at_end: Option<Instant>,
     /// `End` was said.
     ended: bool,
     follow: bool,
@@ -109,7 +111,7 @@ impl FileSource {
             assigned: false,
             paused: false,
             back: false,
-            at_end: false,
+            at_end: None,
             ended: false,
             follow: options.follow,
             closed: false,
@@ -193,18 +195,18 @@ impl Source for FileSource {
             if !self.ready.is_empty() {
                 return Ok(SourceEvent::Messages(std::mem::take(&mut self.ready)));
             }
-            if self.at_end {
+            if let Some(reached) = self.at_end {
                 if !self.follow {
                     self.ended = true;
                     return Ok(SourceEvent::End);
                 }
-                tokio::time::sleep(self.poll).await;
-                self.at_end = false;
+                tokio::time::sleep_until(reached + self.poll).await;
+                self.at_end = None;
             }
             match self.look().await? {
                 Look::Lines(lines) => self.ready = self.messages(lines),
                 Look::More => {}
-                Look::End => self.at_end = true,
+                Look::End => self.at_end = Some(Instant::now()),
             }
         }
     }
@@ -236,7 +238,7 @@ impl Source for FileSource {
     fn rewind(&mut self, partitions: &[Partition]) {
         if self.assigned && self.is_ours(partitions) {
             self.ready.clear();
-            (self.assigned, self.paused, self.at_end, self.ended) = (false, false, false, false);
+            (self.assigned, self.paused, self.at_end, self.ended) = (false, false, None, false);
             self.back = true;
         }
     }

@@ -238,6 +238,26 @@ async fn a_followed_file_waits_for_the_rest_of_a_line() {
     assert_eq!(payloads(&messages(&mut source).await), ["2"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_followed_file_is_looked_at_however_often_the_wait_is_broken_off() {
+    let bed = Bed::new("");
+    let poll = Duration::from_secs(1);
+    let mut source = bed.open(Options { follow: true, poll, ..Options::default() }).await;
+    // The engine asks anew whenever something else happens, which may be more often than the file is looked at.
+    let often = poll / 5;
+    assert!(tokio::time::timeout(often, source.next()).await.is_err(), "there is nothing");
+    bed.append("{\"payload\":1}\n");
+    let mut found = Vec::new();
+    for _ in 0..10 {
+        if let Ok(event) = tokio::time::timeout(often, source.next()).await
+            && let SourceEvent::Messages(messages) = event.unwrap()
+        {
+            found = messages;
+        }
+    }
+    assert_eq!(payloads(&found), ["1"]);
+}
+
 #[tokio::test]
 async fn a_finite_file_ends_once_and_again_after_a_rewind() {
     let bed = Bed::new("{\"payload\":1}\n");

@@ -57,5 +57,5 @@ mod writer;
 pub use audit::AuditCheck;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
 pub use options::{Durability, Options};
-pub use schema::FORMAT_VERSION;
+pub use schema::{FORMAT_VERSION, format_version};
 pub use store::SqliteStore;

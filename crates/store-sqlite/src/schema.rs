@@ -91,6 +91,29 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
     Ok(connection)
 }
 
+/// The version of the format that a file has; 0 when it is empty. Changes nothing: the file is only read.
+///
+/// # Errors
+/// `Invalid` when the file is not one of Lazaret's or has a newer format than [`FORMAT_VERSION`]; `Corrupt` when it is no SQLite
+/// file at all; `Unavailable` when it cannot be read.
+///
+/// ```
+/// use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore, format_version};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("lazaret.db");
+/// assert!(format_version(&path).is_err());
+/// let store = SqliteStore::open(&path, Options::default()).unwrap();
+/// assert_eq!(format_version(&path).unwrap(), FORMAT_VERSION);
+/// # drop(store);
+/// ```
+pub fn format_version(path: impl AsRef<Path>) -> Result<u32> {
+    let path = path.as_ref();
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| at(path, error))?;
+    connection.busy_timeout(Options::default().busy_timeout).map_err(|error| at(path, error))?;
+    check_format(&connection, path)
+}
+
 /// A connection to a file that [`open_file`] has opened before.
 pub(crate) fn connect(path: &Path, options: &Options) -> Result<Connection> {
     let flags =

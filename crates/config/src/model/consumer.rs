@@ -69,6 +69,7 @@ impl Consumer {
     ///     message: &Message::new("m", "s", Position::new(0, 0)),
     ///     attempt: 1,
     ///     asked: None,
+    ///     suggested: None,
     /// });
     /// assert_eq!(said.verdict, Verdict::Park);
     /// ```

@@ -53,7 +53,7 @@ static AUTH: Section = Section {
     name: "auth",
     doc: "Who may use the API.",
     keys: &[
-        Key::new("tokens-file", Kind::Text(Form::Path), "A file with tokens, as `lazaret token` writes it."),
+        Key::new("tokens-file", Kind::Text(Form::Path), "A file with the lines that `lazaret token` prints: `auth`, and `tokens` below it."),
         Key::new("tokens", Kind::List { of: &Kind::Section(&TOKEN), least: 0 }, "Tokens in this file.")
             .or("[]"),
     ],
@@ -80,11 +80,15 @@ static TOKEN: Section = Section {
     ],
 };
 
+/// What tokens may be used for, with the words of the API.
 pub(crate) static SCOPES: &[Word] = &[
-    Word("read", "look at letters, groups, status and metrics"),
-    Word("operate", "plan and carry out operations, pause and resume"),
-    Word("approve", "approve operations of others"),
-    Word("ingest", "send messages to inboxes"),
+    Word("read", "see everything but payloads and headers"),
+    Word("payload", "see payloads and headers, and search in them"),
+    Word("triage", "retry, park, release, restore, resolve, comment, assign"),
+    Word("evict", "evict, purge, edit, quarantine, import"),
+    Word("pause", "pause and resume"),
+    Word("approve", "approve or reject what somebody else began"),
+    Word("ingest", "post to inboxes"),
     Word("admin", "everything"),
 ];
 

@@ -14,7 +14,7 @@ use crate::auth::Caller;
 use crate::events;
 use crate::extract::{Json, Name};
 use crate::fault::{Fault, Result};
-use crate::read::operations::{needs_approval, operation, plan};
+use crate::read::operations::{needs_approval, operation, plan, usual_rate};
 
 /// How long a plan can be carried out unless somebody says otherwise.
 const VALID_FOR: Duration = Duration::from_secs(15 * 60);
@@ -103,6 +103,11 @@ pub(crate) async fn begin(
     };
     let mut conduct = request.conduct();
     conduct.needs_approval |= needs_approval(&app, &plan).await?;
+    if request.rate.is_none()
+        && let Some(usual) = usual_rate(&app, &plan).await?
+    {
+        conduct.rate = usual;
+    }
     let begun = app.store.begin(plan.id, &conduct, &by).await.map_err(|error| match error.kind() {
         ErrorKind::Conflict => Fault::new(Code::PlanStale, error.context()),
         _ => error.into(),

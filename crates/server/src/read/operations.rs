@@ -1,5 +1,7 @@
 //! Plans and operations, and the letters in them.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use lazaret_api::{Item, ItemPage, Operation, OperationPage, Plan};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
@@ -81,18 +83,38 @@ fn page(items: &[store::Item], limit: usize) -> ItemPage {
 
 /// Whether carrying this out needs a second person: it makes handlers run, and a consumer of its letters demands one.
 pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool> {
-    if !matches!(plan.action, Action::Retry | Action::Release) || !app.registry.any_needs_approval() {
+    if !runs_handlers(plan.action) || !app.registry.any_needs_approval() {
         return Ok(false);
     }
-    let mut from = 0;
+    Ok(consumers(app, plan).await?.iter().any(|consumer| app.registry.needs_approval(consumer)))
+}
+
+/// How fast it goes where nobody says: as the slowest consumer of its letters has it. `None` when that is not known.
+pub(crate) async fn usual_rate(app: &App, plan: &store::Plan) -> Result<Option<Option<f64>>> {
+    if !runs_handlers(plan.action) {
+        return Ok(None);
+    }
+    let consumers = consumers(app, plan).await?;
+    Ok(app.registry.slowest(consumers.iter().map(String::as_str)))
+}
+
+const fn runs_handlers(action: Action) -> bool {
+    matches!(action, Action::Retry | Action::Release)
+}
+
+/// The consumers whose letters a plan is about.
+async fn consumers(app: &App, plan: &store::Plan) -> Result<BTreeSet<String>> {
+    let (mut found, mut from) = (BTreeSet::new(), 0);
     loop {
         let items = app.store.plan_items(plan.id, from, STEP).await?;
-        if items.iter().any(|item| app.registry.needs_approval(item.queue.consumer())) {
-            return Ok(true);
+        for item in &items {
+            if !found.contains(item.queue.consumer()) {
+                found.insert(item.queue.consumer().to_owned());
+            }
         }
         match items.last() {
             Some(last) if items.len() == STEP => from = last.ordinal + 1,
-            _ => return Ok(false),
+            _ => return Ok(found),
         }
     }
 }

@@ -1,0 +1,127 @@
+//! Who may use the API, and how much of it at once.
+
+use std::path::Path;
+
+use lazaret_api::Scope;
+use lazaret_config::{Config, ProcessEnv, RequestLimits, check, diff};
+use lazaret_server::{Limits, Token, Tokens};
+
+use crate::error::Error;
+
+/// What a file of tokens lacks to be a whole configuration.
+const REST: &str = "consumers: {}\n";
+
+/// The tokens of the configuration and of its file of tokens. None at all when nobody is asked.
+pub(crate) fn tokens(config: &Config) -> Result<Tokens, Error> {
+    let mut wanted = Vec::new();
+    if let Some(auth) = &config.auth {
+        wanted.extend(auth.tokens.clone());
+        if let Some(path) = &auth.tokens_file {
+            wanted.extend(in_file(path)?);
+        }
+    }
+    let tokens = wanted.iter().map(token).collect::<Result<Vec<_>, _>>()?;
+    Ok(Tokens::new(tokens)?)
+}
+
+/// The tokens in a file, which has the lines that `lazaret token` prints: a configuration with `auth` and `tokens` alone.
+fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
+    let wrong = |why: String| Error::TokensFile { path: path.to_owned(), why };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let read = |name: &str, text: String| check(name, text.as_bytes(), &ProcessEnv);
+    let checked = read(&path.display().to_string(), format!("{}\n{REST}", text.trim_end()));
+    let Some(config) = checked.config else { return Err(wrong(checked.diagnostics.plain())) };
+    if let Some(nothing) = read("", REST.to_owned()).config {
+        let others = diff(&nothing, &config).changes;
+        if let Some(other) = others.iter().find(|change| !is_token(&change.path)) {
+            return Err(wrong(format!(
+                "{} does not belong there: it is for `auth.tokens` alone",
+                other.path
+            )));
+        }
+    }
+    Ok(config.auth.map(|auth| auth.tokens).unwrap_or_default())
+}
+
+fn is_token(path: &str) -> bool {
+    path == "auth" || path == "auth.tokens"
+}
+
+fn token(wanted: &lazaret_config::Token) -> Result<Token, Error> {
+    let wrong = |why: String| Error::Token { name: wanted.name.clone(), why };
+    let scopes = wanted.scopes.iter().map(|word| word.parse::<Scope>()).collect::<Result<_, _>>();
+    Ok(Token {
+        name: wanted.name.clone(),
+        hash: wanted.hash.parse().map_err(wrong)?,
+        scopes: scopes.map_err(wrong)?,
+        expires_at: wanted.expires,
+    })
+}
+
+/// How large requests may be, within the server's other limits.
+pub(crate) fn limits(wanted: &RequestLimits) -> Limits {
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    Limits {
+        message_bytes: size(wanted.body),
+        // Requests that carry no message keep the server's own limit, unless a larger one is allowed for all.
+        json_bytes: size(wanted.body).max(Limits::default().json_bytes),
+        batch_bytes: size(wanted.batch),
+        header_bytes: size(wanted.headers),
+        ..Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_config::{NoEnv, check};
+
+    use super::*;
+
+    #[test]
+    fn every_scope_of_the_configuration_is_one_of_the_api() {
+        let scopes: Vec<_> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+        let hash = "0".repeat(64);
+        let text = format!(
+            "auth:\n  tokens:\n    - {{ name: ada, hash: 'sha256:{hash}', scopes: [{}] }}\nconsumers: {{}}\n",
+            scopes.join(", ")
+        );
+        let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        assert_eq!(token(&config.auth.as_ref().unwrap().tokens[0]).unwrap().scopes, Scope::ALL);
+        assert!(!tokens(&config).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_of_tokens_has_tokens_and_nothing_else() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("tokens.yaml");
+        let hash = "0".repeat(64);
+        let tokens =
+            format!("auth:\n  tokens:\n    - name: ada\n      hash: \"sha256:{hash}\"\n      scopes: [read]");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            in_file(&path).map(|tokens| tokens.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(&tokens), Ok(1));
+        assert_eq!(read(""), Ok(0));
+        assert!(
+            read(&format!("{tokens}\nlisten: 0.0.0.0:1\n")).unwrap_err().contains("listen does not belong")
+        );
+        assert!(read("auth: { tokens-file: other.yaml }\n").unwrap_err().contains("auth.tokens-file"));
+        assert!(read("auth: { tokens: 5 }\n").unwrap_err().contains("tokens.yaml:1:"));
+        assert!(in_file(&here.path().join("none.yaml")).is_err());
+    }
+
+    #[test]
+    fn every_word_for_a_scope_in_the_schema_is_known_to_the_api() {
+        let schema = lazaret_config::schema().to_string();
+        let (_, scopes) = schema.split_once("\"scopes\":").expect("the key");
+        let scopes = scopes.split_once(']').expect("its words").0;
+        let words: Vec<&str> =
+            scopes.split("\"const\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        assert_eq!(words.len(), Scope::ALL.len(), "{scopes}");
+        for word in words {
+            assert!(word.parse::<Scope>().is_ok(), "{word}");
+        }
+    }
+}

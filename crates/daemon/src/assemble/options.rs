@@ -1,0 +1,158 @@
+//! From the keys of a consumer to the knobs of the engine.
+
+use std::sync::Arc;
+
+use lazaret_config::{Consumer as Wanted, DeadLetter, Reprocess as Again};
+use lazaret_core::FlightRecorder;
+use lazaret_engine::{DeadLetterOptions, InboxOptions, InvalidSchedule, Options, ReplayOptions, Reprocess};
+
+use super::Stores;
+
+/// The engine's options for a consumer.
+pub(super) fn options(
+    wanted: &Wanted,
+    stores: &Stores,
+    flight_recorder: Option<Arc<dyn FlightRecorder>>,
+    until_idle: bool,
+) -> Result<Options, InvalidSchedule> {
+    let advanced = wanted.advanced;
+    Ok(Options {
+        sequencing: wanted.sequencing(),
+        concurrency: wanted.concurrency,
+        shards: advanced.shards,
+        window: advanced.window,
+        // The handler keeps its own time, from when it is its turn. The engine's clock would also count the wait for a
+        // worker or a connection.
+        attempt_timeout: None,
+        max_payload: wanted.max_payload,
+        retry: wanted.retry.policy.clone(),
+        classifier: wanted.classifier(),
+        budget: wanted.retry.budget.clone(),
+        breaker: wanted.breaker.clone(),
+        fuse: wanted.fuse.clone(),
+        poison: wanted.poison.clone(),
+        dead_letter: wanted.dead_letter.as_ref().map(dead_letter).transpose()?,
+        replay: ReplayOptions {
+            max_replays: wanted.replay.max_replays,
+            rate: wanted.replay.rate.map(|rate| rate.per_second()),
+        },
+        inbox: wanted.inbox_dedupe.map(|window| InboxOptions { inbox: stores.dedupe.clone(), window }),
+        flight_recorder,
+        commit_interval: advanced.commit_interval,
+        drain_deadline: advanced.drain_deadline,
+        lease: advanced.lease,
+        refresh: advanced.refresh,
+        blocked_limit: advanced.blocked_limit,
+        until_idle,
+        ..Options::default()
+    })
+}
+
+fn dead_letter(wanted: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
+    Ok(DeadLetterOptions {
+        limits: wanted.limits,
+        ttl: wanted.ttl,
+        keep_closed: wanted.keep_closed,
+        reprocess: match &wanted.reprocess {
+            Again::Manual => Reprocess::Manual,
+            Again::Cron { schedule, batch_size } => {
+                Reprocess::Cron { schedule: schedule.parse()?, batch_size: *batch_size }
+            }
+        },
+        owner: wanted.owner.as_deref().map(Arc::from),
+        include_payload: wanted.include_payload,
+        include_backtrace: wanted.include_backtrace,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lazaret_config::{NoEnv, check};
+    use lazaret_core::Sequencing;
+    use lazaret_core::policy::Strategy;
+
+    use super::*;
+
+    fn read(keys: &str) -> Options {
+        let text = format!(
+            "consumers:\n  orders:\n    source: {{ file: {{ path: f }} }}\n    handler: {{ command: {{ program: [x] }} }}\n{keys}"
+        );
+        let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
+        let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let stores = runtime.block_on(Stores::open(&lazaret_config::StoreAt::Memory)).unwrap();
+        options(&config.consumers[0], &stores, None, false).unwrap()
+    }
+
+    #[test]
+    fn every_key_reaches_the_engine() {
+        let options = read(
+            "    order: key
+    sequence: 'header:tenant'
+    concurrency: 7
+    max-payload: 1KiB
+    retry:
+      { strategy: unordered, hold: 1s, max-attempts: 9, max-elapsed: 2h, initial-delay: 3s, multiplier: 4, max-delay: 5m,
+        jitter: 0, max-retry-after: 6m, max-crashes: 2, budget: { rate: 8/s, backlog: 10, per-key: 11, per-type: 12 } }
+    breaker: { failures: 13, window: 14s, open-for: 15s, probes: 16 }
+    fuse: { ratio: 0.25, window: 17, consecutive: 18 }
+    poison: { same-failure: 19 }
+    dead-letter:
+      { owner: team, ttl: 20d, keep-closed: 0s, include-payload: false, include-backtrace: false, max-sequences: 21,
+        max-sequence-size: 22, reprocess: { strategy: cron, cron: '0 0 3 * * *', batch-size: 23 } }
+    inbox-dedupe: { window: 24h }
+    replay: { rate: 30/m, max-replays: 25 }
+    advanced:
+      { window: 26, shards: 2, commit-interval: 27ms, drain-deadline: 28s, lease: 29s, refresh: 30s, blocked-limit: 31 }
+",
+        );
+        assert!(matches!(&options.sequencing, Sequencing::Header(name) if &**name == "tenant"));
+        assert_eq!((options.concurrency, options.max_payload), (7, Some(1024)));
+        let retry = &options.retry;
+        assert_eq!((retry.strategy, retry.max_attempts, retry.max_crashes), (Strategy::Unordered, 9, 2));
+        assert_eq!((retry.hold, retry.initial_delay), (Duration::from_secs(1), Duration::from_secs(3)));
+        assert_eq!((retry.multiplier, retry.jitter), (4.0, 0.0));
+        assert_eq!(retry.max_elapsed, Some(Duration::from_secs(7200)));
+        assert_eq!(retry.max_delay, Duration::from_secs(300));
+        assert_eq!(retry.max_retry_after, Duration::from_secs(360));
+        assert_eq!(options.budget.rate.map(|rate| rate.per_second()), Some(8.0));
+        let budget = &options.budget;
+        assert_eq!((budget.backlog, budget.per_key, budget.per_type), (Some(10), Some(11), Some(12)));
+        let breaker = options.breaker.as_ref().unwrap();
+        assert_eq!((breaker.failures, breaker.probes), (13, 16));
+        assert_eq!((breaker.window, breaker.open_for), (Duration::from_secs(14), Duration::from_secs(15)));
+        let fuse = options.fuse.as_ref().unwrap();
+        assert_eq!((fuse.ratio, fuse.window, fuse.consecutive), (0.25, 17, 18));
+        assert_eq!(options.poison.same_failure, Some(19));
+        let letters = options.dead_letter.as_ref().unwrap();
+        assert_eq!((letters.owner.as_deref(), letters.keep_closed), (Some("team"), None));
+        assert_eq!(letters.ttl, Some(Duration::from_secs(20 * 24 * 3600)));
+        assert_eq!((letters.include_payload, letters.include_backtrace), (false, false));
+        assert_eq!((letters.limits.max_sequences, letters.limits.max_sequence_size), (Some(21), Some(22)));
+        assert!(matches!(&letters.reprocess, Reprocess::Cron { batch_size: 23, .. }));
+        assert_eq!(options.inbox.as_ref().unwrap().window, Duration::from_secs(24 * 3600));
+        assert_eq!((options.replay.rate, options.replay.max_replays), (Some(0.5), Some(25)));
+        assert_eq!((options.window, options.shards, options.blocked_limit), (26, 2, 31));
+        assert_eq!(options.commit_interval, Duration::from_millis(27));
+        let times = [options.drain_deadline, options.lease, options.refresh];
+        assert_eq!(times, [28, 29, 30].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn what_is_off_is_off_in_the_engine() {
+        let options =
+            read("    breaker: off\n    fuse: off\n    poison: off\n    dead-letter: { enabled: false }\n");
+        assert!(options.breaker.is_none() && options.fuse.is_none() && options.inbox.is_none());
+        assert!(options.dead_letter.is_none() && options.poison.same_failure.is_none());
+    }
+
+    #[test]
+    fn order_says_which_messages_wait_for_each_other() {
+        assert!(matches!(read("    order: none\n").sequencing, Sequencing::Alone));
+        assert!(matches!(read("    order: partition\n").sequencing, Sequencing::Partition));
+        let by_json = read("    sequence: 'json:/a/b'\n").sequencing;
+        assert!(matches!(by_json, Sequencing::Json(pointer) if &*pointer == "/a/b"));
+    }
+}

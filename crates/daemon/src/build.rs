@@ -1,0 +1,20 @@
+//! What this build has.
+
+use lazaret_config::{Capabilities, Capability};
+
+/// What this build has. A configuration that asks for more is refused, and the answer says where.
+///
+/// ```
+/// use lazaret_config::Capability;
+/// assert!(lazaret_daemon::capabilities().has(Capability::SourceFile));
+/// assert!(!lazaret_daemon::capabilities().has(Capability::StorePostgres));
+/// ```
+pub fn capabilities() -> Capabilities {
+    let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
+    let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
+    let parts = [Capability::SourceFile, Capability::TokensFile]
+        .into_iter()
+        .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
+        .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));
+    Capabilities::of(parts)
+}

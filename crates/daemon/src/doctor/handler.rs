@@ -1,0 +1,121 @@
+//! Whether a handler is there. It is never called: a message is handled by consumers only.
+
+use std::path::{Path, PathBuf};
+
+use lazaret_config::{Consumer as Wanted, Handler};
+use rustix::fs::{Access, access};
+use tokio::net::TcpStream;
+
+use super::{Finding, PATIENCE};
+use crate::assemble;
+
+/// Looks for the handler of a consumer.
+pub(super) async fn examine(wanted: &Wanted) -> Finding {
+    let subject = format!("{} handler", wanted.name);
+    // Certificates, headers and limits are looked at here.
+    if let Err(error) = assemble::handler(wanted) {
+        return Finding::fail(subject, error.to_string(), "correct `handler`");
+    }
+    match &wanted.handler {
+        Handler::Http(http) => reachable(subject, &http.url).await,
+        Handler::Command(command) => {
+            let program = command.program.first().map_or("", String::as_str);
+            executable(subject, program, std::env::var_os("PATH").unwrap_or_default().as_ref())
+        }
+        _ => Finding::warn(subject, "it is of a kind that cannot be looked at", "see for yourself"),
+    }
+}
+
+/// Whether somebody listens there. Nothing is sent.
+async fn reachable(subject: String, url: &str) -> Finding {
+    let Some((host, port)) = place(url) else {
+        return Finding::fail(subject, "its URL has no host and port", "correct `url`");
+    };
+    let connected = tokio::time::timeout(PATIENCE, TcpStream::connect((host.as_str(), port))).await;
+    let advice = "start it, or correct `url`; until then the breaker opens and messages wait";
+    match connected {
+        Ok(Ok(_)) => Finding::ok(subject, format!("{host}:{port} takes connections")),
+        Ok(Err(error)) => Finding::fail(subject, format!("{host}:{port}: {error}"), advice),
+        Err(_) => {
+            Finding::fail(subject, format!("{host}:{port} does not answer within {PATIENCE:?}"), advice)
+        }
+    }
+}
+
+/// The host and the port of a URL that was checked, without what may be secret in it.
+fn place(url: &str) -> Option<(String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let usual = if scheme == "https" { 443 } else { 80 };
+    if let Some(v6) = host.strip_prefix('[') {
+        let (address, port) = v6.split_once(']')?;
+        let port = port.strip_prefix(':').map_or(Some(usual), |port| port.parse().ok())?;
+        return Some((address.to_owned(), port));
+    }
+    match host.split_once(':') {
+        Some((name, port)) => Some((name.to_owned(), port.parse().ok()?)),
+        None => Some((host.to_owned(), usual)),
+    }
+}
+
+/// Whether the program can be run, without running it.
+fn executable(subject: String, program: &str, path: &Path) -> Finding {
+    let found = find(program, path);
+    match &found {
+        Some(file) if access(file, Access::EXEC_OK).is_ok() => {
+            Finding::ok(subject, format!("{program} is {}", file.display()))
+        }
+        Some(file) => {
+            let seen = format!("{} cannot be run", file.display());
+            Finding::fail(subject, seen, format!("make it executable: chmod +x {}", file.display()))
+        }
+        None => {
+            let advice = "install it, or write its path in `program`";
+            Finding::fail(subject, format!("there is no program {program:?}"), advice)
+        }
+    }
+}
+
+/// The file that a name means, as the system finds it. One that can be run goes before one that cannot.
+fn find(program: &str, path: &Path) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|file| file.is_file());
+    }
+    let folders = std::env::split_paths(path);
+    let mut there: Vec<_> =
+        folders.map(|folder| folder.join(program)).filter(|file| file.is_file()).collect();
+    there.sort_by_key(|file| access(file, Access::EXEC_OK).is_err());
+    there.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::doctor::Health;
+
+    #[test]
+    fn the_place_of_a_url_is_its_host_and_port() {
+        let at = |url| place(url).map(|(host, port)| format!("{host} {port}"));
+        assert_eq!(at("http://127.0.0.1:8080/events").as_deref(), Some("127.0.0.1 8080"));
+        assert_eq!(at("https://user:secret@handlers.internal/?a").as_deref(), Some("handlers.internal 443"));
+        assert_eq!(at("http://[::1]:9/").as_deref(), Some("::1 9"));
+        assert_eq!(at("http://[::1]").as_deref(), Some("::1 80"));
+    }
+
+    #[test]
+    fn a_program_is_found_on_the_path_and_must_be_executable() {
+        let here = tempfile::tempdir().unwrap();
+        let file = here.path().join("handle");
+        let look = |program: &str| executable("h".into(), program, here.path());
+        assert_eq!(look("handle").health, Health::Fail);
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        let found = look("handle");
+        assert!(found.health == Health::Fail && found.advice.unwrap().contains("chmod +x"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(look("handle").health, Health::Ok);
+        assert_eq!(look(file.to_str().unwrap()).health, Health::Ok);
+    }
+}

@@ -1,0 +1,46 @@
+//! Log lines on standard error, for people or for machines. They never hold payloads, keys or the words of a failure.
+
+use lazaret_config::Telemetry;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Begins to log as the configuration says. Does nothing when somebody logs already, as in a test.
+pub(crate) fn begin(telemetry: &Telemetry) {
+    let level = level(telemetry.log_level);
+    // Others only when something is wrong: their lines are not ours to vouch for.
+    let others = level.min(LevelFilter::WARN);
+    let wanted = Targets::new().with_default(others).with_target("lazaret", level);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let lines = if telemetry.json_logs {
+        lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+    } else {
+        lines.with_target(false).boxed()
+    };
+    let _ = tracing_subscriber::registry().with(lines.with_filter(wanted)).try_init();
+}
+
+fn level(word: &str) -> LevelFilter {
+    word.parse::<Level>().map_or(LevelFilter::INFO, LevelFilter::from_level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_of_the_configuration_is_known() {
+        for (word, expected) in [
+            ("error", LevelFilter::ERROR),
+            ("warn", LevelFilter::WARN),
+            ("info", LevelFilter::INFO),
+            ("debug", LevelFilter::DEBUG),
+            ("trace", LevelFilter::TRACE),
+        ] {
+            assert_eq!(level(word), expected);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What `lazaret run`, `lazaret check` and `lazaret doctor` do. Talk goes to standard error; the number is the exit code.
+
+use std::path::Path;
+
+use lazaret_config::{Config, Diagnostics};
+use tokio_util::sync::CancellationToken;
+
+use crate::daemon::{Handle, Options, Service};
+use crate::doctor::{self, Health};
+use crate::exit;
+use crate::logging;
+use crate::read::{Unreadable, read};
+use crate::reload::Reloaded;
+use crate::signals::{Asked, Signals};
+
+/// Runs every consumer of a configuration file until SIGTERM or SIGINT, or until idle. A second such signal ends the process
+/// at once, with 128 and the number of the signal. SIGHUP reads the file again.
+pub async fn run(path: &Path, options: Options) -> u8 {
+    let config = match read(path) {
+        Ok(loaded) => {
+            warn(&loaded.warnings);
+            loaded.config
+        }
+        Err(error) => return refuse(&error),
+    };
+    logging::begin(&config.telemetry);
+    match serve(path, config, options).await {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!(%error, "cannot run");
+            exit::ERROR
+        }
+    }
+}
+
+/// Checks a configuration file, and says what is wrong with it.
+pub fn check(path: &Path) -> u8 {
+    match read(path) {
+        Ok(loaded) => {
+            warn(&loaded.warnings);
+            eprintln!("{} is fine: {}", path.display(), consumers(loaded.config.consumers.len()));
+            exit::OK
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Looks at everything that a configuration file speaks of, and says on standard output how it is and what to do.
+pub async fn doctor(path: &Path) -> u8 {
+    let found = doctor::examine(path).await;
+    for finding in &found {
+        println!("{finding}");
+    }
+    let failed = found.iter().any(|finding| finding.health == Health::Fail);
+    if failed { exit::ERROR } else { exit::OK }
+}
+
+async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<dyn std::error::Error>> {
+    let mut signals = Signals::listen()?;
+    let service = Service::open(config, options).await?;
+    let handle = service.handle();
+    let drain = CancellationToken::new();
+    let mut running = tokio::spawn(service.run(drain.clone()));
+    loop {
+        tokio::select! {
+            ended = &mut running => return Ok(exit::code(&ended??)),
+            asked = signals.next() => match asked {
+                Asked::Reload => reload(path, &handle),
+                Asked::Stop(_) if !drain.is_cancelled() => {
+                    tracing::info!("stopping: settling what is in flight; a second signal ends at once");
+                    drain.cancel();
+                }
+                // Nothing is lost by it: what is not settled comes again.
+                Asked::Stop(number) => std::process::exit(128 + i32::from(number)),
+            },
+        }
+    }
+}
+
+/// Reads the file again. One that has mistakes changes nothing.
+fn reload(path: &Path, handle: &Handle) {
+    let config = match read(path) {
+        Ok(loaded) => loaded.config,
+        Err(error) => {
+            tracing::error!("the configuration was not reloaded, everything goes on as before:\n{error}");
+            return;
+        }
+    };
+    let done = handle.reload(config);
+    tell(&done);
+}
+
+fn tell(done: &Reloaded) {
+    if done.is_empty() {
+        tracing::info!("the configuration was read again: nothing has changed");
+        return;
+    }
+    for change in &done.taken {
+        tracing::info!(%change, "taken over");
+    }
+    for consumer in &done.again {
+        tracing::info!(consumer, "is tried again");
+    }
+    for change in &done.restart {
+        tracing::warn!(%change, "not taken over: it needs a restart");
+    }
+    tracing::info!("the configuration was reloaded");
+}
+
+fn refuse(error: &Unreadable) -> u8 {
+    eprintln!("{error}");
+    exit::ERROR
+}
+
+fn warn(warnings: &Diagnostics) {
+    if !warnings.is_empty() {
+        eprintln!("{}", warnings.plain().trim_end());
+    }
+}
+
+fn consumers(count: usize) -> String {
+    format!("{count} consumer{}", if count == 1 { "" } else { "s" })
+}

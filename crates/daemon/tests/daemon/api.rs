@@ -1,0 +1,101 @@
+//! The API of a daemon: its inboxes and its status; and what is refused before anything starts.
+
+use rustix::process::Signal;
+
+use crate::support::{Folder, WORKER, ask, attempts, get, wait_for};
+
+const CONFIG: &str = "
+listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: { inbox: {} }
+    handler: { command: { program: [python3, handler.py], mode: lines, workers: 1 } }
+";
+
+fn folder(config: &str) -> Folder {
+    let folder = Folder::new();
+    folder.write("lazaret.yaml", config);
+    folder.write("handler.py", WORKER);
+    folder
+}
+
+#[test]
+fn what_is_posted_to_an_inbox_is_handled_and_known_later() {
+    // I8
+    let folder = folder(CONFIG);
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let post = |n: usize| {
+        let headers = format!("lazaret-id: e-{n}\r\nlazaret-key: k\r\ncontent-type: application/json\r\n");
+        let body = format!("{{\"n\": {n}, \"kind\": \"fine\"}}");
+        ask(&address, "POST", "/v1/inbox/shop", &headers, &body).0
+    };
+    assert_eq!((post(0), post(1), post(0)), (202, 202, 200));
+    wait_for("both messages", || (attempts(&folder).len() == 2).then_some(()));
+    let (status, body) = get(&address, "/v1/status");
+    assert_eq!(status, 200);
+    assert!(body.contains("\"name\":\"shop\"") && body.contains("\"state\":\"running\""), "{body}");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    // An inbox is read to its end, too.
+    assert_eq!(folder.run(&["run", "--until-idle"]), 0);
+    assert_eq!(attempts(&folder).len(), 2);
+}
+
+#[test]
+fn what_this_build_cannot_do_is_refused_before_anything_starts() {
+    let cases = [
+        ("alerts: { webhooks: [{ url: 'http://127.0.0.1:1/' }] }", "alerts by webhook"),
+        ("telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }", "traces by OTLP"),
+    ];
+    for (line, words) in cases {
+        let folder = folder(&format!("{CONFIG}{line}\n"));
+        for arguments in [&["run"][..], &["check"], &["run", "--check"]] {
+            assert_eq!(folder.run(arguments), 1);
+        }
+        let said = folder.read("stderr.log");
+        assert_eq!(said.matches(words).count(), 3, "{said}");
+        assert!(!folder.path("lazaret.db").exists());
+    }
+}
+
+#[test]
+fn what_the_configuration_says_of_replays_holds_for_those_begun_over_the_api() {
+    let folder = folder(&format!("{CONFIG}    replay: {{ approval: second-person, rate: 30/m }}\n"));
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let headers = "lazaret-key: k\r\ncontent-type: application/json\r\n";
+    ask(&address, "POST", "/v1/inbox/shop", headers, "{\"n\": 0, \"kind\": \"poison\"}");
+    wait_for("the letter", || get(&address, "/v1/status").1.contains("\"dead\":1").then_some(()));
+    let begin = "{\"action\": \"retry\", \"query\": \"\", \"all\": true, \"reason\": \"mended\"}";
+    let (status, body) = ask(&address, "POST", "/v1/operations", "content-type: application/json\r\n", begin);
+    assert_eq!(status, 201, "{body}");
+    assert!(body.contains("\"state\":\"awaiting-approval\"") && body.contains("\"rate\":0.5"), "{body}");
+}
+
+#[test]
+fn with_tokens_in_a_file_nobody_gets_in_without_one() {
+    let folder = folder(&format!("{CONFIG}auth: {{ tokens-file: tokens.yaml }}\n"));
+    assert_eq!(folder.run(&["run"]), 1, "without the file nothing starts");
+    // The hash of `lz_example`.
+    let hash = "35006e23a9f72d7d9470825a38ec4d981a3167dc313a46c7b291dbb90632af0c";
+    folder.write(
+        "tokens.yaml",
+        &format!("auth:\n  tokens:\n    - {{ name: ada, hash: 'sha256:{hash}', scopes: [read] }}\n"),
+    );
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    assert_eq!(get(&address, "/v1/status").0, 401);
+    let with =
+        |token: &str| ask(&address, "GET", "/v1/status", &format!("authorization: Bearer {token}\r\n"), "").0;
+    assert_eq!((with("lz_example"), with("lz_other")), (200, 401));
+}
+
+#[test]
+fn a_file_that_is_fine_is_said_to_be_fine_and_nothing_is_touched() {
+    let folder = folder(CONFIG);
+    assert_eq!(folder.run(&["check"]), 0);
+    assert!(folder.read("stderr.log").contains("lazaret.yaml is fine: 1 consumer"));
+    assert!(!folder.path("lazaret.db").exists() && !folder.path("lazaret.flight").exists());
+}

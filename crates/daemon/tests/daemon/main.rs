@@ -1,0 +1,12 @@
+//! The daemon as a process: started, asked, killed, and looked at from outside.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+mod api;
+mod breaker;
+mod consumers;
+mod doctor;
+mod reload;
+mod signals;
+mod story;
+mod support;

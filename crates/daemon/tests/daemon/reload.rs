@@ -1,0 +1,80 @@
+//! Another configuration, while everything runs.
+
+use rustix::process::Signal;
+
+use crate::support::{Folder, WORKER, attempts, event, wait_for};
+
+fn config(attempts: u32, extra: &str) -> String {
+    format!(
+        "
+listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  shop:
+    source: {{ file: {{ path: events.jsonl, follow: true }} }}
+    handler: {{ command: {{ program: [python3, handler.py], mode: lines, workers: 2 }} }}
+    breaker: off
+    retry: {{ max-attempts: {attempts}, initial-delay: 5ms, max-delay: 20ms, hold: 10ms }}
+    advanced: {{ commit-interval: 20ms, lease: 1s, refresh: 50ms }}
+{extra}"
+    )
+}
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("lazaret.yaml", &config(5, ""));
+    folder.write("handler.py", WORKER);
+    folder.write("events.jsonl", "");
+    folder
+}
+
+#[test]
+fn a_reload_while_messages_flow_loses_nothing_and_keeps_order() {
+    // I1, I2
+    let (folder, reloads, each) = (folder(), 4, 60);
+    let mut daemon = folder.start(&["run"]);
+    daemon.logs("running", 1);
+    let kind = |n: usize| if n.is_multiple_of(3) { "flaky" } else { "fine" };
+    for reload in 0..reloads {
+        let lines: String =
+            (reload * each..(reload + 1) * each).map(|n| event(n, &format!("k{}", n % 7), kind(n))).collect();
+        folder.append("events.jsonl", &lines);
+        wait_for("work in progress", || (attempts(&folder).len() > reload * each).then_some(()));
+        folder.write("lazaret.yaml", &config(6 + reload as u32, ""));
+        daemon.signal(Signal::HUP);
+        daemon.logs("starts anew with other policies", reload + 1);
+    }
+    let all = reloads * each;
+    let handled = || attempts(&folder).into_iter().filter(|attempt| attempt.verdict == "handled");
+    wait_for("the end of the work", || (handled().count() >= all).then_some(()));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+    for key in 0..7 {
+        let key = format!("k{key}");
+        let order: Vec<_> = handled().filter(|attempt| attempt.key == key).map(|attempt| attempt.n).collect();
+        let expected: Vec<_> = (0..all).filter(|n| format!("k{}", n % 7) == key).collect();
+        assert_eq!(order, expected, "each once and in order");
+    }
+    assert!(folder.open_letters().is_empty());
+}
+
+#[test]
+fn a_file_with_mistakes_changes_nothing_and_what_needs_a_restart_is_said() {
+    let folder = folder();
+    let mut daemon = folder.start(&["run"]);
+    daemon.logs("running", 1);
+    folder.write("lazaret.yaml", "consumers: 5\n");
+    daemon.signal(Signal::HUP);
+    daemon.logs("everything goes on as before", 1);
+    folder.write("lazaret.yaml", &config(5, "    concurrency: 3\n"));
+    daemon.signal(Signal::HUP);
+    daemon.logs("needs a restart", 1);
+    assert!(folder.read("stderr.log").contains("consumers.shop.concurrency"));
+    folder.append("events.jsonl", &event(0, "k", "fine"));
+    wait_for("a message", || (attempts(&folder).len() == 1).then_some(()));
+    folder.write("lazaret.yaml", &config(5, ""));
+    daemon.signal(Signal::HUP);
+    daemon.logs("nothing has changed", 1);
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+}
