@@ -2,15 +2,20 @@
 
 mod audit;
 mod bulk;
+mod check;
 mod completion;
+mod doctor;
 mod edit;
 mod groups;
+mod init;
 mod ls;
 mod man;
 mod op;
 mod operate;
 mod pause;
 mod plan;
+mod run;
+mod schema;
 mod seq;
 mod show;
 #[cfg(test)]
@@ -55,6 +60,16 @@ macro_rules! commands {
 }
 
 commands! {
+    /// Run every consumer of a configuration file, with the API beside them
+    Run(run::Run),
+    /// Say what is wrong with a configuration file
+    Check(check::Check),
+    /// Print the JSON Schema of the configuration file
+    Schema(schema::Schema),
+    /// Write a configuration file to begin with
+    Init(init::Init),
+    /// Look at all that a configuration speaks of, and say how to mend it
+    Doctor(doctor::Doctor),
     /// How everything stands: consumers, letters, operations
     Status(status::Status),
     /// Letters grouped by their cause, the largest groups first

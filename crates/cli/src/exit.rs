@@ -37,6 +37,15 @@ impl Exit {
         Self::Interrupted,
     ];
 
+    /// What a code of the daemon means here.
+    pub(crate) const fn of_daemon(code: u8) -> Self {
+        match code {
+            lazaret_daemon::exit::OK => Self::Ok,
+            lazaret_daemon::exit::LETTERS_REMAIN => Self::Partly,
+            _ => Self::Error,
+        }
+    }
+
     /// The number that the shell sees.
     pub const fn code(self) -> u8 {
         self as u8

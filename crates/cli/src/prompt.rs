@@ -41,6 +41,18 @@ pub(crate) fn confirm_word(question: &str, word: &str) -> Result<bool> {
     Ok(ask(&format!("{question} Type {word} to go on: "))? == word)
 }
 
+/// Asks for something that has a usual answer, which an empty one and the absence of a terminal mean.
+///
+/// # Errors
+/// When the answer cannot be read.
+pub(crate) fn answer(question: &str, usual: &str) -> Result<String> {
+    if !can_ask() {
+        return Ok(usual.to_owned());
+    }
+    let answer = ask(&format!("{question} [{usual}]: "))?;
+    Ok(if answer.is_empty() { usual.to_owned() } else { answer })
+}
+
 fn ask(question: &str) -> Result<String> {
     let wrong = |error| Error::io("the answer cannot be read", error);
     let mut err = io::stderr().lock();

@@ -5,6 +5,7 @@
 
 mod acting;
 mod approval;
+mod daemon;
 mod exits;
 mod hostile;
 mod operations;

@@ -1,0 +1,156 @@
+//! `init`: writes a configuration file to begin with, from a few answers.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+
+use clap::{Args, ValueEnum};
+use lazaret_config::{Answers, InitHandler, InitOrder, InitSource, InitStore, NoEnv};
+
+use super::Run;
+use super::check::File;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::prompt;
+
+/// Write a configuration file to begin with. Asks for what is not said, if there is a terminal.
+#[derive(Debug, Args)]
+pub struct Init {
+    #[command(flatten)]
+    file: File,
+
+    /// The name of the consumer
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// Where messages come from
+    #[arg(long)]
+    source: Option<Source>,
+
+    /// Who handles them
+    #[arg(long)]
+    handler: Option<Handler>,
+
+    /// Where letters are kept
+    #[arg(long)]
+    store: Option<Store>,
+
+    /// Which order is kept
+    #[arg(long)]
+    order: Option<Order>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Source {
+    /// Fed over HTTP
+    #[default]
+    Inbox,
+    /// One JSON message a line
+    File,
+    /// Topics of a Kafka cluster
+    Kafka,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Handler {
+    /// Called over HTTP
+    #[default]
+    Http,
+    /// A program
+    Command,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Store {
+    /// One file
+    #[default]
+    Sqlite,
+    /// Gone with the process
+    Memory,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// Messages with one key
+    #[default]
+    Key,
+    /// All messages of a partition
+    Partition,
+    /// None
+    None,
+}
+
+impl Run for Init {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let path = self.file.config.clone();
+        let answers = self.answers()?;
+        let text = lazaret_config::init(&answers);
+        let checked = lazaret_config::check(&path.display().to_string(), text.as_bytes(), &NoEnv);
+        if checked.config.is_none() {
+            let hint = "letters, digits, `-`, `_` and `.` are always fine";
+            return Err(Error::usage_hint(
+                format!("{:?} cannot be the name of a consumer", answers.name),
+                hint,
+            ));
+        }
+        let written = OpenOptions::new().write(true).create_new(true).open(&path);
+        let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Error::usage_hint(
+                format!("{} is there already, and is left as it is", path.display()),
+                "name another file with -c",
+            ),
+            _ => Error::io(format!("{} cannot be written", path.display()), error),
+        })?;
+        context.screen.say(&format!("{} was written; look at what it says", path.display()));
+        context.screen.next(&format!("lazaret doctor -c {}", path.display()));
+        Ok(Exit::Ok)
+    }
+}
+
+impl Init {
+    /// What was said, and what is answered for the rest.
+    fn answers(self) -> Result<Answers> {
+        let name = match self.name {
+            Some(name) => name,
+            None => prompt::answer("The name of the consumer", &Answers::default().name)?,
+        };
+        Ok(Answers {
+            name,
+            source: match choose(self.source, "Where do messages come from")? {
+                Source::Inbox => InitSource::Inbox,
+                Source::File => InitSource::File,
+                Source::Kafka => InitSource::Kafka,
+            },
+            handler: match choose(self.handler, "Who handles them")? {
+                Handler::Http => InitHandler::Http,
+                Handler::Command => InitHandler::Command,
+            },
+            store: match choose(self.store, "Where are letters kept")? {
+                Store::Sqlite => InitStore::Sqlite,
+                Store::Memory => InitStore::Memory,
+            },
+            order: match choose(self.order, "Which order is kept")? {
+                Order::Key => InitOrder::Key,
+                Order::Partition => InitOrder::Partition,
+                Order::None => InitOrder::None,
+            },
+        })
+    }
+}
+
+/// What was said, or what is answered; the default where nobody can be asked.
+fn choose<T: ValueEnum + Default>(said: Option<T>, question: &str) -> Result<T> {
+    if let Some(said) = said {
+        return Ok(said);
+    }
+    let word =
+        |value: &T| value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let words: Vec<String> = T::value_variants().iter().map(word).collect();
+    loop {
+        let answer = prompt::answer(&format!("{question} ({})", words.join(", ")), &word(&T::default()))?;
+        if let Ok(value) = T::from_str(&answer, true) {
+            return Ok(value);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `run`: the daemon. Every consumer of a configuration, with the API beside them.
+
+use clap::Args;
+use lazaret_daemon::{Options, program};
+
+use super::Run as Runs;
+use super::check::File;
+use crate::context::Context;
+use crate::error::Result;
+use crate::exit::Exit;
+
+/// Run every consumer of a configuration file.
+#[derive(Debug, Args)]
+pub struct Run {
+    #[command(flatten)]
+    file: File,
+
+    /// End when finite sources are read to their end and nothing is in flight or waits for a retry
+    #[arg(long)]
+    until_idle: bool,
+
+    /// Only check the file, as `lazaret check` does
+    #[arg(long, conflicts_with = "until_idle")]
+    check: bool,
+}
+
+impl Runs for Run {
+    async fn run(self, _: &mut Context) -> Result<Exit> {
+        if self.check {
+            return Ok(Exit::of_daemon(program::check(&self.file.config)));
+        }
+        let options = Options { until_idle: self.until_idle, ..Options::default() };
+        Ok(Exit::of_daemon(program::run(&self.file.config, options).await))
+    }
+}

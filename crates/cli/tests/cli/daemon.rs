@@ -1,0 +1,112 @@
+//! The commands about a configuration file: written, checked, looked at and run by the real binary.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::support::{Ran, finish, lazaret};
+
+/// Runs a command in a folder.
+fn run(folder: &Path, arguments: &[&str]) -> Ran {
+    let mut command = lazaret(arguments);
+    command.current_dir(folder);
+    finish(command, "")
+}
+
+/// A file source with a command that takes all messages but those of `bad`.
+fn configure(folder: &Path) {
+    let config = "
+listen: 127.0.0.1:0
+store: sqlite:lazaret.db
+consumers:
+  orders:
+    source: { file: { path: events.jsonl } }
+    handler: { command: { program: [sh, handler.sh], timeout: 10s } }
+    retry: { max-attempts: 1 }
+";
+    fs::write(folder.join("lazaret.yaml"), config).unwrap();
+    // 65 is a dead letter by the contract.
+    fs::write(folder.join("handler.sh"), "grep -q bad && exit 65; exit 0\n").unwrap();
+    let events = r#"{"id": "e-1", "key": "a", "payload": "good"}
+{"id": "e-2", "key": "b", "payload": "bad"}
+{"id": "e-3", "key": "b", "payload": "behind"}
+"#;
+    fs::write(folder.join("events.jsonl"), events).unwrap();
+}
+
+#[test]
+fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_none_do() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    run(folder.path(), &["run", "--check"]).ends(0);
+    run(folder.path(), &["run", "--until-idle"]).ends(3);
+    // I1, I8: a second run finds the same letters and takes nothing in twice.
+    run(folder.path(), &["run", "-c", "lazaret.yaml", "--until-idle"]).ends(3);
+    fs::write(
+        folder.path().join("events.jsonl"),
+        "{\"id\": \"e-1\", \"key\": \"a\", \"payload\": \"good\"}\n",
+    )
+    .unwrap();
+    for file in ["lazaret.db", "lazaret.db-wal", "lazaret.db-shm", "lazaret.db-redo"] {
+        let _ = fs::remove_file(folder.path().join(file));
+    }
+    run(folder.path(), &["run", "--until-idle"]).ends(0);
+}
+
+#[test]
+fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let wrong = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
+    let wrong = wrong.replace("max-attempts: 1", "max-atempts: 1");
+    fs::write(folder.path().join("wrong.yaml"), wrong).unwrap();
+    for arguments in [&["check", "-c", "wrong.yaml"][..], &["run", "-c", "wrong.yaml"]] {
+        let ran = run(folder.path(), arguments).ends(1);
+        assert!(ran.err.contains("wrong.yaml:8:") && ran.err.contains("max-attempts"), "{}", ran.err);
+    }
+    run(folder.path(), &["doctor", "-c", "wrong.yaml"]).ends(1);
+    let ran = run(folder.path(), &["check", "-c", "nowhere.yaml"]).ends(1);
+    assert!(ran.err.contains("cannot read nowhere.yaml"), "{}", ran.err);
+}
+
+#[test]
+fn check_tells_what_holds_for_a_consumer_and_doctor_looks_at_all_of_it() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let ran = run(folder.path(), &["check", "--effective", "orders"]).ends(0);
+    assert!(ran.out.contains("max-attempts") && ran.out.contains("multiplier"), "{}", ran.out);
+    run(folder.path(), &["check", "--effective", "nobody"]).ends(4);
+    let ran = run(folder.path(), &["doctor"]).ends(0);
+    assert!(ran.out.contains("store: ") && ran.out.contains("source: events.jsonl"), "{}", ran.out);
+    fs::remove_file(folder.path().join("events.jsonl")).unwrap();
+    let ran = run(folder.path(), &["doctor"]);
+    assert!(ran.code == 1 && ran.out.contains("events.jsonl"), "{} {}", ran.code, ran.out);
+}
+
+#[test]
+fn a_new_file_passes_its_check_and_is_never_written_over_another() {
+    let folder = TempDir::new().unwrap();
+    for source in ["inbox", "file"] {
+        let file = format!("{source}.yaml");
+        let init = ["init", "-c", &file, "--name", "payments", "--source", source, "--handler", "command"];
+        run(folder.path(), &init).ends(0);
+        let ran = run(folder.path(), &["check", "-c", &file]).ends(0);
+        assert!(ran.err.contains("1 consumer"), "{}", ran.err);
+        let before = fs::read_to_string(folder.path().join(&file)).unwrap();
+        run(folder.path(), &init).ends(2);
+        assert_eq!(fs::read_to_string(folder.path().join(&file)).unwrap(), before);
+    }
+    // Nothing asks where there is no terminal.
+    run(folder.path(), &["init"]).ends(0);
+    run(folder.path(), &["check"]).ends(0);
+    run(folder.path(), &["init", "-c", "bad.yaml", "--name", "a/b"]).ends(2);
+    assert!(!folder.path().join("bad.yaml").exists());
+}
+
+#[test]
+fn the_schema_is_one() {
+    let ran = finish(lazaret(&["schema"]), "").ends(0);
+    let schema = ran.json();
+    assert!(schema["properties"]["consumers"].is_object(), "{}", ran.out);
+}
