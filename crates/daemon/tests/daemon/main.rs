@@ -6,6 +6,7 @@ mod api;
 mod breaker;
 mod consumers;
 mod doctor;
+mod logs;
 mod reload;
 mod signals;
 mod story;
