@@ -53,7 +53,11 @@ static AUTH: Section = Section {
     name: "auth",
     doc: "Who may use the API.",
     keys: &[
-        Key::new("tokens-file", Kind::Text(Form::Path), "A file with the lines that `lazaret token` prints: `auth`, and `tokens` below it."),
+        Key::new(
+            "tokens-file",
+            Kind::Text(Form::Path),
+            "A file with the lines that `lazaret token` prints: `auth`, and `tokens` below it.",
+        ),
         Key::new("tokens", Kind::List { of: &Kind::Section(&TOKEN), least: 0 }, "Tokens in this file.")
             .or("[]"),
     ],
