@@ -1,13 +1,15 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core` or `embedded`) in one process, or one
-//! benchmark of it: every subject beside its baseline. It prints a table and writes the JSON that scripts read. Times depend on the
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded` or `kafka`) in one process, or
+//! one benchmark of it: every subject beside its baseline. `kafka` is there when it was built with the feature of that name. It prints a table and writes the JSON that scripts read. Times depend on the
 //! machine, ratios much less: bars stand on ratios wherever the issue asks for one. A bar that is missed is said loudly
 //! and is no error.
 
 mod alloc;
 mod core;
 mod embedded;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod source;
 mod table;
 mod zipf;
@@ -20,7 +22,7 @@ use table::{Row, Table};
 /// The worker threads of the runtime, for subjects and baselines alike.
 const WORKERS: usize = 2;
 
-const USAGE: &str = "usage: lazaret-bench core|embedded [--only NAME] [--json FILE] [--quick]";
+const USAGE: &str = "usage: lazaret-bench core|embedded|kafka [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -43,6 +45,8 @@ impl Scale {
 enum Group {
     Core,
     Embedded,
+    #[cfg(feature = "kafka")]
+    Kafka,
 }
 
 impl Group {
@@ -50,6 +54,8 @@ impl Group {
         match name {
             "core" => Some(Self::Core),
             "embedded" => Some(Self::Embedded),
+            #[cfg(feature = "kafka")]
+            "kafka" => Some(Self::Kafka),
             _ => None,
         }
     }
@@ -59,6 +65,8 @@ impl Group {
         match self {
             Self::Core => &core::NAMES,
             Self::Embedded => &embedded::NAMES,
+            #[cfg(feature = "kafka")]
+            Self::Kafka => &kafka::NAMES,
         }
     }
 
@@ -66,6 +74,8 @@ impl Group {
         match self {
             Self::Core => Ok(core::run(scale, only).await),
             Self::Embedded => embedded::run(scale, only).await,
+            #[cfg(feature = "kafka")]
+            Self::Kafka => kafka::run(scale, only).await,
         }
     }
 }
@@ -81,7 +91,13 @@ struct Arguments {
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let group = words.next().ok_or("name a group")?;
-        let group = Group::named(&group).ok_or_else(|| format!("there is no group {group:?}"))?;
+        let group = Group::named(&group).ok_or_else(|| match group.as_str() {
+            "kafka" => {
+                "this was built without the feature kafka; `cargo xtask bench kafka` builds it with it"
+                    .to_owned()
+            }
+            _ => format!("there is no group {group:?}"),
+        })?;
         let mut arguments = Self { group, only: None, json: None, scale: Scale::FULL };
         while let Some(word) = words.next() {
             match word.as_str() {

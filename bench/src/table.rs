@@ -136,6 +136,15 @@ impl Compared {
     }
 }
 
+/// Between which values the rounds' ratios lie, as text.
+#[cfg(feature = "kafka")]
+pub(crate) fn spread(subject: &[f64], baseline: &[f64]) -> String {
+    let ratios = subject.iter().zip(baseline).map(|(subject, baseline)| subject / baseline);
+    let (low, high) =
+        ratios.fold((f64::INFINITY, 0.0_f64), |(low, high), ratio| (low.min(ratio), high.max(ratio)));
+    format!("{low:.3} and {high:.3}")
+}
+
 /// The middle one of these values; of an even number, the upper one.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

@@ -28,19 +28,24 @@ impl Random {
     }
 }
 
-/// Ranks with weights `1, 1/2, 1/3, …`: Zipf with exponent 1.
+/// Ranks with weights `1, 1/2, 1/3, …`, each to the power of an exponent: Zipf.
 pub(crate) struct Zipf {
     /// The share of all ranks up to and including each one.
     cumulative: Vec<f64>,
 }
 
 impl Zipf {
-    /// The distribution over the ranks `0..ranks`.
+    /// The distribution over the ranks `0..ranks` with exponent 1.
     pub(crate) fn new(ranks: u32) -> Self {
+        Self::with_exponent(ranks, 1.0)
+    }
+
+    /// The distribution over the ranks `0..ranks`. The smaller the exponent, the more alike they are.
+    pub(crate) fn with_exponent(ranks: u32, exponent: f64) -> Self {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = (1..=ranks)
             .map(|rank| {
-                sum += 1.0 / f64::from(rank);
+                sum += f64::from(rank).powf(-exponent);
                 sum
             })
             .collect();

@@ -1,6 +1,10 @@
 //! The commands that hand their arguments to a program of the workspace.
 
 use crate::process::Cargo;
+use crate::services::Services;
+
+/// The benchmarks that need a broker, and its client.
+const KAFKA: &str = "kafka";
 
 /// The simulation. It is always built for release; who says `--release` says nothing new.
 ///
@@ -37,7 +41,29 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
         Some((name, rest)) if !name.starts_with('-') => (name.clone(), rest),
         _ => ("core".to_owned(), arguments),
     };
-    Cargo::new("run --release -p lazaret-bench --").with_arguments([name]).with_arguments(rest.to_vec())
+    let program = match name.as_str() {
+        KAFKA => "run --release -p lazaret-bench --features kafka --",
+        _ => "run --release -p lazaret-bench --",
+    };
+    Cargo::new(program).with_arguments([name]).with_arguments(rest.to_vec())
+}
+
+/// Runs a benchmark, with the services that it needs.
+pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
+    let benchmark = benchmark(arguments);
+    if arguments.first().is_none_or(|name| name != KAFKA) {
+        return benchmark.run().map(|_| ());
+    }
+    let services = Services::take()?;
+    let run = if services.missing.is_empty() {
+        let told = services.variables.iter();
+        told.fold(benchmark, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
+    } else {
+        Err(format!("services that the benchmark needs cannot be had:\n{}", services.missing.join("\n")))
+    };
+    // Released in any case. What failed before is what counts.
+    let released = services.release();
+    run.and(released)
 }
 
 #[cfg(test)]
@@ -77,5 +103,7 @@ mod tests {
             let expected = format!("cargo run --release -p lazaret-bench -- {passed}");
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
+        let expected = "cargo run --release -p lazaret-bench --features kafka -- kafka --quick";
+        assert_eq!(benchmark(&words("kafka --quick")).to_string(), expected);
     }
 }

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 /// A folder on a disk that goes when it is dropped.
-pub(super) struct Disk {
+pub(crate) struct Disk {
     folder: TempDir,
     files: AtomicUsize,
 }
 
 impl Disk {
     /// A folder in the system's folder for temporary files, unless that is kept in memory.
-    pub(super) fn find() -> Result<Self, String> {
+    pub(crate) fn find() -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("lazaret-bench-").tempdir();
         let folder = folder.map_err(|error| format!("failed to make a temporary folder: {error}"))?;
         let kind = file_system(folder.path()).unwrap_or_else(|| "unknown".to_owned());
@@ -29,13 +29,13 @@ impl Disk {
 
     /// The path of a new file. Each has a name of its own: the threads of a store close its file a little after the store
     /// is dropped, and must not meet the next one.
-    pub(super) fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join(format!("{}.db", self.files.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
 /// Removes a file, and what stands beside it.
-pub(super) fn remove(path: &Path) {
+pub(crate) fn remove(path: &Path) {
     for end in ["", "-wal", "-shm", "-redo"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);

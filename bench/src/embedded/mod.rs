@@ -1,7 +1,7 @@
 //! The group `embedded`: what letters in an SQLite file cost, on a real disk.
 
 mod consumer;
-mod disk;
+pub(crate) mod disk;
 mod due;
 mod growth;
 mod hand_off;
@@ -56,7 +56,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
 }
 
 /// A store in this file whose answers are durable.
-fn open(path: &Path) -> Arc<SqliteStore> {
+pub(crate) fn open(path: &Path) -> Arc<SqliteStore> {
     open_with(path, Durability::Full)
 }
 
@@ -78,7 +78,7 @@ fn consumer<A: 'static>(
 }
 
 /// Waits until the engine's tasks are gone, and with them the store's threads' work for it.
-async fn let_go(store: Arc<SqliteStore>) {
+pub(crate) async fn let_go(store: Arc<SqliteStore>) {
     let started = Instant::now();
     while Arc::strong_count(&store) > 1 {
         assert!(started.elapsed() < Duration::from_secs(60), "the engine lets go of its store after the run");

@@ -19,8 +19,11 @@ impl Default for Gauges {
 }
 
 impl Gauges {
-    pub(crate) fn publish(&self, in_flight: usize, lag: Option<u64>) {
+    pub(crate) fn publish_in_flight(&self, in_flight: usize) {
         self.in_flight.store(in_flight as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn publish_lag(&self, lag: Option<u64>) {
         self.lag.store(lag.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 

@@ -89,7 +89,8 @@ impl Handle {
         self.shared.gauges.in_flight()
     }
 
-    /// How many messages are known to lie in the source beyond what was read; `None` when that is not known.
+    /// How many messages are known to lie in the source beyond what was read; `None` when that is not known. As old as
+    /// [`refresh`](crate::Options::refresh) at most.
     pub fn lag(&self) -> Option<u64> {
         self.shared.gauges.lag()
     }

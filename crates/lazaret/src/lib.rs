@@ -171,6 +171,11 @@ pub mod flight {
 
 pub mod prelude;
 
+/// Compiles the Rust code of the guide to Kafka, so that it cannot go out of date.
+#[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/kafka.md")]
+struct KafkaGuide;
+
 /// Compiles and runs the Rust code of the README, so that it cannot go out of date.
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]

@@ -18,9 +18,17 @@ const CONTENT_TYPE_HEADERS: [&str; 2] = ["content-type", "ce_datacontenttype"];
 const FRAMED: u8 = 0;
 const FRAME_BYTES: usize = 5;
 
-/// Which headers mean what.
+/// How much memory is taken at once for the bytes of small records. Who keeps one of them keeps this much, so it is little.
+const PAGE: usize = 16 * 1024;
+/// Records with more bytes than this have memory of their own.
+const SMALL: usize = PAGE / 4;
+
+/// Makes messages of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
+    /// Room for the bytes of the next records.
+    page: Page,
+    // Which headers mean what.
     id: Vec<Arc<str>>,
     event_type: Vec<Arc<str>>,
     correlation: Vec<Arc<str>>,
@@ -30,6 +38,7 @@ impl Reader {
     pub(crate) fn new(options: &KafkaOptions) -> Self {
         let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
+            page: Page { room: BytesMut::new(), size: PAGE },
             id: names(&options.id_headers),
             event_type: names(&options.type_headers),
             correlation: names(&options.correlation_headers),
@@ -38,13 +47,13 @@ impl Reader {
 
     /// The message that a record is. `place` is its id unless a header has one.
     pub(crate) fn read(
-        &self,
+        &mut self,
         record: &impl Record,
         stream: &StreamName,
         position: Position,
         place: &mut Place,
     ) -> Message {
-        let parts = Parts::of(record);
+        let parts = Parts::on(record, &mut self.page);
         let id = self.id(&parts.headers).unwrap_or_else(|| place.of(position.offset));
         let timestamp = time_of(record);
         self.message(parts, id, stream.clone(), position, timestamp)
@@ -111,38 +120,75 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// The bytes of a record, in memory of their own.
     pub(crate) fn of(record: &impl Record) -> Self {
+        Self::on(record, &mut Page { room: BytesMut::new(), size: 0 })
+    }
+
+    /// The bytes of a record, on this page if they are few.
+    fn on(record: &impl Record, page: &mut Page) -> Self {
         // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
-        catch_unwind(AssertUnwindSafe(|| copy(record))).unwrap_or_else(|_| {
+        catch_unwind(AssertUnwindSafe(|| copy(record, page))).unwrap_or_else(|_| {
             let undecodable = Some("the name of a header is not UTF-8".into());
-            Self { undecodable, ..copy_without_headers(record) }
+            Self { undecodable, ..copy_without_headers(record, page) }
         })
     }
 }
 
-/// Copies the bytes of a record: key and payload each by itself, because who keeps a key should not keep a payload with it,
-/// and the values of all headers together.
-fn copy(record: &impl Record) -> Parts {
-    let mut parts = copy_without_headers(record);
+/// Copies the bytes of a record. Small ones share memory with their neighbours: taking and giving it back for each part of
+/// each record, across threads, costs more than all else. Of larger ones key and payload each have their own, because who
+/// keeps a key should not keep a payload with it.
+fn copy(record: &impl Record, page: &mut Page) -> Parts {
+    let mut parts = copy_without_headers(record, page);
     let Some(headers) = record.headers() else { return parts };
     let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
-    let mut values = BytesMut::with_capacity(size);
+    page.make_room(size);
     for header in headers.iter() {
         match header.value {
-            Some(value) => {
-                values.extend_from_slice(value);
-                parts.headers.push(header.key, values.split().freeze());
-            }
+            Some(value) => parts.headers.push(header.key, page.put(value)),
             None => parts.headers.push_null(header.key),
         }
     }
     parts
 }
 
-fn copy_without_headers(record: &impl Record) -> Parts {
-    let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-    let (key, payload) = (copy(record.key()), copy(record.payload()));
-    Parts { key, payload, headers: Headers::new(), undecodable: None }
+fn copy_without_headers(record: &impl Record, page: &mut Page) -> Parts {
+    let (key, payload) = (record.key(), record.payload());
+    let size = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
+    let (headers, undecodable) = (Headers::new(), None);
+    if size > SMALL {
+        let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
+        return Parts { key: copy(key), payload: copy(payload), headers, undecodable };
+    }
+    page.make_room(size);
+    let mut copy = |bytes: Option<&[u8]>| bytes.map(|bytes| page.put(bytes));
+    Parts { key: copy(key), payload: copy(payload), headers, undecodable }
+}
+
+/// Memory for the bytes of several records.
+#[derive(Clone, Debug)]
+struct Page {
+    room: BytesMut,
+    /// How much is taken at once, at least.
+    size: usize,
+}
+
+impl Page {
+    /// Sees to it that so many bytes fit.
+    fn make_room(&mut self, bytes: usize) {
+        if self.room.capacity() < bytes {
+            self.room = BytesMut::with_capacity(bytes.max(self.size));
+        }
+    }
+
+    /// Writes bytes, for which there is room.
+    fn put(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::new();
+        }
+        self.room.extend_from_slice(bytes);
+        self.room.split().freeze()
+    }
 }
 
 /// Writes `topic/partition/offset` for one partition, again and again into the same text.
@@ -225,6 +271,34 @@ mod tests {
         assert_eq!(message.payload.as_deref(), Some(&*all));
         assert_eq!(message.headers.get("binary").map(Bytes::as_ref), Some(&*all));
         assert_eq!(message.timestamp, Some(Timestamp::from_millisecond(1_500).unwrap()));
+    }
+
+    #[test]
+    fn neighbours_share_memory_and_keep_their_bytes() {
+        // I5, I7: a kept message keeps one page, and a large one keeps only itself.
+        let options = KafkaOptions::new("b", "g", ["orders"]);
+        let (mut reader, mut place) = (Reader::new(&options), Place::new(&Partition::new("orders", 2)));
+        let payloads: Vec<Vec<u8>> =
+            [0, 1, 1000, SMALL - 1, SMALL, 7, PAGE, 1000, 3000, 3000, 3000, 3000, 3000, 1]
+                .iter()
+                .enumerate()
+                .map(|(number, size)| vec![number as u8; *size])
+                .collect();
+        let messages: Vec<Message> = payloads
+            .iter()
+            .map(|payload| {
+                let record = record(Some(b"k"), Some(payload), &[("h", Some(&payload[..payload.len() / 2]))]);
+                reader.read(&record, &"orders".into(), Position::new(2, 7), &mut place)
+            })
+            .collect();
+        for (message, payload) in messages.iter().zip(&payloads) {
+            assert_eq!(
+                (message.key.as_deref(), message.payload.as_deref()),
+                (Some(&b"k"[..]), Some(&**payload))
+            );
+            assert_eq!(message.headers.get("h").map(Bytes::as_ref), Some(&payload[..payload.len() / 2]));
+        }
+        assert!(reader.page.room.capacity() <= PAGE);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Returning {
     /// The message that a record was.
     pub(crate) fn read(
         &mut self,
-        reader: &Reader,
+        reader: &mut Reader,
         record: &impl Record,
         position: Position,
         place: &mut Place,
@@ -176,9 +176,9 @@ mod tests {
     }
 
     fn read(returning: &mut Returning, record: &OwnedMessage) -> Message {
-        let reader = Reader::new(&KafkaOptions::new("b", "g", ["orders"]));
+        let mut reader = Reader::new(&KafkaOptions::new("b", "g", ["orders"]));
         let mut place = Place::new(&Partition::new(TOPIC, 1));
-        returning.read(&reader, record, Position::new(1, 4), &mut place)
+        returning.read(&mut reader, record, Position::new(1, 4), &mut place)
     }
 
     fn written(letter: &Letter) -> OwnedMessage {

@@ -133,7 +133,7 @@ impl Slot {
         &mut self,
         messages: &mut Vec<Message>,
         size: usize,
-        reader: &Reader,
+        reader: &mut Reader,
         finite: bool,
     ) -> Pause {
         while messages.len() < size && !(finite && self.is_read()) {

@@ -243,7 +243,7 @@ impl KafkaSource {
             if !slot.flows() {
                 continue;
             }
-            match slot.read(&mut messages, batch, &self.reader, finite) {
+            match slot.read(&mut messages, batch, &mut self.reader, finite) {
                 Pause::Done => {}
                 Pause::Error(error) => errors.push(error),
                 Pause::Back(offset) => {

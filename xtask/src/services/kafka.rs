@@ -25,6 +25,8 @@ const OPEN: &str = "open-";
 const STARTING: Duration = Duration::from_secs(120);
 /// What is written down about a broker that runs.
 const STATE: &str = "state.json";
+const PROPERTIES: &str = "server.properties";
+const LOG: &str = "kafka.log";
 
 /// A broker that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +52,14 @@ impl Broker {
 
     fn variables(self) -> Vec<Variable> {
         let Self { plain, sasl, .. } = self;
-        vec![
+        let mut variables = vec![
             ("LAZARET_TEST_KAFKA".to_owned(), format!("127.0.0.1:{plain}")),
             ("LAZARET_TEST_KAFKA_SASL".to_owned(), format!("{USER}:{PASSWORD}@127.0.0.1:{sasl}")),
-        ]
+        ];
+        // A test that kills its broker has this program start another one.
+        let program = std::env::current_exe().ok().map(|path| path.display().to_string());
+        variables.extend(program.map(|program| ("LAZARET_TEST_KAFKA_STARTER".to_owned(), program)));
+        variables
     }
 }
 
@@ -66,29 +72,58 @@ pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
         stop(folder)?;
     }
     let classes = fetch(folder)?;
+    let broker = start_afresh(folder, &classes)?;
+    allow(&classes, broker.plain).map_err(|why| give_up(folder, &why))?;
+    Ok(broker.variables())
+}
+
+/// Starts one more broker in a folder of its own: on its old data and ports, if it was there before and was killed. Says its
+/// number and its address. `home` is the folder of the shared one, which has the classes. Its user gets no rights.
+pub(super) fn start_another(folder: &Path, home: &Path) -> Result<(u32, String), String> {
+    let classes = fetch(home)?;
+    let before = fs::read_to_string(folder.join(STATE)).ok().and_then(|text| Broker::read(&text));
+    let broker = match (before, running(folder)) {
+        (_, Some(broker)) => broker,
+        (Some(Broker { plain, sasl, .. }), None) => launch(folder, &classes, plain, sasl)?,
+        (None, None) => start_afresh(folder, &classes)?,
+    };
+    Ok((broker.pid, format!("127.0.0.1:{}", broker.plain)))
+}
+
+/// Starts a broker without data.
+fn start_afresh(folder: &Path, classes: &Path) -> Result<Broker, String> {
     let [plain, sasl, controller] = free_ports()?;
     let data = folder.join("data");
     // Nothing of an earlier run is of use: topics are made by the tests.
     remove(&data)?;
-    let properties = folder.join("server.properties");
+    let properties = folder.join(PROPERTIES);
     write(&properties, &settings(&data, plain, sasl, controller))?;
     let file = properties.display().to_string();
     run_tool(
-        &classes,
+        classes,
         &["kafka.tools.StorageTool", "format", "--cluster-id", "lazaret-tests", "--config", &file],
     )?;
-    let log = folder.join("kafka.log");
-    let mut java = java_with(&classes);
-    java.args(["-Xms256m", "-Xmx768m", "kafka.Kafka", &file]);
-    let mut child = spawn(&mut java, &log)?;
+    launch(folder, classes, plain, sasl)
+}
+
+/// Starts a broker on what its folder holds, and waits until it answers.
+fn launch(folder: &Path, classes: &Path, plain: u16, sasl: u16) -> Result<Broker, String> {
+    let mut java = java_with(classes);
+    java.args(["-Xms256m", "-Xmx768m", "kafka.Kafka", &mark(folder)]);
+    let mut child = spawn(&mut java, &folder.join(LOG))?;
     let broker = Broker { pid: child.id(), plain, sasl };
     write(&folder.join(STATE), &broker.text())?;
-    let up = wait_until(&mut child, STARTING, || answers(plain)).and_then(|()| allow(&classes, plain));
-    up.map_err(|why| match stop(folder) {
+    wait_until(&mut child, STARTING, || answers(plain)).map_err(|why| give_up(folder, &why))?;
+    Ok(broker)
+}
+
+/// Stops a broker that does not come up, and says why.
+fn give_up(folder: &Path, why: &str) -> String {
+    let log = folder.join(LOG);
+    match stop(folder) {
         Ok(()) => format!("{why}; its log is {}", log.display()),
         Err(also) => format!("{why}; {also}; its log is {}", log.display()),
-    })?;
-    Ok(broker.variables())
+    }
 }
 
 /// Stops the broker of this folder, if one runs there.
@@ -107,7 +142,7 @@ fn running(folder: &Path) -> Option<Broker> {
 
 /// What the command line of the broker of this folder contains, and of no other.
 fn mark(folder: &Path) -> String {
-    folder.join("server.properties").display().to_string()
+    folder.join(PROPERTIES).display().to_string()
 }
 
 fn remove(folder: &Path) -> Result<(), String> {
@@ -120,7 +155,7 @@ fn remove(folder: &Path) -> Result<(), String> {
 }
 
 /// The folder with Kafka's classes and all that they need, fetched through Maven once per version. Java is there afterwards.
-fn fetch(folder: &Path) -> Result<PathBuf, String> {
+pub(super) fn fetch(folder: &Path) -> Result<PathBuf, String> {
     let classes = folder.join(format!("classes-{VERSION}"));
     let complete = classes.join("complete");
     let java = Tool { program: "java", package: "default-jre-headless" };

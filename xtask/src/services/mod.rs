@@ -35,7 +35,10 @@ struct Service {
 static SERVICES: [Service; 1] = [Service {
     name: "Kafka",
     variable: "LAZARET_TEST_KAFKA",
-    optional: &[("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users")],
+    optional: &[
+        ("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users"),
+        ("LAZARET_TEST_KAFKA_STARTER", "a Kafka that may be killed"),
+    ],
     start: kafka::start,
     stop: kafka::stop,
 }];
@@ -77,6 +80,19 @@ fn keep(service: &Service, target: &Path) -> Result<Vec<Variable>, String> {
         write(&folder.join("kept"), "")?;
         Ok(variables)
     })
+}
+
+/// Starts one more Kafka in this folder, for a test that kills it, and prints its number and its address. Who starts it ends
+/// it.
+pub(crate) fn start_another_kafka(folder: &Path) -> Result<(), String> {
+    let home = folder_of(&SERVICES[0], &target()?)?;
+    let folder =
+        folder.canonicalize().map_err(|error| format!("failed to find {}: {error}", folder.display()))?;
+    // Two tests may need the classes at once.
+    let fetched = locked(&home, || kafka::fetch(&home).map(|_| ()));
+    let (pid, address) = fetched.and_then(|()| kafka::start_another(&folder, &home))?;
+    println!("{pid} {address}");
+    Ok(())
 }
 
 /// Stops all services that were started from here, whoever uses them.

@@ -143,13 +143,14 @@ impl Intake {
         let shared = self.shared.clone();
         let mut changed = shared.gate.watch();
         let mut batch = Vec::new();
+        shared.gauges.publish_lag(self.source.lag());
         loop {
             if notices.take(&mut batch) {
                 self.note(&mut batch);
             }
             self.call_in();
             self.leave_empty_slots().await;
-            shared.gauges.publish(self.in_flight, self.source.lag());
+            shared.gauges.publish_in_flight(self.in_flight);
             if self.draining && self.is_drained() {
                 break;
             }
@@ -168,12 +169,14 @@ impl Intake {
                 event = self.source.next(), if !self.draining && self.source_rest.is_none() => self.on(event),
                 () = at(self.source_rest) => self.source_rest = None,
                 () = notices.arrived() => {}
-                () = shared.calmer.notified() => {}
+                // Asking costs the source a look at every partition, so it is not asked at every turn.
+                () = shared.calmer.notified() => shared.gauges.publish_lag(self.source.lag()),
                 () = tokio::time::sleep_until(self.next_idle_check), if self.waits_for_idle() => {}
             }
         }
         self.commit().await;
-        shared.gauges.publish(0, self.source.lag());
+        shared.gauges.publish_in_flight(0);
+        shared.gauges.publish_lag(self.source.lag());
         if let Err(error) = self.source.close().await {
             tracing::warn!(%error, "the source did not close cleanly");
         }

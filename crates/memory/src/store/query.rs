@@ -15,7 +15,7 @@ const PAGE_LIMIT: usize = 1000;
 /// How many letters a page may look at (I7).
 const FIND_BOUND: u64 = 10_000;
 /// How many letters a count may look at.
-const COUNT_BOUND: u64 = 20_000;
+const COUNT_BOUND: u64 = 8_000;
 
 /// The letters that match, the latest taken in first.
 pub(super) fn find(

@@ -263,7 +263,7 @@ async fn a_router_in_a_server_of_ones_own_works_with_any_store_and_stops_when_to
     let serving =
         axum::serve(listener, server.router()).with_graceful_shutdown(stop.clone().cancelled_owned());
     let serving = tokio::spawn(serving.into_future());
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = crate::support::http_client();
     let get = |path: &str| client.get(format!("{base}{path}")).send();
     let status: Value =
         serde_json::from_str(&get("/v1/status").await.unwrap().text().await.unwrap()).unwrap();

@@ -36,7 +36,8 @@ async fn the_status_tells_of_consumers_here_and_elsewhere() {
     elsewhere(&bench, "billing/mail", &[("s", "m1")]).await;
     eventually("all is settled", || async {
         let status = bench.get("/v1/status").await.json;
-        consumer(&status, ORDERS)["in-flight"] == 0 && consumer(&status, ORDERS)["handled"] == 1
+        let here = consumer(&status, ORDERS);
+        here["in-flight"] == 0 && here["handled"] == 1 && here["lag"] == 0
     })
     .await;
     let status = bench.get("/v1/status").await.expect(200).json;

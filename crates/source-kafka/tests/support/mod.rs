@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod chaos;
 pub(crate) mod dead_letters;
 
 use std::collections::BTreeMap;

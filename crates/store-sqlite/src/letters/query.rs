@@ -31,7 +31,7 @@ struct Bounds {
 }
 
 const FIND: Bounds = Bounds { rows: 10_000, bytes: 64 << 20 };
-const COUNT: Bounds = Bounds { rows: 20_000, bytes: 64 << 20 };
+const COUNT: Bounds = Bounds { rows: 8_000, bytes: 64 << 20 };
 
 /// The letters that match, the latest taken in first.
 pub(crate) fn find(view: &View<'_>, query: &Query, after: Option<&str>, limit: usize) -> Work<LettersPage> {

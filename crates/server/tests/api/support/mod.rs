@@ -165,7 +165,7 @@ impl Bench {
         });
         Self {
             base,
-            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            client: http_client(),
             store,
             inbox,
             registry,
@@ -265,6 +265,13 @@ impl Bench {
             tokio::time::timeout(DEADLINE, task).await.expect("it ends").unwrap();
         }
     }
+}
+
+/// A client. Where reqwest is built with TLS for somebody else, it wants to know who encrypts.
+pub(crate) fn http_client() -> reqwest::Client {
+    // The first test installs it for all.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
 pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwest::RequestBuilder {

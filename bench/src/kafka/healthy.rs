@@ -1,0 +1,94 @@
+//! What a message costs when nothing fails: the engine on the Kafka source, beside bare loops around the client.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::handler::Payload;
+use lazaret_memory::MemoryStore;
+
+use super::topic::{Cluster, Topic};
+use super::{BENCH, bare, consumer, timed};
+use crate::Scale;
+use crate::core::{options, rate};
+use crate::table::{Bar, Compared, Row, spread};
+use crate::zipf::Random;
+
+const PARTITIONS: u32 = 12;
+const MESSAGES: usize = 1_000_000;
+const KEYS: u32 = 100_000;
+/// Many and short, so that what else the machine does hits all contenders alike.
+const ROUNDS: usize = 7;
+
+pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
+    let mut random = Random::new(1);
+    let topic = cluster.fill(PARTITIONS, scale.count(MESSAGES), |_| random.below(KEYS)).await;
+    // Once for nobody: the broker reads its files into memory.
+    bare::polling(&topic).await;
+    let (mut polling, mut streaming, mut engine) = (Runs::default(), Runs::default(), Runs::default());
+    for _ in 0..ROUNDS {
+        polling.add(&topic, bare::polling(&topic)).await;
+        engine.add(&topic, engine_run(&topic)).await;
+        streaming.add(&topic, bare::streaming(&topic)).await;
+    }
+    let faster: Vec<f64> = polling.rates.iter().zip(&streaming.rates).map(|(a, b)| a.max(*b)).collect();
+    let cheaper: Vec<f64> = polling.costs.iter().zip(&streaming.costs).map(|(a, b)| a.min(*b)).collect();
+    let note = format!(
+        "{ROUNDS} rounds; the ratios lie between {}; each beside the faster of both loops in its round. Loops, source \
+         and engine run in this process, the broker beside it on the same cores",
+        spread(&engine.rates, &faster)
+    );
+    let row =
+        |name, baseline: &[f64]| Row::compared(BENCH, name, "msg/s", &Compared::new(&engine.rates, baseline));
+    vec![
+        row("healthy/1 KiB, 12 partitions, beside a bare loop", &faster)
+            .with_bar(Bar::RatioAtLeast(0.85))
+            .with_note(note),
+        row("healthy/the same, beside BaseConsumer", &polling.rates),
+        row("healthy/the same, beside StreamConsumer", &streaming.rates),
+        Row::compared(
+            BENCH,
+            "healthy/processor time of this process, joining and leaving included",
+            "ns/msg",
+            &Compared::new(&engine.costs, &cheaper),
+        ),
+    ]
+}
+
+/// What one contender did, round by round.
+#[derive(Default)]
+struct Runs {
+    /// Messages a second.
+    rates: Vec<f64>,
+    /// Nanoseconds of processor time a message: what else the machine does matters less for it.
+    costs: Vec<f64>,
+}
+
+impl Runs {
+    async fn add(&mut self, topic: &Topic, run: impl Future<Output = Duration>) {
+        let before = processor_time();
+        self.rates.push(rate(topic.messages, run.await));
+        self.costs.push((processor_time() - before).as_nanos() as f64 / topic.messages as f64);
+    }
+}
+
+/// The time that all threads of this process have spent on a processor, in steps of a hundredth of a second.
+fn processor_time() -> Duration {
+    const STEPS_A_SECOND: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program comes second, in parentheses. Of what follows, the twelfth and the thirteenth are ours.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let steps: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(steps * 1000 / STEPS_A_SECOND)
+}
+
+async fn no_op(Payload(payload): Payload) {
+    black_box(payload);
+}
+
+async fn engine_run(topic: &Topic) -> Duration {
+    let consumer = consumer(topic, Arc::new(MemoryStore::default()), options(), no_op);
+    let (took, stats) = timed(consumer, topic.messages).await;
+    assert_eq!(stats.handled, topic.messages as u64, "every message is handled once");
+    took
+}

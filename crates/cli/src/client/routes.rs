@@ -1,0 +1,209 @@
+//! The routes, one function each.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lazaret_api::{
+    AuditCheck, AuditPage, BeginRequest, BulkAnswer, BulkRequest, Command, CommandRequest, EditRequest,
+    Group, GroupPage, ImportAnswer, ItemPage, Letter, LetterDetail, LetterMatches, LetterPage, Operation,
+    OperationPage, Pause, PauseRequest, Plan, PlanRequest, ResumeAnswer, Sequence, Status,
+};
+use reqwest::Method;
+use reqwest::header::ACCEPT;
+
+use super::lines::Lines;
+use super::sse::EventStream;
+use super::wire::{Client, segment};
+use crate::error::Result;
+
+/// How long an import may take. The server gives up earlier.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(660);
+
+/// Which letters, and how many of them.
+#[derive(Clone, Debug, Default)]
+pub struct LetterQuery {
+    /// The query.
+    pub query: String,
+    /// Where the page before ended.
+    pub after: Option<String>,
+    /// How many at most.
+    pub limit: Option<usize>,
+}
+
+/// The parameters of a page.
+fn page(after: Option<&str>, limit: Option<usize>) -> Vec<(&'static str, String)> {
+    let mut parameters = Vec::new();
+    parameters.extend(after.map(|after| ("after", after.to_owned())));
+    parameters.extend(limit.map(|limit| ("limit", limit.to_string())));
+    parameters
+}
+
+fn with_query(query: &str, mut parameters: Vec<(&'static str, String)>) -> Vec<(&'static str, String)> {
+    if !query.trim().is_empty() {
+        parameters.push(("q", query.to_owned()));
+    }
+    parameters
+}
+
+impl Client {
+    /// How everything stands.
+    pub async fn status(&self) -> Result<Status> {
+        self.get("/v1/status", &[]).await
+    }
+
+    /// A page of groups.
+    pub async fn groups(&self, query: &LetterQuery, closed: bool) -> Result<GroupPage> {
+        let mut parameters = with_query(&query.query, page(query.after.as_deref(), query.limit));
+        if closed {
+            parameters.push(("closed", "true".to_owned()));
+        }
+        self.get("/v1/groups", &parameters).await.map_err(|error| error.about(&query.query))
+    }
+
+    /// One group.
+    pub async fn group(&self, id: &str) -> Result<Group> {
+        self.get(&format!("/v1/groups/{}", segment(id)), &[]).await
+    }
+
+    /// A page of letters.
+    pub async fn letters(&self, query: &LetterQuery) -> Result<LetterPage> {
+        let parameters = with_query(&query.query, page(query.after.as_deref(), query.limit));
+        self.get("/v1/letters", &parameters).await.map_err(|error| error.about(&query.query))
+    }
+
+    /// Every letter that matches, one a line; whole ones if asked.
+    pub async fn letter_lines(&self, query: &str, whole: bool) -> Result<Lines> {
+        let mut parameters = with_query(query, Vec::new());
+        if whole {
+            parameters.push(("view", "full".to_owned()));
+        }
+        self.get_lines("/v1/letters", &parameters).await.map_err(|error| error.about(query))
+    }
+
+    /// How many letters match.
+    pub async fn count(&self, query: &str) -> Result<LetterMatches> {
+        self.get("/v1/letters/count", &with_query(query, Vec::new()))
+            .await
+            .map_err(|error| error.about(query))
+    }
+
+    /// One letter, whole.
+    pub async fn letter(&self, id: &str) -> Result<LetterDetail> {
+        self.get(&format!("/v1/letters/{}", segment(id)), &[]).await
+    }
+
+    /// The payload of a letter, as it is.
+    pub async fn payload(&self, id: &str) -> Result<Bytes> {
+        self.get_bytes(&format!("/v1/letters/{}/payload", segment(id))).await
+    }
+
+    /// Gives a letter another payload.
+    pub async fn edit(&self, id: &str, request: &EditRequest) -> Result<Letter> {
+        self.change(Method::PUT, &format!("/v1/letters/{}/payload", segment(id)), request).await
+    }
+
+    /// Changes many letters, each on its own: `restore` or `purge`.
+    pub async fn bulk(&self, verb: &str, request: &BulkRequest) -> Result<BulkAnswer> {
+        let query = request.selection.query.as_deref().unwrap_or_default();
+        self.change(Method::POST, &format!("/v1/letters/{verb}"), request)
+            .await
+            .map_err(|error| error.about(query))
+    }
+
+    /// Takes in letters that were exported.
+    pub async fn import(&self, lines: Bytes, queue: Option<&str>) -> Result<ImportAnswer> {
+        let parameters: Vec<_> = queue.map(|queue| ("queue", queue.to_owned())).into_iter().collect();
+        let path = "/v1/letters/import";
+        let media_type = "application/x-ndjson";
+        let response =
+            self.send_change(Method::POST, path, &parameters, media_type, lines, IMPORT_TIMEOUT).await?;
+        self.read(path, response).await
+    }
+
+    /// A page of a sequence.
+    pub async fn sequence(
+        &self,
+        queue: &str,
+        sequence: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<Sequence> {
+        let mut parameters = page(after, limit);
+        parameters.push(("queue", queue.to_owned()));
+        parameters.push(("sequence", sequence.to_owned()));
+        self.get("/v1/sequences", &parameters).await
+    }
+
+    /// Freezes a plan.
+    pub async fn freeze(&self, request: &PlanRequest) -> Result<Plan> {
+        let query = request.selection.query.as_deref().unwrap_or_default();
+        self.change(Method::POST, "/v1/plans", request).await.map_err(|error| error.about(query))
+    }
+
+    /// A plan that was frozen.
+    pub async fn plan(&self, id: &str) -> Result<Plan> {
+        self.get(&format!("/v1/plans/{}", segment(id)), &[]).await
+    }
+
+    /// Begins an operation.
+    pub async fn begin(&self, request: &BeginRequest) -> Result<Operation> {
+        self.change(Method::POST, "/v1/operations", request).await
+    }
+
+    /// A page of operations.
+    pub async fn operations(&self, after: Option<&str>, limit: Option<usize>) -> Result<OperationPage> {
+        self.get("/v1/operations", &page(after, limit)).await
+    }
+
+    /// One operation.
+    pub async fn operation(&self, id: &str) -> Result<Operation> {
+        self.get(&format!("/v1/operations/{}", segment(id)), &[]).await
+    }
+
+    /// A page of the letters of an operation.
+    pub async fn operation_items(
+        &self,
+        id: &str,
+        after: Option<&str>,
+        limit: Option<usize>,
+    ) -> Result<ItemPage> {
+        self.get(&format!("/v1/operations/{}/items", segment(id)), &page(after, limit)).await
+    }
+
+    /// Tells an operation what to do.
+    pub async fn command(&self, id: &str, command: Command, reason: &str) -> Result<Operation> {
+        let request = CommandRequest { reason: Some(reason.to_owned()) };
+        self.change(Method::POST, &format!("/v1/operations/{}/{command}", segment(id)), &request).await
+    }
+
+    /// Pauses a consumer, or a part of it.
+    pub async fn pause(&self, consumer: &str, request: &PauseRequest) -> Result<Pause> {
+        self.change(Method::POST, &format!("/v1/consumers/{}/pause", segment(consumer)), request).await
+    }
+
+    /// Ends a pause.
+    pub async fn resume(&self, consumer: &str, request: &PauseRequest) -> Result<ResumeAnswer> {
+        self.change(Method::POST, &format!("/v1/consumers/{}/resume", segment(consumer)), request).await
+    }
+
+    /// A page of the audit.
+    pub async fn audit(&self, after: Option<&str>, limit: Option<usize>) -> Result<AuditPage> {
+        self.get("/v1/audit", &page(after, limit)).await
+    }
+
+    /// Checks that nobody changed the audit.
+    pub async fn verify_audit(&self) -> Result<AuditCheck> {
+        self.get("/v1/audit/verify", &[]).await
+    }
+
+    /// What happens from now on, or from where a stream before this one ended.
+    pub async fn events(&self, query: &[(&str, String)], after: Option<&str>) -> Result<EventStream> {
+        let mut request = self.request(Method::GET, "/v1/events", query).header(ACCEPT, "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after);
+        }
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let url = response.url().to_string();
+        Ok(EventStream::new(self.accept(response).await?, url))
+    }
+}

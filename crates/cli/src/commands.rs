@@ -1,0 +1,107 @@
+//! The commands. Each is a file of its own and one line here.
+
+mod audit;
+mod bulk;
+mod completion;
+mod edit;
+mod groups;
+mod ls;
+mod man;
+mod op;
+mod operate;
+mod pause;
+mod plan;
+mod seq;
+mod show;
+#[cfg(test)]
+mod snapshots;
+mod status;
+mod tail;
+mod token;
+mod transfer;
+
+use clap::Subcommand;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::exit::Exit;
+
+/// Something that can be done.
+pub trait Run {
+    /// Does it.
+    ///
+    /// # Errors
+    /// When it cannot be done.
+    fn run(self, context: &mut Context) -> impl Future<Output = Result<Exit>>;
+}
+
+macro_rules! commands {
+    ($($(#[$attribute:meta])* $name:ident($arguments:ty)),+ $(,)?) => {
+        /// What can be done.
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($(#[$attribute])* $name($arguments)),+
+        }
+
+        impl Run for Command {
+            async fn run(self, context: &mut Context) -> Result<Exit> {
+                match self {
+                    // Boxed, because a command's future is as large as the largest of all would be.
+                    $(Self::$name(arguments) => Box::pin(arguments.run(context)).await),+
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// How everything stands: consumers, letters, operations
+    Status(status::Status),
+    /// Letters grouped by their cause, the largest groups first
+    Groups(groups::Groups),
+    /// One group: its cause, its letters, whom it blocks
+    Group(groups::ShowGroup),
+    /// Letters, open ones unless the query names a state:
+    Ls(ls::Ls),
+    /// One letter, whole
+    Show(show::Show),
+    /// A sequence: its head and who waits behind it
+    Seq(seq::Seq),
+    /// Freeze what would be done, and look at it first
+    Plan(plan::PlanCommand),
+    /// Run letters through their handlers again
+    Retry(operate::Retry),
+    /// Take letters out; restore brings them back
+    Evict(operate::Evict),
+    /// Hold letters until they are released
+    Park(operate::Park),
+    /// Let the scheduler try letters again, with fresh attempts
+    Release(operate::Release),
+    /// Bring evicted letters back
+    Restore(bulk::Restore),
+    /// Remove closed letters for good
+    Purge(bulk::Purge),
+    /// Give a letter another payload; the one before it is kept
+    Edit(edit::Edit),
+    /// Operations: plans that are carried out
+    #[command(subcommand)]
+    Op(op::Op),
+    /// Pause a consumer, or a part of it
+    Pause(pause::PauseCommand),
+    /// End a pause
+    Resume(pause::ResumeCommand),
+    /// Follow what happens
+    Tail(tail::Tail),
+    /// Write letters, whole, one JSON value a line
+    Export(transfer::Export),
+    /// Take in letters that were exported
+    Import(transfer::Import),
+    /// Who did what, when and why
+    Audit(audit::Audit),
+    /// Make a token for the configuration
+    Token(token::Token),
+    /// Print the completions of a shell
+    Completion(completion::Completion),
+    /// Write the manual pages
+    Man(man::Man),
+}

@@ -1,0 +1,147 @@
+//! `audit`: who did what, when and why; and whether anybody changed that.
+
+use std::collections::VecDeque;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use lazaret_api::{AuditEntry, AuditPage};
+
+use super::Run;
+use crate::client::Client;
+use crate::context::Context;
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, csv_header, csv_row, print_page};
+use crate::paging::{Paging, print_list};
+
+/// How many entries are asked for at once where only the last ones are wanted (I7).
+const CHUNK: usize = 1000;
+
+/// Who did what.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Audit {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+
+    #[command(flatten)]
+    paging: Paging,
+
+    /// Print the last so many entries; the audit is read through for them
+    #[arg(long, value_name = "N", conflicts_with_all = ["limit", "after"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    last: Option<u32>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Check that nobody changed the audit
+    Verify,
+}
+
+impl Run for Audit {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        if matches!(self.verb, Some(Verb::Verify)) {
+            return verify(context, &client).await;
+        }
+        if let Some(last) = self.last {
+            let entries = last_entries(&client, last as usize).await?;
+            let page = AuditPage { entries, next: None };
+            print_page(&context.screen, context.format(), &page, &page.entries, context.now())?;
+            if context.format() == Format::Table {
+                context.screen.next("lazaret audit verify");
+            }
+            return Ok(Exit::Ok);
+        }
+        let fetch = async |after: Option<String>, limit| client.audit(after.as_deref(), Some(limit)).await;
+        let listed = print_list(context, &self.paging, fetch, |_| true).await?;
+        if context.format() == Format::Table {
+            match (listed.records.is_empty(), listed.next) {
+                (true, _) => context.screen.say("nothing was done yet"),
+                (false, Some(next)) => {
+                    let more = format!("lazaret audit --after {next}");
+                    context.screen.next_of(&[more, "lazaret audit --last 50".to_owned()]);
+                }
+                (false, None) => context.screen.next("lazaret audit verify"),
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+async fn last_entries(client: &Client, wanted: usize) -> Result<Vec<AuditEntry>> {
+    let mut entries = VecDeque::new();
+    let mut after = None;
+    loop {
+        let page = client.audit(after.as_deref(), Some(CHUNK)).await?;
+        entries.extend(page.entries);
+        entries.drain(..entries.len().saturating_sub(wanted));
+        after = page.next;
+        if after.is_none() {
+            return Ok(entries.into());
+        }
+    }
+}
+
+async fn verify(context: &Context, client: &Client) -> Result<Exit> {
+    let check = client.verify_audit().await?;
+    let screen = &context.screen;
+    match context.format() {
+        Format::Json | Format::Jsonl => screen.json_line(&check)?,
+        Format::Csv => {
+            const PATHS: [&str; 4] = ["ok", "intact", "broken", "hash"];
+            let row = csv_row(&PATHS, &serde_json::to_value(&check).unwrap_or_default());
+            screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
+        }
+        Format::Table => {
+            let mut fields = Fields::new();
+            match check.broken {
+                None => fields.toned("audit", format!("intact, {} entries", count(check.intact)), Tone::Good),
+                Some(number) => fields.toned("audit", format!("broken at entry {number}"), Tone::Bad),
+            }
+            fields.add("hash", &check.hash);
+            for line in fields.lines() {
+                screen.line(&line)?;
+            }
+            if check.ok {
+                screen.say("keep the hash elsewhere to notice entries that are cut off at the end");
+            } else {
+                screen
+                    .say(&format!("the {} entries before it are as they were written", count(check.intact)));
+            }
+            screen.next("lazaret audit --last 50");
+        }
+    }
+    Ok(if check.ok { Exit::Ok } else { Exit::Error })
+}
+
+impl Record for AuditEntry {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("NUMBER").right(),
+        Column::new("AT").drop(3),
+        Column::new("WHO").cut(6),
+        Column::new("VIA").drop(4),
+        Column::new("ACTION").cut(8),
+        Column::new("SUBJECT").cut(12),
+        Column::new("BEFORE").cut(6).drop(6),
+        Column::new("AFTER").cut(6).drop(5),
+        Column::new("WHY").cut(8).drop(1),
+    ];
+    const CSV: &'static [&'static str] =
+        &["number", "at", "who", "via", "why", "action", "subject", "before", "after"];
+
+    fn cells(&self, _now: Timestamp) -> Vec<Cell> {
+        let at = Timestamp::from_second(self.at.as_second()).unwrap_or(self.at);
+        vec![
+            Cell::new(self.number.to_string()),
+            Cell::new(at.to_string()),
+            Cell::new(&self.who).tone(Tone::Strong),
+            Cell::new(&self.via),
+            Cell::new(&self.action),
+            Cell::new(&self.subject),
+            Cell::or_dash(self.before.as_ref()),
+            Cell::or_dash(self.after.as_ref()),
+            Cell::new(&self.why),
+        ]
+    }
+}

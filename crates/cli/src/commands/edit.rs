@@ -1,0 +1,198 @@
+//! `edit`: gives a letter another payload, from a file or from an editor.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use clap::Args;
+use lazaret_api::{EditRequest, LetterDetail, PayloadState};
+
+use super::Run;
+use crate::client::Client;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::hints::short_id;
+use crate::output::{Format, Line, Tone, count, print_page};
+use crate::prompt;
+use crate::selection::resolve;
+
+/// Give a letter another payload.
+#[derive(Debug, Args)]
+pub struct Edit {
+    /// The letter's id, or the first digits of it
+    id: String,
+
+    /// Why; it stands in the audit
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    /// Take the payload from this file; - for standard input. Without it $VISUAL or $EDITOR is opened
+    #[arg(long, value_name = "FILE", conflicts_with = "tombstone")]
+    payload: Option<String>,
+
+    /// Give it no payload at all
+    #[arg(long)]
+    tombstone: bool,
+
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    yes: bool,
+}
+
+impl Run for Edit {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        if self.reason.trim().is_empty() {
+            return Err(Error::usage("the reason is empty"));
+        }
+        if self.payload.is_none() && !self.tombstone && !prompt::can_ask() {
+            return Err(Error::usage_hint(
+                "there is no terminal for an editor",
+                "give the payload with --payload FILE",
+            ));
+        }
+        let client = context.client()?;
+        let id = resolve(&client, &self.id).await?;
+        let Some(request) = self.request(context, &client, &id).await? else {
+            context.screen.say("nothing was changed");
+            return Ok(Exit::Ok);
+        };
+        let letter = client.edit(&id, &request).await?;
+        if context.format() != Format::Table {
+            print_page(
+                &context.screen,
+                context.format(),
+                &letter,
+                std::slice::from_ref(&letter),
+                context.now(),
+            )?;
+            return Ok(Exit::Ok);
+        }
+        context.screen.line(
+            &Line::new()
+                .add(&letter.id, Tone::Strong)
+                .plain(" has another payload; the one before it is kept"),
+        )?;
+        context.screen.next(&format!("lazaret retry --ids {} --reason TEXT", short_id(&letter.id)));
+        Ok(Exit::Ok)
+    }
+}
+
+impl Edit {
+    /// What to ask for; `None` when nothing changes.
+    async fn request(&self, context: &Context, client: &Client, id: &str) -> Result<Option<EditRequest>> {
+        let reason = Some(self.reason.clone());
+        if self.tombstone {
+            return Ok(Some(EditRequest { tombstone: true, reason, ..EditRequest::default() }));
+        }
+        let payload = match &self.payload {
+            Some(file) => Some(read(file)?),
+            None => self.edited(context, client, id).await?,
+        };
+        Ok(payload.map(|payload| match String::from_utf8(payload) {
+            Ok(text) => EditRequest { payload: Some(text), reason, ..EditRequest::default() },
+            Err(bytes) => EditRequest {
+                payload_base64: Some(STANDARD.encode(bytes.as_bytes())),
+                reason,
+                ..EditRequest::default()
+            },
+        }))
+    }
+
+    /// What comes back from the editor, if somebody changed it and wants it.
+    async fn edited(&self, context: &Context, client: &Client, id: &str) -> Result<Option<Vec<u8>>> {
+        let letter = client.letter(id).await?;
+        let before = match letter.content.payload_state {
+            PayloadState::None => Bytes::new(),
+            PayloadState::LeftOut => return Err(Error::Other(format!("the payload of {id} was left out"))),
+            // The route of the bytes says what is missing, where the token may not see them.
+            PayloadState::Hidden | PayloadState::Shown => client.payload(id).await?,
+        };
+        let after = in_editor(&before, suffix(&letter))?;
+        let after = without_added_newline(&before, after);
+        if after == before {
+            return Ok(None);
+        }
+        let was_json = serde_json::from_slice::<serde::de::IgnoredAny>(&before).is_ok();
+        if was_json && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&after) {
+            context.screen.warn(&format!("it was JSON, and is not any more: {error}"));
+        }
+        let sizes = format!("{} bytes, {} before", count(after.len() as u64), count(before.len() as u64));
+        if self.yes || prompt::confirm(&format!("Take this payload ({sizes})?"))? {
+            return Ok(Some(after));
+        }
+        Err(Error::Declined)
+    }
+}
+
+fn read(file: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let result = match file {
+        "-" => std::io::stdin().lock().read_to_end(&mut bytes),
+        path => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
+    };
+    result.map_err(|error| Error::io(format!("the payload cannot be read from {file}"), error))?;
+    Ok(bytes)
+}
+
+/// Editors know what to do with a file by the end of its name.
+fn suffix(letter: &LetterDetail) -> &'static str {
+    let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    match letter.content.payload.as_deref() {
+        Some(text) if is_json(text) => ".json",
+        Some(_) => ".txt",
+        None => ".bin",
+    }
+}
+
+/// Opens an editor on a file that only this user can read, and waits for it.
+fn in_editor(payload: &[u8], suffix: &str) -> Result<Vec<u8>> {
+    let wrong = |error| Error::io("there is no place for a file to edit", error);
+    let mut file = tempfile::Builder::new().prefix("lazaret-").suffix(suffix).tempfile().map_err(wrong)?;
+    file.write_all(payload).and_then(|()| file.flush()).map_err(wrong)?;
+    let editor = editor();
+    let status = open(&editor, file.path())
+        .map_err(|error| Error::io(format!("{editor} cannot be started"), error))?;
+    if !status.success() {
+        return Err(Error::Other(format!("{editor} ended with {status}; nothing was done")));
+    }
+    // Read by its name: many editors put another file in its place.
+    std::fs::read(file.path()).map_err(|error| Error::io("what was edited cannot be read", error))
+}
+
+fn editor() -> String {
+    let named = |name: &str| std::env::var(name).ok().filter(|editor| !editor.trim().is_empty());
+    named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| "vi".to_owned())
+}
+
+/// An editor may be named with options, which the shell takes apart.
+fn open(editor: &str, path: &Path) -> std::io::Result<std::process::ExitStatus> {
+    if cfg!(windows) {
+        return Command::new(editor).arg(path).status();
+    }
+    Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(path).status()
+}
+
+/// Editors end a file with a line break. Where there was none, it is not part of the payload (I5).
+fn without_added_newline(before: &[u8], mut after: Vec<u8>) -> Vec<u8> {
+    if !before.ends_with(b"\n") && after.ends_with(b"\n") {
+        after.pop();
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_break_that_the_editor_added_is_not_part_of_the_payload() {
+        // I5
+        assert_eq!(without_added_newline(b"{}", b"{}\n".to_vec()), b"{}");
+        assert_eq!(without_added_newline(b"{}\n", b"{1}\n".to_vec()), b"{1}\n");
+        assert_eq!(without_added_newline(b"", b"".to_vec()), b"");
+    }
+}

@@ -1,0 +1,209 @@
+//! `groups` and `group`: letters by their cause.
+
+use clap::Args;
+use jiff::Timestamp;
+use lazaret_api::{Group, StateCounts};
+
+use super::Run;
+use crate::client::{Client, LetterQuery};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::hints::{quoted, short_group};
+use crate::output::{
+    Cell, Column, Fields, Format, Record, Tone, age, bars, count, moment, plural, print_page,
+};
+use crate::paging::{Paging, print_list};
+use crate::selection::Query;
+
+/// Letters grouped by their cause.
+#[derive(Debug, Args)]
+pub struct Groups {
+    #[command(flatten)]
+    query: Query,
+
+    /// Show groups without open letters, too
+    #[arg(long)]
+    closed: bool,
+
+    #[command(flatten)]
+    paging: Paging,
+}
+
+impl Run for Groups {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        let query = self.query.text();
+        let fetch = async |after, limit| {
+            client.groups(&LetterQuery { query: query.clone(), after, limit: Some(limit) }, self.closed).await
+        };
+        let listed = print_list(context, &self.paging, fetch, |_| true).await?;
+        if context.format() != Format::Table {
+            return Ok(Exit::Ok);
+        }
+        let screen = &context.screen;
+        let letters = listed.records.iter().map(|group| group.letters).sum();
+        match (listed.records.first(), listed.next) {
+            (None, _) if query.is_empty() => {
+                screen.say("no open letters");
+                screen.next("lazaret status");
+            }
+            (None, _) => {
+                screen.say("no group has letters that match");
+                screen.next("lazaret groups");
+            }
+            (Some(first), next) => {
+                let groups = plural(listed.records.len() as u64, "group");
+                screen.say(&format!("{groups}, {}", plural(letters, "open letter")));
+                match next {
+                    Some(next) => screen.next(&format!("lazaret groups{} --after {next}", argument(&query))),
+                    None => screen.next(&format!("lazaret group {}", short_group(&first.id))),
+                }
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// A query as it is passed on.
+pub(super) fn argument(query: &str) -> String {
+    if query.is_empty() { String::new() } else { format!(" {}", quoted(query)) }
+}
+
+/// One group.
+#[derive(Debug, Args)]
+pub struct ShowGroup {
+    /// The group, or the first digits of its fingerprint
+    id: String,
+}
+
+impl Run for ShowGroup {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        let group = find(&client, &self.id).await?;
+        let (screen, now) = (&context.screen, context.now());
+        if context.format() != Format::Table {
+            print_page(screen, context.format(), &group, std::slice::from_ref(&group), now)?;
+            return Ok(Exit::Ok);
+        }
+        for line in describe(&group, now).lines() {
+            screen.line(&line)?;
+        }
+        let query = format!("group:{}", crate::hints::query_value(&group.id));
+        let query = quoted(&query);
+        screen.next_of(&[format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]);
+        Ok(Exit::Ok)
+    }
+}
+
+/// The group of this name, or the only one that begins like it.
+async fn find(client: &Client, id: &str) -> Result<Group> {
+    if id.contains('@') {
+        return client.group(id).await;
+    }
+    let missing = || Error::NotFound(format!("there is no group {id}"));
+    if !id.starts_with("g") || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        let hint = "groups are named like g1_4f1c0a2b, as `lazaret groups` shows them";
+        return Err(Error::usage_hint(format!("{id:?} is no name of a group"), hint));
+    }
+    let query = format!("group:{id} state:open,closed");
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = client.groups(&LetterQuery { query: query.clone(), after, limit: Some(2) }, true).await?;
+        found.extend(page.groups);
+        after = page.next;
+        if found.len() > 1 || after.is_none() {
+            break;
+        }
+    }
+    let mut groups = found.into_iter();
+    match (groups.next(), groups.next()) {
+        (None, _) => Err(missing()),
+        (Some(group), None) => Ok(group),
+        (Some(one), Some(other)) => {
+            let what = format!("{id} names several groups, {} and {} among them", one.id, other.id);
+            Err(Error::usage_hint(what, "give the whole name"))
+        }
+    }
+}
+
+fn describe(group: &Group, now: Timestamp) -> Fields {
+    let mut fields = Fields::new();
+    fields.toned("group", &group.id, Tone::Strong);
+    fields.add("queue", &group.queue);
+    fields.toned("reason", &group.reason, Tone::Bad);
+    fields.add("error", format!("{}: {}", group.error.error_type, group.error.message));
+    fields.add("letters", format!("{} open ({})", count(group.letters), states(&group.states)));
+    let blocked =
+        format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
+    fields.add("sequences", blocked);
+    fields.maybe("oldest", group.oldest_at.map(|at| moment(at, now)));
+    fields.add("first seen", moment(group.first_seen_at, now));
+    fields.add("last seen", moment(group.last_seen_at, now));
+    let bucket = crate::output::span(group.trend_bucket_seconds as f64);
+    fields.add("trend", format!("{} (a bar is {bucket}, the last one is now)", bars(&group.trend)));
+    fields
+}
+
+/// The states that have letters, in words.
+fn states(counts: &StateCounts) -> String {
+    let all = [
+        (counts.retrying, "retrying"),
+        (counts.dead, "dead"),
+        (counts.parked, "parked"),
+        (counts.quarantined, "quarantined"),
+        (counts.waiting, "waiting"),
+        (counts.resolved, "resolved"),
+        (counts.evicted, "evicted"),
+        (counts.skipped, "skipped"),
+        (counts.expired, "expired"),
+    ];
+    let some: Vec<String> = all
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, state)| format!("{} {state}", count(*number)))
+        .collect();
+    if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+}
+
+impl Record for Group {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("GROUP"),
+        Column::new("QUEUE").cut(8).drop(2),
+        Column::new("LETTERS").right(),
+        Column::new("SEQUENCES").right().drop(4),
+        Column::new("BEHIND").right().drop(1),
+        Column::new("OLDEST").right(),
+        Column::new("TREND").drop(5),
+        Column::new("REASON").cut(8).drop(3),
+        Column::new("CAUSE").cut(16),
+    ];
+    const CSV: &'static [&'static str] = &[
+        "id",
+        "queue",
+        "reason",
+        "error.type",
+        "error.message",
+        "letters",
+        "sequences",
+        "blocked-behind",
+        "oldest-at",
+        "first-seen-at",
+        "last-seen-at",
+    ];
+
+    fn cells(&self, now: Timestamp) -> Vec<Cell> {
+        vec![
+            Cell::new(short_group(&self.id)).tone(Tone::Strong),
+            Cell::new(&self.queue),
+            Cell::new(count(self.letters)),
+            Cell::new(count(self.sequences)),
+            Cell::new(count(self.blocked_behind)),
+            Cell::or_dash(self.oldest_at.map(|at| age(at, now))),
+            Cell::new(bars(&self.trend)),
+            Cell::new(&self.reason).tone(Tone::Bad),
+            Cell::new(format!("{}: {}", self.error.error_type, self.error.message)),
+        ]
+    }
+}

@@ -1,0 +1,153 @@
+//! `plan`: freezes which letters are meant, and shows it.
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use jiff::{SignedDuration, Timestamp};
+use lazaret_api::{Action, Exclusion, Plan, PlanRequest, Selection};
+
+use super::Run;
+use crate::client::Client;
+use crate::conduct::duration;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, plural, print_page};
+use crate::selection::Letters;
+
+/// Freeze what would be done.
+#[derive(Debug, Args)]
+pub struct PlanCommand {
+    /// What would be done
+    #[arg(value_parser = action())]
+    action: Action,
+
+    #[command(flatten)]
+    letters: Letters,
+
+    /// How long the plan can be carried out; 15m unless said otherwise
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    valid_for: Option<SignedDuration>,
+}
+
+fn action() -> impl TypedValueParser<Value = Action> {
+    let words: Vec<&'static str> = Action::ALL.iter().map(|action| action.as_str()).collect();
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<Action>())
+}
+
+impl Run for PlanCommand {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        self.letters.check()?;
+        let selection = self.letters.selection(&client).await?;
+        let valid_for = self.valid_for.map(|valid_for| valid_for.as_secs().unsigned_abs());
+        let plan = freeze(&client, self.action, selection, valid_for).await?;
+        let (screen, now) = (&context.screen, context.now());
+        if context.format() != Format::Table {
+            print_page(screen, context.format(), &plan, std::slice::from_ref(&plan), now)?;
+            return Ok(Exit::Ok);
+        }
+        for line in describe(&plan, now).lines() {
+            screen.line(&line)?;
+        }
+        if plan.letters == 0 {
+            screen.next("lazaret ls");
+        } else {
+            screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// Freezes a plan. Letters that were named and are not there are an error when none of them is.
+///
+/// # Errors
+/// When it cannot be frozen.
+pub(super) async fn freeze(
+    client: &Client,
+    action: Action,
+    selection: Selection,
+    valid_for_seconds: Option<u64>,
+) -> Result<Plan> {
+    let named = selection.ids.is_some();
+    let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds }).await?;
+    let is_missing = |excluded: &lazaret_api::Excluded| excluded.reason == Exclusion::NotFound;
+    if named && plan.letters == 0 && plan.excluded.iter().all(is_missing) {
+        return Err(Error::NotFound("there are no such letters".to_owned()));
+    }
+    Ok(plan)
+}
+
+/// What a plan says, in words.
+pub(super) fn describe(plan: &Plan, now: Timestamp) -> Fields {
+    let mut fields = Fields::new();
+    fields.toned("plan", &plan.id, Tone::Strong);
+    fields.add("action", plan.action.as_str());
+    fields.maybe(
+        "query",
+        plan.query.as_deref().map(|query| if query.is_empty() { "every open letter" } else { query }),
+    );
+    let letters = format!("{} of {}", plural(plan.letters, "letter"), plural(plan.sequences, "sequence"));
+    fields.toned("does", letters, Tone::Strong);
+    if !plan.excluded.is_empty() {
+        let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
+        fields.toned("leaves out", format!("{}: {}", count(all), excluded(plan)), Tone::Warning);
+    }
+    let approval = if plan.needs_approval {
+        ("a second person has to", Tone::Warning)
+    } else {
+        ("nobody has to", Tone::Plain)
+    };
+    fields.toned("approve", approval.0, approval.1);
+    fields.add("frozen", moment(plan.frozen_at, now));
+    fields.add("good until", moment(plan.expires_at, now));
+    fields.add("hash", &plan.hash);
+    fields
+}
+
+/// Why letters are left out, with their numbers.
+pub(super) fn excluded(plan: &Plan) -> String {
+    let why = |reason| match reason {
+        Exclusion::NotFound => "not found",
+        Exclusion::Closed => "closed",
+        Exclusion::Already => "already in that state",
+        Exclusion::InOperation => "part of another operation",
+        Exclusion::Quarantined => "quarantined, and nobody asked for that state",
+        Exclusion::NoPayload => "without their payload",
+        Exclusion::Behind => "behind a letter that is not part of the plan",
+    };
+    let parts: Vec<String> = plan
+        .excluded
+        .iter()
+        .map(|excluded| format!("{} {}", count(excluded.letters), why(excluded.reason)))
+        .collect();
+    parts.join(", ")
+}
+
+impl Record for Plan {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("PLAN"),
+        Column::new("ACTION"),
+        Column::new("LETTERS").right(),
+        Column::new("SEQUENCES").right(),
+    ];
+    const CSV: &'static [&'static str] = &[
+        "id",
+        "action",
+        "letters",
+        "sequences",
+        "excluded",
+        "hash",
+        "expires-at",
+        "needs-approval",
+        "query",
+    ];
+
+    fn cells(&self, _now: Timestamp) -> Vec<Cell> {
+        vec![
+            Cell::new(&self.id),
+            Cell::new(self.action.as_str()),
+            Cell::new(count(self.letters)),
+            Cell::new(count(self.sequences)),
+        ]
+    }
+}

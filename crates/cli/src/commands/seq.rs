@@ -1,0 +1,116 @@
+//! `seq`: a sequence, its head first, and who waits behind it.
+
+use clap::Args;
+use jiff::Timestamp;
+use lazaret_api::{Letter, Sequence};
+
+use super::Run;
+use super::ls::state_tone;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::hints::{quoted, short_id};
+use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, plural, print_page};
+
+/// How many letters are shown unless said otherwise.
+const SHOWN: u64 = 50;
+
+/// A sequence.
+#[derive(Debug, Args)]
+pub struct Seq {
+    /// The queue, `consumer/component`, or the consumer alone where it has one component
+    queue: String,
+
+    /// The sequence, such as the key of its messages
+    sequence: String,
+
+    /// Print at most so many letters
+    #[arg(long, value_name = "N", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+
+    /// Go on where the page before ended
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+}
+
+impl Run for Seq {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        // A consumer with one handler has one component that is named like it.
+        let queue =
+            if self.queue.contains('/') { self.queue.clone() } else { format!("{0}/{0}", self.queue) };
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).min(1000);
+        let sequence = client.sequence(&queue, &self.sequence, self.after.as_deref(), Some(limit)).await?;
+        if sequence.size == 0 {
+            let what = format!("the sequence {} is not open in {queue}", self.sequence);
+            context.screen.next(&format!("lazaret ls {}", quoted(&history(&self.sequence))));
+            return Err(Error::NotFound(what));
+        }
+        let now = context.now();
+        if context.format() != Format::Table {
+            print_page(&context.screen, context.format(), &sequence, &sequence.letters, now)?;
+            return Ok(Exit::Ok);
+        }
+        print(context, &sequence, self.after.is_none(), now)?;
+        match (&sequence.next, sequence.letters.first()) {
+            (Some(next), _) => context.screen.next(&format!(
+                "lazaret seq {} {} --after {next}",
+                quoted(&queue),
+                quoted(&self.sequence)
+            )),
+            (None, Some(head)) => context.screen.next(&format!("lazaret show {}", short_id(&head.id))),
+            (None, None) => context.screen.next("lazaret status"),
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// A query for everything that ever happened to a sequence.
+fn history(sequence: &str) -> String {
+    format!("seq:{} state:open,closed", crate::hints::query_value(sequence))
+}
+
+fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp) -> Result<()> {
+    let waiting = sequence.size.saturating_sub(1);
+    let head = Line::new().add(&sequence.sequence, Tone::Strong).plain(format!(" in {}: ", sequence.queue));
+    let oldest = sequence.letters.first().filter(|_| from_head);
+    let since = oldest.map(|letter| format!(", open since {}", age(letter.enqueued_at, now)));
+    let waits = if waiting == 1 { "waits" } else { "wait" };
+    let what = format!("{} {waits} behind the head{}", plural(waiting, "letter"), since.unwrap_or_default());
+    context.screen.line(&head.plain(what))?;
+    context.screen.table(&lane(&sequence.letters, from_head, now))
+}
+
+const COLUMNS: [Column; 8] = [
+    Column::new("PLACE"),
+    Column::new("LETTER"),
+    Column::new("STATE"),
+    Column::new("TYPE").cut(8).drop(3),
+    Column::new("MESSAGE").cut(8).drop(2),
+    Column::new("TRIES").right().drop(4),
+    Column::new("AGE").right(),
+    Column::new("ERROR").cut(16).drop(1),
+];
+
+fn lane(letters: &[Letter], from_head: bool, now: Timestamp) -> Table {
+    let mut table = Table::new(&COLUMNS);
+    for (index, letter) in letters.iter().enumerate() {
+        let place = match (from_head, index) {
+            (true, 0) => Cell::new("HEAD").tone(Tone::Bad),
+            (true, behind) => Cell::new(format!("+{behind}")).tone(Tone::Dim),
+            (false, _) => Cell::new("+").tone(Tone::Dim),
+        };
+        let error = letter.error.as_ref().map(|error| format!("{}: {}", error.error_type, error.message));
+        table.row(vec![
+            place,
+            Cell::new(short_id(&letter.id)).tone(Tone::Strong),
+            Cell::new(letter.state.as_str()).tone(state_tone(letter.state)),
+            Cell::or_dash(letter.message.event_type.as_ref()),
+            Cell::new(&letter.message.id),
+            Cell::new(count(u64::from(letter.attempts) + u64::from(letter.replay_attempts))),
+            Cell::new(age(letter.enqueued_at, now)),
+            Cell::or_dash(error),
+        ]);
+    }
+    table
+}

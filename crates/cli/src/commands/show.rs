@@ -1,0 +1,308 @@
+//! `show`: one letter, whole.
+
+use clap::Args;
+use jiff::Timestamp;
+use lazaret_api::{Attempt, Failure, Header, Letter, LetterDetail, MessageDetail, PayloadState, State};
+
+use super::Run;
+use super::ls::state_tone;
+use crate::context::Context;
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::hints::{quoted, short_id};
+use crate::neutral::{neutral, neutral_bytes};
+use crate::output::{
+    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, moment,
+    plural, span,
+};
+use crate::selection::resolve;
+
+/// How much of a payload is shown unless all of it is wanted, in bytes.
+const PAYLOAD_SHOWN: usize = 4096;
+/// How much of a backtrace is shown unless all of it is wanted, in lines.
+const BACKTRACE_SHOWN: usize = 12;
+
+/// One letter.
+#[derive(Debug, Args)]
+pub struct Show {
+    /// The letter's id, or the first digits of it
+    id: String,
+
+    /// Print the payload alone: as it is where it goes to a file, harmless on a terminal
+    #[arg(long)]
+    payload: bool,
+
+    /// Show payload and backtrace in full
+    #[arg(long, conflicts_with = "payload")]
+    full: bool,
+}
+
+impl Run for Show {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        let id = resolve(&client, &self.id).await?;
+        let screen = &context.screen;
+        if self.payload {
+            let payload = client.payload(&id).await?;
+            print_payload(screen, &payload)?;
+            return Ok(Exit::Ok);
+        }
+        let detail = client.letter(&id).await?;
+        match context.format() {
+            Format::Table => {
+                let view = View { now: context.now(), full: self.full };
+                view.print(screen, &detail)?;
+                screen.next_of(&next(&detail.letter));
+            }
+            Format::Json => screen.json(&detail)?,
+            Format::Jsonl => screen.json_line(&detail)?,
+            Format::Csv => {
+                let value = serde_json::to_value(&detail.letter)
+                    .map_err(|error| crate::error::Error::Other(error.to_string()))?;
+                let row = csv_row(Letter::CSV, &value);
+                screen.raw(format!("{}\n{row}\n", csv_header(Letter::CSV)).as_bytes())?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// What one does with a letter in this state.
+fn next(letter: &Letter) -> Vec<String> {
+    let id = short_id(&letter.id);
+    let sequence = format!("lazaret seq {} {}", quoted(&letter.queue), quoted(&letter.sequence));
+    match letter.state {
+        State::Waiting => vec![sequence],
+        State::Evicted => vec![format!("lazaret restore --ids {id} --reason TEXT")],
+        State::Resolved | State::Skipped | State::Expired => vec!["lazaret ls".to_owned()],
+        State::Retrying | State::Dead | State::Parked | State::Quarantined => {
+            vec![format!("lazaret retry --ids {id} --reason TEXT"), sequence]
+        }
+    }
+}
+
+/// The bytes themselves, unless a terminal would have to take them.
+fn print_payload(screen: &Screen, payload: &[u8]) -> Result<()> {
+    if !screen.is_terminal() {
+        return screen.raw(payload);
+    }
+    payload_lines(payload, usize::MAX).iter().try_for_each(|line| screen.line(&Line::of(line)))
+}
+
+/// A payload in lines, each made harmless on its own: its line breaks are ours here.
+fn payload_lines(payload: &[u8], most: usize) -> Vec<String> {
+    let shown = &payload[..payload.len().min(most)];
+    let shown = shown.strip_suffix(b"\n").unwrap_or(shown);
+    shown
+        .split(|byte| *byte == b'\n')
+        .map(|line| neutral_bytes(line.strip_suffix(b"\r").unwrap_or(line)))
+        .collect()
+}
+
+/// How a letter is shown to people.
+struct View {
+    now: Timestamp,
+    full: bool,
+}
+
+impl View {
+    fn print(&self, screen: &Screen, detail: &LetterDetail) -> Result<()> {
+        for line in self.lines(detail) {
+            screen.line(&line)?;
+        }
+        self.print_headers(screen, &detail.content.headers)?;
+        if !detail.history.is_empty() {
+            screen.line(&heading("history"))?;
+            screen.table(&self.history(&detail.history))?;
+        }
+        for line in self.payload(&detail.content) {
+            screen.line(&line)?;
+        }
+        Ok(())
+    }
+
+    fn lines(&self, detail: &LetterDetail) -> Vec<Line> {
+        let mut lines: Vec<Line> = self.facts(detail).lines().collect();
+        if let Some(cause) = &detail.cause {
+            lines.extend(self.cause(cause));
+        }
+        for comment in &detail.comments {
+            let who = format!("{} {}", comment.by, moment(comment.at, self.now));
+            lines.push(Line::new().add("comment  ", Tone::Dim).plain(format!("{}: {}", who, comment.text)));
+        }
+        for edit in &detail.edits {
+            let who = format!("{} {}", edit.by, moment(edit.at, self.now));
+            lines.push(Line::new().add("edited  ", Tone::Dim).plain(format!("{}: {}", who, edit.why)));
+        }
+        lines
+    }
+
+    fn facts(&self, detail: &LetterDetail) -> Fields {
+        let (letter, content) = (&detail.letter, &detail.content);
+        let time = |at: Timestamp| moment(at, self.now);
+        let mut fields = Fields::new();
+        fields.toned("letter", &letter.id, Tone::Strong);
+        fields.toned("state", letter.state.as_str(), state_tone(letter.state));
+        fields.add("queue", &letter.queue);
+        fields.add("sequence", &letter.sequence);
+        fields.add("message", &letter.message.id);
+        fields.add("stream", format!("{} at {}", letter.stream, letter.message.position));
+        fields.add(
+            "key",
+            letter.message.key.as_deref().or(letter.message.key_base64.as_deref()).unwrap_or("none"),
+        );
+        fields.maybe("type", letter.message.event_type.as_deref());
+        fields.maybe("correlation", content.correlation.as_deref());
+        fields.maybe("time", content.time.map(time));
+        fields.add("attempts", attempts(letter));
+        fields.add("taken in", time(letter.enqueued_at));
+        fields.maybe("first failed", letter.first_failed_at.map(time));
+        fields.maybe("last failed", letter.last_failed_at.map(time));
+        fields.maybe("due", letter.due_at.map(time));
+        fields.maybe("expires", letter.expires_at.map(time));
+        fields.maybe("owner", letter.owner.as_deref());
+        fields.maybe("assignee", letter.assignee.as_deref());
+        fields.maybe("group", letter.group.as_deref());
+        if letter.poison {
+            fields.toned("poison", "the same failure came back too often", Tone::Bad);
+        }
+        for (name, value) in &letter.diagnostics {
+            fields.add("diagnostic", format!("{name}: {value}"));
+        }
+        for (name, value) in &detail.context {
+            fields.add("context", format!("{name}: {value}"));
+        }
+        fields
+    }
+
+    fn cause(&self, cause: &Failure) -> Vec<Line> {
+        let mut lines = vec![heading("cause")];
+        let status = cause.status.map_or_else(String::new, |status| format!(", status {status}"));
+        let panicked = if cause.panicked { ", a panic" } else { "" };
+        let first = Line::new().add(&cause.reason, Tone::Bad);
+        lines.push(first.plain(format!(" while in {}{status}{panicked}", cause.phase)));
+        lines.push(Line::of(format!("{}: {}", cause.error_type, cause.message)));
+        for link in &cause.chain {
+            let kind = link.error_type.as_deref().map_or_else(String::new, |kind| format!("{kind}: "));
+            lines.push(Line::of(format!("  because {kind}{}", link.message)));
+        }
+        let backtrace: Vec<&str> = cause.backtrace.as_deref().unwrap_or_default().lines().collect();
+        let shown = if self.full { backtrace.len() } else { BACKTRACE_SHOWN };
+        lines
+            .extend(backtrace.iter().take(shown).map(|line| Line::new().add(format!("  {line}"), Tone::Dim)));
+        if backtrace.len() > shown {
+            let more = plural((backtrace.len() - shown) as u64, "more line");
+            lines.push(Line::new().add(format!("  … {more}; --full shows them"), Tone::Dim));
+        }
+        lines
+    }
+
+    fn print_headers(&self, screen: &Screen, headers: &[Header]) -> Result<()> {
+        if headers.is_empty() {
+            return Ok(());
+        }
+        screen.line(&heading("headers"))?;
+        for header in headers {
+            let value = header.value.as_deref().or(header.value_base64.as_deref()).unwrap_or("(null)");
+            screen.line(&Line::new().add(&header.name, Tone::Dim).plain(": ").plain(value))?;
+        }
+        Ok(())
+    }
+
+    fn history(&self, history: &[Attempt]) -> Table {
+        const COLUMNS: [Column; 5] = [
+            Column::new("ATTEMPT").right(),
+            Column::new("BY"),
+            Column::new("AT").drop(1),
+            Column::new("TOOK").right().drop(2),
+            Column::new("RESULT").cut(16),
+        ];
+        let mut table = Table::new(&COLUMNS);
+        for attempt in history {
+            let result = match &attempt.failure {
+                None => Cell::new("handled").tone(Tone::Good),
+                Some(failure) => {
+                    Cell::new(format!("{} {}: {}", failure.reason, failure.error_type, failure.message))
+                }
+            };
+            table.row(vec![
+                Cell::new(attempt.attempt.to_string()),
+                Cell::new(attempt.kind.as_str()),
+                Cell::new(moment(attempt.at, self.now)),
+                Cell::new(took(attempt.took_seconds)),
+                result,
+            ]);
+        }
+        table
+    }
+
+    fn payload(&self, content: &MessageDetail) -> Vec<Line> {
+        let size = format!("{} bytes", count(content.payload_bytes));
+        let kind =
+            content.content_type.as_deref().map_or_else(String::new, |kind| format!(", {}", neutral(kind)));
+        let mut lines = vec![heading(&format!("payload ({size}{kind})"))];
+        match content.payload_state {
+            PayloadState::Shown => lines.extend(self.payload_shown(content)),
+            PayloadState::Hidden => lines.push(dim("hidden: the token may not see payloads")),
+            PayloadState::None => lines.push(dim("none: a tombstone")),
+            PayloadState::LeftOut => lines.push(dim("left out when the letter ended")),
+        }
+        if let Some(why) = &content.undecodable {
+            lines.push(Line::new().add("the source could not make sense of it: ", Tone::Bad).plain(why));
+        }
+        lines
+    }
+
+    fn payload_shown(&self, content: &MessageDetail) -> Vec<Line> {
+        let (bytes, note) = match (&content.payload, &content.payload_base64) {
+            (Some(text), _) => (text.as_bytes(), None),
+            (None, Some(base64)) => (base64.as_bytes(), Some("not text, in base64:")),
+            (None, None) => (&b""[..], None),
+        };
+        let most = if self.full { usize::MAX } else { PAYLOAD_SHOWN };
+        let mut lines: Vec<Line> = note.into_iter().map(dim).collect();
+        lines.extend(payload_lines(bytes, most).iter().map(Line::of));
+        if bytes.len() > most {
+            lines.push(dim(&format!(
+                "… cut after {most} bytes; --full shows all, --payload prints the bytes"
+            )));
+        }
+        lines
+    }
+}
+
+fn dim(text: &str) -> Line {
+    Line::new().add(text, Tone::Dim)
+}
+
+fn heading(text: &str) -> Line {
+    Line::new().add(format!("--- {text}"), Tone::Dim)
+}
+
+fn took(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0}ms", seconds * 1000.0) } else { span(seconds) }
+}
+
+fn attempts(letter: &Letter) -> String {
+    let mut text = letter.attempts.to_string();
+    if letter.replay_attempts > 0 {
+        text.push_str(&format!(", {} in replays", letter.replay_attempts));
+    }
+    if letter.crash_attempts > 0 {
+        text.push_str(&format!(", {} ended with the death of the process", letter.crash_attempts));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_cannot_write_lines_that_look_like_ours() {
+        let lines = payload_lines(b"{\n\"a\": \"\x1b[2J\"\r\n}\n\xff", usize::MAX);
+        assert_eq!(lines, ["{", r#""a": "\u{1b}[2J""#, "}", r"\xff"]);
+        assert_eq!(payload_lines(b"abc", 2), ["ab"]);
+        assert_eq!(payload_lines(b"", 10), [""]);
+    }
+}

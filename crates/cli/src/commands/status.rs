@@ -1,0 +1,171 @@
+//! `status`: how everything stands.
+
+use clap::Args;
+use jiff::Timestamp;
+use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, Pause, PauseScope};
+
+use super::Run;
+use crate::context::Context;
+use crate::error::Result;
+use crate::exit::Exit;
+use crate::hints::quoted;
+use crate::output::{Cell, Column, Format, Line, Record, Screen, Tone, age, count, print_page, span};
+
+/// How everything stands.
+#[derive(Debug, Args)]
+pub struct Status {}
+
+impl Run for Status {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let status = context.client()?.status().await?;
+        let (screen, now) = (&context.screen, context.now());
+        if context.format() != Format::Table {
+            print_page(screen, context.format(), &status, &status.consumers, now)?;
+            return Ok(Exit::Ok);
+        }
+        if status.consumers.is_empty() {
+            screen.say("there are no consumers");
+            screen.next("lazaret run -c lazaret.yaml");
+            return Ok(Exit::Ok);
+        }
+        screen.table(&Consumer::table(&status.consumers, now))?;
+        for consumer in &status.consumers {
+            print_notes(screen, consumer, now)?;
+        }
+        if !status.operations.is_empty() {
+            screen.line(&Line::new())?;
+            screen.table(&Record::table(&status.operations, now))?;
+        }
+        screen.next(&next(&status));
+        Ok(Exit::Ok)
+    }
+}
+
+/// What numbers cannot say: why something does not run.
+fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<()> {
+    if let Some(error) = &consumer.error {
+        screen
+            .line(&Line::new().add(&consumer.name, Tone::Strong).add(" failed: ", Tone::Bad).plain(error))?;
+    }
+    if consumer.store_trouble {
+        let name = Line::new().add(&consumer.name, Tone::Strong);
+        screen.line(&name.add(" waits: the store does not take letters", Tone::Bad))?;
+    }
+    if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
+        let name = Line::new().add(&consumer.name, Tone::Strong);
+        screen.line(&name.add(
+            format!(" has its breaker {}: few or no attempts for now", consumer.breaker.as_str()),
+            Tone::Bad,
+        ))?;
+    }
+    for pause in &consumer.pauses {
+        screen.line(&pause_line(&consumer.name, pause, now))?;
+    }
+    Ok(())
+}
+
+/// Who paused what, since when and why.
+pub(super) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Line {
+    let what = match pause.scope {
+        PauseScope::Consumer => String::new(),
+        PauseScope::Stream => format!(" stream {}", pause.stream.as_deref().unwrap_or("?")),
+        PauseScope::Partition => {
+            let number = pause.partition.map_or_else(|| "?".to_owned(), |number| number.to_string());
+            format!(" partition {}/{number}", pause.stream.as_deref().unwrap_or("?"))
+        }
+        PauseScope::Sequence => format!(" sequence {}", pause.sequence.as_deref().unwrap_or("?")),
+        PauseScope::Replay => " replays".to_owned(),
+    };
+    let line = Line::new().add(consumer, Tone::Strong).plain(what).add(" paused", Tone::Warning);
+    line.plain(format!(" by {}, {} ago: {}", pause.who, age(pause.since, now), pause.why))
+}
+
+fn next(status: &lazaret_api::Status) -> String {
+    let paused = status.consumers.iter().find(|consumer| consumer.paused.is_some());
+    if let Some(consumer) = paused {
+        return format!("lazaret resume {} --reason TEXT", quoted(&consumer.name));
+    }
+    if let Some(operation) = status.operations.first() {
+        return format!("lazaret op watch {}", operation.id);
+    }
+    let has_letters =
+        |consumer: &Consumer| consumer.dead + consumer.parked + consumer.quarantined + consumer.retrying > 0;
+    if status.consumers.iter().any(has_letters) {
+        "lazaret groups".to_owned()
+    } else {
+        "lazaret tail".to_owned()
+    }
+}
+
+fn number(value: Option<u64>) -> Cell {
+    Cell::or_dash(value.map(count))
+}
+
+/// A number that should be 0.
+fn trouble(value: u64, tone: Tone) -> Cell {
+    let cell = Cell::new(count(value));
+    if value == 0 { cell.tone(Tone::Dim) } else { cell.tone(tone) }
+}
+
+impl Record for Consumer {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("CONSUMER").cut(8),
+        Column::new("STATE"),
+        Column::new("LAG").right().drop(2),
+        Column::new("IN-FLIGHT").right().drop(5),
+        Column::new("HANDLED").right().drop(4),
+        Column::new("FAILED").right().drop(3),
+        Column::new("RETRYING").right(),
+        Column::new("DEAD").right(),
+        Column::new("PARKED").right().drop(6),
+        Column::new("QUARANTINED").right().drop(7),
+        Column::new("WAITING").right().drop(1),
+        Column::new("OLDEST").right(),
+        Column::new("FUSE").drop(9),
+        Column::new("BREAKER").drop(8),
+    ];
+    const CSV: &'static [&'static str] = &[
+        "name",
+        "state",
+        "lag",
+        "in-flight",
+        "handled",
+        "failed",
+        "retrying",
+        "dead",
+        "parked",
+        "quarantined",
+        "waiting",
+        "oldest-age-seconds",
+        "fuse",
+        "breaker",
+    ];
+
+    fn cells(&self, _now: Timestamp) -> Vec<Cell> {
+        let state = match self.state {
+            ConsumerState::Running => Tone::Good,
+            ConsumerState::Failed => Tone::Bad,
+            ConsumerState::Paused => Tone::Warning,
+            ConsumerState::Starting | ConsumerState::Stopped | ConsumerState::Elsewhere => Tone::Dim,
+        };
+        let fuse = if self.fuse == Fuse::Blown { Tone::Bad } else { Tone::Dim };
+        let breaker =
+            if matches!(self.breaker, Breaker::Open | Breaker::HalfOpen) { Tone::Bad } else { Tone::Dim };
+        vec![
+            Cell::new(&self.name).tone(Tone::Strong),
+            Cell::new(self.state.as_str()).tone(state),
+            number(self.lag),
+            number(self.in_flight),
+            number(self.handled),
+            number(self.failed),
+            trouble(self.retrying, Tone::Warning),
+            trouble(self.dead, Tone::Bad),
+            trouble(self.parked, Tone::Warning),
+            trouble(self.quarantined, Tone::Bad),
+            trouble(self.waiting, Tone::Warning),
+            Cell::or_dash(self.oldest_age_seconds.map(span)),
+            Cell::new(self.fuse.as_str()).tone(fuse),
+            Cell::new(self.breaker.as_str()).tone(breaker),
+        ]
+    }
+}

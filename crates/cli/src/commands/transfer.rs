@@ -1,0 +1,157 @@
+//! `export` and `import`: letters, whole, one a line.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use clap::Args;
+
+use super::Run;
+use crate::client::Lines;
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::exit::Exit;
+use crate::neutral::json_text;
+use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
+use crate::selection::Query;
+
+/// The columns of an export as CSV: those of a list, and the content.
+const COLUMNS: &[&str] = &[
+    "id",
+    "queue",
+    "stream",
+    "sequence",
+    "index",
+    "state",
+    "reason",
+    "phase",
+    "error.type",
+    "error.message",
+    "attempts",
+    "message.id",
+    "message.key",
+    "message.type",
+    "message.position",
+    "enqueued-at",
+    "last-failed-at",
+    "owner",
+    "group",
+    "content.content-type",
+    "content.headers",
+    "content.payload",
+    "content.payload-base64",
+];
+
+/// Write letters, whole.
+#[derive(Debug, Args)]
+pub struct Export {
+    #[command(flatten)]
+    query: Query,
+
+    /// Write at most so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+}
+
+impl Run for Export {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let format = context.chosen_format().unwrap_or(Format::Jsonl);
+        if format == Format::Table {
+            return Err(Error::usage_hint(
+                "an export is no table",
+                "use -o jsonl, -o json or -o csv, or lazaret ls",
+            ));
+        }
+        let client = context.client()?;
+        let lines = client.letter_lines(&self.query.text(), true).await?;
+        let written = write(context, format, lines, self.limit.unwrap_or(u64::MAX)).await?;
+        context.screen.say(&format!("{} written", plural(written, "letter")));
+        if format == Format::Jsonl && written > 0 {
+            context.screen.next("lazaret import FILE --url URL");
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) -> Result<u64> {
+    let screen = &context.screen;
+    let mut written = 0;
+    match format {
+        Format::Csv => screen.raw(format!("{}\n", csv_header(COLUMNS)).as_bytes())?,
+        Format::Json => screen.raw(b"[")?,
+        Format::Table | Format::Jsonl => {}
+    }
+    while written < limit
+        && let Some(line) = lines.next().await?
+    {
+        if line.is_empty() {
+            continue;
+        }
+        let separator = if format == Format::Json && written > 0 { ",\n" } else { "" };
+        let end = if format == Format::Json { "" } else { "\n" };
+        screen.raw(format!("{separator}{}{end}", one(format, &line)?).as_bytes())?;
+        written += 1;
+    }
+    if format == Format::Json {
+        screen.raw(b"]\n")?;
+    }
+    Ok(written)
+}
+
+/// One letter in its format. JSON goes on as it came, so that nothing of it is lost.
+fn one(format: Format, line: &Bytes) -> Result<String> {
+    let unreadable = |why: String| Error::Unreadable { path: "/v1/letters".to_owned(), why };
+    if format == Format::Csv {
+        let value = serde_json::from_slice(line).map_err(|error| unreadable(error.to_string()))?;
+        return Ok(csv_row(COLUMNS, &value));
+    }
+    let text = std::str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| unreadable(error.to_string()))?;
+    Ok(json_text(text))
+}
+
+/// Take in letters that were exported.
+#[derive(Debug, Args)]
+pub struct Import {
+    /// The file; - for standard input
+    file: String,
+
+    /// Put them into this queue instead of the one they came from: consumer/component
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+}
+
+impl Run for Import {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
+        let client = context.client()?;
+        let mut bytes = Vec::new();
+        let read = match self.file.as_str() {
+            "-" => std::io::stdin().lock().read_to_end(&mut bytes),
+            path => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
+        };
+        read.map_err(|error| Error::io(format!("{} cannot be read", self.file), error))?;
+        let answer = client.import(bytes.into(), self.queue.as_deref()).await?;
+        let screen = &context.screen;
+        match context.format() {
+            Format::Json | Format::Jsonl => screen.json_line(&answer)?,
+            Format::Csv => {
+                const PATHS: [&str; 3] = ["taken", "known", "failures"];
+                let row = csv_row(&PATHS, &serde_json::to_value(&answer).unwrap_or_default());
+                screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
+            }
+            Format::Table => {
+                for failure in &answer.failed {
+                    let line = Line::new().add(format!("line {}", failure.line), Tone::Bad);
+                    screen.talk(&line.plain(format!(": {}", failure.why)));
+                }
+                let failed = format!("{} not", count(answer.failures));
+                let taken = plural(answer.taken, "letter");
+                screen.line(&Line::of(format!(
+                    "{taken} taken in, {} known already, {failed}",
+                    count(answer.known)
+                )))?;
+                screen.next("lazaret ls");
+            }
+        }
+        Ok(if answer.failures > 0 { Exit::Partly } else { Exit::Ok })
+    }
+}

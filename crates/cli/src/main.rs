@@ -1,0 +1,18 @@
+//! The binary `lazaret`: reads the command line and ends with the code of what came of it.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use lazaret_cli::{Cli, Exit};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(cli.run()).into(),
+        Err(error) => {
+            eprintln!("error: the runtime cannot be started: {error}");
+            Exit::Error.into()
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Makes text that came with messages harmless: a terminal, a spreadsheet or a reader must not be led astray by it.
+//!
+//! Keys, ids, types, headers and error messages are written by anybody who can send a message. Everything that goes to
+//! a terminal goes through [`neutral`]; cells of CSV go through [`csv_cell`]; JSON keeps every character and only writes
+//! the dangerous ones as `\u` escapes ([`json_text`]).
+
+use std::fmt::Write;
+
+use unicode_width::UnicodeWidthChar;
+
+/// How many marks may stand on one letter. More would reach into other lines.
+const MARKS_LIMIT: usize = 3;
+
+/// Whether a character does something else than being seen: moves the cursor, turns the direction of writing, hides.
+pub fn is_dangerous(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' // zero width, marks of direction
+            | '\u{2028}'..='\u{202e}' // line and paragraph separators, embeddings and overrides
+            | '\u{2060}'..='\u{206f}' // joiners, isolates, deprecated formats
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fe00}'..='\u{fe0f}' // variation selectors
+            | '\u{fff0}'..='\u{fffb}'
+            | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1345f}'
+            | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}') // tags and more variation selectors
+}
+
+/// The text as a terminal can show it on one line: whatever is not simply seen is written out.
+///
+/// ```
+/// use lazaret_cli::neutral::neutral;
+/// assert_eq!(neutral("order-7 ü"), "order-7 ü");
+/// assert_eq!(neutral("a\u{1b}[2Jb\n\u{202e}c"), r"a\u{1b}[2Jb\n\u{202e}c");
+/// ```
+pub fn neutral(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut marks = 0;
+    for c in text.chars() {
+        let is_mark = c.width() == Some(0);
+        marks = if is_mark { marks + 1 } else { 0 };
+        // A mark with nothing to stand on would change what is written before the text.
+        let too_many = is_mark && (marks > MARKS_LIMIT || shown.is_empty());
+        match c {
+            '\n' => shown.push_str("\\n"),
+            '\r' => shown.push_str("\\r"),
+            '\t' => shown.push_str("\\t"),
+            c if is_dangerous(c) || too_many => {
+                // Writing to a string cannot fail.
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// Bytes as a terminal can show them on one line. What is not text is written as `\x` and two digits.
+pub fn neutral_bytes(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        shown.push_str(&neutral(chunk.valid()));
+        for byte in chunk.invalid() {
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    shown
+}
+
+/// JSON with the same meaning in which no dangerous character stands as it is. Outside of strings there are none, and
+/// inside of them an escape means the same.
+///
+/// ```
+/// use lazaret_cli::neutral::json_text;
+/// assert_eq!(json_text("{\"a\":\"\u{202e}x\u{e0041}\"}"), r#"{"a":"\u202ex\udb40\udc41"}"#);
+/// ```
+pub fn json_text(json: &str) -> String {
+    let mut written = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Between values, line breaks are JSON's own; inside of strings, they are escaped already.
+        if is_dangerous(c) && !matches!(c, '\n' | '\r' | '\t') {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(written, "\\u{unit:04x}");
+            }
+        } else {
+            written.push(c);
+        }
+    }
+    written
+}
+
+/// A cell of CSV: harmless on a terminal, no formula for a spreadsheet, quoted where it has to be.
+///
+/// ```
+/// use lazaret_cli::neutral::csv_cell;
+/// assert_eq!(csv_cell("a"), "a");
+/// assert_eq!(csv_cell("=cmd()"), "'=cmd()");
+/// assert_eq!(csv_cell(r#"say "hi", you"#), r#""say ""hi"", you""#);
+/// ```
+pub fn csv_cell(text: &str) -> String {
+    let mut cell = neutral(text);
+    if is_formula(text) {
+        cell.insert(0, '\'');
+    }
+    if needs_quotes(&cell) {
+        cell = format!("\"{}\"", cell.replace('"', "\"\""));
+    }
+    cell
+}
+
+/// Whether a spreadsheet may take it for something to compute. Spreadsheets look past blanks, and some know the wide
+/// forms of the signs.
+fn is_formula(text: &str) -> bool {
+    let begins = |text: &str| text.starts_with(['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠']);
+    begins(text) || begins(text.trim_start())
+}
+
+fn needs_quotes(cell: &str) -> bool {
+    cell.contains([',', ';', '"']) || cell.starts_with(' ') || cell.ends_with(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What attackers send, and what it must not do.
+    const HOSTILE: [&str; 9] = [
+        "\u{1b}]52;c;cm0gLXJmIH4=\u{7}",
+        "\u{1b}[2J\u{1b}[H",
+        "\u{9b}31m",
+        "user\u{202e}gpj.exe",
+        "a\u{2066}b\u{2069}",
+        "zero\u{200b}width\u{feff}",
+        "line\r\nnew line\u{2028}another",
+        "\u{8}\u{8}\u{8}ok",
+        "tag\u{e0041}\u{e0042}",
+    ];
+
+    fn hostile() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            any::<String>(),
+            prop::sample::select(HOSTILE.to_vec()).prop_map(str::to_owned),
+            prop::sample::select(vec![
+                "=1+1", "+", "-2", "@SUM(A1)", "\t=x", "\r", "\"", ",", ";", " ", "\n", "\\"
+            ])
+            .prop_map(str::to_owned),
+        ];
+        prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
+    }
+
+    fn harmless(text: &str) -> bool {
+        !text.chars().any(is_dangerous)
+    }
+
+    /// Reads one line of CSV as RFC 4180 has it.
+    fn read_csv(line: &str) -> Vec<String> {
+        let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
+        let mut chars = line.chars().peekable();
+        while let Some(c) = chars.next() {
+            match (c, quoted) {
+                ('"', true) if chars.peek() == Some(&'"') => cell.extend(chars.next()),
+                ('"', _) => quoted = !quoted,
+                (',', false) => cells.push(std::mem::take(&mut cell)),
+                (c, _) => cell.push(c),
+            }
+        }
+        cells.push(cell);
+        cells
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_dangerous_reaches_a_terminal(text in hostile()) {
+            let shown = neutral(&text);
+            prop_assert!(harmless(&shown), "{shown:?}");
+            prop_assert_eq!(neutral(&shown), shown.clone());
+        }
+
+        #[test]
+        fn bytes_that_are_no_text_are_shown_too(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(harmless(&neutral_bytes(&bytes)));
+        }
+
+        #[test]
+        fn what_people_write_stays_as_it_is(text in "[ -~äöüßéñ漢字かなабвЯ]{0,60}") {
+            prop_assert_eq!(neutral(&text), text);
+        }
+
+        #[test]
+        fn json_keeps_every_character(text in hostile()) {
+            let value = serde_json::json!({ text.clone(): [text.clone(), 1, null] });
+            for json in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
+                let written = json_text(&json);
+                prop_assert!(!written.chars().any(|c| is_dangerous(c) && c != '\n'), "{written:?}");
+                prop_assert_eq!(&serde_json::from_str::<serde_json::Value>(&written).unwrap(), &value);
+            }
+        }
+
+        #[test]
+        fn a_cell_of_csv_is_one_cell_and_no_formula(text in hostile()) {
+            let line = format!("{},{}", csv_cell(&text), csv_cell("end"));
+            prop_assert!(harmless(&line), "{line:?}");
+            let cells = read_csv(&line);
+            prop_assert_eq!(cells.len(), 2, "{:?}", line);
+            prop_assert!(!is_formula(&cells[0]), "{:?}", cells);
+            prop_assert_eq!(cells[0].strip_prefix('\'').filter(|_| is_formula(&text)).unwrap_or(&cells[0]), neutral(&text));
+        }
+    }
+
+    #[test]
+    fn known_attacks_are_shown_and_do_nothing() {
+        // kubectl's CVE-2021-25743 was a missing function like this one.
+        assert_eq!(neutral(HOSTILE[0]), r"\u{1b}]52;c;cm0gLXJmIH4=\u{7}");
+        assert_eq!(neutral(HOSTILE[2]), r"\u{9b}31m");
+        assert_eq!(neutral(HOSTILE[3]), r"user\u{202e}gpj.exe");
+        assert_eq!(neutral(HOSTILE[6]), r"line\r\nnew line\u{2028}another");
+        assert_eq!(neutral_bytes(b"a\xff\x1bb"), r"a\xff\u{1b}b");
+        for attack in HOSTILE {
+            assert!(harmless(&neutral(attack)) && harmless(&csv_cell(attack)), "{attack:?}");
+        }
+    }
+
+    #[test]
+    fn marks_do_not_pile_up() {
+        let tower = format!("e{}", "\u{301}".repeat(50));
+        let shown = neutral(&tower);
+        assert_eq!(shown.chars().filter(|c| *c == '\u{301}').count(), MARKS_LIMIT);
+        assert_eq!(neutral("\u{301}x"), r"\u{301}x");
+        assert_eq!(neutral("e\u{301}"), "e\u{301}");
+    }
+
+    #[test]
+    fn every_way_to_begin_a_formula_is_guarded() {
+        for formula in ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "  =1", "＝1", "\n=1"] {
+            let cell = csv_cell(formula);
+            assert!(cell.trim_start_matches('"').starts_with('\''), "{formula:?} became {cell:?}");
+        }
+        assert_eq!(csv_cell("1-1"), "1-1");
+    }
+}

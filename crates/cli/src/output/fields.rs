@@ -1,0 +1,41 @@
+//! One thing, described by names and values below each other.
+
+use super::line::{Line, Tone};
+
+/// Names and values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    fields: Vec<(&'static str, String, Tone)>,
+}
+
+impl Fields {
+    /// No fields yet.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a field.
+    pub(crate) fn add(&mut self, name: &'static str, value: impl Into<String>) {
+        self.toned(name, value, Tone::Plain);
+    }
+
+    /// Adds a field in a tone.
+    pub(crate) fn toned(&mut self, name: &'static str, value: impl Into<String>, tone: Tone) {
+        self.fields.push((name, value.into(), tone));
+    }
+
+    /// Adds a field if there is a value.
+    pub(crate) fn maybe(&mut self, name: &'static str, value: Option<impl Into<String>>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+
+    /// The lines.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = Line> {
+        let width = self.fields.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+        self.fields.iter().map(move |(name, value, tone)| {
+            Line::new().add(format!("{name:width$}"), Tone::Dim).plain("  ").add(value, *tone)
+        })
+    }
+}

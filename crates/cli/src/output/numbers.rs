@@ -1,0 +1,115 @@
+//! Numbers and times as people read them.
+
+use jiff::Timestamp;
+
+/// A number with commas: `1,284`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut written = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            written.push(',');
+        }
+        written.push(digit);
+    }
+    written
+}
+
+/// A time span in its two largest units: `6h12m`.
+pub(crate) fn span(seconds: f64) -> String {
+    // Times of years fit; what is negative is a clock that differs.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let seconds = seconds.max(0.0) as u64;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h{minutes:02}m"),
+        (days, hours, _) if days < 100 => format!("{days}d{hours:02}h"),
+        (days, ..) => format!("{days}d"),
+    }
+}
+
+/// How long ago that was; `in 5m00s` for what is yet to come.
+pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs_f64();
+    if seconds < 0.0 { format!("in {}", span(-seconds)) } else { span(seconds) }
+}
+
+/// A time with the seconds, and how long ago it was.
+pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
+    let seconds = Timestamp::from_second(at.as_second()).unwrap_or(at);
+    let age = age(at, now);
+    if age.starts_with("in ") { format!("{seconds} ({age})") } else { format!("{seconds} ({age} ago)") }
+}
+
+/// `1 letter`, `2 letters`.
+pub(crate) fn plural(number: u64, word: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{} {word}{s}", count(number))
+}
+
+/// Numbers as a row of bars, the largest one full.
+pub(crate) fn bars(numbers: &[u64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = numbers.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |number: &u64| {
+        // A little is more than nothing.
+        let height = (u128::from(*number) * 7).div_ceil(u128::from(most));
+        BARS[usize::try_from(height).unwrap_or(7).min(7)]
+    };
+    numbers.iter().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas() {
+        for (number, written) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_284_567, "1,284,567")] {
+            assert_eq!(count(number), written);
+        }
+    }
+
+    #[test]
+    fn spans_are_told_in_two_units() {
+        for (seconds, written) in [
+            (-5.0, "0s"),
+            (0.9, "0s"),
+            (59.0, "59s"),
+            (64.0, "1m04s"),
+            (3600.0, "1h00m"),
+            (22_320.0, "6h12m"),
+            (90_000.0, "1d01h"),
+            (86_400.0 * 400.0, "400d"),
+        ] {
+            assert_eq!(span(seconds), written);
+        }
+    }
+
+    #[test]
+    fn ages_are_told_from_the_given_time() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(age(at(0), at(64)), "1m04s");
+        assert_eq!(age(at(64), at(0)), "in 1m04s");
+        assert_eq!(moment(Timestamp::new(0, 5).unwrap(), at(64)), "1970-01-01T00:00:00Z (1m03s ago)");
+        assert_eq!(moment(at(64), at(0)), "1970-01-01T00:01:04Z (in 1m04s)");
+    }
+
+    #[test]
+    fn bars_show_shape_and_the_least_bit() {
+        assert_eq!(bars(&[0, 1, 50, 100]), "▁▂▅█");
+        assert_eq!(bars(&[0, 0]), "▁▁");
+        assert_eq!(bars(&[u64::MAX, 0]), "█▁");
+        assert_eq!(bars(&[]), "");
+    }
+
+    #[test]
+    fn a_letter_and_many() {
+        assert_eq!(
+            (plural(1, "letter"), plural(1284, "letter")),
+            ("1 letter".into(), "1,284 letters".into())
+        );
+    }
+}

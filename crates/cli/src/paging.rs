@@ -1,0 +1,150 @@
+//! Lists that come in pages: how much is fetched and printed in each format.
+
+use clap::Args;
+use lazaret_api::{
+    AuditEntry, AuditPage, Group, GroupPage, Item, ItemPage, Letter, LetterPage, Operation, OperationPage,
+};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::output::{Format, Record, csv_header, print_page};
+
+/// How many things stand in a table or a JSON page unless said otherwise.
+const PAGE: usize = 50;
+/// How many things are asked for at once where all are wanted (I7).
+const CHUNK: usize = 500;
+
+/// How much of a list is wanted.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Paging {
+    /// Print at most so many; 50 in tables and JSON, all in JSON lines and CSV
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// Go on where the page before ended
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<String>,
+}
+
+/// A page of things.
+pub(crate) trait Page: Serialize {
+    /// What stands on it.
+    type Item: Record;
+    /// The things.
+    fn items(&mut self) -> &mut Vec<Self::Item>;
+    /// Where the next page begins.
+    fn next(&mut self) -> &mut Option<String>;
+}
+
+macro_rules! pages {
+    ($($page:ident { $items:ident: $item:ident }),+) => {
+        $(impl Page for $page {
+            type Item = $item;
+            fn items(&mut self) -> &mut Vec<$item> {
+                &mut self.$items
+            }
+            fn next(&mut self) -> &mut Option<String> {
+                &mut self.next
+            }
+        })+
+    };
+}
+
+pages! {
+    LetterPage { letters: Letter },
+    GroupPage { groups: Group },
+    OperationPage { operations: Operation },
+    ItemPage { items: Item },
+    AuditPage { entries: AuditEntry }
+}
+
+/// What was printed.
+pub(crate) struct Listed<R> {
+    /// The things, where they were kept: in tables and JSON.
+    pub records: Vec<R>,
+    /// Where it goes on, if there is more.
+    pub next: Option<String>,
+}
+
+/// Prints a list: one page as a table or as JSON, or all of it line by line. `keep` leaves out what is not wanted.
+///
+/// # Errors
+/// When it cannot be fetched or written.
+pub(crate) async fn print_list<P: Page>(
+    context: &Context,
+    paging: &Paging,
+    fetch: impl AsyncFn(Option<String>, usize) -> Result<P>,
+    keep: impl Fn(&P::Item) -> bool,
+) -> Result<Listed<P::Item>> {
+    let limit = paging.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    match context.format() {
+        Format::Table | Format::Json => {
+            let mut page = gather(paging.after.clone(), limit.unwrap_or(PAGE), &fetch, &keep).await?;
+            // A table without rows says less than the words that follow it.
+            if context.format() == Format::Json || !page.items().is_empty() {
+                print_one(context, &mut page)?;
+            }
+            Ok(Listed { next: page.next().take(), records: std::mem::take(page.items()) })
+        }
+        format => {
+            let next = print_all(context, format, paging.after.clone(), limit, &fetch, &keep).await?;
+            Ok(Listed { records: Vec::new(), next })
+        }
+    }
+}
+
+fn print_one<P: Page>(context: &Context, page: &mut P) -> Result<()> {
+    if context.format() == Format::Json {
+        return context.screen.json(page);
+    }
+    print_page(&context.screen, Format::Table, &(), page.items(), context.now())
+}
+
+/// One page with as many things as are wanted. The server may answer with short pages, as it looks at a bounded number of
+/// letters for each.
+async fn gather<P: Page>(
+    after: Option<String>,
+    limit: usize,
+    fetch: &impl AsyncFn(Option<String>, usize) -> Result<P>,
+    keep: &impl Fn(&P::Item) -> bool,
+) -> Result<P> {
+    let mut page = fetch(after, limit.min(CHUNK)).await?;
+    page.items().retain(keep);
+    while page.items().len() < limit {
+        let Some(after) = page.next().take() else { break };
+        let wanted = (limit - page.items().len()).min(CHUNK);
+        let mut more = fetch(Some(after), wanted).await?;
+        more.items().retain(keep);
+        page.items().append(more.items());
+        *page.next() = more.next().take();
+    }
+    Ok(page)
+}
+
+async fn print_all<P: Page>(
+    context: &Context,
+    format: Format,
+    mut after: Option<String>,
+    limit: Option<usize>,
+    fetch: &impl AsyncFn(Option<String>, usize) -> Result<P>,
+    keep: &impl Fn(&P::Item) -> bool,
+) -> Result<Option<String>> {
+    let mut printed = 0;
+    loop {
+        let wanted = limit.map_or(CHUNK, |limit| (limit - printed).min(CHUNK));
+        let mut page = fetch(after, wanted).await?;
+        for record in page.items().iter().filter(|record| keep(record)) {
+            record.print_line(&context.screen, format, printed == 0)?;
+            printed += 1;
+        }
+        after = page.next().take();
+        if after.is_none() || limit.is_some_and(|limit| printed >= limit) {
+            break;
+        }
+    }
+    if printed == 0 && format == Format::Csv {
+        context.screen.raw(format!("{}\n", csv_header(P::Item::CSV)).as_bytes())?;
+    }
+    Ok(after)
+}

@@ -1,0 +1,258 @@
+//! Changing: plans, retries, parking, evicting, restoring, purging, editing, pausing.
+
+use serde_json::json;
+
+use crate::support::{Bench, message};
+
+fn ids(bench: &Bench, query: &str) -> Vec<String> {
+    let letters = bench.run(&["ls", query, "-o", "jsonl"]).ends(0).lines();
+    letters.iter().map(|letter| letter["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_plan_is_frozen_shown_and_carried_out_once() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 3);
+    let plan = bench.run(&["plan", "retry", "state:dead", "-o", "json"]).ends(0).json();
+    for name in ["id", "action", "letters", "sequences", "excluded", "hash", "expires-at", "needs-approval"] {
+        assert!(plan.get(name).is_some(), "{name} in {plan}");
+    }
+    assert_eq!(
+        (&plan["action"], &plan["letters"], &plan["sequences"]),
+        (&"retry".into(), &2.into(), &2.into())
+    );
+    let shown = bench.run(&["plan", "retry", "state:waiting"]).ends(0);
+    assert!(
+        shown.out.contains("0 letters of 0 sequences") && shown.out.contains("1: 1 behind a letter"),
+        "{}",
+        shown.out
+    );
+
+    bench.mend();
+    let id = plan["id"].as_str().unwrap();
+    let ran =
+        bench.run(&["retry", "--plan", id, "--reason", "mended", "--yes", "--wait", "-o", "json"]).ends(0);
+    let outcome = ran.last();
+    for name in ["id", "state", "sent", "ok", "failed-again", "skipped"] {
+        assert!(outcome.get(name).is_some(), "{name} in {outcome}");
+    }
+    assert_eq!((&outcome["state"], &outcome["sent"], &outcome["ok"]), (&"done".into(), &2.into(), &2.into()));
+    // A plan is carried out once.
+    let stale = bench.run(&["retry", "--plan", id, "--reason", "again", "--yes"]).ends(4);
+    assert!(stale.err.contains("LZ0219") && stale.err.contains("hint: make a new plan"), "{}", stale.err);
+    bench.run(&["retry", "--plan", "p_999", "--reason", "x", "--yes"]).ends(4);
+    // The letter behind the first goes its way.
+    bench.eventually_open("", 0);
+    // Another action than the plan's is a mistake.
+    let other = bench.run(&["plan", "park", "state:dead", "-o", "json"]).ends(0).json();
+    bench.run(&["evict", "--plan", other["id"].as_str().unwrap(), "--reason", "x", "--yes"]).ends(2);
+}
+
+#[test]
+fn what_fails_again_ends_with_3_and_is_named() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "hopeless")], 2);
+    bench.mend();
+    let arguments =
+        ["retry", "--all", "--reason", "test", "--yes", "--wait", "--stop-at", "never", "--ramp", "none"];
+    let ran = bench.run(&arguments).ends(3);
+    assert!(ran.out.starts_with("op_1 done: 2 sent, 1 ok, 1 failed again, 0 skipped, in "), "{}", ran.out);
+    assert_eq!(ran.out.lines().count(), 1);
+    assert!(ran.err.ends_with("next: lazaret op show op_1 --outcome failed-again\n"), "{}", ran.err);
+    let failed =
+        bench.run(&["op", "show", "op_1", "--outcome", "failed-again", "-o", "jsonl"]).ends(0).lines();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0]["letter"].as_str().unwrap(), ids(&bench, "")[0]);
+}
+
+#[test]
+fn the_stop_rule_ends_the_waiting() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "hopeless"), message("m-2", "b", "hopeless")], 2);
+    let ran = bench
+        .run(&["retry", "--all", "--reason", "test", "--yes", "--wait", "--ramp", "1", "-o", "json"])
+        .ends(3);
+    assert_eq!((&ran.last()["state"], &ran.last()["failed-again"]), (&"paused".into(), &1.into()));
+    let shown = bench.run(&["op", "show", "op_1"]).ends(0);
+    assert!(shown.err.contains("lazaret op resume op_1"), "{}", shown.err);
+    bench.run(&["op", "cancel", "op_1"]).ends(0);
+}
+
+#[test]
+fn letters_are_named_by_their_first_digits_and_from_standard_input() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "c", "bad")], 3);
+    let all = ids(&bench, "");
+    let park = |names: &[&str], input: &str| {
+        let mut arguments = vec!["park", "--reason", "test", "--yes", "--wait", "-o", "json", "--ids"];
+        arguments.extend(names);
+        bench.run_with(&arguments, input)
+    };
+    assert_eq!(park(&[&all[0][..10]], "").ends(0).last()["ok"], 1);
+    // What `ls -o jsonl` prints can be piped on.
+    let line = bench.run(&["ls", &format!("id:{}", all[1]), "-o", "jsonl"]).ends(0).out;
+    assert_eq!(park(&["-"], &format!("{line}\n{}\n", all[2])).ends(0).last()["ok"], 2);
+    assert_eq!(ids(&bench, "state:parked").len(), 3);
+    park(&["-"], "").ends(2);
+    park(&["00000000-0000-0000-0000-000000000000"], "").ends(4);
+    // Already parked: nothing to do, and that is said.
+    let ran = bench.run(&["park", "--ids", &all[0], "--reason", "test", "--yes"]).ends(0);
+    assert!(ran.err.contains("nothing to do: left out: 1 already in that state"), "{}", ran.err);
+}
+
+#[test]
+fn nothing_is_done_without_a_yes_a_reason_and_a_meaning() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let no_yes = bench.run(&["evict", "state:dead", "--reason", "x"]).ends(2);
+    assert!(no_yes.err.contains("say --yes"), "{}", no_yes.err);
+    let nothing = bench.run(&["evict", "--reason", "x", "--yes"]).ends(2);
+    assert!(nothing.err.contains("--all"), "{}", nothing.err);
+    bench.run(&["evict", "state:dead", "--yes"]).ends(2);
+    bench.run(&["evict", "state:dead", "--yes", "--reason", " "]).ends(2);
+    bench.run(&["evict", "state:dead", "--all", "--yes", "--reason", "x"]).ends(2);
+    bench.run(&["plan", "evict"]).ends(2);
+    bench.run(&["purge", "--yes", "--reason", "x"]).ends(2);
+    assert_eq!(ids(&bench, "state:dead").len(), 1);
+    assert_eq!(bench.run(&["op", "ls"]).ends(0).err, "no operations\nnext: lazaret plan retry QUERY\n");
+}
+
+#[test]
+fn evicted_letters_come_back_until_they_are_purged() {
+    // I11
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    bench.run(&["evict", "--all", "--reason", "out", "--yes", "--wait", "--ramp", "none"]).ends(0);
+    assert_eq!(ids(&bench, "state:evicted").len(), 2);
+    let restored = bench.run(&["restore", "seq:a", "--reason", "back", "--yes"]).ends(0);
+    assert_eq!(restored.out, "1 letter restored, 0 not\n");
+    assert_eq!(ids(&bench, "state:dead").len(), 1);
+    // An open letter is not purged.
+    let open = bench.run(&["purge", "state:dead", "--reason", "gone", "--yes", "-o", "json"]).ends(3).json();
+    assert_eq!((&open["done"], &open["failed"][0]["code"]), (&0.into(), &"LZ0218".into()));
+    bench.run(&["purge", "--all", "--reason", "gone", "--yes"]).ends(0);
+    assert_eq!(ids(&bench, "state:evicted"), Vec::<String>::new());
+    bench.run(&["purge", "--ids", "00000000-0000-0000-0000-000000000000", "--reason", "x", "--yes"]).ends(4);
+}
+
+#[test]
+fn released_letters_are_tried_again() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    bench.mend();
+    bench.run(&["release", "--all", "--reason", "mended", "--yes", "--wait"]).ends(0);
+    bench.eventually_open("", 0);
+    assert_eq!(ids(&bench, "state:resolved").len(), 1);
+}
+
+#[test]
+fn a_payload_is_replaced_and_the_one_before_it_is_kept() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let id = &ids(&bench, "")[0];
+    let file = bench.folder().join("payload");
+    std::fs::write(&file, "\"good\"").unwrap();
+    let ran = bench.run(&["edit", id, "--payload", file.to_str().unwrap(), "--reason", "typo"]).ends(0);
+    assert_eq!(ran.err, format!("next: lazaret retry --ids {} --reason TEXT\n", &id[..8]));
+    let detail = |id: &str| bench.run(&["show", id, "-o", "json"]).ends(0).json();
+    assert_eq!(detail(id)["content"]["payload"], "\"good\"");
+    assert_eq!(detail(id)["edits"][0]["original"], "\"bad\"");
+    bench.run_with(&["edit", id, "--payload", "-", "--reason", "bytes"], "x\ty\n").ends(0);
+    assert_eq!(detail(id)["content"]["payload"], "x\ty\n");
+    bench.run(&["edit", id, "--tombstone", "--reason", "none"]).ends(0);
+    assert_eq!(detail(id)["content"]["payload-state"], "none");
+    // Without a terminal there is no editor.
+    let ran = bench.run(&["edit", id, "--reason", "x"]).ends(2);
+    assert!(ran.err.contains("--payload FILE"), "{}", ran.err);
+    bench.run(&["edit", id, "--payload", "/nowhere/file", "--reason", "x"]).ends(1);
+}
+
+#[test]
+fn consumers_and_parts_of_them_are_paused_and_resumed() {
+    let bench = Bench::new();
+    let ran = bench.run(&["pause", "orders", "--reason", "deploy"]).ends(0);
+    assert!(
+        ran.out.starts_with("orders paused by ada, ") && ran.out.ends_with(" ago: deploy\n"),
+        "{}",
+        ran.out
+    );
+    assert_eq!(ran.err, "next: lazaret resume orders --reason TEXT\n");
+    let status = bench.run(&["status", "-o", "json"]).ends(0).json();
+    assert_eq!(status["consumers"][0]["paused"]["why"], "deploy");
+    assert!(bench.run(&["status"]).ends(0).err.starts_with("next: lazaret resume orders"));
+    assert_eq!(
+        bench.run(&["resume", "orders", "--reason", "done", "-o", "json"]).ends(0).json(),
+        json!({"resumed": true})
+    );
+    let again = bench.run(&["resume", "orders", "--reason", "done"]).ends(0);
+    assert_eq!(again.out, "orders: that was not paused\n");
+    for part in [
+        &["--stream", "s"][..],
+        &["--stream", "s", "--partition", "3"],
+        &["--partition", "s/3"],
+        &["--sequence", "a b"],
+        &["--replay"],
+    ] {
+        let paused = |verb: &'static str| {
+            let mut arguments = vec![verb, "orders", "--reason", "test", "-o", "json"];
+            arguments.extend(part);
+            bench.run(&arguments).ends(0).json()
+        };
+        let pause = paused("pause");
+        assert_ne!(pause["scope"], "consumer", "{pause}");
+        assert_eq!(paused("resume"), json!({"resumed": true}));
+    }
+    bench.run(&["pause", "orders", "--partition", "3", "--reason", "x"]).ends(2);
+    bench.run(&["pause", "orders", "--replay", "--sequence", "a", "--reason", "x"]).ends(2);
+    bench.run(&["pause", "orders"]).ends(2);
+    bench.run(&["pause", "nobody", "--reason", "x"]).ends(4);
+}
+
+#[test]
+fn a_token_is_made_and_its_hash_is_for_the_configuration() {
+    let bench = Bench::new();
+    let made = bench
+        .run(&["token", "new", "--name", "bob", "--scope", "read,triage", "--expires", "90d", "-o", "json"])
+        .ends(0)
+        .json();
+    let token = made["token"].as_str().unwrap();
+    assert_eq!((&made["name"], &made["scopes"]), (&"bob".into(), &json!(["read", "triage"])));
+    let hash = bench.run_with(&["token", "hash"], &format!("{token}\n")).ends(0).out;
+    assert_eq!(made["hash"], hash.trim());
+    let shown = bench.run(&["token", "new", "--name", "bob"]).ends(0);
+    assert!(shown.out.starts_with("lz_"), "{}", shown.out);
+    assert!(
+        shown.out.contains("auth:\n  tokens:\n    - name: \"bob\"\n      hash: \"sha256:"),
+        "{}",
+        shown.out
+    );
+    assert!(shown.out.ends_with("      scopes: [read]\n"), "{}", shown.out);
+    assert!(bench.run(&["token"]).ends(0).out.contains("name: \"ada\""));
+    // What is printed below the token is what the configuration takes.
+    let made =
+        bench.run(&["token", "new", "--name", "ci", "--scope", "read,admin", "--expires", "1d"]).ends(0).out;
+    let (_, lines) = made.split_once('\n').unwrap();
+    let checked =
+        lazaret_config::check("test", format!("{lines}consumers: {{}}\n").as_bytes(), &lazaret_config::NoEnv);
+    let tokens =
+        checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain())).auth.unwrap().tokens;
+    assert_eq!((tokens[0].name.as_str(), tokens[0].scopes.len()), ("ci", 2));
+    assert!(tokens[0].expires.is_some());
+    bench.run(&["token", "new", "--name", "a b"]).ends(2);
+    bench.run(&["token", "new", "--scope", "everything"]).ends(2);
+    bench.run(&["token", "hash"]).ends(2);
+}
+
+#[test]
+fn completions_and_manual_pages_are_written() {
+    let bench = Bench::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let out = bench.run(&["completion", shell]).ends(0).out;
+        assert!(out.contains("lazaret") && out.contains("purge"), "{shell}: {out}");
+    }
+    let folder = bench.folder().join("man");
+    bench.run(&["man", folder.to_str().unwrap()]).ends(0);
+    let page = std::fs::read_to_string(folder.join("lazaret-retry.1")).unwrap();
+    assert!(page.contains("stop\\-at"), "{page}");
+    assert!(folder.join("lazaret.1").exists() && folder.join("lazaret-op-watch.1").exists());
+}

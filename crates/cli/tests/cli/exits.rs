@@ -1,0 +1,98 @@
+//! Every exit code of the contract, and what comes with it.
+
+use lazaret_api::Scope;
+use lazaret_server::Approval;
+
+use crate::support::{Bench, Setup, finish, lazaret, message, secret, token};
+
+#[test]
+fn each_code_means_one_thing() {
+    let scopes = [Scope::Read, Scope::Triage, Scope::Approve];
+    let tokens = vec![token("ada", &scopes), token("rita", &[Scope::Read]), token("feed", &[Scope::Ingest])];
+    let open = Bench::new();
+    open.letters(&[message("m-1", "a", "hopeless")], 1);
+    let closed = Bench::with(Setup { tokens, approval: Approval::SecondPerson });
+    closed.feed_as(&[message("m-1", "a", "bad")], Some(&secret("feed")));
+    closed.eventually("the letter is there", || {
+        closed.run_as("ada", &["ls", "-o", "jsonl"]).ends(0).out.lines().count() == 1
+    });
+
+    let retry = &["retry", "--all", "--reason", "x", "--yes", "--wait"][..];
+    let table: [(&str, &[&str], i32); 12] = [
+        ("", &["status"], 0),
+        ("", &["ls", "state:parked"], 0),
+        ("", &["import", "/nowhere/file"], 1),
+        ("", &["ls", "nonsense:x"], 2),
+        ("", &["ls", "--nonsense"], 2),
+        ("", &["nonsense"], 2),
+        ("", retry, 3),
+        ("", &["op", "show", "op_99"], 4),
+        ("", &["retry", "--plan", "p_99", "--reason", "x", "--yes"], 4),
+        ("ada", retry, 5),
+        ("rita", retry, 6),
+        ("eve", &["status"], 6),
+    ];
+    for (who, arguments, code) in table {
+        let ran = if who.is_empty() { open.run(arguments) } else { closed.run_as(who, arguments) };
+        assert_eq!(ran.code, code, "{arguments:?} by {who:?}\nout: {}\nerr: {}", ran.out, ran.err);
+        // What went wrong is told, and data stays data.
+        assert_eq!(ran.err.contains("error: "), matches!(code, 1 | 2 | 4 | 6), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn where_nothing_listens_it_is_said_what_to_start() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
+    assert!(ran.err.starts_with(&format!("error: nothing listens at {url}\n")), "{}", ran.err);
+    assert!(ran.err.contains("lazaret run -c lazaret.yaml"), "{}", ran.err);
+    let ran = finish(lazaret(&["retry", "--all", "--yes", "--reason", "x", "--url", &url]), "").ends(1);
+    assert!(ran.err.contains("nothing listens"), "{}", ran.err);
+    finish(lazaret(&["status", "--url", "localhost:7117"]), "").ends(2);
+}
+
+#[test]
+fn something_else_that_answers_is_told_from_a_daemon() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno")
+            .unwrap();
+    });
+    let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
+    assert!(ran.err.contains("answered 404, and not as Lazaret does"), "{}", ran.err);
+    server.join().unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_detaches_and_the_operation_goes_on() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "--at", "+1h"];
+    let child = bench.start_until(&arguments, "op_1 scheduled");
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(crate::support::ended(child).code, 130);
+    assert_eq!(bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).json()["state"], "scheduled");
+}
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let reference = lazaret_cli::reference();
+    if std::env::var_os("LAZARET_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &reference).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == reference,
+        "docs/cli.md is not what the commands say: run this test with LAZARET_UPDATE_DOCS=1"
+    );
+}

@@ -1,0 +1,89 @@
+//! Operations that are told what to do.
+
+use crate::support::{Bench, ended, message};
+
+#[test]
+fn operations_are_listed_paused_resumed_and_cancelled() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    let arguments = [
+        "retry",
+        "seq:a",
+        "--reason",
+        "later",
+        "--yes",
+        "--at",
+        "+1h",
+        "--rate",
+        "90/m",
+        "--ramp",
+        "1,5",
+        "--stop-at",
+        "10%",
+    ];
+    let begun = bench.run(&arguments).ends(0);
+    assert!(begun.out.starts_with("op_1 scheduled: 0 sent"), "{}", begun.out);
+    assert_eq!(begun.err, "next: lazaret op watch op_1\n");
+    let operation = bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).json();
+    assert_eq!((&operation["rate"], &operation["ramp"]), (&1.5.into(), &serde_json::json!([1, 5])));
+    assert_eq!((&operation["stop-at"], &operation["by"]["why"]), (&0.1.into(), &"later".into()));
+    assert!(operation["start-at"].is_string());
+
+    let list = bench.run(&["op", "ls"]).ends(0);
+    assert!(list.out.contains("op_1") && list.out.contains("scheduled"), "{}", list.out);
+    assert_eq!(list.err, "next: lazaret op show op_1\n");
+    assert!(bench.run(&["status"]).ends(0).out.contains("op_1"));
+    // A letter that is part of an operation is not part of another.
+    let plan = bench.run(&["plan", "retry", "seq:a", "-o", "json"]).ends(0).json();
+    assert_eq!(plan["excluded"], serde_json::json!([{"reason": "in-operation", "letters": 1}]));
+
+    let paused = bench.run(&["op", "pause", "op_1", "--reason", "wait", "-o", "json"]).ends(0).json();
+    assert_eq!(paused["state"], "paused");
+    let resumed = bench.run(&["op", "resume", "op_1", "-o", "json"]).ends(0).json();
+    assert_eq!(resumed["state"], "scheduled");
+    let cancelled = bench.run(&["op", "cancel", "op_1"]).ends(0);
+    assert!(
+        cancelled.out.starts_with("op_1 cancelled: 0 sent, 0 ok, 0 failed again, 1 skipped"),
+        "{}",
+        cancelled.out
+    );
+    // What is over cannot be cancelled again.
+    bench.run(&["op", "cancel", "op_1"]).ends(1);
+    bench.run(&["op", "watch", "op_1"]).ends(3);
+    let audit = bench.run(&["audit", "-o", "jsonl"]).ends(0).out;
+    assert!(
+        audit.contains("\"why\":\"wait\"") && audit.contains("\"why\":\"cancel on the command line\""),
+        "{audit}"
+    );
+}
+
+#[test]
+fn who_waits_for_a_paused_consumer_is_told_why() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    bench.mend();
+    bench.run(&["pause", "orders", "--replay", "--reason", "deploy"]).ends(0);
+    let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "-o", "json"];
+    let said = "op_1 waits: orders is paused by ada: deploy; lazaret resume orders --replay --reason TEXT";
+    let waiting = bench.start_until(&arguments, said);
+    bench.run(&["resume", "orders", "--replay", "--reason", "deployed"]).ends(0);
+    assert_eq!(ended(waiting).ends(0).last()["ok"], 1);
+}
+
+#[test]
+fn nothing_to_do_is_done_at_once() {
+    let bench = Bench::new();
+    let ran = bench.run(&["retry", "state:dead", "--reason", "x", "--yes", "--wait", "-o", "json"]).ends(0);
+    assert_eq!((&ran.last()["state"], &ran.last()["sent"]), (&"done".into(), &0.into()));
+}
+
+#[test]
+fn wrong_ways_to_go_about_it_are_told() {
+    let bench = Bench::new();
+    for wrong in [["--rate", "fast"], ["--ramp", "0"], ["--stop-at", "5"], ["--at", "tomorrow"]] {
+        let mut arguments = vec!["retry", "--all", "--reason", "x", "--yes"];
+        arguments.extend(wrong);
+        let ran = bench.run(&arguments).ends(2);
+        assert!(ran.err.contains(wrong[0]), "{}", ran.err);
+    }
+}

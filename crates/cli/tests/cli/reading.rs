@@ -1,0 +1,212 @@
+//! Looking: status, groups, letters, sequences, the audit and what happens now.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
+use serde_json::Value;
+
+use crate::support::{Bench, ended, finish, lazaret, message};
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[track_caller]
+fn has(value: &Value, names: &str) {
+    for name in names.split(' ') {
+        assert!(keys(value).contains(&name), "{name} is missing in {value}");
+    }
+}
+
+#[test]
+fn status_tells_how_consumers_and_operations_stand() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "good")], 2);
+    let status = bench.run(&["status", "-o", "json"]).ends(0).json();
+    let consumer = &status["consumers"][0];
+    has(
+        consumer,
+        "name state paused lag in-flight handled failed retrying dead parked quarantined waiting oldest-age-seconds fuse breaker",
+    );
+    assert_eq!(
+        (&consumer["name"], &consumer["dead"], &consumer["waiting"]),
+        (&"orders".into(), &1.into(), &1.into())
+    );
+    assert_eq!(status["operations"], Value::Array(vec![]));
+    assert_eq!(bench.run(&["--json", "status"]).ends(0).json()["consumers"][0]["name"], "orders");
+
+    let table = bench.run(&["status"]).ends(0);
+    assert!(table.out.starts_with("CONSUMER  STATE"), "{}", table.out);
+    assert!(table.out.contains("orders    running"), "{}", table.out);
+    assert_eq!(table.err, "next: lazaret groups\n");
+    let csv = bench.run(&["status", "-o", "csv"]).ends(0).out;
+    assert!(csv.starts_with("name,state,lag,") && csv.contains("\norders,running,"), "{csv}");
+}
+
+#[test]
+fn letters_are_listed_with_every_field_of_the_contract() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good")], 2);
+    let letters = bench.run(&["ls", "-o", "jsonl"]).ends(0).lines();
+    for letter in &letters {
+        has(
+            letter,
+            "id queue consumer stream sequence index state reason phase error attempts crash-attempts replay-attempts message \
+             enqueued-at first-failed-at last-failed-at last-touched-at due-at expires-at owner poison group diagnostics",
+        );
+        has(&letter["message"], "id key type position");
+    }
+    let dead = letters.iter().find(|letter| letter["state"] == "dead").unwrap();
+    assert_eq!(dead["error"]["message"], "cannot take \"bad\"");
+    assert_eq!((&dead["message"]["id"], &dead["sequence"]), (&"m-1".into(), &"a".into()));
+
+    let table = bench.run(&["ls", "state:dead"]).ends(0);
+    let short = &dead["id"].as_str().unwrap()[..8];
+    assert!(table.out.contains(short) && table.out.contains("DOMAIN_INVALID"), "{}", table.out);
+    assert_eq!(table.err, format!("1 letter\nnext: lazaret show {short}\n"));
+    let none = bench.run(&["ls", "state:parked"]).ends(0);
+    assert_eq!((none.out.as_str(), none.err.as_str()), ("", "no letters match\nnext: lazaret ls\n"));
+    // Several words are one query.
+    assert_eq!(bench.run(&["ls", "state:dead", "seq:b", "-o", "jsonl"]).ends(0).out, "");
+}
+
+#[test]
+fn a_wrong_query_is_shown_with_its_place() {
+    let bench = Bench::new();
+    let ran = bench.run(&["ls", "state:dead staet:x"]).ends(2);
+    let told = "error: LZ0201: the query cannot be read: there is no field staet: did you mean state?\n";
+    assert_eq!(ran.err, format!("{told}  state:dead staet:x\n             ^^^^^\n"));
+    assert_eq!(ran.out, "");
+}
+
+#[test]
+fn groups_are_found_by_their_first_digits() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "a", "good")], 3);
+    let page = bench.run(&["groups", "-o", "json"]).ends(0).json();
+    let group = &page["groups"][0];
+    assert_eq!((&group["letters"], &group["blocked-behind"]), (&2.into(), &1.into()));
+    let table = bench.run(&["groups", "queue:orders"]).ends(0);
+    let short = group["id"].as_str().unwrap()[..11].to_owned();
+    assert!(table.out.contains(&short), "{}", table.out);
+    assert_eq!(table.err, format!("1 group, 2 open letters\nnext: lazaret group {short}\n"));
+
+    let shown = bench.run(&["group", &short]).ends(0);
+    assert!(shown.out.contains("DOMAIN_INVALID") && shown.out.contains("2 open (2 dead)"), "{}", shown.out);
+    assert!(shown.err.starts_with("next: lazaret ls "), "{}", shown.err);
+    assert_eq!(
+        bench.run(&["group", group["id"].as_str().unwrap(), "-o", "json"]).ends(0).json()["id"],
+        group["id"]
+    );
+    // The command that is named next works as it stands.
+    let query = shown.err.lines().next().unwrap().trim_start_matches("next: lazaret ls ");
+    assert_eq!(bench.run(&["ls", query, "-o", "jsonl"]).ends(0).lines().len(), 2);
+    bench.run(&["group", "g1_ffffffff"]).ends(4);
+}
+
+#[test]
+fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad\nthing")], 1);
+    let id = bench.run(&["ls", "-o", "jsonl"]).last()["id"].as_str().unwrap().to_owned();
+    let shown = bench.run(&["show", &id[..8]]).ends(0);
+    for part in [
+        "dead",
+        "orders/orders",
+        "DOMAIN_INVALID while in handle",
+        "tenant: acme",
+        "--- history",
+        r#""bad\nthing""#,
+    ] {
+        assert!(shown.out.contains(part), "{part} in {}", shown.out);
+    }
+    let next =
+        format!("next: lazaret retry --ids {0} --reason TEXT\n  or: lazaret seq orders/orders a\n", &id[..8]);
+    assert_eq!(shown.err, next);
+    let detail = bench.run(&["show", &id, "-o", "json"]).ends(0).json();
+    assert_eq!(detail["content"]["payload"], r#""bad\nthing""#);
+    assert_eq!(bench.run(&["show", &id, "--payload"]).ends(0).out, r#""bad\nthing""#);
+    bench.run(&["show", "00000000"]).ends(4);
+    bench.run(&["show", "00000000-0000-0000-0000-000000000000"]).ends(4);
+    bench.run(&["show", "nonsense"]).ends(2);
+}
+
+#[test]
+fn a_sequence_shows_its_head_and_who_waits() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "a", "good")], 3);
+    let shown = bench.run(&["seq", "orders", "a"]).ends(0);
+    let lines: Vec<&str> = shown.out.lines().collect();
+    assert!(lines[0].starts_with("a in orders/orders: 2 letters wait behind the head"), "{}", lines[0]);
+    assert!(lines[2].starts_with("HEAD") && lines[2].contains("m-1"), "{}", lines[2]);
+    assert!(lines[3].starts_with("+1") && lines[3].contains("m-2"), "{}", lines[3]);
+    let sequence = bench.run(&["seq", "orders/orders", "a", "-o", "json"]).ends(0).json();
+    assert_eq!((&sequence["size"], sequence["letters"].as_array().unwrap().len()), (&3.into(), 3));
+    bench.run(&["seq", "orders", "z"]).ends(4);
+}
+
+#[test]
+fn the_audit_tells_who_did_what_and_is_verified() {
+    let bench = Bench::new();
+    bench.run(&["pause", "orders", "--replay", "--reason", "a test"]).ends(0);
+    bench.run(&["resume", "orders", "--replay", "--reason", "enough"]).ends(0);
+    let entries = bench.run(&["audit", "-o", "jsonl"]).ends(0).lines();
+    assert_eq!(entries.len(), 2);
+    assert_eq!(
+        (&entries[0]["who"], &entries[0]["via"], &entries[0]["why"]),
+        (&"ada".into(), &"cli".into(), &"a test".into())
+    );
+    let table = bench.run(&["audit"]).ends(0);
+    assert!(table.out.contains("a test") && table.err == "next: lazaret audit verify\n", "{table:?}");
+    let last = bench.run(&["audit", "--last", "1", "-o", "jsonl"]).ends(0).lines();
+    assert_eq!(last, entries[1..]);
+    let check = bench.run(&["audit", "verify", "-o", "json"]).ends(0).json();
+    assert_eq!((&check["ok"], &check["intact"]), (&true.into(), &2.into()));
+    assert!(bench.run(&["audit", "verify"]).ends(0).out.contains("intact, 2 entries"));
+}
+
+#[test]
+fn tail_follows_what_happens() {
+    let bench = Bench::new();
+    let child = bench.start_until(&["tail", "--kind", "letter-stored", "--limit", "1"], "following");
+    bench.feed(&[message("m-1", "a", "bad")]);
+    let out = ended(child).ends(0).out;
+    assert!(out.contains("letter-stored") && out.contains("orders/orders"), "{out}");
+    assert_eq!(out.lines().count(), 1);
+    bench.run(&["tail", "--kind", "nonsense"]).ends(2);
+}
+
+#[test]
+fn tail_comes_back_to_where_a_broken_connection_ended() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let mut asked_after = Vec::new();
+        for number in [5, 6] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut after = None;
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).unwrap();
+                if let Some(id) = line.to_lowercase().strip_prefix("last-event-id:") {
+                    after = Some(id.trim().to_owned());
+                }
+                if line.trim().is_empty() {
+                    break;
+                }
+            }
+            asked_after.push(after);
+            let event =
+                format!(r#"{{"kind":"consumer","at":"1970-01-01T00:00:0{number}Z","consumer":"c{number}"}}"#);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+            write!(stream, "{head}retry: 1\n\n: hi\n\nid: {number}\nevent: consumer\ndata: {event}\n\n")
+                .unwrap();
+        }
+        asked_after
+    });
+    let ran = finish(lazaret(&["--url", &url, "tail", "-o", "jsonl", "--limit", "2"]), "").ends(0);
+    let consumers: Vec<_> = ran.lines().iter().map(|event| event["consumer"].clone()).collect();
+    assert_eq!(consumers, ["c5", "c6"]);
+    assert_eq!(server.join().unwrap(), [None, Some("5".to_owned())]);
+}

@@ -1,0 +1,322 @@
+//! A real server with a real consumer in this process, and the binary beside it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lazaret_api::Scope;
+use lazaret_core::handler::Payload;
+use lazaret_core::policy::RetryPolicy;
+use lazaret_core::{HandlerError, Reason, Store};
+use lazaret_engine::{Consumer, Options as EngineOptions};
+use lazaret_server::{Approval, Registry, Server, Token, TokenHash, Tokens};
+use lazaret_store_sqlite::{InboxLog, InboxOptions, SqliteStore};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+/// The consumer; its only queue is `orders/orders`.
+pub(crate) const ORDERS: &str = "orders";
+/// How long anything may take before a test gives up.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a bench is made of.
+#[derive(Default)]
+pub(crate) struct Setup {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) approval: Approval,
+}
+
+/// A server that runs, with a consumer whose handler does not take what holds `bad`, and never what holds `hopeless`.
+pub(crate) struct Bench {
+    pub(crate) url: String,
+    runtime: Runtime,
+    mended: Arc<AtomicBool>,
+    shutdown: CancellationToken,
+    folder: tempfile::TempDir,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    /// What it did, which must have ended like this.
+    #[track_caller]
+    pub(crate) fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    /// The output, which must be one JSON value.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+
+    /// The output, which must be one JSON value a line.
+    #[track_caller]
+    pub(crate) fn lines(&self) -> Vec<Value> {
+        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.out.lines().map(parse).collect()
+    }
+
+    /// The last line of the output as JSON.
+    #[track_caller]
+    pub(crate) fn last(&self) -> Value {
+        self.lines().pop().expect("a line")
+    }
+}
+
+/// A token that may do this. Its secret is made of its name.
+pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
+    let hash = TokenHash::of(&secret(name));
+    Token { name: name.to_owned(), hash, scopes: scopes.to_vec(), expires_at: None }
+}
+
+/// The secret of that token.
+pub(crate) fn secret(name: &str) -> String {
+    format!("lz_secret-of-{name}")
+}
+
+/// A message for [`Bench::feed`].
+pub(crate) fn message(id: &str, key: &str, payload: &str) -> Value {
+    json!({"id": id, "key": key, "type": "OrderPlaced", "headers": {"tenant": "acme"}, "payload": payload})
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    pub(crate) fn with(setup: Setup) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mended = Arc::new(AtomicBool::new(false));
+        let shutdown = CancellationToken::new();
+        let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
+        let url = runtime.block_on(serve(&store, setup, &mended, &shutdown));
+        Self { url, runtime, mended, shutdown, folder }
+    }
+
+    /// From now on the handler takes what is `bad`.
+    pub(crate) fn mend(&self) {
+        self.mended.store(true, Ordering::SeqCst);
+    }
+
+    /// A folder that goes with the bench.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
+    /// Posts messages to the inbox, without a token.
+    pub(crate) fn feed(&self, messages: &[Value]) {
+        self.feed_as(messages, None);
+    }
+
+    /// Posts messages to the inbox.
+    pub(crate) fn feed_as(&self, messages: &[Value], token: Option<&str>) {
+        let lines: Vec<String> = messages.iter().map(Value::to_string).collect();
+        // One test is the first; the others find it installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut request = client
+            .post(format!("{}/v1/inbox/{ORDERS}/batch", self.url))
+            .header("content-type", "application/x-ndjson")
+            .body(lines.join("\n"));
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let answer = self.runtime.block_on(async { request.send().await.unwrap().status().as_u16() });
+        assert_eq!(answer, 202);
+    }
+
+    /// Posts messages and waits until so many open letters are there.
+    pub(crate) fn letters(&self, messages: &[Value], open: usize) {
+        self.feed(messages);
+        self.eventually_open("", open);
+    }
+
+    /// Waits until so many letters match.
+    pub(crate) fn eventually_open(&self, query: &str, wanted: usize) {
+        self.eventually(&format!("{wanted} letters"), || {
+            self.run(&["ls", query, "-o", "jsonl"]).ends(0).out.lines().count() == wanted
+        });
+    }
+
+    /// Waits until this holds.
+    pub(crate) fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "it took too long: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The binary, set up to speak with this server and to be as wide as said.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = lazaret(arguments);
+        command.env("LAZARET_URL", &self.url);
+        command
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        finish(self.command(arguments), "")
+    }
+
+    /// Runs a command with something on its standard input.
+    #[track_caller]
+    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
+        finish(self.command(arguments), input)
+    }
+
+    /// Runs a command with the token of this name.
+    #[track_caller]
+    pub(crate) fn run_as(&self, name: &str, arguments: &[&str]) -> Ran {
+        let mut command = self.command(arguments);
+        command.env("LAZARET_TOKEN", secret(name));
+        finish(command, "")
+    }
+
+    /// Starts a command and reads its talk until a line holds this.
+    pub(crate) fn start_until(&self, arguments: &[&str], said: &str) -> Child {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut talk = BufReader::new(child.stderr.take().unwrap());
+        let mut heard = String::new();
+        while !heard.contains(said) {
+            let read = talk.read_line(&mut heard).unwrap();
+            assert!(read > 0, "it ended without saying {said:?}: {heard}");
+        }
+        // Whoever waits for the child gets the rest of what it says.
+        std::thread::spawn(move || std::io::copy(&mut talk, &mut std::io::sink()));
+        child
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// The binary without anything from the environment that could change what it does.
+pub(crate) fn lazaret(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazaret"));
+    command.args(arguments).env("USER", "ada").env("COLUMNS", "120");
+    for name in ["LAZARET_TOKEN", "LAZARET_URL", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "EDITOR", "VISUAL"]
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a command to its end, within the deadline.
+#[track_caller]
+pub(crate) fn finish(command: Command, input: &str) -> Ran {
+    let output = assert_cmd::Command::from_std(command)
+        .write_stdin(input.to_owned())
+        .timeout(DEADLINE)
+        .output()
+        .expect("the command can be run");
+    Ran {
+        code: output.status.code().expect("it ended by itself, and in time"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Waits for a child to end, within the deadline.
+#[track_caller]
+pub(crate) fn ended(mut child: Child) -> Ran {
+    let deadline = Instant::now() + DEADLINE;
+    let code = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code().expect("it ended by itself");
+        }
+        assert!(Instant::now() < deadline, "it did not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut out = String::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        std::io::Read::read_to_string(&mut stdout, &mut out).unwrap();
+    }
+    Ran { code, out, err: String::new() }
+}
+
+async fn serve(
+    store: &SqliteStore,
+    setup: Setup,
+    mended: &Arc<AtomicBool>,
+    shutdown: &CancellationToken,
+) -> String {
+    let inbox = store.inbox_log(ORDERS, InboxOptions::default());
+    let registry = Registry::default();
+    registry.starting(ORDERS, setup.approval);
+    let consumer = consumer(store, &inbox, &registry, mended);
+    registry.running(consumer.handle());
+    tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move { consumer.run(shutdown).await.map(|_| ()) }
+    });
+    let server = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
+        .registry(registry)
+        .inbox(ORDERS, inbox)
+        .tokens(Tokens::new(setup.tokens).unwrap())
+        .verify_audit(store.clone())
+        .build();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move { server.serve(listener, shutdown).await }
+    });
+    url
+}
+
+fn consumer(
+    store: &SqliteStore,
+    inbox: &InboxLog,
+    registry: &Registry,
+    mended: &Arc<AtomicBool>,
+) -> Consumer {
+    let mended = mended.clone();
+    let handler = move |Payload(payload): Payload| {
+        let text = String::from_utf8_lossy(payload.as_deref().unwrap_or_default()).into_owned();
+        let fails = text.contains("hopeless") || (text.contains("bad") && !mended.load(Ordering::SeqCst));
+        async move {
+            // The payload is part of the error, so that whatever is sent reaches every column.
+            if fails {
+                Err(HandlerError::msg(format!("cannot take {text}")).reason(Reason::DOMAIN_INVALID))
+            } else {
+                Ok(())
+            }
+        }
+    };
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    // Tests fail many messages in a row, and a fuse would pause the consumer.
+    let commit_interval = Duration::from_millis(10);
+    Consumer::builder(ORDERS)
+        .source(inbox.source())
+        .store(Arc::new(store.clone()))
+        .options(EngineOptions { retry, commit_interval, fuse: None, ..EngineOptions::default() })
+        .observer(registry.observer(ORDERS))
+        .handler(handler)
+        .build()
+        .unwrap()
+}

@@ -1,0 +1,211 @@
+//! What people see at a terminal: colours, questions, bars, and an editor.
+
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+
+use crate::support::{Bench, DEADLINE, message};
+
+/// A command at a terminal of its own.
+struct Terminal {
+    child: Box<dyn Child + Send + Sync>,
+    keyboard: Box<dyn Write + Send>,
+    output: Receiver<Vec<u8>>,
+    shown: String,
+    _master: Box<dyn MasterPty + Send>,
+}
+
+impl Terminal {
+    fn start(bench: &Bench, width: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let size = PtySize { rows: 24, cols: width, pixel_width: 0, pixel_height: 0 };
+        let pair = native_pty_system().openpty(size).unwrap();
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_lazaret"));
+        command.args(arguments);
+        for name in ["NO_COLOR", "COLUMNS", "LAZARET_TOKEN", "CLICOLOR", "CLICOLOR_FORCE", "VISUAL", "CI"] {
+            command.env_remove(name);
+        }
+        command.env("LAZARET_URL", &bench.url);
+        command.env("USER", "ada");
+        command.env("TERM", "xterm-256color");
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let child = pair.slave.spawn_command(command).unwrap();
+        drop(pair.slave);
+        let mut reader = pair.master.try_clone_reader().unwrap();
+        let (sender, output) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // A terminal whose last user has gone answers with an error.
+            while let Ok(read) = reader.read(&mut buffer)
+                && read > 0
+                && sender.send(buffer[..read].to_vec()).is_ok()
+            {}
+        });
+        let keyboard = pair.master.take_writer().unwrap();
+        Self { child, keyboard, output, shown: String::new(), _master: pair.master }
+    }
+
+    /// Waits until this is on the screen.
+    #[track_caller]
+    fn sees(&mut self, text: &str) -> &mut Self {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.shown.contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in {:?}", self.shown);
+            self.read();
+        }
+        self
+    }
+
+    fn read(&mut self) -> bool {
+        match self.output.recv_timeout(Duration::from_millis(100)) {
+            Ok(bytes) => {
+                self.shown.push_str(&String::from_utf8_lossy(&bytes));
+                true
+            }
+            Err(error) => error == std::sync::mpsc::RecvTimeoutError::Timeout,
+        }
+    }
+
+    fn types(&mut self, text: &str) -> &mut Self {
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+        self.keyboard.flush().unwrap();
+        self
+    }
+
+    /// Waits for the end; what was shown, and the code.
+    #[track_caller]
+    fn ends(mut self, code: u32) -> String {
+        let deadline = Instant::now() + DEADLINE;
+        while self.read() {
+            assert!(Instant::now() < deadline, "it did not end: {:?}", self.shown);
+        }
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.exit_code(), code, "{:?}", self.shown);
+        self.shown
+    }
+}
+
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "a", "good")], 3);
+    bench
+}
+
+#[test]
+fn colours_are_for_terminals() {
+    let bench = bench();
+    let colored = |text: &str| text.contains("\u{1b}[31m");
+    assert!(colored(&Terminal::start(&bench, 120, &["ls"], &[]).ends(0)));
+    assert!(!colored(&Terminal::start(&bench, 120, &["ls"], &[("NO_COLOR", "1")]).ends(0)));
+    assert!(!Terminal::start(&bench, 120, &["ls", "--color", "never"], &[]).ends(0).contains('\u{1b}'));
+    assert!(!bench.run(&["ls"]).ends(0).out.contains('\u{1b}'));
+    assert!(colored(&bench.run(&["ls", "--color", "always"]).ends(0).out));
+    // A choice on the command line counts more than the variable.
+    assert!(colored(
+        &Terminal::start(&bench, 120, &["ls", "--color", "always"], &[("NO_COLOR", "1")]).ends(0)
+    ));
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let bench = bench();
+    for width in [40_u16, 60, 80, 100, 160] {
+        for command in ["ls", "groups", "status"] {
+            let shown = Terminal::start(&bench, width, &[command, "--color", "never"], &[]).ends(0);
+            for line in shown.lines().filter(|line| !line.contains("next:") && !line.contains("letter")) {
+                assert!(line.chars().count() <= usize::from(width), "{command} at {width}: {line:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn json_is_indented_for_people() {
+    let bench = bench();
+    let shown = Terminal::start(&bench, 80, &["ls", "--json", "state:dead"], &[]).ends(0);
+    assert!(shown.contains("{\r\n  \"letters\": ["), "{shown}");
+}
+
+#[test]
+fn a_terminal_asks_before_it_acts() {
+    let bench = bench();
+    let mut no = Terminal::start(&bench, 100, &["evict", "--all", "--reason", "test"], &[]);
+    no.sees("Evict 3 letters of 2 sequences? [y/N] ").types("\n");
+    let shown = no.ends(1);
+    assert!(shown.contains("nothing was done") && shown.contains("lazaret evict --plan p_1"), "{shown}");
+    assert_eq!(bench.run(&["op", "ls", "-o", "jsonl"]).ends(0).out, "");
+
+    let mut yes = Terminal::start(&bench, 100, &["evict", "--all", "--reason", "test", "--wait"], &[]);
+    yes.sees("? [y/N] ").types("y\n");
+    assert!(yes.ends(0).contains("done"), "it is done");
+
+    // What cannot be undone has to be typed.
+    let mut half = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
+    half.sees("Purge 3 letters? They cannot be brought back. Type purge to go on: ").types("y\n");
+    half.ends(1);
+    let mut typed = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
+    typed.sees("to go on: ").types("purge\n");
+    assert!(typed.ends(0).contains("3 letters purged, 0 not"));
+}
+
+#[test]
+fn a_bar_shows_progress_and_ctrl_c_detaches() {
+    let bench = bench();
+    // Slow enough that it is seen: one letter each ten seconds.
+    let arguments =
+        ["park", "--all", "--reason", "test", "--yes", "--wait", "--ramp", "none", "--rate", "6/m"];
+    let mut terminal = Terminal::start(&bench, 140, &arguments, &[]);
+    terminal.sees("op_1 running [").sees("1/3 1 sent, 1 ok, 0 failed again, 0 skipped").types("\u{3}");
+    let shown = terminal.ends(130);
+    assert!(shown.contains("detached; op_1 goes on"), "{shown}");
+    assert!(shown.contains("next: ") && shown.contains("lazaret op cancel op_1"), "{shown}");
+    assert_eq!(bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).json()["state"], "running");
+}
+
+#[test]
+fn a_payload_is_changed_in_an_editor() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = bench();
+    let id = bench.run(&["ls", "seq:b", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();
+    let editor = bench.folder().join("editor");
+    let script = |text: &str| {
+        std::fs::write(&editor, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&editor, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let variables = [("EDITOR", editor.to_str().unwrap())];
+    let arguments = ["edit", &id, "--reason", "typo"];
+    let payload = || bench.run(&["show", &id, "--payload"]).ends(0).out;
+
+    script("exit 0");
+    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(0).contains("nothing was changed"));
+    script("exit 7");
+    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(1).contains("nothing was done"));
+    // An editor writes another file and ends it with a line break.
+    script("ls -l \"$1\" | cut -c1-10; echo '\"mended\"' > \"$1.new\"; mv \"$1.new\" \"$1\"");
+    let mut no = Terminal::start(&bench, 100, &arguments, &variables);
+    no.sees("Take this payload (8 bytes, 5 before)? [y/N] ").types("n\n");
+    let shown = no.ends(1);
+    assert!(shown.contains("-rw-------"), "only its owner reads it: {shown}");
+    assert_eq!(payload(), "\"bad\"");
+    let mut yes = Terminal::start(&bench, 100, &arguments, &variables);
+    yes.sees("[y/N] ").types("y\n");
+    yes.ends(0);
+    assert_eq!(payload(), "\"mended\"");
+    script("echo '{' > \"$1\"");
+    let mut broken = Terminal::start(&bench, 100, &arguments, &variables);
+    broken.sees("it was JSON, and is not any more").types("n\n");
+    broken.ends(1);
+}
+
+#[test]
+fn a_terminal_is_given_a_harmless_payload() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad \u{202e}")], 1);
+    let id = bench.run(&["ls", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();
+    bench.run_with(&["edit", &id, "--payload", "-", "--reason", "x"], "\u{1b}[31mred\nline").ends(0);
+    let shown = Terminal::start(&bench, 100, &["show", &id, "--payload"], &[]).ends(0);
+    assert_eq!(shown, "\\u{1b}[31mred\r\nline\r\n");
+}

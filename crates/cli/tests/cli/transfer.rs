@@ -1,0 +1,58 @@
+//! Letters that move from one daemon to another.
+
+use crate::support::{Bench, message};
+
+#[test]
+fn an_export_is_taken_in_elsewhere_as_it_was() {
+    // I5, I8
+    let from = Bench::new();
+    let hostile = message("m-3", "c\u{202e}\u{1b}", "bad \u{2028}\u{1b}[2J");
+    from.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), hostile], 3);
+    let export = from.run(&["export"]).ends(0);
+    assert!(export.err.starts_with("3 letters written\nnext: lazaret import"), "{}", export.err);
+    let file = from.folder().join("letters.jsonl");
+    std::fs::write(&file, &export.out).unwrap();
+
+    let to = Bench::new();
+    // Where nobody works on them they stay as they are.
+    to.run(&["pause", "orders", "--reason", "test"]).ends(0);
+    let taken = to.run(&["import", file.to_str().unwrap()]).ends(0);
+    assert_eq!(taken.out, "3 letters taken in, 0 known already, 0 not\n");
+    let mut before = export.lines();
+    let mut after = to.run(&["export"]).ends(0).lines();
+    for letters in [&mut before, &mut after] {
+        letters.sort_by_key(|letter| letter["id"].to_string());
+        for letter in letters.iter_mut() {
+            // The other store counts its own places and touches.
+            for name in ["index", "last-touched-at", "enqueued-at"] {
+                letter.as_object_mut().unwrap().remove(name);
+            }
+        }
+    }
+    assert_eq!(before, after);
+    let again = to.run_with(&["import", "-", "-o", "json"], &export.out).ends(0).json();
+    assert_eq!((&again["taken"], &again["known"]), (&0.into(), &3.into()));
+    let moved = to.run_with(&["import", "-", "--queue", "other/mail"], &export.out).ends(0);
+    assert!(moved.out.starts_with("3 letters taken in"), "{}", moved.out);
+    assert_eq!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(0).lines().len(), 3);
+}
+
+#[test]
+fn lines_that_are_no_letters_are_named() {
+    let bench = Bench::new();
+    let ran = bench.run_with(&["import", "-"], "{}\nno json\n").ends(3);
+    assert_eq!(ran.out, "0 letters taken in, 0 known already, 2 not\n");
+    assert!(ran.err.contains("line 1: ") && ran.err.contains("line 2: "), "{}", ran.err);
+    bench.run(&["export", "-o", "table"]).ends(2);
+}
+
+#[test]
+fn an_export_comes_in_other_formats() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    assert_eq!(bench.run(&["export", "--json"]).ends(0).json().as_array().unwrap().len(), 2);
+    assert_eq!(bench.run(&["export", "--json", "seq:z"]).ends(0).json(), serde_json::json!([]));
+    let csv = bench.run(&["export", "-o", "csv", "seq:a"]).ends(0).out;
+    assert!(csv.starts_with("id,queue,") && csv.trim_end().ends_with("\"\"\"bad\"\"\","), "{csv}");
+    assert_eq!(bench.run(&["export", "--limit", "1"]).ends(0).out.lines().count(), 1);
+}

@@ -1,0 +1,145 @@
+//! A real broker that is not there, comes, is killed with SIGKILL in the middle of everything, and comes back on its data.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lazaret_core::Message;
+use lazaret_engine::{Consumer, Options};
+use lazaret_memory::MemoryStore;
+use lazaret_source_kafka::{KafkaSource, KafkaState};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use support::{Topic, broker, client};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// A broker takes its time on a busy machine.
+const LONG: Duration = Duration::from_secs(90);
+
+/// A broker that belongs to this test alone.
+struct OwnBroker {
+    folder: TempDir,
+    starter: String,
+    pid: u32,
+    address: String,
+}
+
+impl OwnBroker {
+    /// Starts it. `None` where the brokers were brought along: then there is none that one may kill.
+    fn start() -> Option<Self> {
+        broker()?;
+        let Ok(starter) = std::env::var("LAZARET_TEST_KAFKA_STARTER") else {
+            println!("not run: LAZARET_TEST_KAFKA_STARTER is not set; `cargo xtask services` prints it");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut broker = Self { folder, starter, pid: 0, address: String::new() };
+        broker.start_again();
+        Some(broker)
+    }
+
+    /// Starts it on the data that it had.
+    fn start_again(&mut self) {
+        let mut command = Command::new(&self.starter);
+        let output = command.args(["services", "another-kafka"]).arg(self.folder.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let answer = String::from_utf8(output.stdout).unwrap();
+        let (pid, address) = answer.trim().split_once(' ').unwrap();
+        assert!(self.address.is_empty() || self.address == address, "it comes back where it was");
+        (self.pid, self.address) = (pid.parse().unwrap(), address.to_owned());
+    }
+
+    /// Kills it and waits until it is gone.
+    fn kill(&self) {
+        let pid = self.pid;
+        Command::new("sh").args(["-c", &format!("kill -KILL {pid}")]).status().unwrap();
+        let started = Instant::now();
+        // One that has ended and was not waited for has an empty command line.
+        while fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty()) {
+            assert!(started.elapsed() < LONG, "the broker does not die");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for OwnBroker {
+    fn drop(&mut self) {
+        if self.pid != 0 {
+            self.kill();
+        }
+    }
+}
+
+async fn until<T>(what: &str, mut watched: watch::Receiver<T>, holds: impl Fn(&T) -> bool) {
+    let held = tokio::time::timeout(LONG, watched.wait_for(|value| holds(value))).await;
+    assert!(held.is_ok(), "waited in vain until {what}");
+}
+
+/// Writes numbers until the range is over, each until the broker has it.
+async fn write(brokers: String, topic: String, numbers: std::ops::Range<u32>) {
+    let mut settings = client(&brokers);
+    settings.set("enable.idempotence", "true").set("linger.ms", "0").set("reconnect.backoff.max.ms", "500");
+    let producer: FutureProducer = settings.create().unwrap();
+    for number in numbers {
+        let (payload, key) = (number.to_string(), (number % 30).to_string());
+        let record = FutureRecord::to(&topic).partition((number % 3) as i32).key(&key).payload(&payload);
+        producer.send(record, LONG).await.map_err(|(error, _)| error).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consumer_outlives_its_broker() {
+    // I1: it is opened before its broker is there, and goes on by itself when that is killed and comes back.
+    let Some(mut broker) = OwnBroker::start() else { return };
+    let topic = Topic::new(broker.address.clone(), 3).await;
+    write(broker.address.clone(), topic.name.clone(), 0..300).await;
+    broker.kill();
+
+    let source = KafkaSource::open(topic.options()).unwrap();
+    let (state, handled) = (source.state(), watch::Sender::new(BTreeSet::new()));
+    let diary = handled.clone();
+    let handler = move |message: Message| {
+        let number: u32 = std::str::from_utf8(message.payload.as_deref().unwrap()).unwrap().parse().unwrap();
+        diary.send_modify(|handled| {
+            handled.insert(number);
+        });
+        std::future::ready(())
+    };
+    let consumer = Consumer::builder("orders")
+        .source(source)
+        .store(Arc::new(MemoryStore::default()))
+        .handler(handler)
+        .options(Options { commit_interval: Duration::from_millis(50), ..Options::default() })
+        .build()
+        .unwrap();
+    let drain = CancellationToken::new();
+    let run = tokio::spawn(consumer.run(drain.clone()));
+    let in_trouble = |state: &KafkaState| matches!(state, KafkaState::Trouble(_));
+    until("the missing broker is seen", state.clone(), in_trouble).await;
+    assert!(handled.borrow().is_empty());
+
+    broker.start_again();
+    until("what lay there is handled", handled.subscribe(), |handled| handled.len() == 300).await;
+
+    let writing = tokio::spawn(write(broker.address.clone(), topic.name.clone(), 300..1500));
+    until("more is handled", handled.subscribe(), |handled| handled.len() > 600).await;
+    broker.kill();
+    until("the death of the broker is seen", state.clone(), in_trouble).await;
+    broker.start_again();
+    writing.await.unwrap();
+    until("all is handled", handled.subscribe(), |handled| handled.len() == 1500).await;
+    until("it says that all is well", state, |state| *state == KafkaState::Reading(3)).await;
+    for partition in 0..3 {
+        topic.until_committed(partition, |offset, metadata| offset == 500 && metadata.is_empty());
+    }
+    drain.cancel();
+    let stats = run.await.unwrap().unwrap();
+    assert_eq!(stats.handed_off, 0, "nothing failed: {stats:?}");
+}
