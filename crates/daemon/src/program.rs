@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lazaret_config::{Config, Diagnostics};
+use lazaret_config::{Config, Diagnostics, Loaded};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Handle, Options, Service};
@@ -16,14 +16,12 @@ use crate::signals::{Asked, Signals};
 /// Runs every consumer of a configuration file until SIGTERM or SIGINT, or until idle. A second such signal ends the process
 /// at once, with 128 and the number of the signal. SIGHUP reads the file again.
 pub async fn run(path: &Path, options: Options) -> u8 {
-    let config = match read(path) {
-        Ok(loaded) => {
-            warn(&loaded.warnings);
-            loaded.config
-        }
+    let Loaded { config, warnings } = match read(path) {
+        Ok(loaded) => loaded,
         Err(error) => return refuse(&error),
     };
     logging::begin(&config.telemetry);
+    log(&warnings);
     match serve(path, config, options).await {
         Ok(code) => code,
         Err(error) => {
@@ -37,7 +35,9 @@ pub async fn run(path: &Path, options: Options) -> u8 {
 pub fn check(path: &Path) -> u8 {
     match read(path) {
         Ok(loaded) => {
-            warn(&loaded.warnings);
+            if !loaded.warnings.is_empty() {
+                eprintln!("{}", loaded.warnings.plain().trim_end());
+            }
             eprintln!("{} is fine: {}", path.display(), consumers(loaded.config.consumers.len()));
             exit::OK
         }
@@ -79,15 +79,15 @@ async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<
 
 /// Reads the file again. One that has mistakes changes nothing.
 fn reload(path: &Path, handle: &Handle) {
-    let config = match read(path) {
-        Ok(loaded) => loaded.config,
+    let Loaded { config, warnings } = match read(path) {
+        Ok(loaded) => loaded,
         Err(error) => {
             tracing::error!("the configuration was not reloaded, everything goes on as before:\n{error}");
             return;
         }
     };
-    let done = handle.reload(config);
-    tell(&done);
+    log(&warnings);
+    tell(&handle.reload(config));
 }
 
 fn tell(done: &Reloaded) {
@@ -112,9 +112,10 @@ fn refuse(error: &Unreadable) -> u8 {
     exit::ERROR
 }
 
-fn warn(warnings: &Diagnostics) {
+/// Warnings of a daemon belong into its log, which may be for machines.
+fn log(warnings: &Diagnostics) {
     if !warnings.is_empty() {
-        eprintln!("{}", warnings.plain().trim_end());
+        tracing::warn!("{}", warnings.plain().trim_end());
     }
 }
 

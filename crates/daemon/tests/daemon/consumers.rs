@@ -65,3 +65,22 @@ fn a_message_that_says_stop_stops_its_consumer_before_it() {
     let stops = attempts(&folder).iter().filter(|attempt| attempt.verdict == "stop").count();
     assert_eq!(stops, 2, "the position stayed before it");
 }
+
+#[test]
+fn one_that_fails_for_a_reason_that_may_pass_is_started_anew_by_itself() {
+    let folder = folder();
+    let follow = CONFIG.replace("late.jsonl", "events.jsonl");
+    folder.write("lazaret.yaml", &follow);
+    folder.write("other.yaml", &follow.replace("lazaret.db", "other.db"));
+    // Both have the same folder for their flight recorders, which one process has at a time.
+    let mut first = folder.start(&["run"]);
+    first.logs("running", 2);
+    let mut second = folder.start(&["run", "-c", "other.yaml"]);
+    second.logs("is started anew after a while", 2);
+    assert!(folder.read("stderr.log").contains("is in use by another process"));
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait().code(), Some(0));
+    second.logs("running", 4);
+    second.signal(Signal::TERM);
+    assert_eq!(second.wait().code(), Some(0));
+}

@@ -6,6 +6,9 @@ mod api;
 mod breaker;
 mod consumers;
 mod doctor;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod logs;
 mod reload;
 mod signals;
 mod story;

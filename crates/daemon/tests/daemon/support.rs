@@ -83,20 +83,25 @@ impl Folder {
     /// The open letters, in the order of their position.
     pub(crate) fn open_letters(&self) -> Vec<(String, LetterState)> {
         let store = SqliteStore::open(self.path("lazaret.db"), Options::default()).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (query, mut after) = (Query::parse("").unwrap(), None);
-        let mut letters: Vec<Letter> = Vec::new();
-        loop {
-            let page = runtime.block_on(store.find(&query, after.as_deref(), 500)).unwrap();
-            letters.extend(page.letters);
-            after = match page.next {
-                Some(next) => Some(next),
-                None => break,
-            };
-        }
-        letters.sort_by_key(|letter| letter.message.position.offset);
-        letters.iter().map(|letter| (letter.message.id.to_string(), letter.state)).collect()
+        // On a thread of its own, so that tests that are asynchronous themselves can ask, too.
+        std::thread::scope(|scope| scope.spawn(|| letters_of(&store)).join().unwrap())
     }
+}
+
+fn letters_of(store: &SqliteStore) -> Vec<(String, LetterState)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (query, mut after) = (Query::parse("").unwrap(), None);
+    let mut letters: Vec<Letter> = Vec::new();
+    loop {
+        let page = runtime.block_on(store.find(&query, after.as_deref(), 500)).unwrap();
+        letters.extend(page.letters);
+        after = match page.next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    letters.sort_by_key(|letter| letter.message.position.offset);
+    letters.iter().map(|letter| (letter.message.id.to_string(), letter.state)).collect()
 }
 
 /// A daemon that runs. It is killed if the test ends before it does.
