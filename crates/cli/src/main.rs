@@ -7,6 +7,8 @@ use lazaret_cli::{Cli, Exit};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before anything can need it; only one provider is in the graph.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime {
         Ok(runtime) => runtime.block_on(cli.run()).into(),

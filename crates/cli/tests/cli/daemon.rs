@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::{Ran, finish, lazaret};
+use crate::support::{DEADLINE, Ran, ended, finish, lazaret};
 
 /// Runs a command in a folder.
 fn run(folder: &Path, arguments: &[&str]) -> Ran {
@@ -109,4 +111,54 @@ fn the_schema_is_one() {
     let ran = finish(lazaret(&["schema"]), "").ends(0);
     let schema = ran.json();
     assert!(schema["properties"]["consumers"].is_object(), "{}", ran.out);
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Waits until the daemon answers.
+fn wait_for(url: &str, daemon: &mut Child) {
+    let deadline = Instant::now() + DEADLINE;
+    while finish(lazaret(&["status", "--url", url]), "").code != 0 {
+        assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
+        assert!(Instant::now() < deadline, "the daemon does not answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let port = free_port();
+    let config = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
+    let config = config.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    fs::write(folder.path().join("lazaret.yaml"), config).unwrap();
+    let url = format!("http://127.0.0.1:{port}");
+    let mut daemon = lazaret(&["run"]);
+    daemon.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = daemon.spawn().unwrap();
+    wait_for(&url, &mut daemon);
+    let ask = |arguments: &[&str]| finish(lazaret(&[arguments, &["--url", &url]].concat()), "");
+    let deadline = Instant::now() + DEADLINE;
+    let dead = loop {
+        let found = ask(&["ls", "state:dead", "-o", "jsonl"]).ends(0);
+        if let Some(letter) = found.lines().pop() {
+            break letter;
+        }
+        assert!(Instant::now() < deadline, "no dead letter came");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!((&dead["message"]["id"], &dead["reason"]), (&"e-2".into(), &"INVALID_SCHEMA".into()));
+    let id = dead["id"].as_str().unwrap();
+    ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend"]).ends(0);
+    ask(&["retry", "--ids", id, "--reason", "mended", "--yes", "--wait"]).ends(0);
+    let stopped = Command::new("kill").args(["-TERM", &daemon.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    ended(daemon).ends(0);
+    // I2: what waited behind it went on by itself.
+    run(folder.path(), &["run", "--until-idle"]).ends(0);
 }
