@@ -5,7 +5,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lazaret_config::{Address, Config, Consumer as Wanted, Source};
+#[cfg(feature = "sqlite")]
+use lazaret_config::Source;
+use lazaret_config::{Address, Config};
+#[cfg(feature = "sqlite")]
+use lazaret_server::Builder;
 use lazaret_server::{Options as ServerOptions, Registry, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -190,27 +194,27 @@ async fn listen(address: &Address) -> Result<TcpListener, Error> {
 /// The API, with the inboxes of those consumers that have one.
 fn server(config: &Config, stores: &Stores, registry: &Registry) -> Result<Server, Error> {
     let options = ServerOptions { hosts: config.hosts.clone(), limits: assemble::limits(&config.limits) };
-    let mut builder = Server::builder(stores.letters.clone())
+    let builder = Server::builder(stores.letters.clone())
         .registry(registry.clone())
         .tokens(assemble::tokens(config)?)
         .options(options);
     #[cfg(feature = "sqlite")]
-    {
-        if let Some(store) = &stores.sqlite {
-            builder = builder.verify_audit(store.clone());
-        }
-        for consumer in config.consumers.iter().filter(|consumer| has_inbox(consumer)) {
-            if let Some(inbox) = stores.inbox(&consumer.name) {
-                builder = builder.inbox(&consumer.name, inbox);
-            }
-        }
-    }
+    let builder = with_inboxes(builder, config, stores);
     Ok(builder.build())
 }
 
+/// What only the embedded store has: inboxes, and an audit that can be checked.
 #[cfg(feature = "sqlite")]
-fn has_inbox(consumer: &Wanted) -> bool {
-    consumer.source == Source::Inbox
+fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Builder {
+    if let Some(store) = &stores.sqlite {
+        builder = builder.verify_audit(store.clone());
+    }
+    for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {
+        if let Some(inbox) = stores.inbox(&consumer.name) {
+            builder = builder.inbox(&consumer.name, inbox);
+        }
+    }
+    builder
 }
 
 /// How many letters of these consumers are open.

@@ -55,6 +55,7 @@ impl Opened {
         Self { inner: Box::new(source), ends_when_empty: false, assigned: false, ended: false }
     }
 
+    #[cfg(feature = "sqlite")]
     fn ending_when_empty(self) -> Self {
         Self { ends_when_empty: true, ..self }
     }

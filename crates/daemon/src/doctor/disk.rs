@@ -58,6 +58,7 @@ fn existing(folder: &Path) -> PathBuf {
 }
 
 /// The folder in which a file is, or would be.
+#[cfg(feature = "sqlite")]
 pub(super) fn of_file(file: &Path) -> PathBuf {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -88,6 +89,7 @@ mod tests {
         assert!(!here.path().join("a").exists(), "looking makes nothing");
     }
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn a_file_without_a_folder_is_here() {
         assert_eq!(of_file(Path::new("lazaret.db")), Path::new("."));

@@ -108,6 +108,7 @@ async fn with(first: Finding, config: &Config) -> Vec<Finding> {
     }
     if let Some(folder) = &config.flight_recorder {
         found.push(disk::folder("flight recorder", folder));
+        found.push(disk::room("flight recorder", folder));
     }
     for consumer in &config.consumers {
         found.push(handler::examine(consumer).await);

@@ -2,7 +2,9 @@
 
 use lazaret_config::StoreAt;
 
-use super::{Finding, disk};
+use super::Finding;
+#[cfg(feature = "sqlite")]
+use super::disk;
 
 /// Looks at the store, without making it or changing its format.
 pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
@@ -23,11 +25,8 @@ pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
 #[cfg(feature = "sqlite")]
 async fn sqlite(path: &std::path::Path) -> Vec<Finding> {
     let folder = disk::of_file(path);
-    let room = disk::room("disk", &folder);
-    if !path.exists() {
-        return vec![disk::folder("store", &folder), room];
-    }
-    vec![file(path).await, room]
+    let store = if path.exists() { file(path).await } else { disk::folder("store", &folder) };
+    vec![store, disk::room("disk", &folder)]
 }
 
 /// Reads the file, and changes nothing: a daemon may be working with it.
