@@ -118,6 +118,24 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// A daemon that does not outlive a test that fails.
+struct Daemon(Option<Child>);
+
+impl Daemon {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 /// Waits until the daemon answers.
 fn wait_for(url: &str, daemon: &mut Child) {
     let deadline = Instant::now() + DEADLINE;
@@ -140,8 +158,8 @@ fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
     let url = format!("http://127.0.0.1:{port}");
     let mut daemon = lazaret(&["run"]);
     daemon.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut daemon = daemon.spawn().unwrap();
-    wait_for(&url, &mut daemon);
+    let mut daemon = Daemon(Some(daemon.spawn().unwrap()));
+    wait_for(&url, daemon.child());
     let ask = |arguments: &[&str]| finish(lazaret(&[arguments, &["--url", &url]].concat()), "");
     let deadline = Instant::now() + DEADLINE;
     let dead = loop {
@@ -156,9 +174,9 @@ fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
     let id = dead["id"].as_str().unwrap();
     ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend"]).ends(0);
     ask(&["retry", "--ids", id, "--reason", "mended", "--yes", "--wait"]).ends(0);
-    let stopped = Command::new("kill").args(["-TERM", &daemon.id().to_string()]).status().unwrap();
+    let stopped = Command::new("kill").args(["-TERM", &daemon.child().id().to_string()]).status().unwrap();
     assert!(stopped.success());
-    ended(daemon).ends(0);
+    ended(daemon.0.take().unwrap()).ends(0);
     // I2: what waited behind it went on by itself.
     run(folder.path(), &["run", "--until-idle"]).ends(0);
 }
