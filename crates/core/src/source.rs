@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use crate::message::{Message, Partition, Position};
 use crate::store::StoreError;
 
-pub use new_message::NewMessage;
+pub use new_message::{NewMessage, Posted};
 
 /// A partition that this consumer may read from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use lazaret_api::{BatchAnswer, Code, InboxAnswer, InboxBacklog, Problem};
-use lazaret_core::source::{NewMessage, jsonl};
+use lazaret_core::source::{NewMessage, Posted, jsonl};
 use lazaret_core::store;
-use lazaret_core::{Headers, MessageId, Position};
+use lazaret_core::{Headers, MessageId};
 use percent_encoding::percent_decode;
 
 use crate::app::App;
@@ -21,29 +21,6 @@ use crate::stream::NDJSON;
 
 /// When to come back to an inbox that is full, in seconds.
 const COME_BACK: u32 = 1;
-
-/// What became of a message that was posted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// It is durable.
-    Taken {
-        /// Its id: the given one, or its position.
-        id: MessageId,
-        /// Where it stands.
-        position: Position,
-    },
-    /// A message with this id was posted before. Nothing was changed.
-    Known {
-        /// The id.
-        id: MessageId,
-        /// Where that message stands, or stood.
-        position: Position,
-    },
-    /// There is no room now, nor for the later messages of the same call.
-    Full,
-    /// It has more bytes than the inbox may ever hold.
-    TooLarge,
-}
 
 /// Where messages can be posted.
 #[async_trait]
@@ -59,15 +36,7 @@ pub trait Ingest: Send + Sync + 'static {
 #[async_trait]
 impl Ingest for lazaret_store_sqlite::InboxLog {
     async fn post(&self, messages: Vec<NewMessage>) -> store::Result<Vec<Posted>> {
-        use lazaret_store_sqlite::Posted as Answer;
-        let answers = Self::post(self, messages).await?;
-        let posted = answers.into_iter().map(|answer| match answer {
-            Answer::Taken { id, position } => Posted::Taken { id, position },
-            Answer::Known { id, position } => Posted::Known { id, position },
-            Answer::Full => Posted::Full,
-            Answer::TooLarge => Posted::TooLarge,
-        });
-        Ok(posted.collect())
+        Self::post(self, messages).await
     }
 
     async fn backlog(&self) -> store::Result<InboxBacklog> {

@@ -6,5 +6,6 @@ mod rows;
 mod source;
 
 pub(crate) use bells::Bells;
-pub use log::{Backlog, InboxLog, InboxOptions, Posted};
+pub use lazaret_core::source::Posted;
+pub use log::{Backlog, InboxLog, InboxOptions};
 pub use source::InboxSource;

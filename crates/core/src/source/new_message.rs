@@ -73,3 +73,26 @@ impl NewMessage {
             + text(&self.undecodable)
     }
 }
+
+/// What became of a new message that was posted to a source that takes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is durable.
+    Taken {
+        /// Its id: the given one, or its position.
+        id: MessageId,
+        /// Where it stands.
+        position: Position,
+    },
+    /// A message with this id was posted before. Nothing was changed.
+    Known {
+        /// The id.
+        id: MessageId,
+        /// Where that message stands, or stood.
+        position: Position,
+    },
+    /// There is no room now. The later messages of the same call were not taken either, so that none overtakes.
+    Full,
+    /// It has more bytes than the source may ever hold.
+    TooLarge,
+}

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::source::NewMessage;
+use lazaret_core::ConsumerName;
+use lazaret_core::source::{NewMessage, Posted};
 use lazaret_core::store::Result;
-use lazaret_core::{ConsumerName, MessageId, Position};
 
 use super::bells::Bell;
 use super::rows;
@@ -39,29 +39,6 @@ impl Default for InboxOptions {
             poll: Duration::from_millis(500),
         }
     }
-}
-
-/// What became of a message that was posted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// It is durable.
-    Taken {
-        /// Its id: the given one, or its position.
-        id: MessageId,
-        /// Where it stands.
-        position: Position,
-    },
-    /// A message with this id was posted before. Nothing was changed.
-    Known {
-        /// The id.
-        id: MessageId,
-        /// Where that message stands, or stood.
-        position: Position,
-    },
-    /// There is no room now. The later messages of the same call were not taken either, so that none overtakes.
-    Full,
-    /// It has more bytes than the inbox may hold.
-    TooLarge,
 }
 
 /// How much waits in an inbox.

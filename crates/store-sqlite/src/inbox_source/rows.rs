@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lazaret_core::source::{Commit, NewMessage};
+use lazaret_core::source::{Commit, NewMessage, Posted};
 use lazaret_core::store::{ErrorKind, StoreError};
 use lazaret_core::{ConsumerName, Message, MessageId, Position, StreamName};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::log::{InboxOptions, Posted};
+use super::log::InboxOptions;
 use crate::error::{Fault, Work};
 use crate::rows::{bound, decode_headers, encode_headers, later, limit, nanos, time, unsigned};
 use crate::writer::Step;
