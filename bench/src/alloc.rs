@@ -1,14 +1,13 @@
-//! The system's allocator, with a meter that runs only while somebody looks at it.
+//! The allocator of the daemon, with a meter that runs only while somebody looks at it.
 //!
 //! Timed runs pay one relaxed load per call, subject and baseline alike.
 
-#![allow(
-    unsafe_code,
-    reason = "`GlobalAlloc` is an unsafe trait; every call is passed on to the system unchanged"
-)]
+#![allow(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait; every call is passed on unchanged")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use mimalloc::MiMalloc;
 
 #[global_allocator]
 static ALLOCATOR: Metered = Metered;
@@ -21,31 +20,31 @@ static PEAK: AtomicI64 = AtomicI64::new(0);
 
 struct Metered;
 
-// SAFETY: every method passes its arguments on to `System` and gives its answer back; counting touches atomics only.
+// SAFETY: every method passes its arguments on to `MiMalloc` and gives its answer back; counting touches atomics only.
 unsafe impl GlobalAlloc for Metered {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
         // SAFETY: the caller keeps the contract of `alloc_zeroed`.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         given_back(layout.size());
-        // SAFETY: the caller keeps the contract of `dealloc`, and the block is the system's.
-        unsafe { System.dealloc(pointer, layout) }
+        // SAFETY: the caller keeps the contract of `dealloc`, and the block is its own.
+        unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both blocks count at once: the system may have to copy.
+        // Both blocks count at once: it may have to copy.
         taken(size);
-        // SAFETY: the caller keeps the contract of `realloc`, and the block is the system's.
-        let moved = unsafe { System.realloc(pointer, layout, size) };
+        // SAFETY: the caller keeps the contract of `realloc`, and the block is its own.
+        let moved = unsafe { MiMalloc.realloc(pointer, layout, size) };
         given_back(layout.size());
         moved
     }

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use lazaret_cli::{Cli, Exit};
 
+/// Messages begin in one thread and end in another. This allocator is made for that, the system's is not.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Before anything can need it; only one provider is in the graph.

@@ -134,13 +134,21 @@ fn key_text(message: &Message) -> Cow<'_, str> {
     }
 }
 
+/// Whether a text has no control characters. Nearly all keys are ASCII, where that is one quick look.
+fn is_printable(text: &str) -> bool {
+    match text.is_ascii() {
+        true => !text.bytes().any(|byte| byte.is_ascii_control()),
+        false => !text.chars().any(char::is_control),
+    }
+}
+
 /// A lossless text for any bytes: themselves where they are printable, an escaped form otherwise.
 fn bytes_text(bytes: &[u8]) -> Cow<'_, str> {
     if bytes.is_empty() {
         return "~empty".into();
     }
     match std::str::from_utf8(bytes) {
-        Ok(text) if bytes[0] != b'~' && !text.chars().any(char::is_control) => text.into(),
+        Ok(text) if bytes[0] != b'~' && is_printable(text) => text.into(),
         _ => {
             let mut escaped = String::with_capacity(3 + 2 * bytes.len());
             escaped.push_str("~x:");

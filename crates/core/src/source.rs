@@ -50,6 +50,8 @@ pub enum SourceEvent {
     Lost(Vec<Partition>),
     /// A finite source was read to its end. Nothing follows but rebalances.
     End,
+    /// What came of the commit that was [begun](Source::begin_commit) last; the text says what went wrong.
+    Committed(Result<(), String>),
 }
 
 /// Why a source failed.
@@ -118,7 +120,15 @@ pub trait Source: Send + 'static {
     async fn next(&mut self) -> Result<SourceEvent, SourceError>;
 
     /// Makes positions durable. A commit for a partition that is no longer assigned is ignored.
+    /// A commit that was begun is over when this returns, and is not told of any more.
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError>;
+
+    /// Begins to make positions durable, and goes on delivering meanwhile: for sources that would wait for somebody.
+    /// [`next`](Self::next) tells what came of it, once, as [`SourceEvent::Committed`]; no other is begun before that.
+    /// A source that cannot do so gives the commits back, and the engine calls [`commit`](Self::commit).
+    fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        Err(commits)
+    }
 
     /// Stops delivering messages of these partitions until they are resumed. Idempotent; forgotten when a partition
     /// is assigned anew.

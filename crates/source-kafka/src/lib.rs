@@ -19,9 +19,12 @@
 //! ```
 //!
 //! - `options`: what one can choose, and what one cannot.
-//! - `source`: the member of the group, as the engine sees it; partitions that come and go; commits.
+//! - `source`: the source as the engine has it, which gives out what was read ahead.
+//! - `driver`: the thread in which the member of the group lives and reads ahead.
+//! - `membership`: the member of the group; partitions that come and go; commits.
 //! - `member`: what librdkafka tells from its side: rebalances, errors, statistics.
 //! - `slot`: one partition from its coming to its going.
+//! - `batch`: records in batches, straight from librdkafka.
 //! - `lookup`: where to begin reading a partition.
 //! - `settled`: what is settled beyond the committed offset, as text.
 //! - `record`: from a record to a message.
@@ -33,10 +36,13 @@
 //! - `trouble`: which errors pass by themselves, and what to do about the others.
 
 pub mod adopt;
+mod batch;
 mod chain;
+mod driver;
 pub mod headers;
 mod lookup;
 mod member;
+mod membership;
 mod mirror;
 mod options;
 mod record;

@@ -57,6 +57,8 @@ struct Shared {
     notes: Mutex<Notes>,
     /// Something happened that is worth a look.
     wake: Arc<Notify>,
+    /// The client has something to say.
+    calls: AtomicBool,
     /// Something was written down since this was last asked: there may be more in the queue.
     served: AtomicBool,
     /// Nobody acts on what is written down any more.
@@ -70,6 +72,7 @@ impl Member {
         let shared = Shared {
             notes: Mutex::default(),
             wake,
+            calls: AtomicBool::new(true),
             served: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             reads_committed,
@@ -89,6 +92,17 @@ impl Member {
 
     pub(crate) fn wake(&self) {
         self.shared.wake.notify_one();
+    }
+
+    /// The client has something to say, besides records.
+    pub(crate) fn call(&self) {
+        self.shared.calls.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether the client had something to say since this was last asked.
+    pub(crate) fn take_call(&self) -> bool {
+        self.shared.calls.swap(false, Ordering::AcqRel)
     }
 
     /// Whether something was written down since this was last asked.

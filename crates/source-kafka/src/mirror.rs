@@ -23,9 +23,9 @@ use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use tokio::sync::watch;
 
 use crate::headers::HeaderStyle;
+use crate::membership::refused;
 use crate::options::KafkaOptions;
 use crate::relay::{ANY_SIZE, asker, count, headers_of, judge};
-use crate::source::refused;
 
 /// How many letters are written at once, so many at most are written again after a death (I7).
 const BATCH: usize = 100;

@@ -1,14 +1,14 @@
 //! From a record to a message: byte for byte, with what its headers say about it.
 
-use std::fmt::Write;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::message::Schema;
 use lazaret_core::{Headers, Message, MessageId, Partition, Position, StreamName};
-use rdkafka::message::{Headers as _, Message as Record};
+use rdkafka::message::{Headers as _, Message as Polled};
 
 use crate::options::KafkaOptions;
 
@@ -18,15 +18,53 @@ const CONTENT_TYPE_HEADERS: [&str; 2] = ["content-type", "ce_datacontenttype"];
 const FRAMED: u8 = 0;
 const FRAME_BYTES: usize = 5;
 
-/// How much memory is taken at once for the bytes of small records. Who keeps one of them keeps this much, so it is little.
+/// How much memory small records share at most. Who keeps one of them keeps this much, so it is little.
 const PAGE: usize = 16 * 1024;
 /// Records with more bytes than this have memory of their own.
 const SMALL: usize = PAGE / 4;
 
+/// What is read of a record.
+pub(crate) trait Record {
+    /// Its key; none is not empty.
+    fn key(&self) -> Option<&[u8]>;
+    /// Its payload; none is not empty.
+    fn payload(&self) -> Option<&[u8]>;
+    /// Its time, in milliseconds.
+    fn millis(&self) -> Option<i64>;
+    /// Tells its headers, in their order.
+    fn headers(&self, each: impl FnMut(&str, Option<&[u8]>)) -> Result<(), NotText>;
+}
+
+/// The name of a header is not UTF-8. Kafka says that it should be, and no broker looks.
+#[derive(Debug)]
+pub(crate) struct NotText;
+
+/// What the safe client polled.
+impl<M: Polled> Record for M {
+    fn key(&self) -> Option<&[u8]> {
+        Polled::key(self)
+    }
+
+    fn payload(&self) -> Option<&[u8]> {
+        Polled::payload(self)
+    }
+
+    fn millis(&self) -> Option<i64> {
+        self.timestamp().to_millis()
+    }
+
+    fn headers(&self, mut each: impl FnMut(&str, Option<&[u8]>)) -> Result<(), NotText> {
+        // The client panics at names that are no UTF-8. That is this message's failure (I10).
+        let tell =
+            || Polled::headers(self).into_iter().flat_map(|h| h.iter()).for_each(|h| each(h.key, h.value));
+        catch_unwind(AssertUnwindSafe(tell)).map_err(|_| NotText)
+    }
+}
+
 /// Makes messages of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
-    /// Room for the bytes of the next records.
+    /// What was copied and is not a message yet.
     page: Page,
     // Which headers mean what.
     id: Vec<Arc<str>>,
@@ -38,25 +76,48 @@ impl Reader {
     pub(crate) fn new(options: &KafkaOptions) -> Self {
         let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
-            page: Page { room: BytesMut::new(), size: PAGE },
+            page: Page::default(),
             id: names(&options.id_headers),
             event_type: names(&options.type_headers),
             correlation: names(&options.correlation_headers),
         }
     }
 
-    /// The message that a record is. `place` is its id unless a header has one.
-    pub(crate) fn read(
+    /// Copies a record of a partition, of which so many are at hand. It becomes a message soon, at the latest with
+    /// [`finish`](Self::finish).
+    pub(crate) fn copy(
         &mut self,
         record: &impl Record,
-        stream: &StreamName,
-        position: Position,
+        offset: u64,
+        at_hand: usize,
         place: &mut Place,
-    ) -> Message {
-        let parts = Parts::on(record, &mut self.page);
-        let id = self.id(&parts.headers).unwrap_or_else(|| place.of(position.offset));
-        let timestamp = time_of(record);
-        self.message(parts, id, stream.clone(), position, timestamp)
+        into: &mut Vec<Message>,
+    ) {
+        let bytes = size_of(record);
+        if !self.page.takes(bytes) {
+            self.finish(place, into);
+        }
+        self.page.open(bytes, at_hand);
+        self.page.write(record, offset);
+    }
+
+    /// Makes messages of all that was copied.
+    pub(crate) fn finish(&mut self, place: &mut Place, into: &mut Vec<Message>) {
+        let mut page = std::mem::take(&mut self.page);
+        for Copied { offset, timestamp, parts } in page.give_out() {
+            let id = self.id(&parts.headers).unwrap_or_else(|| place.of(offset));
+            let position = Position::new(place.partition.index, offset);
+            into.push(self.message(parts, id, place.partition.stream.clone(), position, timestamp));
+        }
+        self.page = page;
+    }
+
+    /// The message that a record is. `place` is its id unless a header has one.
+    pub(crate) fn read(&self, record: &impl Record, offset: u64, place: &mut Place) -> Message {
+        let parts = Parts::of(record);
+        let id = self.id(&parts.headers).unwrap_or_else(|| place.of(offset));
+        let position = Position::new(place.partition.index, offset);
+        self.message(parts, id, place.partition.stream.clone(), position, time_of(record))
     }
 
     /// The id that the headers of a message give it.
@@ -97,6 +158,9 @@ impl Reader {
     /// Writes down what the headers tell about a message.
     pub(crate) fn describe(&self, message: &mut Message) {
         let headers = &message.headers;
+        if headers.is_empty() {
+            return;
+        }
         let content_type = CONTENT_TYPE_HEADERS.iter().find_map(|name| text(headers, name));
         message.content_type = content_type.map(Arc::from);
         message.event_type = first(headers, &self.event_type).map(Arc::from);
@@ -106,7 +170,7 @@ impl Reader {
 
 /// The time of a record.
 pub(crate) fn time_of(record: &impl Record) -> Option<Timestamp> {
-    record.timestamp().to_millis().and_then(|time| Timestamp::from_millisecond(time).ok())
+    record.millis().and_then(|time| Timestamp::from_millisecond(time).ok())
 }
 
 /// The bytes of a record.
@@ -122,78 +186,120 @@ pub(crate) struct Parts {
 impl Parts {
     /// The bytes of a record, in memory of their own.
     pub(crate) fn of(record: &impl Record) -> Self {
-        Self::on(record, &mut Page { room: BytesMut::new(), size: 0 })
+        let mut page = Page::default();
+        page.open(size_of(record), 1);
+        page.write(record, 0);
+        let copied = page.give_out().next();
+        copied.map_or_else(Self::nothing, |copied| copied.parts)
     }
 
-    /// The bytes of a record, on this page if they are few.
-    fn on(record: &impl Record, page: &mut Page) -> Self {
-        // The client panics at names of headers that are no UTF-8. That is this message's failure (I10).
-        catch_unwind(AssertUnwindSafe(|| copy(record, page))).unwrap_or_else(|_| {
-            let undecodable = Some("the name of a header is not UTF-8".into());
-            Self { undecodable, ..copy_without_headers(record, page) }
+    fn nothing() -> Self {
+        Self { key: None, payload: None, headers: Headers::new(), undecodable: None }
+    }
+}
+
+/// The bytes of some records, in one piece of memory. Taking and giving back memory for each part of each record, across
+/// threads, costs more than all else. And the memory is shared out only when all is written: counting who holds it costs
+/// little as long as nobody else does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Page {
+    bytes: Vec<u8>,
+    records: Vec<Written>,
+    headers: Vec<(Arc<str>, Option<Range<usize>>)>,
+}
+
+/// Where the parts of a record lie on its page.
+#[derive(Clone, Debug)]
+struct Written {
+    offset: u64,
+    timestamp: Option<Timestamp>,
+    key: Option<Range<usize>>,
+    payload: Option<Range<usize>>,
+    headers: usize,
+    undecodable: bool,
+}
+
+/// A record that was copied.
+pub(crate) struct Copied {
+    pub(crate) offset: u64,
+    pub(crate) timestamp: Option<Timestamp>,
+    pub(crate) parts: Parts,
+}
+
+impl Page {
+    /// Whether a record with so many bytes belongs here, besides those that are here already.
+    pub(crate) fn takes(&self, bytes: usize) -> bool {
+        self.records.is_empty() || (bytes <= SMALL && self.bytes.len() + bytes <= PAGE)
+    }
+
+    /// Takes memory for a record with so many bytes; for several of them if they are small.
+    pub(crate) fn open(&mut self, bytes: usize, several: usize) {
+        if self.records.is_empty() {
+            let share = if bytes <= SMALL { (bytes * several).min(PAGE) } else { bytes };
+            self.bytes.reserve_exact(share);
+        }
+    }
+
+    /// Copies a record.
+    pub(crate) fn write(&mut self, record: &impl Record, offset: u64) {
+        let (key, payload) = (self.put(record.key()), self.put(record.payload()));
+        let before = self.headers.len();
+        let told = record.headers(|name, value| {
+            let value = put(&mut self.bytes, value);
+            self.headers.push((name.into(), value));
+        });
+        if told.is_err() {
+            self.headers.truncate(before);
+        }
+        let headers = self.headers.len() - before;
+        let (timestamp, undecodable) = (time_of(record), told.is_err());
+        self.records.push(Written { offset, timestamp, key, payload, headers, undecodable });
+    }
+
+    fn put(&mut self, part: Option<&[u8]>) -> Option<Range<usize>> {
+        put(&mut self.bytes, part)
+    }
+
+    /// Gives out what was written, record by record, and is empty again.
+    pub(crate) fn give_out(&mut self) -> impl Iterator<Item = Copied> {
+        let bytes = Bytes::from(std::mem::take(&mut self.bytes));
+        let mut headers = self.headers.drain(..);
+        self.records.drain(..).map(move |record| {
+            let part = |range: Option<Range<usize>>| range.map(|range| bytes.slice(range));
+            let mut parts = Parts { payload: part(record.payload), ..Parts::nothing() };
+            // Who keeps the key of a large record should not keep its payload.
+            parts.key = match parts.payload.as_ref().is_some_and(|payload| payload.len() > SMALL) {
+                true => record.key.map(|range| Bytes::copy_from_slice(&bytes[range])),
+                false => part(record.key),
+            };
+            for (name, value) in headers.by_ref().take(record.headers) {
+                match part(value) {
+                    Some(value) => parts.headers.push(name, value),
+                    None => parts.headers.push_null(name),
+                }
+            }
+            parts.undecodable = record.undecodable.then(|| "the name of a header is not UTF-8".into());
+            Copied { offset: record.offset, timestamp: record.timestamp, parts }
         })
     }
 }
 
-/// Copies the bytes of a record. Small ones share memory with their neighbours: taking and giving it back for each part of
-/// each record, across threads, costs more than all else. Of larger ones key and payload each have their own, because who
-/// keeps a key should not keep a payload with it.
-fn copy(record: &impl Record, page: &mut Page) -> Parts {
-    let mut parts = copy_without_headers(record, page);
-    let Some(headers) = record.headers() else { return parts };
-    let size = headers.iter().filter_map(|header| header.value.map(<[u8]>::len)).sum();
-    page.make_room(size);
-    for header in headers.iter() {
-        match header.value {
-            Some(value) => parts.headers.push(header.key, page.put(value)),
-            None => parts.headers.push_null(header.key),
-        }
-    }
-    parts
+fn put(bytes: &mut Vec<u8>, part: Option<&[u8]>) -> Option<Range<usize>> {
+    let part = part?;
+    let start = bytes.len();
+    bytes.extend_from_slice(part);
+    Some(start..bytes.len())
 }
 
-fn copy_without_headers(record: &impl Record, page: &mut Page) -> Parts {
-    let (key, payload) = (record.key(), record.payload());
-    let size = key.map_or(0, <[u8]>::len) + payload.map_or(0, <[u8]>::len);
-    let (headers, undecodable) = (Headers::new(), None);
-    if size > SMALL {
-        let copy = |bytes: Option<&[u8]>| bytes.map(Bytes::copy_from_slice);
-        return Parts { key: copy(key), payload: copy(payload), headers, undecodable };
-    }
-    page.make_room(size);
-    let mut copy = |bytes: Option<&[u8]>| bytes.map(|bytes| page.put(bytes));
-    Parts { key: copy(key), payload: copy(payload), headers, undecodable }
-}
-
-/// Memory for the bytes of several records.
-#[derive(Clone, Debug)]
-struct Page {
-    room: BytesMut,
-    /// How much is taken at once, at least.
-    size: usize,
-}
-
-impl Page {
-    /// Sees to it that so many bytes fit.
-    fn make_room(&mut self, bytes: usize) {
-        if self.room.capacity() < bytes {
-            self.room = BytesMut::with_capacity(bytes.max(self.size));
-        }
-    }
-
-    /// Writes bytes, for which there is room.
-    fn put(&mut self, bytes: &[u8]) -> Bytes {
-        if bytes.is_empty() {
-            return Bytes::new();
-        }
-        self.room.extend_from_slice(bytes);
-        self.room.split().freeze()
-    }
+/// How many bytes key and payload have.
+pub(crate) fn size_of(record: &impl Record) -> usize {
+    record.key().map_or(0, <[u8]>::len) + record.payload().map_or(0, <[u8]>::len)
 }
 
 /// Writes `topic/partition/offset` for one partition, again and again into the same text.
 #[derive(Debug)]
 pub(crate) struct Place {
+    partition: Partition,
     text: String,
     /// How long the part before the offset is.
     fixed: usize,
@@ -202,13 +308,23 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new(partition: &Partition) -> Self {
         let text = format!("{partition}/");
-        Self { fixed: text.len(), text }
+        Self { partition: partition.clone(), fixed: text.len(), text }
     }
 
-    fn of(&mut self, offset: u64) -> MessageId {
+    pub(crate) fn of(&mut self, offset: u64) -> MessageId {
         self.text.truncate(self.fixed);
-        // A string takes everything.
-        let _ = write!(self.text, "{offset}");
+        // The digits from the last to the first: this is done for every record, and formatting takes several times as long.
+        let mut digits = [0; 20];
+        let (mut at, mut rest) = (digits.len(), offset);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
         MessageId::from(self.text.as_str())
     }
 }
@@ -248,7 +364,7 @@ mod tests {
         let options = KafkaOptions::new("b", "g", ["orders"]).with_id_headers(["ce_id", "message-id"]);
         let mut place = Place::new(&Partition::new("orders", 2));
         place.of(123_456);
-        Reader::new(&options).read(record, &"orders".into(), Position::new(2, 7), &mut place)
+        Reader::new(&options).read(record, 7, &mut place)
     }
 
     #[test]
@@ -284,21 +400,29 @@ mod tests {
                 .enumerate()
                 .map(|(number, size)| vec![number as u8; *size])
                 .collect();
-        let messages: Vec<Message> = payloads
-            .iter()
-            .map(|payload| {
-                let record = record(Some(b"k"), Some(payload), &[("h", Some(&payload[..payload.len() / 2]))]);
-                reader.read(&record, &"orders".into(), Position::new(2, 7), &mut place)
-            })
-            .collect();
-        for (message, payload) in messages.iter().zip(&payloads) {
+        let mut messages = Vec::new();
+        for (offset, payload) in payloads.iter().enumerate() {
+            let record = record(Some(b"k"), Some(payload), &[("h", Some(&payload[..payload.len() / 2]))]);
+            let at_hand = payloads.len() - offset;
+            reader.copy(&record, offset as u64, at_hand, &mut place, &mut messages);
+            assert!(reader.page.bytes.len() <= PAGE + SMALL || reader.page.records.len() == 1);
+        }
+        reader.finish(&mut place, &mut messages);
+        assert_eq!(messages.len(), payloads.len());
+        for (offset, (message, payload)) in messages.iter().zip(&payloads).enumerate() {
+            assert_eq!(message.id.as_str(), format!("orders/2/{offset}"));
+            assert_eq!(message.position, Position::new(2, offset as u64));
             assert_eq!(
                 (message.key.as_deref(), message.payload.as_deref()),
                 (Some(&b"k"[..]), Some(&**payload))
             );
             assert_eq!(message.headers.get("h").map(Bytes::as_ref), Some(&payload[..payload.len() / 2]));
         }
-        assert!(reader.page.room.capacity() <= PAGE);
+        let distance = |at: usize| {
+            let [this, next] = [&messages[at], &messages[at + 1]].map(|message| message.payload.as_ref());
+            next.map_or(0, |next| next.as_ptr().addr()).wrapping_sub(this.map_or(0, |b| b.as_ptr().addr()))
+        };
+        assert!(distance(1) < PAGE, "small ones lie side by side");
     }
 
     #[test]
@@ -325,6 +449,14 @@ mod tests {
         assert_eq!(message.correlation.as_deref(), Some("c-1"));
         assert_eq!(message.headers.get_str("traceparent"), Some("00-aa-bb-01"));
         assert_eq!(message.headers.len(), 4);
+    }
+
+    #[test]
+    fn every_offset_is_written_as_it_is() {
+        let mut place = Place::new(&Partition::new("orders", 2));
+        for offset in [0, 7, 10, 99, 100, 123_456, u64::MAX] {
+            assert_eq!(place.of(offset).as_str(), format!("orders/2/{offset}"));
+        }
     }
 
     #[test]

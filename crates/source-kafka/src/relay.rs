@@ -251,7 +251,7 @@ fn writer(
     config: &mut ClientConfig,
 ) -> Result<Writer, SourceError> {
     let Some(id) = &topics.transactional_id else {
-        return Ok(Writer::Plain(Mutex::new(config.create().map_err(crate::source::refused)?)));
+        return Ok(Writer::Plain(Mutex::new(config.create().map_err(crate::membership::refused)?)));
     };
     if !options.reads_committed() {
         let why = "in transactions, isolation.level must be read_committed; else what was not passed on in the end is read";

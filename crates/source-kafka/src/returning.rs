@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use lazaret_core::relay::Hop;
 use lazaret_core::{Message, Partition, Position, Timestamp};
-use rdkafka::message::Message as Record;
 
 use crate::chain::Chain;
 use crate::headers::{self, PassedOn};
-use crate::record::{Place, Reader};
+use crate::record::{Place, Reader, Record};
 
 /// How many handovers of a partition are remembered to know their copies. A copy comes soon: it is sent when nobody knew
 /// whether the first one had arrived, or after a restart.
@@ -52,13 +51,12 @@ impl Returning {
     /// The message that a record was.
     pub(crate) fn read(
         &mut self,
-        reader: &mut Reader,
+        reader: &Reader,
         record: &impl Record,
-        position: Position,
+        offset: u64,
         place: &mut Place,
     ) -> Message {
-        let offset = position.offset;
-        let stored = reader.read(record, &self.partition.stream, position, place);
+        let stored = reader.read(record, offset, place);
         self.chain.read(&self.partition, Some(offset + 1));
         let links = self.chain.of_retry_topic(self.partition.stream.as_str());
         let passed = headers::read(&stored.headers).map_err(|headers::NotOurs(why)| why).and_then(|passed| {
@@ -176,9 +174,9 @@ mod tests {
     }
 
     fn read(returning: &mut Returning, record: &OwnedMessage) -> Message {
-        let mut reader = Reader::new(&KafkaOptions::new("b", "g", ["orders"]));
+        let reader = Reader::new(&KafkaOptions::new("b", "g", ["orders"]));
         let mut place = Place::new(&Partition::new(TOPIC, 1));
-        returning.read(&mut reader, record, Position::new(1, 4), &mut place)
+        returning.read(&reader, record, 4, &mut place)
     }
 
     fn written(letter: &Letter) -> OwnedMessage {

@@ -90,19 +90,27 @@ pub(crate) fn decode(text: &str, place: Place<'_>) -> Result<Vec<RangeInclusive<
     Ok(ranges)
 }
 
-/// What is settled beyond a committed position: what the engine says, and what was settled before and is known to nobody
-/// else, because it has not been delivered again yet. `next` is the first offset that was not delivered.
+/// What is settled from `offset` on: what the engine says, and what was settled before. The engine does not speak of the
+/// latter before it was delivered again.
 pub(crate) fn with_earlier(
     told: Vec<RangeInclusive<u64>>,
     earlier: &[RangeInclusive<u64>],
-    next: u64,
+    offset: u64,
 ) -> Vec<RangeInclusive<u64>> {
-    let from = told.last().map_or(next, |last| next.max(last.end().saturating_add(1)));
-    let later = earlier.iter().filter_map(|range| {
-        let start = (*range.start()).max(from);
-        (start <= *range.end()).then_some(start..=*range.end())
+    let mut all = within(earlier.to_vec(), offset, u64::MAX);
+    if all.is_empty() {
+        return told;
+    }
+    all.extend(told);
+    all.sort_unstable_by_key(|range| *range.start());
+    all.dedup_by(|next, before| {
+        let joins = *next.start() <= before.end().saturating_add(1);
+        if joins {
+            *before = *before.start()..=(*before.end()).max(*next.end());
+        }
+        joins
     });
-    told.into_iter().chain(later).collect()
+    all
 }
 
 /// The same ranges without what lies outside of these bounds.
@@ -211,14 +219,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_before_counts_until_it_is_delivered_again() {
-        // I1: of what was delivered again, only the engine knows.
+    fn what_was_settled_before_still_counts() {
+        // I1: it may have been read again and be on its way to the engine.
         let earlier = [11..=60, 62..=99];
         assert_eq!(with_earlier(vec![], &earlier, 11), [11..=60, 62..=99]);
-        assert_eq!(with_earlier(vec![13..=13], &earlier, 20), [13..=13, 20..=60, 62..=99]);
+        assert_eq!(with_earlier(vec![13..=13, 61..=61], &earlier, 12), vec![12..=99]);
         assert_eq!(with_earlier(vec![], &earlier, 61), vec![62..=99]);
-        assert_eq!(with_earlier(vec![80..=120], &earlier, 100), vec![80..=120]);
+        assert_eq!(with_earlier(vec![80..=120], &earlier, 70), vec![70..=120]);
+        assert_eq!(with_earlier(vec![101..=101, 120..=120], &earlier, 90), [90..=99, 101..=101, 120..=120]);
         assert_eq!(with_earlier(vec![7..=8], &[], 9), vec![7..=8]);
+        assert_eq!(with_earlier(vec![200..=201], &earlier, 150), vec![200..=201]);
     }
 
     proptest! {

@@ -2,14 +2,13 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lazaret_core::source::Assignment;
-use lazaret_core::{Message, Partition, Position};
+use lazaret_core::{Message, Partition};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::error::KafkaError;
-use rdkafka::message::Message as _;
 
+use crate::batch::Batches;
 use crate::chain::Chain;
 use crate::lookup::Beginning;
 use crate::member::{Client, Member};
@@ -24,7 +23,9 @@ use crate::settled;
 /// what librdkafka has fetched ahead stays where it is, bounded by `queued.max.messages.kbytes`.
 pub(crate) struct Slot {
     pub(crate) partition: Partition,
-    queue: PartitionQueue<Member>,
+    batches: Batches,
+    /// The same queue as the client knows it. It wakes us when something comes.
+    _queue: PartitionQueue<Member>,
     place: Place,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
@@ -59,7 +60,6 @@ pub(crate) enum Pause {
     Done,
     /// The log goes on at an offset that lies before what was delivered: it was cut.
     Back(u64),
-    Error(KafkaError),
 }
 
 impl Slot {
@@ -75,13 +75,15 @@ impl Slot {
         let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
         let member = member.clone();
         queue.set_nonempty_callback(move || member.wake());
+        let batches = Batches::of(client, partition.stream.as_str(), partition.index as i32)?;
         let place = Place::new(&partition);
         let (stage, paused, at_end) = (Stage::Held, false, false);
         let next = start;
         let returning = chain.and_then(|chain| Returning::new(chain, &partition, start));
         Some(Self {
             partition,
-            queue,
+            batches,
+            _queue: queue,
             place,
             stage,
             paused,
@@ -127,50 +129,62 @@ impl Slot {
         self.stage == Stage::Held && (self.at_end || self.next >= self.end) && self.next >= written
     }
 
-    /// Adds messages that are there to the batch, up to its size. A finite one gives none that was written after it was
-    /// assigned.
+    /// Adds messages that are there to the batch, up to its size, and what went wrong to the errors. A finite one gives
+    /// none that was written after it was assigned.
     pub(crate) fn read(
         &mut self,
         messages: &mut Vec<Message>,
         size: usize,
         reader: &mut Reader,
         finite: bool,
+        errors: &mut Vec<KafkaError>,
     ) -> Pause {
         while messages.len() < size && !(finite && self.is_read()) {
-            let record = match self.queue.poll(Duration::ZERO) {
-                Some(Ok(record)) => record,
-                Some(Err(KafkaError::PartitionEOF(_))) => {
-                    self.at_end = true;
-                    continue;
+            // How much is to be read of a retry topic may change with every message, and what was taken cannot be put back.
+            let limit = if finite && self.returning.is_some() { 1 } else { size - messages.len() };
+            let batch = self.batches.take(limit);
+            let mut at_hand = batch.len();
+            if at_hand == 0 {
+                break;
+            }
+            messages.reserve_exact(limit.min(at_hand));
+            for record in batch.iter() {
+                at_hand -= 1;
+                let record = match record {
+                    Ok(record) => record,
+                    Err(KafkaError::PartitionEOF(_)) => {
+                        self.at_end = true;
+                        continue;
+                    }
+                    Err(error) => {
+                        errors.push(error);
+                        continue;
+                    }
+                };
+                let offset = record.offset();
+                if offset < self.next {
+                    reader.finish(&mut self.place, messages);
+                    return Pause::Back(offset);
                 }
-                Some(Err(error)) => return Pause::Error(error),
-                None => return Pause::Done,
-            };
-            let offset = record.offset().unsigned_abs();
-            if offset < self.next {
-                return Pause::Back(offset);
+                // What lies between is gone, or was never a message: compacted, aborted, a mark.
+                self.next = offset + 1;
+                if let Some(returning) = &mut self.returning {
+                    messages.push(returning.read(reader, &record, offset, &mut self.place));
+                } else if !(finite && offset >= self.end) {
+                    reader.copy(&record, offset, at_hand + 1, &mut self.place, messages);
+                }
             }
-            // What lies between is gone, or was never a message: compacted, aborted, a mark.
-            self.next = offset + 1;
-            if let Some(returning) = &mut self.returning {
-                let position = Position::new(self.partition.index, offset);
-                messages.push(returning.read(reader, &record, position, &mut self.place));
-                continue;
-            }
-            if finite && offset >= self.end {
-                return Pause::Done;
-            }
-            if messages.is_empty() {
-                messages.reserve_exact(size);
-            }
-            let position = Position::new(self.partition.index, offset);
-            messages.push(reader.read(&record, &self.partition.stream, position, &mut self.place));
+            reader.finish(&mut self.place, messages);
         }
         Pause::Done
     }
 
-    /// What is settled beyond the committed position, given what the engine says.
-    pub(crate) fn settled_beyond(&self, told: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
-        settled::with_earlier(told, &self.settled, self.next)
+    /// What is settled from this offset on, given what the engine says.
+    pub(crate) fn settled_beyond(
+        &self,
+        told: Vec<RangeInclusive<u64>>,
+        offset: u64,
+    ) -> Vec<RangeInclusive<u64>> {
+        settled::with_earlier(told, &self.settled, offset)
     }
 }

@@ -1,42 +1,23 @@
-//! The member of a group, as the engine sees it.
+//! The source as the engine has it: it gives out what its driver has read ahead.
 //!
-//! Everything that the engine calls runs on its task and never blocks. Why a rebalance is answered outside of its callback,
-//! and why every partition has a queue of its own: docs/decisions/0012-kafka-rebalance.md.
+//! Reading and copying records takes as long as handling them. So that both happen at once, the member of the group lives in
+//! a thread of its own and reads ahead, a little (docs/decisions/0022-kafka-reads-ahead.md). This side keeps the promises of
+//! a source about what was read ahead: messages of a partition that is paused wait here, and those of one that is gone are
+//! dropped.
 
-pub(crate) mod commit;
-mod partitions;
-
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use lazaret_core::Partition;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
-use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::consumer::Consumer;
-use rdkafka::error::KafkaError;
-use rdkafka::message::Message as _;
-use rdkafka::{ClientConfig, Offset};
-use tokio::sync::{Notify, oneshot, watch};
+use lazaret_core::{Message, Partition};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::chain::Chain;
-use crate::lookup::{Beginning, Purpose};
-use crate::member::{Change, Client, Clients, Member, assign, partition, unassign};
-use crate::options::{KafkaOptions, Reset};
-use crate::record::Reader;
-use crate::relay::{KafkaRelay, Transactions};
-use crate::slot::{Pause, Slot, Stage};
-use crate::trouble::{Trouble, judge};
-
-use self::partitions::{Going, Lookup};
-
-/// How long to wait for a sign of life before the client is polled all the same.
-const TICK: Duration = Duration::from_millis(100);
-/// How long leaving the group may take.
-const CLOSING: Duration = Duration::from_secs(10);
+use crate::driver::{self, Command, Read, Told};
+use crate::membership::Membership;
+use crate::options::KafkaOptions;
+use crate::relay::KafkaRelay;
 
 /// How a source is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,319 +34,138 @@ pub enum KafkaState {
 
 /// One member of a Kafka consumer group. Dropping it without [`close`](Source::close) commits nothing.
 pub struct KafkaSource {
-    /// None when it is closed.
-    clients: Option<Clients>,
-    /// What the member of the group hears.
-    member: Member,
-    /// What the client that reads hears.
-    reading: Member,
-    wake: Arc<Notify>,
-    options: KafkaOptions,
-    /// The retry topics, if there are any.
-    chain: Option<Arc<Chain>>,
-    /// Who commits, if it is not the member of the group.
-    transactions: Option<Arc<Transactions>>,
-    reset: Reset,
-    reader: Reader,
-    slots: Vec<Slot>,
-    /// What has to be told before any message.
-    ready: VecDeque<SourceEvent>,
-    troubles: VecDeque<SourceError>,
-    lookup: Option<Lookup>,
-    /// No look-up before that: the last one failed.
-    lookup_rest: Option<Instant>,
-    /// Partitions that shall be read again, once no other look-up is under way.
-    rewinds: Vec<Partition>,
-    going: Option<Going>,
-    committing: Option<commit::Committing>,
-    /// The slot that messages were taken from last; the next one has its turn.
-    turn: usize,
-    joined: bool,
+    commands: mpsc::UnboundedSender<Command>,
+    read: Arc<Read>,
+    state: watch::Receiver<KafkaState>,
+    paused: HashSet<Partition>,
+    /// Messages that came while their partition was paused, in the order in which they came.
+    aside: VecDeque<(Partition, Vec<Message>)>,
+    /// How many commits were begun, and whether the last one is still to be told of.
+    begun: u64,
+    committing: bool,
+    /// The end has come, and some that came before it wait aside.
     ended: bool,
-    metadata_limit: usize,
-    state: watch::Sender<KafkaState>,
 }
 
 impl KafkaSource {
     /// Joins the group. That takes its time: [`next`](Source::next) tells how it goes. The error says which option
     /// makes no sense.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
-        Self::join(options, None, None)
+        Self::drive(Membership::join(options, None, None)?)
     }
 
     /// Joins the group and reads, besides the topics, the retry topics of this relay: what was passed on comes back as it was,
     /// with what is known of its attempts.
     pub fn open_with(options: KafkaOptions, relay: &KafkaRelay) -> Result<Self, SourceError> {
-        Self::join(options, Some(relay.chain()), relay.transactions())
+        Self::drive(Membership::join(options, Some(relay.chain()), relay.transactions())?)
     }
 
-    fn join(
-        options: KafkaOptions,
-        chain: Option<Arc<Chain>>,
-        transactions: Option<Arc<Transactions>>,
-    ) -> Result<Self, SourceError> {
-        let reset = options.reset()?;
-        let wake = Arc::new(Notify::new());
-        let member = Member::new(options.reads_committed(), wake.clone());
-        let reading = Member::new(options.reads_committed(), wake.clone());
-        let clients = Clients {
-            group: connect(&options.group_client()?, &member)?,
-            reading: connect(&options.reading_client()?, &reading)?,
-        };
-        let source = Self {
-            clients: Some(clients),
-            member,
-            reading,
-            wake,
-            reset,
-            reader: Reader::new(&options),
-            slots: Vec::new(),
-            ready: VecDeque::new(),
-            troubles: VecDeque::new(),
-            lookup: None,
-            lookup_rest: None,
-            rewinds: Vec::new(),
-            going: None,
-            committing: None,
-            turn: 0,
-            joined: false,
+    fn drive(membership: Membership) -> Result<Self, SourceError> {
+        let state = membership.state();
+        let (commands, read) = driver::start(membership)?;
+        Ok(Self {
+            commands,
+            read,
+            state,
+            paused: HashSet::new(),
+            aside: VecDeque::new(),
+            begun: 0,
+            committing: false,
             ended: false,
-            metadata_limit: options.metadata_limit,
-            state: watch::Sender::new(KafkaState::Joining),
-            options,
-            chain,
-            transactions,
-        };
-        if let (Some(transactions), Some(clients)) = (&source.transactions, &source.clients) {
-            transactions.serve(&clients.group);
-        }
-        source.subscribe().map_err(refused)?;
-        Ok(source)
+        })
     }
 
     /// How it is doing, for those who watch it while the engine has it.
     pub fn state(&self) -> watch::Receiver<KafkaState> {
-        self.state.subscribe()
-    }
-
-    fn subscribe(&self) -> Result<(), KafkaError> {
-        let retries = self.chain.iter().flat_map(|chain| chain.retry_topics());
-        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).chain(retries).collect();
-        self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
+        self.state.clone()
     }
 
     /// What there is to say next, without waiting.
     fn step(&mut self) -> Option<Result<SourceEvent, SourceError>> {
-        self.pump();
-        self.look_again();
-        self.take_beginnings();
-        self.take_overdue();
-        self.take_changes();
-        if let Some(event) = self.ready.pop_front() {
-            return Some(Ok(event));
-        }
-        if let Some(trouble) = self.troubles.pop_front() {
-            return Some(Err(trouble));
-        }
-        self.take_messages().map(Ok)
-    }
-
-    /// Serves what the clients have to say, except records.
-    fn pump(&mut self) {
-        let Some(Clients { group, reading }) = self.clients.clone() else { return };
-        for (client, member, reads) in
-            [(group, self.member.clone(), false), (reading, self.reading.clone(), true)]
-        {
-            loop {
-                member.take_served();
-                match client.poll(Duration::ZERO) {
-                    Some(Err(error)) => self.note(error, &member.take_reason()),
-                    // What is read comes by the queues of the slots. If not, it is read again rather than lost.
-                    Some(Ok(record)) if reads => {
-                        self.read_again(&partition(record.topic(), record.partition()));
+        loop {
+            if let Some(messages) = self.take_aside() {
+                return Some(Ok(SourceEvent::Messages(messages)));
+            }
+            if self.ended && self.aside.is_empty() {
+                self.ended = false;
+                return Some(Ok(SourceEvent::End));
+            }
+            match self.read.take()? {
+                Told::Event(SourceEvent::Messages(messages)) => {
+                    let messages = self.put_aside(messages);
+                    if !messages.is_empty() {
+                        return Some(Ok(SourceEvent::Messages(messages)));
                     }
-                    // The member of the group does not read. What it got before it was paused is nobody's.
-                    Some(Ok(_)) => {}
-                    None if member.take_served() => {}
-                    None => break,
+                }
+                Told::Event(SourceEvent::End) => self.ended = true,
+                Told::Event(event) => {
+                    match &event {
+                        SourceEvent::Assigned(all) => all.iter().for_each(|new| self.forget(&new.partition)),
+                        SourceEvent::Lost(partitions) => partitions.iter().for_each(|gone| self.forget(gone)),
+                        _ => {}
+                    }
+                    return Some(Ok(event));
+                }
+                Told::Committed(number, outcome) => {
+                    // One that was begun before the last blocking one is over already.
+                    if self.committing && number == self.begun {
+                        self.committing = false;
+                        return Some(Ok(SourceEvent::Committed(outcome)));
+                    }
+                }
+                Told::Trouble(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// The first messages aside whose partition is not paused any more.
+    fn take_aside(&mut self) -> Option<Vec<Message>> {
+        let index = self.aside.iter().position(|(partition, _)| !self.paused.contains(partition))?;
+        self.aside.remove(index).map(|(_, messages)| messages)
+    }
+
+    /// Puts messages of paused partitions aside. Returns the others.
+    fn put_aside(&mut self, messages: Vec<Message>) -> Vec<Message> {
+        if self.paused.is_empty() {
+            return messages;
+        }
+        let mut others = Vec::new();
+        for message in messages {
+            let (stream, position) = message.place();
+            let of =
+                |partition: &Partition| partition.index == position.partition && partition.stream == *stream;
+            // Messages of one partition come one after the other.
+            match self.aside.back_mut().filter(|(partition, _)| of(partition)) {
+                Some((_, waiting)) => waiting.push(message),
+                None => {
+                    let partition = Partition::new(stream.clone(), position.partition);
+                    match self.paused.contains(&partition) {
+                        true => self.aside.push_back((partition, vec![message])),
+                        false => others.push(message),
+                    }
                 }
             }
         }
+        others
     }
 
-    fn read_again(&mut self, partition: &Partition) {
-        if self.slot(partition).is_some_and(|slot| slot.stage == Stage::Held) {
-            tracing::warn!(%partition, "a record came by the wrong queue; the partition is read again");
-            self.ready.push_back(SourceEvent::Lost(vec![partition.clone()]));
-            self.rewind(std::slice::from_ref(partition));
-        }
+    /// A partition is gone, or begins anew.
+    fn forget(&mut self, partition: &Partition) {
+        self.paused.remove(partition);
+        self.aside.retain(|(of, _)| of != partition);
     }
 
-    fn note(&mut self, error: KafkaError, reason: &str) {
-        match judge(error, reason, &self.options, !self.slots.is_empty()) {
-            Trouble::Noted => tracing::debug!(reason, "the Kafka client deals with an error"),
-            Trouble::Told(error) => self.complain(error),
-        }
+    /// Has the driver do something, and waits for its answer.
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, SourceError> {
+        let (answer, answered) = oneshot::channel();
+        // A driver that is gone drops the answer, and that is one, too.
+        let _ = self.commands.send(command(answer));
+        answered.await.map_err(|_| driver::gone())
     }
 
-    fn complain(&mut self, error: SourceError) {
-        self.state.send_replace(KafkaState::Trouble(error.to_string()));
-        // The client repeats itself; what was said already need not be said twice.
-        let known = self.troubles.iter().any(|trouble| trouble.to_string() == error.to_string());
-        if !known {
-            self.troubles.push_back(error);
-        }
-    }
-
-    /// Says that things go well.
-    fn be_well(&self) {
-        let reading = KafkaState::Reading(self.slots.len());
-        self.state.send_if_modified(|state| {
-            let changed = *state != reading;
-            *state = reading;
-            changed
-        });
-    }
-
-    fn slot(&mut self, partition: &Partition) -> Option<&mut Slot> {
-        self.slots.iter_mut().find(|slot| slot.partition == *partition)
-    }
-
-    /// Messages of the partitions that flow, beginning with the one whose turn it is; or the end.
-    fn take_messages(&mut self) -> Option<SourceEvent> {
-        let finite = self.options.read_to_end;
-        let (batch, count) = (self.options.batch, self.slots.len());
-        let mut messages = Vec::new();
-        let mut errors = Vec::new();
-        for step in 1..=count {
-            let index = (self.turn + step) % count;
-            let slot = &mut self.slots[index];
-            if !slot.flows() {
-                continue;
-            }
-            match slot.read(&mut messages, batch, &mut self.reader, finite) {
-                Pause::Done => {}
-                Pause::Error(error) => errors.push(error),
-                Pause::Back(offset) => {
-                    turn_back(self.clients.as_ref(), slot, offset);
-                    enter(self.transactions.as_deref(), slot, self.metadata_limit);
-                    self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
-                    self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
-                }
-            }
-            if messages.len() == batch {
-                self.turn = index;
-                break;
-            }
-        }
-        for error in errors {
-            let reason = self.reading.take_reason();
-            self.note(error, &reason);
-        }
-        if !messages.is_empty() {
-            // What came back came after the end; there is another one.
-            self.ended &= messages.iter().all(|message| message.hop.is_none());
-            if matches!(*self.state.borrow(), KafkaState::Trouble(_)) {
-                self.be_well();
-            }
-            return Some(SourceEvent::Messages(messages));
-        }
-        self.ready.pop_front().or_else(|| self.take_end())
-    }
-
-    /// The end, once, when all was delivered that was there.
-    fn take_end(&mut self) -> Option<SourceEvent> {
-        let is_over = self.options.read_to_end
-            && self.joined
-            && !self.ended
-            && self.lookup.is_none()
-            && self.going.is_none()
-            && self.rewinds.is_empty()
-            && self.slots.iter().all(Slot::is_read);
-        is_over.then(|| {
-            self.ended = true;
-            SourceEvent::End
-        })
-    }
-
-    /// Leaves the group, in a thread of its own: the client waits for the brokers. The receiver hears when it is done.
-    fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
-        let Clients { group, reading } = self.clients.take()?;
-        self.member.close();
-        self.reading.close();
-        // The client waits for an answer to what it asked before.
-        let outstanding = self.lookup.take().and_then(|lookup| match lookup.purpose {
-            Purpose::Come(partitions) => Some(Change::Come(partitions)),
-            Purpose::Again(_) => None,
-        });
-        let going = self.going.take().map(|Going { partitions, .. }| Change::Go { partitions, lost: false });
-        let later = std::iter::from_fn(|| self.member.next_change());
-        let changes: Vec<Change> = outstanding.into_iter().chain(going).chain(later).collect();
-        let slots = std::mem::take(&mut self.slots);
-        self.state.send_replace(KafkaState::Closed);
-        let (done, gone) = oneshot::channel();
-        let leave = move || {
-            for change in changes {
-                let answered = match &change {
-                    Change::Come(partitions) => assign(&group, partitions),
-                    Change::Go { partitions, .. } => unassign(&group, partitions),
-                };
-                if let Err(error) = answered {
-                    tracing::debug!(%error, "a rebalance was not answered at the end");
-                }
-            }
-            drop(group);
-            drop(slots);
-            drop(reading);
-            // Nobody may be waiting any more.
-            let _ = done.send(());
-        };
-        let started = thread::Builder::new().name("lazaret-kafka-leave".to_owned()).spawn(leave);
-        started.is_ok().then_some(gone)
-    }
-}
-
-/// Says how a partition stands that came, or begins anew.
-fn enter(transactions: Option<&Transactions>, slot: &Slot, limit: usize) {
-    if let Some(transactions) = transactions {
-        transactions.ledger().come(slot.partition.clone(), slot.standing(limit));
-    }
-}
-
-/// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned.
-fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
-    let partition = slot.partition.clone();
-    tracing::warn!(%partition, delivered = slot.next, offset, "the log was cut; reading again from its new end");
-    let end = slot.end;
-    slot.begin_again(Beginning { partition, start: offset, committed: None, settled: Vec::new(), end });
-    // The record that told us is read again.
-    let (topic, number) = (slot.partition.stream.as_str(), slot.partition.index as i32);
-    if let Some(clients) = clients
-        && let Err(error) = clients.reading.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO)
-    {
-        tracing::warn!(%error, "a partition could not be turned back");
-    }
-}
-
-/// Makes a client that wakes its member.
-pub(crate) fn connect(config: &ClientConfig, member: &Member) -> Result<Arc<Client>, SourceError> {
-    let mut client = Client::from_config_and_context(config, member.clone()).map_err(refused)?;
-    let woken = member.clone();
-    client.set_nonempty_callback(move || woken.wake());
-    Ok(Arc::new(client))
-}
-
-/// The client does not take its settings.
-pub(crate) fn refused(error: KafkaError) -> SourceError {
-    match error {
-        // The value stays untold, and so does the error that holds it: a mistyped name may have a password as its value.
-        KafkaError::ClientConfig(_, why, name, _) => SourceError::permanent(format!(
-            "the Kafka client refuses the property {name}: {why}; correct it in `properties`"
-        )),
-        error => {
-            let context = format!("the Kafka client refuses its settings: {error}; correct `properties`");
-            SourceError::permanent(context).with_source(error)
-        }
+    /// Tells the driver something. One that is gone has told so, or will.
+    fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
     }
 }
 
@@ -373,90 +173,62 @@ pub(crate) fn refused(error: KafkaError) -> SourceError {
 impl Source for KafkaSource {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
-            if self.clients.is_none() {
-                return Err(SourceError::permanent("the source was closed"));
-            }
             // Taken and returned without an await between: cancellation can lose nothing.
             if let Some(event) = self.step() {
                 return event;
             }
             // A change since then has left its permit.
-            tokio::select! {
-                () = self.wake.notified() => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
+            self.read.arrived().await;
         }
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        self.commit_all(commits).await
+        self.committing = false;
+        self.ask(|answer| Command::Commit(commits, answer)).await?
     }
 
-    fn pause(&mut self, partitions: &[Partition]) {
-        self.slots
-            .iter_mut()
-            .filter(|slot| partitions.contains(&slot.partition))
-            .for_each(|s| s.paused = true);
-    }
-
-    fn resume(&mut self, partitions: &[Partition]) {
-        self.slots
-            .iter_mut()
-            .filter(|slot| partitions.contains(&slot.partition))
-            .for_each(|s| s.paused = false);
-    }
-
-    fn rewind(&mut self, partitions: &[Partition]) {
-        for slot in self.slots.iter_mut().filter(|slot| partitions.contains(&slot.partition)) {
-            if slot.stage == Stage::Held {
-                slot.stage = Stage::Rewinding;
-                self.rewinds.push(slot.partition.clone());
-            }
-        }
-    }
-
-    async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
-        let Some(going) = &mut self.going else { return Ok(()) };
-        partitions.iter().for_each(|partition| {
-            going.waiting.remove(partition);
-        });
-        if going.waiting.is_empty()
-            && let Some(going) = self.going.take()
-        {
-            self.lose(&going.partitions, Vec::new());
-            self.finish_rebalance().await;
-        }
+    fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        self.begun += 1;
+        self.committing = true;
+        self.tell(Command::Begin(self.begun, commits));
         Ok(())
     }
 
+    fn pause(&mut self, partitions: &[Partition]) {
+        self.paused.extend(partitions.iter().cloned());
+        self.tell(Command::Pause(partitions.to_vec()));
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        partitions.iter().for_each(|partition| {
+            self.paused.remove(partition);
+        });
+        self.tell(Command::Resume(partitions.to_vec()));
+    }
+
+    fn rewind(&mut self, partitions: &[Partition]) {
+        partitions.iter().for_each(|partition| self.aside.retain(|(of, _)| of != partition));
+        self.tell(Command::Rewind(partitions.to_vec()));
+    }
+
+    async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
+        partitions.iter().for_each(|partition| self.forget(partition));
+        let partitions = partitions.to_vec();
+        self.ask(|answer| Command::Revoked(partitions, answer)).await?
+    }
+
     async fn close(&mut self) -> Result<(), SourceError> {
-        let Some(gone) = self.leave() else { return Ok(()) };
-        match tokio::time::timeout(CLOSING, gone).await {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                Err(SourceError::temporary("leaving the group takes too long; its session will run out"))
-            }
-        }
+        self.ask(Command::Close).await?
     }
 
     fn lag(&self) -> Option<u64> {
-        let lag = |slot: &Slot| {
-            let end = self.reading.end_of(&slot.partition).unwrap_or(0).max(slot.end);
-            end.saturating_sub(slot.next)
-        };
-        Some(self.slots.iter().map(lag).sum())
-    }
-}
-
-impl Drop for KafkaSource {
-    fn drop(&mut self) {
-        self.leave();
+        let aside = self.aside.iter().map(|(_, messages)| messages.len() as u64).sum::<u64>();
+        Some(self.read.lag() + aside)
     }
 }
 
 impl fmt::Debug for KafkaSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KafkaOptions { group, topics, .. } = &self.options;
-        f.debug_struct("KafkaSource").field("group", group).field("topics", topics).finish_non_exhaustive()
+        f.debug_struct("KafkaSource").field("state", &*self.state.borrow()).finish_non_exhaustive()
     }
 }

@@ -4,7 +4,8 @@
 
 mod support;
 
-use lazaret_core::source::Source;
+use lazaret_core::Position;
+use lazaret_core::source::{Commit, Source};
 use lazaret_source_kafka::KafkaSource;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -36,6 +37,61 @@ async fn a_restart_repeats_only_what_was_not_settled() {
     third.until("the rest has come", |r| r.count() == 89).await;
     assert_eq!(third.held[&0], [11..=60, 62..=99]);
     assert_eq!(third.payloads(0), numbers(11..100));
+}
+
+#[tokio::test]
+async fn a_commit_that_was_begun_is_told_of_when_it_is_durable() {
+    // I1: reading goes on meanwhile.
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 1).await;
+    topic.fill(0, 0..100).await;
+    let mut reading = topic.open();
+    let up_to = |offset| {
+        let position = Some(Position::new(0, offset));
+        vec![Commit { partition: topic.partition(0), position, settled_beyond: Vec::new() }]
+    };
+    reading.until("all have come", |r| r.count() == 100).await;
+    reading.source.begin_commit(up_to(49)).unwrap();
+    reading.until("it is told", |r| r.commits == [Ok(())]).await;
+    assert_eq!(topic.committed(0).unwrap().0, 50);
+    // One that was begun is over with the next one that is waited for, and never comes after it.
+    reading.source.begin_commit(up_to(59)).unwrap();
+    reading.source.commit(up_to(79)).await.unwrap();
+    reading.source.begin_commit(up_to(89)).unwrap();
+    reading.until("the last one is told", |r| r.commits.len() == 2).await;
+    assert_eq!((reading.commits.pop(), topic.committed(0).unwrap().0), (Some(Ok(())), 90));
+    topic.fill(0, 100..101).await;
+    reading.until("one more has come", |r| r.count() == 101).await;
+    assert_eq!(reading.commits.len(), 1, "each is told of once");
+}
+
+#[tokio::test]
+async fn what_was_read_ahead_of_a_paused_partition_waits_and_comes_in_order() {
+    // I2, I3
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 2).await;
+    topic.fill(0, 0..500).await;
+    topic.fill(1, 0..500).await;
+    let options = topic.options().with_batch(16).reading_to_end();
+    let mut reading = Reading::new(KafkaSource::open(options).unwrap());
+    reading.until("some have come", |r| r.got.contains_key(&0)).await;
+    let partition = topic.partition(0);
+    for _ in 0..3 {
+        reading.source.pause(std::slice::from_ref(&partition));
+        let before = reading.payloads(0).len();
+        assert!(before < 500, "there is something to wait for");
+        let others = (reading.payloads(1).len() + 100).min(500);
+        reading.until("the other one goes on", |r| r.payloads(1).len() >= others).await;
+        assert_eq!(
+            (reading.payloads(0).len(), reading.ends),
+            (before, 0),
+            "a paused partition gives nothing"
+        );
+        reading.source.resume(std::slice::from_ref(&partition));
+        reading.until("it goes on", |r| r.payloads(0).len() > before).await;
+    }
+    reading.until("the end has come", |r| r.ends == 1).await;
+    assert_eq!((reading.payloads(0), reading.payloads(1)), (numbers(0..500), numbers(0..500)));
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ impl SideBySide {
             }
             SourceEvent::Revoking(partitions) => SourceEvent::Revoking(rename(partitions)),
             SourceEvent::Lost(partitions) => SourceEvent::Lost(rename(partitions)),
+            // None is begun here.
+            SourceEvent::Committed(_) => return None,
             SourceEvent::End => {
                 self.lanes[index].ended = true;
                 return self.lanes.iter().all(|lane| lane.ended).then_some(SourceEvent::End);

@@ -261,8 +261,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_desk_stays() {
         let first = Arc::new(Notes::default());
-        let delivery = delivery().with_desk(first.clone());
-        delivery.set_desk(Arc::new(Notes::default()));
+        let delivery = delivery().with_desk(first.clone()).with_desk(Arc::new(Notes::default()));
         Context::new(delivery).send_to_dlq("x").await.unwrap();
         assert_eq!(first.taken.lock().unwrap().len(), 1);
     }

@@ -48,7 +48,7 @@ struct Inner {
     sent: AtomicBool,
     cancelled: AtomicBool,
     /// Not in the cold part: the engine gives every live delivery a desk, and that must not allocate.
-    desk: OnceLock<Arc<dyn Desk>>,
+    desk: Option<Arc<dyn Desk>>,
     cold: OnceLock<Box<Cold>>,
 }
 
@@ -64,7 +64,12 @@ struct Cold {
 impl Delivery {
     /// The first attempt at a live message.
     pub fn new(message: Message) -> Self {
-        Self::from_parts(message, 1, OnceLock::new())
+        Self::from_parts(message, 1, None, OnceLock::new())
+    }
+
+    /// The first attempt at a live message, which may be handed in at this desk.
+    pub fn at_desk(message: Message, desk: Arc<dyn Desk>) -> Self {
+        Self::from_parts(message, 1, Some(desk), OnceLock::new())
     }
 
     /// A further attempt at a message that is held as a letter, as part of this replay operation, if it is one.
@@ -83,36 +88,38 @@ impl Delivery {
         let message = Message::clone(&letter.message);
         let attempt = letter.attempts.saturating_add(1);
         let cold = Cold { letter: Some(letter), replay, ..Cold::default() };
-        Self::from_parts(message, attempt, OnceLock::from(Box::new(cold)))
+        Self::from_parts(message, attempt, None, OnceLock::from(Box::new(cold)))
     }
 
-    fn from_parts(message: Message, attempt: u32, cold: OnceLock<Box<Cold>>) -> Self {
+    fn from_parts(
+        message: Message,
+        attempt: u32,
+        desk: Option<Arc<dyn Desk>>,
+        cold: OnceLock<Box<Cold>>,
+    ) -> Self {
         Self(Arc::new(Inner {
             message,
             attempt: AtomicU32::new(attempt),
             phase: AtomicU8::new(Phase::Handle as u8),
             sent: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            desk: OnceLock::new(),
+            desk,
             cold,
         }))
     }
 
-    /// The same delivery with a desk.
+    /// The same delivery with a desk. One that has a desk keeps it, and so does one that was cloned: whoever has the clone
+    /// may be at work.
     #[must_use]
-    pub fn with_desk(self, desk: Arc<dyn Desk>) -> Self {
-        self.set_desk(desk);
+    pub fn with_desk(mut self, desk: Arc<dyn Desk>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.desk.get_or_insert(desk);
+        }
         self
     }
 
-    /// Gives the delivery a desk. A delivery that has one keeps it.
-    pub fn set_desk(&self, desk: Arc<dyn Desk>) {
-        // The answer says only whether there was one before.
-        let _ = self.0.desk.set(desk);
-    }
-
     pub(super) fn desk(&self) -> Option<&Arc<dyn Desk>> {
-        self.0.desk.get()
+        self.0.desk.as_ref()
     }
 
     /// The message.

@@ -83,6 +83,14 @@ impl Source for Opened {
         self.inner.commit(commits).await
     }
 
+    fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        match self.ends_when_empty {
+            // Once it has ended, nobody is told anything.
+            true => Err(commits),
+            false => self.inner.begin_commit(commits),
+        }
+    }
+
     fn pause(&mut self, partitions: &[Partition]) {
         self.inner.pause(partitions);
     }

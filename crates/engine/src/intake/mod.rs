@@ -14,7 +14,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lazaret_core::handler::Delivery;
 use lazaret_core::source::{Commit, SourceError, SourceEvent};
 use lazaret_core::store::{AttemptNote, Grant};
 use lazaret_core::{Message, Partition, Sequencing, Source};
@@ -27,7 +26,7 @@ use crate::events::{Counters, Event};
 use crate::feed::Shards;
 use crate::journey::Fate;
 use crate::mailbox::Mailbox;
-use crate::shard::{Notice, Parcel, Ticket, ToShard};
+use crate::shard::{Arrival, Notice, Ticket, ToShard};
 use crate::shared::{Component, Shared};
 use crate::tenure::Tenure;
 use crate::tracker::Tracker;
@@ -68,6 +67,14 @@ enum Stage {
 /// What the store knows of a partition that came: one entry per component.
 type Known = Vec<(Grant, Vec<AttemptNote>)>;
 
+/// A partition whose position is being committed.
+struct Moved {
+    slot: usize,
+    generation: u32,
+    /// The position; none when it has not moved since the assignment.
+    offset: Option<u64>,
+}
+
 /// Something that took time and is done.
 enum Chore {
     /// The store said what it knows of a partition that came.
@@ -96,6 +103,8 @@ pub(crate) struct Intake {
     full: bool,
     chores: FuturesUnordered<Pin<Box<dyn Future<Output = Chore> + Send>>>,
     next_commit: Option<Instant>,
+    /// What a commit that was begun is about, until the source tells what came of it.
+    committing: Option<Vec<Moved>>,
     /// The source was read to its end.
     ended: bool,
     draining: bool,
@@ -127,6 +136,7 @@ impl Intake {
             full: false,
             chores: FuturesUnordered::new(),
             next_commit: None,
+            committing: None,
             ended: false,
             draining: false,
             drain_until: None,
@@ -160,7 +170,7 @@ impl Intake {
             tokio::select! {
                 biased;
                 () = drain.cancelled(), if !self.draining => self.begin_drain(),
-                () = at(self.next_commit) => self.commit().await,
+                () = at(self.next_commit) => self.begin_commit().await,
                 () = at(deadline) => self.deadline_passed(),
                 () = at(alarm) => {}
                 Some(chore) = self.chores.next(), if !self.chores.is_empty() => self.finished(chore),
@@ -189,6 +199,10 @@ impl Intake {
             Ok(SourceEvent::Revoking(partitions)) => self.revoking(&partitions),
             Ok(SourceEvent::Lost(partitions)) => self.lost(&partitions),
             Ok(SourceEvent::End) => self.ended = true,
+            Ok(SourceEvent::Committed(outcome)) => {
+                let moved = self.committing.take().unwrap_or_default();
+                self.committed(&moved, outcome);
+            }
             Err(error) if error.is_temporary() => {
                 tracing::warn!(%error, "the source has trouble");
                 self.source_rest = Some(Instant::now() + SOURCE_PAUSE);
@@ -237,6 +251,7 @@ impl Intake {
 
     /// Tracks a message and sends it on its way, once for every component: to the shard of its sequence, or to the waiting
     /// room if it was passed on.
+    #[inline]
     fn route(&mut self, slot: usize, message: Message) {
         let count = self.targets(&message).len();
         let entry = &mut self.slots[slot];
@@ -268,6 +283,7 @@ impl Intake {
     }
 
     /// Sends a tracked message to the shard of its sequence.
+    #[inline]
     fn send(&mut self, ticket: Ticket, message: Message) {
         let targets = self.targets(&message);
         let sequencing = &self.shared.options.sequencing;
@@ -282,11 +298,10 @@ impl Intake {
         let routed = &mut self.routed[hash.shard(self.shards.len())];
         let first = targets.start as u32;
         for component in first + 1..targets.end as u32 {
-            let delivery = Delivery::new(message.clone());
-            routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component, misfit }));
+            let message = message.clone();
+            routed.push(ToShard::Message(Arrival { message, ticket, hash, component, misfit }));
         }
-        let delivery = Delivery::new(message);
-        routed.push(ToShard::Parcel(Parcel { delivery, ticket, hash, component: first, misfit }));
+        routed.push(ToShard::Message(Arrival { message, ticket, hash, component: first, misfit }));
     }
 
     fn hand_over(&mut self) {
@@ -320,11 +335,32 @@ impl Intake {
         self.update_window();
     }
 
-    /// Makes the watermarks durable (I1).
+    /// Makes the watermarks durable (I1), beside the reading if the source can.
+    async fn begin_commit(&mut self) {
+        if self.committing.is_some() {
+            // One at a time. This one has its turn when that is over.
+            self.next_commit = Some(Instant::now() + self.shared.options.commit_interval);
+            return;
+        }
+        self.next_commit = None;
+        let (moved, commits) = self.take_moved(&self.owned());
+        if commits.is_empty() {
+            return;
+        }
+        match self.source.begin_commit(commits) {
+            Ok(()) => self.committing = Some(moved),
+            Err(commits) => self.commit_now(moved, commits).await,
+        }
+    }
+
+    /// Makes the watermarks durable, and waits for it.
     async fn commit(&mut self) {
         self.next_commit = None;
-        let moved: Vec<usize> = (0..self.slots.len()).filter(|slot| self.is_owned(*slot)).collect();
-        self.commit_slots(&moved).await;
+        self.commit_slots(&self.owned()).await;
+    }
+
+    fn owned(&self) -> Vec<usize> {
+        (0..self.slots.len()).filter(|slot| self.is_owned(*slot)).collect()
     }
 
     fn is_owned(&self, slot: usize) -> bool {
@@ -332,37 +368,70 @@ impl Intake {
     }
 
     async fn commit_slots(&mut self, slots: &[usize]) {
-        let mut commits = Vec::new();
-        let mut moved = Vec::new();
+        // Nobody will tell what came of one that was begun. What it was about counts as not committed.
+        let begun = self.committing.take().unwrap_or_default();
+        self.not_committed(&begun);
+        let (moved, commits) = self.take_moved(slots);
+        if !commits.is_empty() {
+            self.commit_now(moved, commits).await;
+        }
+    }
+
+    /// The positions of those of these partitions where something was settled since that was last asked.
+    fn take_moved(&mut self, slots: &[usize]) -> (Vec<Moved>, Vec<Commit>) {
+        let (mut moved, mut commits) = (Vec::new(), Vec::new());
         for index in slots {
             let slot = &mut self.slots[*index];
             if let Some(position) = slot.tracker.take_moved() {
                 let settled_beyond = slot.tracker.settled_beyond();
-                moved.push((*index, position.as_ref().map(|position| position.offset)));
+                let offset = position.as_ref().map(|position| position.offset);
+                moved.push(Moved { slot: *index, generation: slot.generation, offset });
                 commits.push(Commit { partition: slot.partition.clone(), position, settled_beyond });
             }
         }
-        if commits.is_empty() {
-            return;
-        }
-        match self.source.commit(commits).await {
+        (moved, commits)
+    }
+
+    async fn commit_now(&mut self, moved: Vec<Moved>, commits: Vec<Commit>) {
+        let outcome = self.source.commit(commits).await.map_err(|error| error.to_string());
+        self.committed(&moved, outcome);
+    }
+
+    fn committed(&mut self, moved: &[Moved], outcome: Result<(), String>) {
+        match outcome {
             Ok(()) => {
                 Counters::add(&self.shared.counters.commits, 1);
-                self.forget_notes(&moved);
+                self.forget_notes(moved);
             }
             Err(error) => {
-                self.shared.tell(&Event::CommitFailed { error: &error.to_string() });
-                moved.iter().for_each(|(slot, _)| self.slots[*slot].tracker.not_committed());
-                self.next_commit = Some(Instant::now() + self.shared.options.commit_interval);
+                self.shared.tell(&Event::CommitFailed { error: &error });
+                self.not_committed(moved);
             }
         }
     }
 
+    /// What was not committed is to be committed the next time.
+    fn not_committed(&mut self, moved: &[Moved]) {
+        for Moved { slot, generation, .. } in moved {
+            let slot = &mut self.slots[*slot];
+            if slot.generation == *generation {
+                slot.tracker.not_committed();
+            }
+        }
+        if !moved.is_empty() {
+            let later = Instant::now() + self.shared.options.commit_interval;
+            self.next_commit.get_or_insert(later);
+        }
+    }
+
     /// Notes on messages that will not come again are of no more use. Losing the race against a crash costs nothing.
-    fn forget_notes(&self, committed: &[(usize, Option<u64>)]) {
-        for (slot, offset) in committed {
+    fn forget_notes(&self, committed: &[Moved]) {
+        for Moved { slot, generation, offset } in committed {
             let Some(offset) = offset else { continue };
             let slot = &self.slots[*slot];
+            if slot.generation != *generation {
+                continue;
+            }
             self.shared.flight.committed(&slot.partition, *offset);
             let (Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. }) = &slot.stage else {
                 continue;

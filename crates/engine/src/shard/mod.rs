@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use lazaret_core::Message;
 use lazaret_core::handler::{Delivery, Desk};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -56,7 +57,18 @@ pub(crate) struct Notice {
     pub(crate) fate: Fate,
 }
 
-/// One message on its way to a component.
+/// A message on its way to the shard of its sequence.
+pub(crate) struct Arrival {
+    pub(crate) message: Message,
+    pub(crate) ticket: Ticket,
+    pub(crate) hash: SequenceHash,
+    pub(crate) component: u32,
+    /// The sequencing policy could not place it.
+    pub(crate) misfit: bool,
+}
+
+/// One message on its way through a component. It is made by the shard, not by the intake: memory that one thread takes
+/// and another gives back costs several times as much.
 pub(crate) struct Parcel {
     pub(crate) delivery: Delivery,
     pub(crate) ticket: Ticket,
@@ -67,9 +79,10 @@ pub(crate) struct Parcel {
 }
 
 /// What a shard is told. In the order of its mailbox.
+#[allow(clippy::large_enum_variant, reason = "nearly all are messages, and a box for each would cost more")]
 pub(crate) enum ToShard {
     /// A message.
-    Parcel(Parcel),
+    Message(Arrival),
     /// A partition came; messages of it follow.
     Tenure(Arc<Tenure>),
     /// Sequences that are open in the store, up to a revision.
@@ -258,7 +271,12 @@ impl Shard {
 
     fn receive(&mut self, arrival: ToShard) {
         match arrival {
-            ToShard::Parcel(parcel) => self.ready.push_back(Ready { parcel, holds_lane: false }),
+            ToShard::Message(arrival) => {
+                let Arrival { message, ticket, hash, component, misfit } = arrival;
+                let delivery = Delivery::at_desk(message, self.desks[component as usize].clone());
+                let parcel = Parcel { delivery, ticket, hash, component, misfit };
+                self.ready.push_back(Ready { parcel, holds_lane: false });
+            }
             ToShard::Tenure(tenure) => {
                 let slot = tenure.slot as usize;
                 if self.tenures.len() <= slot {
@@ -363,7 +381,6 @@ impl Shard {
         if careful || (holds_lane && self.is_blocked(index, parcel.hash)) {
             return self.depart(parcel, lane, Begin::Fresh);
         }
-        parcel.delivery.set_desk(self.desks[index].clone());
         if let Some(recorder) = component.shared.flight.recorder() {
             let (queue, message) = (&component.queue, parcel.delivery.message());
             match &self.seat {
@@ -487,7 +504,6 @@ impl Shard {
         if tenure.generation != parcel.ticket.generation {
             return None;
         }
-        parcel.delivery.set_desk(self.desks[index].clone());
         let component = self.components[index].clone();
         Some(Journey::new(component, self.open.clone(), tenure, parcel.delivery, parcel.hash))
     }

@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 use super::letter::Found;
 use crate::member::{Client, Member, add_offset, list_of};
+use crate::membership::connect;
 use crate::options::KafkaOptions;
 use crate::record::{Parts, time_of};
-use crate::source::connect;
 use crate::trouble::{Trouble, judge};
 
 /// How long to wait for one answer of the brokers.

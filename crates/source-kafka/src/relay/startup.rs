@@ -109,7 +109,7 @@ fn fewer(wanted: &[Wanted<'_>], partitions: &HashMap<String, i32>) -> Vec<String
 
 /// A client that asks. A consumer's question makes no topic; a producer's might.
 pub(crate) fn asker(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
-    config.create().map(Arc::new).map_err(crate::source::refused)
+    config.create().map(Arc::new).map_err(crate::membership::refused)
 }
 
 /// How many partitions a topic has.
@@ -146,7 +146,7 @@ fn unanswered(error: KafkaError, topic: &str) -> SourceError {
 }
 
 fn admin(config: &ClientConfig) -> Result<AdminClient<DefaultClientContext>, SourceError> {
-    config.create().map_err(crate::source::refused)
+    config.create().map_err(crate::membership::refused)
 }
 
 fn patience() -> AdminOptions {
@@ -278,7 +278,7 @@ async fn probe(config: &ClientConfig, topics: Vec<(&str, usize)>) -> Result<(), 
         .set("message.timeout.ms", PATIENCE.as_millis().to_string())
         .set("compression.type", "none")
         .set("acks", "all");
-    let producer: FutureProducer = config.create().map_err(crate::source::refused)?;
+    let producer: FutureProducer = config.create().map_err(crate::membership::refused)?;
     for (topic, largest) in topics.into_iter().filter(|(_, largest)| *largest <= LARGEST_PROBE) {
         let payload = vec![0; largest + 1024];
         let record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(topic).partition(0).payload(&payload);

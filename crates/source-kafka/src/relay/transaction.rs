@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::ledger::{Ledger, Standing, Standings};
 use crate::member::{Client, Member, add_offset, list_of};
-use crate::source::commit::{Committing, Offer, Outcome};
+use crate::membership::commit::{Committing, Offer, Outcome};
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(15);

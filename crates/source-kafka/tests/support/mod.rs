@@ -193,6 +193,8 @@ pub(crate) struct Reading {
     pub(crate) revoking: Vec<Partition>,
     pub(crate) lost: Vec<Partition>,
     pub(crate) ends: u32,
+    /// What came of commits that were begun.
+    pub(crate) commits: Vec<Result<(), String>>,
     pub(crate) errors: Vec<SourceError>,
 }
 
@@ -207,8 +209,16 @@ impl std::fmt::Debug for Reading {
 
 impl Reading {
     pub(crate) fn new(source: KafkaSource) -> Self {
-        let (held, got) = (BTreeMap::new(), BTreeMap::new());
-        Self { source, held, got, revoking: Vec::new(), lost: Vec::new(), ends: 0, errors: Vec::new() }
+        Self {
+            source,
+            held: BTreeMap::new(),
+            got: BTreeMap::new(),
+            revoking: Vec::new(),
+            lost: Vec::new(),
+            ends: 0,
+            commits: Vec::new(),
+            errors: Vec::new(),
+        }
     }
 
     pub(crate) fn take(&mut self, event: Result<SourceEvent, SourceError>) {
@@ -235,6 +245,7 @@ impl Reading {
                 }
             }
             Ok(SourceEvent::End) => self.ends += 1,
+            Ok(SourceEvent::Committed(outcome)) => self.commits.push(outcome),
             Err(error) => self.errors.push(error),
         }
     }

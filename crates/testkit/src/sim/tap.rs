@@ -1,6 +1,7 @@
 //! The source as one life sees it, with an ear on the wire.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::Partition;
@@ -14,12 +15,51 @@ pub(crate) struct Tap {
     world: Arc<World>,
     life: Life,
     inner: MemorySource,
+    /// A commit that was begun, and after how many other events it is over.
+    begun: Option<(Vec<Commit>, u32)>,
+    /// How many were begun.
+    begins: u32,
     closed: bool,
 }
 
+/// After this time a commit that was begun is over, whatever else happens.
+const COMMITTING: Duration = Duration::from_millis(3);
+/// One of so many commits that were begun fails.
+const FAILING: u32 = 7;
+
 impl Tap {
     pub(crate) fn new(world: &Arc<World>, life: Life, inner: MemorySource) -> Self {
-        Self { world: world.clone(), life, inner, closed: false }
+        Self { world: world.clone(), life, inner, begun: None, begins: 0, closed: false }
+    }
+
+    /// Checks what is committed, and commits it.
+    async fn commit_checked(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
+        for commit in &commits {
+            let partition = commit.partition.index;
+            if self.world.log.owner(partition) == Some(self.inner.member()) {
+                self.world.trace(|| format!("life {} commits {:?}", self.life.number, commit.position));
+                if let Some(position) = &commit.position {
+                    self.world.check_commit(partition, position.offset).await;
+                }
+                for range in &commit.settled_beyond {
+                    self.world.check_settled(partition, range.clone()).await;
+                }
+            }
+        }
+        self.inner.commit(commits).await
+    }
+
+    /// Ends the commit that was begun, and says what came of it.
+    async fn end_commit(&mut self) -> Result<SourceEvent, SourceError> {
+        if self.begins.is_multiple_of(FAILING) {
+            self.begun = None;
+            return Ok(SourceEvent::Committed(Err("this commit fails".to_owned())));
+        }
+        // It stays begun until it is done: whoever asks may stop asking.
+        let commits = self.begun.as_ref().map(|(commits, _)| commits.clone()).unwrap_or_default();
+        self.commit_checked(commits).await?;
+        self.begun = None;
+        Ok(SourceEvent::Committed(Ok(())))
     }
 
     fn note(&self, what: &str, partitions: &[Partition]) {
@@ -33,7 +73,18 @@ impl Tap {
 #[async_trait]
 impl Source for Tap {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
-        let event = self.inner.next().await?;
+        let event = match &mut self.begun {
+            None => self.inner.next().await?,
+            Some((_, 0)) => return self.end_commit().await,
+            Some((_, after)) => tokio::select! {
+                biased;
+                event = self.inner.next() => {
+                    *after -= 1;
+                    event?
+                }
+                () = tokio::time::sleep(COMMITTING) => return self.end_commit().await,
+            },
+        };
         match &event {
             SourceEvent::Messages(messages) => {
                 self.world.delivered(messages);
@@ -55,25 +106,22 @@ impl Source for Tap {
                 let numbers: Vec<u32> = partitions.iter().map(|partition| partition.index).collect();
                 self.world.died(self.life.number, Some(&numbers));
             }
-            SourceEvent::End => {}
+            SourceEvent::End | SourceEvent::Committed(_) => {}
         }
         Ok(event)
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        for commit in &commits {
-            let partition = commit.partition.index;
-            if self.world.log.owner(partition) == Some(self.inner.member()) {
-                self.world.trace(|| format!("life {} commits {:?}", self.life.number, commit.position));
-                if let Some(position) = &commit.position {
-                    self.world.check_commit(partition, position.offset).await;
-                }
-                for range in &commit.settled_beyond {
-                    self.world.check_settled(partition, range.clone()).await;
-                }
-            }
+        if let Some((begun, _)) = self.begun.take() {
+            self.commit_checked(begun).await?;
         }
-        self.inner.commit(commits).await
+        self.commit_checked(commits).await
+    }
+
+    fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        self.begins += 1;
+        self.begun = Some((commits, (self.begins + self.life.number as u32) % 4));
+        Ok(())
     }
 
     fn pause(&mut self, partitions: &[Partition]) {

@@ -136,6 +136,7 @@ impl Consumer {
                 }
             }
             SourceEvent::End => self.ends += 1,
+            SourceEvent::Committed(_) => unreachable!("no commit was begun"),
         }
         true
     }

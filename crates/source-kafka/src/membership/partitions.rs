@@ -8,7 +8,7 @@ use lazaret_core::source::{SourceError, SourceEvent};
 use rdkafka::consumer::Consumer;
 use tokio::sync::oneshot;
 
-use super::{KafkaSource, TICK, enter, refused};
+use super::{Membership, TICK, enter, refused};
 use crate::lookup::{self, Beginning, Failed, Purpose, Resets};
 use crate::member::{Change, Clients, add_offset, assign, list_of, unassign};
 use crate::slot::{Slot, Stage};
@@ -35,7 +35,7 @@ pub(super) struct Going {
     until: Instant,
 }
 
-impl KafkaSource {
+impl Membership {
     /// Starts the next look-up, or repeats one that failed.
     pub(super) fn look_again(&mut self) {
         if self.lookup_rest.is_some_and(|until| Instant::now() < until) {

@@ -11,13 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use lazaret_core::Partition;
-use lazaret_core::source::{Commit, SourceError};
+use lazaret_core::source::{Commit, SourceError, SourceEvent};
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{KafkaSource, TICK};
+use super::{Membership, TICK};
 use crate::member::{Client, Member, add_offset, list_of};
 use crate::settled::{self, Place};
 use crate::trouble::{Trouble, judge};
@@ -46,24 +46,73 @@ pub(crate) type Outcome = (Vec<Offer>, Result<(), KafkaError>);
 /// A commit that is under way.
 pub(crate) type Committing = oneshot::Receiver<Vec<Outcome>>;
 
-impl KafkaSource {
+impl Membership {
     pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        // One that was given up on may still be on its way, and must not come after this one.
-        self.answer_to_commit().await?;
+        // One that is still on its way must not come after this one. What comes of it matters no more.
+        self.begun = None;
+        if let Err(error) = self.answer_to_commit().await
+            && self.committing.is_some()
+        {
+            return Err(error);
+        }
         let offers: Vec<Offer> = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
         let too_large = self.send(offers).await?;
         if too_large.is_empty() {
             return Ok(());
         }
-        // What is settled beyond is worth less than the position: it goes without, and next time with less.
+        let without = self.without_metadata(too_large);
+        self.send(without).await.map(|_| ())
+    }
+
+    /// What is settled beyond is worth less than the position: it goes without, and next time with less.
+    fn without_metadata(&mut self, too_large: Vec<Offer>) -> Vec<Offer> {
         self.metadata_limit /= 2;
         tracing::warn!(
             characters = self.metadata_limit,
             "the broker takes less metadata than assumed; some messages may be repeated after a restart"
         );
         let without = |offer| Offer { metadata: String::new(), limit: 0, ..offer };
-        let without = too_large.into_iter().map(without).collect();
-        self.send(without).await.map(|_| ())
+        too_large.into_iter().map(without).collect()
+    }
+
+    /// Commits beside the reading, unless an earlier commit is still on its way.
+    pub(super) fn begin(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        if self.committing.is_some() || self.clients.is_none() {
+            return Err(commits);
+        }
+        let offers = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
+        self.start(offers);
+        self.begun = Some(Instant::now() + PATIENCE);
+        Ok(())
+    }
+
+    /// What came of the commit that was begun, once that is known.
+    pub(super) fn take_answer(&mut self) -> Option<SourceEvent> {
+        let until = self.begun?;
+        let outcome = match self.committing.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(outcomes)) => {
+                self.committing = None;
+                match self.answered(outcomes) {
+                    Ok(too_large) if too_large.is_empty() => Ok(()),
+                    Ok(too_large) => {
+                        let without = self.without_metadata(too_large);
+                        self.start(without);
+                        return None;
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Some(Err(oneshot::error::TryRecvError::Closed)) => {
+                self.committing = None;
+                Err(not_sent())
+            }
+            Some(Err(oneshot::error::TryRecvError::Empty)) if Instant::now() >= until => Err(not_answered()),
+            Some(Err(oneshot::error::TryRecvError::Empty)) => return None,
+            // There was nothing to commit: the partitions are not ours any more.
+            None => Ok(()),
+        };
+        self.begun = None;
+        Some(SourceEvent::Committed(outcome.map_err(|error| error.to_string())))
     }
 
     /// What to commit for a partition; `None` when it is not ours, or when that would move its position back.
@@ -77,7 +126,7 @@ impl KafkaSource {
         if slot.committed.is_some_and(|committed| committed > offset) {
             return None;
         }
-        let ranges = slot.settled_beyond(commit.settled_beyond);
+        let ranges = slot.settled_beyond(commit.settled_beyond, offset);
         let topic = commit.partition.stream.as_str();
         let place = Place { topic, partition: commit.partition.index, offset };
         let metadata = settled::encode(&ranges, place, limit);
@@ -86,14 +135,17 @@ impl KafkaSource {
 
     /// Commits, and returns the offers whose metadata is too large.
     async fn send(&mut self, offers: Vec<Offer>) -> Result<Vec<Offer>, SourceError> {
-        let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else {
-            return Ok(Vec::new());
-        };
+        self.start(offers);
+        self.answer_to_commit().await
+    }
+
+    /// Sends a commit on its way, if there is anything to commit.
+    fn start(&mut self, offers: Vec<Offer>) {
+        let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else { return };
         self.committing = Some(match &self.transactions {
             Some(transactions) => transactions.commit(offers, self.member.clone()),
             None => start(clients.group.clone(), self.member.clone(), bundles(offers)),
         });
-        self.answer_to_commit().await
     }
 
     /// Waits for the answer to the commit that is under way, and polls the client meanwhile.
@@ -109,11 +161,10 @@ impl KafkaSource {
                 }
                 Err(oneshot::error::TryRecvError::Closed) => {
                     self.committing = None;
-                    return Err(SourceError::temporary("a commit could not be sent; it will be repeated"));
+                    return Err(not_sent());
                 }
                 Err(oneshot::error::TryRecvError::Empty) if Instant::now() >= until => {
-                    let error = "the broker did not answer a commit; it will be repeated";
-                    return Err(SourceError::temporary(error));
+                    return Err(not_answered());
                 }
                 Err(oneshot::error::TryRecvError::Empty) => {}
             }
@@ -161,6 +212,14 @@ impl KafkaSource {
             }
         }
     }
+}
+
+fn not_sent() -> SourceError {
+    SourceError::temporary("a commit could not be sent; it will be repeated")
+}
+
+fn not_answered() -> SourceError {
+    SourceError::temporary("the broker did not answer a commit; it will be repeated")
 }
 
 /// Puts together what can only fail together.
