@@ -9,9 +9,9 @@ mod observer;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::QueueName;
 use lazaret_core::policy::BreakerState;
 use lazaret_core::store::PauseScope;
+use lazaret_core::{Phase, QueueName};
 use lazaret_engine::{FuseState, Handle, Observer, Stats};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -128,7 +128,26 @@ impl Metrics {
         }
         let mut scraped = Scraped { handle, counted: Stats::default() };
         self.read(&name, &mut scraped);
+        self.begin_at_zero(&name, &scraped.handle);
         consumers.insert(name, scraped);
+    }
+
+    /// Shows counters that alerts go by before anything happened: a counter that appears with 1 has not increased.
+    fn begin_at_zero(&self, consumer: &str, handle: &Handle) {
+        for queue in handle.queues() {
+            let with = |more: &[(&'static str, &'static str)]| {
+                let mut labels = of_queue(consumer, queue);
+                labels.extend(more.iter().map(|(name, value)| Label::from_static_parts(name, value)));
+                labels
+            };
+            self.counter(&names::POISON, with(&[])).increment(0);
+            let unreadable = [("reason", "INVALID_SCHEMA"), ("phase", Phase::Decode.as_str())];
+            self.counter(&names::FAILURES, with(&unreadable)).increment(0);
+            for outcome in ["ok", "failed-again", "skipped"] {
+                self.counter(&names::REPLAY, with(&[("outcome", outcome)])).increment(0);
+            }
+        }
+        self.counter(&names::COMMIT_FAILURES, vec![label("consumer", consumer)]).increment(0);
     }
 
     /// The team that owns the dead letters of a consumer, if there is one.
