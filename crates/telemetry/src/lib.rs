@@ -41,3 +41,8 @@ pub use attempts::Watched;
 pub use error::Error;
 pub use journal::Journal;
 pub use metrics::{BUCKETS, Metrics, OTHER, OWN_REASONS, Overview, QueueOverview};
+
+/// Compiles the Rust code of the page on observability, so that it cannot go out of date.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/observability.md")]
+struct Page;

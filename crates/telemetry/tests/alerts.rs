@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lazaret_core::store::{Act, Actor};
+use lazaret_core::policy::FusePolicy;
+use lazaret_core::query::Query;
+use lazaret_core::store::{Act, Action, Actor, Command, Conduct, Limits, PauseScope, PlanRequest, Selection};
+use lazaret_engine::{DeadLetterOptions, Options as EngineOptions};
 use lazaret_telemetry::Metrics;
 use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
 use serde_json::Value;
-use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, queue};
+use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, options, queue};
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "secret-of-the-webhook";
@@ -50,10 +53,21 @@ struct Watched {
     serving: tokio::task::JoinHandle<()>,
 }
 
-async fn start(bench: &Bench, mut service: Service, metrics: &Metrics, on_first: bool) -> Watched {
+async fn start(bench: &Bench, service: Service, metrics: &Metrics, on_first: bool) -> Watched {
+    start_with(bench, service, metrics, on_first, options()).await
+}
+
+async fn start_with(
+    bench: &Bench,
+    mut service: Service,
+    metrics: &Metrics,
+    on_first: bool,
+    options: EngineOptions,
+) -> Watched {
     service.learn(|_| true).await;
     let observer = service.alerts().observer(NAME, Some("checkout-team"), on_first);
-    let builder = bench.builder(obedient(Arc::new(AtomicBool::new(false)))).observer(observer);
+    let handler = obedient(Arc::new(AtomicBool::new(false)));
+    let builder = bench.builder(handler).options(options).observer(observer);
     let running = Running::start(builder.observer(metrics.observer(NAME)));
     metrics.running(running.handle.clone());
     let stop = CancellationToken::new();
@@ -136,7 +150,7 @@ async fn without_alert_on_first_nobody_is_told_of_a_letter() {
     bench.push(&["a-bad"]);
     eventually("a letter", || watched.running.handle.stats().handed_off == 1).await;
     let by = Actor::engine("test");
-    watched.running.handle.pause(lazaret_core::store::PauseScope::Consumer, &by).await.unwrap();
+    watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
     assert_eq!(
         told(&receiver.wait_for(1).await[0])["event"],
         "paused",
@@ -195,6 +209,89 @@ async fn a_webhook_that_never_answers_holds_up_neither_the_consumer_nor_the_end(
     watched.running.stop().await;
     watched.stop.cancel();
     tokio::time::timeout(Duration::from_secs(30), watched.serving).await.unwrap().unwrap();
+}
+
+/// What was told, as `event status`.
+fn words(got: &[Got]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    got.iter().map(told).map(|n| format!("{} {}", word(&n["event"]), word(&n["status"]))).collect()
+}
+
+#[tokio::test]
+async fn a_fuse_that_blows_is_told_and_so_is_its_end() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["fuse-blown", "paused", "resumed"])]);
+    let fuse = FusePolicy { consecutive: 2, ..FusePolicy::default() };
+    let options = EngineOptions { fuse: Some(fuse), ..options() };
+    let watched = start_with(&bench, service, &metrics, true, options).await;
+    bench.push(&["a-bad", "b-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await)[0], "fuse-blown firing");
+    eventually("it shows in a scrape", || {
+        metrics.render().contains("lazaret_fuse_blown{consumer=\"orders\"} 1")
+    })
+    .await;
+    watched.running.handle.resume(&PauseScope::Consumer, &Actor::engine("mended")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["fuse-blown firing", "fuse-blown resolved"]);
+    let by = Actor::engine("by hand");
+    watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
+    watched.running.handle.resume(&PauseScope::Consumer, &by).await.unwrap();
+    let rest = words(&receiver.wait_for(5).await).split_off(2);
+    assert_eq!(
+        rest,
+        ["paused firing", "resumed firing", "paused resolved"],
+        "what a person does has its own words"
+    );
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_without_room_is_told_until_there_is_room() {
+    // I9
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["queue-full", "store-unavailable"])]);
+    let limits = Limits { max_sequences: Some(1), ..Limits::NONE };
+    let dead_letter = Some(DeadLetterOptions { limits, ..DeadLetterOptions::default() });
+    let watched =
+        start_with(&bench, service, &metrics, true, EngineOptions { dead_letter, ..options() }).await;
+    bench.push(&["a-bad", "b-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await), ["queue-full firing"]);
+    let first = bench.store.heads(&queue(), None, 1).await.unwrap().heads.remove(0);
+    bench.store.act(&queue(), first.id, Act::Evict, &Actor::engine("test")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
+    assert!(!metrics.render().contains("lazaret_handoff_failures_total{consumer=\"orders\"} 0"));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed", "operation-stopped"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad", "b-bad"]);
+    eventually("both letters", || watched.running.handle.stats().handed_off == 2).await;
+    let by = |who: &str| Actor { who: who.to_owned(), ..Actor::engine("test") };
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Query(Query::parse("").unwrap()),
+        valid_for: Duration::from_secs(60),
+        max_letters: 100,
+    };
+    let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
+    let conduct = Conduct { needs_approval: true, ..Conduct::default() };
+    let operation = bench.store.begin(plan.id, &conduct, &by("ada")).await.unwrap();
+    let first = told(&receiver.wait_for(1).await[0]);
+    assert_eq!(first["operation"], operation.id.to_string());
+    bench.store.command(operation.id, Command::Reject, &by("grace")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["approval-needed firing", "approval-needed resolved"]);
+    // One letter first, which fails again: that is more than 5 %.
+    let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
+    bench.store.begin(plan.id, &Conduct::default(), &by("ada")).await.unwrap();
+    watched.running.handle.wake();
+    assert_eq!(words(&receiver.wait_for(3).await)[2], "operation-stopped firing");
+    watched.stop().await;
 }
 
 #[tokio::test]

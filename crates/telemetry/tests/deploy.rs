@@ -156,7 +156,8 @@ mod promql {
                             && matches!(tokens.get(at + 1), Some(Token::Word(by)) if by == "by") => {}
                         Some(('(', Some(call))) if call == "label_values" && is_label(word) => {}
                         _ => {
-                            asked.push(family(word).ok_or_else(|| format!("there is no metric {word}"))?.name)
+                            asked
+                                .push(family(word).ok_or_else(|| format!("there is no metric {word}"))?.name);
                         }
                     }
                 }

@@ -35,7 +35,7 @@ struct Got {
 impl Got {
     fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(given, _)| given == name);
-        found.map(|(_, value)| value.as_str()).unwrap_or_else(|| panic!("no {name} in {self:?}"))
+        found.map_or_else(|| panic!("no {name} in {self:?}"), |(_, value)| value.as_str())
     }
 }
 

@@ -129,14 +129,11 @@ impl Running {
 }
 
 /// Waits until something is so. On a paused clock the time in between costs nothing.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    async move {
-        let begun = std::time::Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
