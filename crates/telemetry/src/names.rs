@@ -62,7 +62,7 @@ families! {
     LETTERS_TOTAL = Counter "lazaret_letters_total" ["consumer", "queue", "state", "reason"]
         "Letters that came into a state, in the store or in a topic.";
     LETTERS = Gauge "lazaret_letters" ["consumer", "queue", "state"]
-        "Letters in the store now.";
+        "Open letters in the store now.";
     HANDOFF_FAILURES = Counter "lazaret_handoff_failures_total" ["consumer"]
         "Calls to keep a letter that failed, in the store or in a topic. Nothing is lost: the source waits.";
     POISON = Counter "lazaret_poison_total" ["consumer", "queue"]

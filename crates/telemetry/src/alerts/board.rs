@@ -151,9 +151,8 @@ impl Writer {
 impl Observer for Writer {
     fn on(&self, event: &Event<'_>) {
         match event {
-            Event::LetterStored { queue, message, state, before, cause: Some(cause), .. }
-                if *before != Some(*state) =>
-            {
+            // A letter that fails in another way when it is replayed may begin a group as well.
+            Event::LetterStored { queue, message, state, cause: Some(cause), .. } => {
                 self.letter(queue, message, *state, cause, true);
             }
             Event::PassedOn { queue, message, state, cause: Some(cause) } => {
