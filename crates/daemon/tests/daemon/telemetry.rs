@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use lazaret_telemetry::alerts::signature;
@@ -157,6 +158,8 @@ fn a_webhook_gets_one_signed_notice_for_a_new_kind_of_failure() {
     assert_eq!(got[0].path, "/hook");
     let signed = got[0].header(signature::HEADER);
     assert!(signature::verify(signed, b"secret-of-the-hook", &got[0].body), "{signed}");
+    assert!(documented_check_accepts(&folder, "secret-of-the-hook", signed, &got[0].body));
+    assert!(!documented_check_accepts(&folder, "another", signed, &got[0].body));
     let notice: Value = serde_json::from_slice(&got[0].body).unwrap();
     let fact =
         |name: &str| notice[name].as_str().unwrap_or_else(|| panic!("no {name} in {notice}")).to_owned();
@@ -168,6 +171,22 @@ fn a_webhook_gets_one_signed_notice_for_a_new_kind_of_failure() {
     }
     let log = folder.read("stderr.log");
     assert!(!log.contains("secret-of-the-hook") && !log.contains("/hook"), "{log}");
+}
+
+/// Whether the Python code of the docs takes this request for one of Lazaret.
+fn documented_check_accepts(folder: &Folder, secret: &str, signed: &str, body: &[u8]) -> bool {
+    let docs = include_str!("../../../../docs/observability.md");
+    let (_, code) = docs.split_once("```python\n").unwrap();
+    let (code, _) = code.split_once("```").unwrap();
+    let call = "import sys\nbody = open('body', 'rb').read()\n\
+                sys.exit(0 if is_from_lazaret(sys.argv[1].encode(), sys.argv[2], body) else 3)\n";
+    folder.write("check.py", &format!("{code}\n{call}"));
+    std::fs::write(folder.path("body"), body).unwrap();
+    let mut python = Command::new("python3");
+    python.args(["check.py", secret, signed]).current_dir(folder.path(""));
+    let code = python.status().unwrap().code();
+    assert!(matches!(code, Some(0 | 3)), "the code of the docs does not run: {code:?}");
+    code == Some(0)
 }
 
 #[test]
