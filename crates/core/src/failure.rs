@@ -431,6 +431,11 @@ impl HandlerError {
         self.error.as_deref().map(|error| error as &(dyn StdError + 'static))
     }
 
+    /// The reason that the handler named, if it did.
+    pub fn asked_reason(&self) -> Option<&Reason> {
+        self.facts.reason.as_ref()
+    }
+
     /// The failure as a value. The phase falls back to `handle`, the reason to `HANDLER_ERROR` or `PANICKED`.
     pub fn failure(&self) -> Failure {
         self.failure_in(Phase::Handle)

@@ -12,8 +12,9 @@ use lazaret_config::{Capabilities, Capability};
 pub fn capabilities() -> Capabilities {
     let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
     let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
-    let parts = [Capability::SourceFile, Capability::TokensFile]
+    let parts = [Capability::SourceFile, Capability::TokensFile, Capability::Webhooks]
         .into_iter()
+        .chain([Capability::Traces].into_iter().filter(|_| cfg!(feature = "otlp")))
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));
     Capabilities::of(parts)

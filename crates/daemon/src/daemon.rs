@@ -20,6 +20,7 @@ use crate::assemble::{self, Shared, Stores};
 use crate::error::Error;
 use crate::reload::{Reloaded, Running, take_over};
 use crate::runner::{Backoff, End, Runner};
+use crate::telemetry::{Telemetry, Watching};
 
 /// How the daemon behaves, besides what the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,7 @@ pub struct Service {
     server: Server,
     listener: TcpListener,
     runners: Vec<Runner>,
+    watching: Watching,
     /// Ends every consumer.
     stop: CancellationToken,
     handle: Handle,
@@ -82,12 +84,14 @@ impl Service {
         let config = Arc::new(config);
         let stores = Stores::open(&config.store).await?;
         let registry = Registry::default();
-        let server = server(&config, &stores, &registry)?;
+        let telemetry = Telemetry::new(&config);
+        let server = server(&config, &stores, &registry, &telemetry)?;
         let listener = listen(&config.listen).await?;
         let address = listener
             .local_addr()
             .map_err(|source| Error::Listen { address: config.listen.to_string(), source })?;
-        let shared = Arc::new(Shared { stores, registry, until_idle: options.until_idle });
+        let (telemetry, watching) = telemetry.begin(&config, &stores).await?;
+        let shared = Arc::new(Shared { stores, registry, telemetry, until_idle: options.until_idle });
         let stop = CancellationToken::new();
         let backoff = Backoff { first: options.restart_delay, most: options.max_restart_delay };
         let mut consumers = BTreeMap::new();
@@ -111,7 +115,7 @@ impl Service {
         }
         let running = Arc::new(Mutex::new(Running { started: config, consumers }));
         let handle = Handle { running, address };
-        Ok(Self { shared, server, listener, runners, stop, handle })
+        Ok(Self { shared, server, listener, runners, watching, stop, handle })
     }
 
     /// The way to talk to the daemon while it runs.
@@ -126,7 +130,7 @@ impl Service {
     /// # Errors
     /// When the API cannot be served, or the store does not answer at the end.
     pub async fn run(self, drain: CancellationToken) -> Result<Report, Error> {
-        let Self { shared, server, listener, runners, stop, handle } = self;
+        let Self { shared, server, listener, runners, watching, stop, handle } = self;
         tracing::info!(address = %handle.address, consumers = runners.len(), "listening");
         let names: Vec<String> = runners.iter().map(|runner| runner.name.clone()).collect();
         let close = CancellationToken::new();
@@ -134,6 +138,7 @@ impl Service {
             let close = close.clone();
             async move { server.serve(listener, close).await }
         });
+        let (unwatch, watching) = watching.start(&shared.stores);
         let mut served = None;
         let mut lives = JoinSet::new();
         for runner in runners {
@@ -161,6 +166,9 @@ impl Service {
             Some(served) => served,
             None => serving.await,
         };
+        // Last: what became of the consumers is still told.
+        unwatch.cancel();
+        watching.await.map_err(|lost| panicked(&lost))?;
         served.map_err(|lost| panicked(&lost))??;
         let open_letters = open_letters(&shared.stores, &names).await?;
         Ok(Report { failed, open_letters, drained: drain.is_cancelled() })
@@ -192,11 +200,17 @@ async fn listen(address: &Address) -> Result<TcpListener, Error> {
 }
 
 /// The API, with the inboxes of those consumers that have one.
-fn server(config: &Config, stores: &Stores, registry: &Registry) -> Result<Server, Error> {
+fn server(
+    config: &Config,
+    stores: &Stores,
+    registry: &Registry,
+    telemetry: &Telemetry,
+) -> Result<Server, Error> {
     let options = ServerOptions { hosts: config.hosts.clone(), limits: assemble::limits(&config.limits) };
     let builder = Server::builder(stores.letters.clone())
         .registry(registry.clone())
         .tokens(assemble::tokens(config)?)
+        .metrics(telemetry.rendering())
         .options(options);
     #[cfg(feature = "sqlite")]
     let builder = with_inboxes(builder, config, stores);

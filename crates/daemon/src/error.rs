@@ -47,6 +47,9 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// Webhooks or traces cannot be sent.
+    #[error(transparent)]
+    Telemetry(#[from] lazaret_telemetry::Error),
     /// A part of the daemon panicked: a bug in Lazaret.
     #[error("a part of the daemon panicked: {0}")]
     Panicked(String),

@@ -30,13 +30,12 @@ mod daemon;
 pub mod doctor;
 mod error;
 pub mod exit;
-mod journal;
-mod logging;
 pub mod program;
 mod read;
 mod reload;
 mod runner;
 mod signals;
+mod telemetry;
 
 pub use build::capabilities;
 pub use daemon::{Handle, Options, Report, Service};

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use lazaret_config::{Config, Diagnostics, Loaded};
+use lazaret_telemetry::logs::{self, Format};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Handle, Options, Service};
 use crate::doctor::{self, Health};
 use crate::exit;
-use crate::logging;
 use crate::read::{Unreadable, read};
 use crate::reload::Reloaded;
 use crate::signals::{Asked, Signals};
@@ -20,7 +20,8 @@ pub async fn run(path: &Path, options: Options) -> u8 {
         Ok(loaded) => loaded,
         Err(error) => return refuse(&error),
     };
-    logging::begin(&config.telemetry);
+    let format = if config.telemetry.json_logs { Format::Json } else { Format::Text };
+    logs::begin(format, config.telemetry.log_level);
     log(&warnings);
     match serve(path, config, options).await {
         Ok(code) => code,

@@ -102,6 +102,7 @@ impl Runner {
         let shared = self.shared.clone();
         let consumer = assemble::consumer(&shared, wanted, self.recorder.clone()).await?;
         shared.registry.running(consumer.handle());
+        shared.telemetry.metrics.running(consumer.handle());
         self.has_failed.store(false, Ordering::Release);
         tracing::info!(consumer = self.name, source = wanted.source.kind(), "running");
         let (drain, stop) = (self.drain.child_token(), CancellationToken::new());

@@ -68,8 +68,9 @@ impl Desk for LiveDesk {
             self.open.opened(self.component.index, shared.hasher.hash(sequence.as_str()));
         }
         Counters::add(&shared.counters.handed_off, 1);
-        let queue = &self.component.queue;
-        shared.tell(&Event::LetterStored { queue, message, sequence: &sequence, state });
+        let (queue, sequence, cause) = (&self.component.queue, &sequence, Some(&record.failure));
+        let (before, replay) = (None, None);
+        shared.tell(&Event::LetterStored { queue, message, sequence, state, before, cause, replay });
         Ok(())
     }
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lazaret_core::policy::Limit;
-use lazaret_core::store::PauseScope;
-use lazaret_core::{Failure, LetterState, Message, Partition, QueueName, SequenceId, Timestamp, Verdict};
+use lazaret_core::store::{ErrorKind, PauseScope};
+use lazaret_core::{
+    Failure, LetterState, Message, Partition, QueueName, Reason, SequenceId, Timestamp, Verdict,
+};
 
 /// Something that happened. Handled messages are counted, not told one by one.
 #[derive(Clone, Debug)]
@@ -36,8 +38,10 @@ pub enum Event<'a> {
         due: Timestamp,
         /// Whether it waits in memory, or in the store or the broker.
         in_memory: bool,
+        /// Why the last attempt failed.
+        reason: &'a Reason,
     },
-    /// A retry from the store or the broker began this long after its due time.
+    /// A retry began this long after its due time, wherever it had waited.
     RetryStarted {
         /// In which queue.
         queue: &'a QueueName,
@@ -54,6 +58,8 @@ pub enum Event<'a> {
         message: &'a Message,
         /// Which limit ended them; `None` when a budget or the poison rule did.
         limit: Option<Limit>,
+        /// Why the last attempt failed.
+        reason: &'a Reason,
     },
     /// The same failure came back too often.
     Poison {
@@ -62,7 +68,7 @@ pub enum Event<'a> {
         /// Which message.
         message: &'a Message,
     },
-    /// A message became a letter.
+    /// A message became a letter, or a letter was written anew after a further attempt.
     LetterStored {
         /// In which queue.
         queue: &'a QueueName,
@@ -72,6 +78,12 @@ pub enum Event<'a> {
         sequence: &'a SequenceId,
         /// In which state.
         state: LetterState,
+        /// In which state it was before; `None` when it was no letter.
+        before: Option<LetterState>,
+        /// Why it is there; `None` when it only waits.
+        cause: Option<&'a Failure>,
+        /// The operation that replayed it, if one did.
+        replay: Option<&'a str>,
     },
     /// A message was passed on to the broker, which holds it now.
     PassedOn {
@@ -81,6 +93,8 @@ pub enum Event<'a> {
         message: &'a Message,
         /// To be tried again, or dead.
         state: LetterState,
+        /// Why.
+        cause: Option<&'a Failure>,
     },
     /// A message could not be passed on to the broker. It is tried again, and then kept in the store.
     PassingFailed {
@@ -99,11 +113,15 @@ pub enum Event<'a> {
         message: &'a Message,
         /// In which state.
         state: LetterState,
+        /// The operation that replayed it, if one did.
+        replay: Option<&'a str>,
     },
     /// A letter could not be stored. The message stays, the source waits.
     HandOffFailed {
         /// In which queue.
         queue: &'a QueueName,
+        /// What kind of trouble it is.
+        kind: ErrorKind,
         /// What the store said.
         error: &'a str,
     },

@@ -11,7 +11,7 @@ use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Limit, Stage};
 use lazaret_core::store::{AttemptNote, ErrorKind, HandOff, Placed, Placement};
-use lazaret_core::{HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Reason, SequenceId, Timestamp};
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome};
@@ -224,7 +224,7 @@ impl Journey {
             }
             Placed::Opened | Placed::Appended | Placed::Closed => {
                 Counters::add(&self.component.shared.counters.appended, 1);
-                self.tell_stored(LetterState::Waiting);
+                self.tell_stored(LetterState::Waiting, None);
                 true
             }
         }
@@ -234,15 +234,11 @@ impl Journey {
     async fn attempt(&mut self) -> Result<Option<(Outcome, Pass, Duration)>, Left> {
         let Some(pass) = self.admission().await? else { return Ok(None) };
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
-        if attempt > 1 {
-            Counters::add(&self.component.shared.counters.retries, 1);
-        }
-        if let Some(hop) = &self.delivery.message().hop
-            && attempt == hop.attempts + 1
-        {
-            let lateness = until(hop.due_at, self.component.shared.now());
-            let queue = &self.component.queue;
-            self.component.shared.tell(&Event::RetryStarted { queue, attempt, lateness });
+        if let Some(record) = &self.record {
+            let shared = &self.component.shared;
+            Counters::add(&shared.counters.retries, 1);
+            let lateness = record.due_at.map_or(Duration::ZERO, |due| until(due, shared.now()));
+            shared.tell(&Event::RetryStarted { queue: &self.component.queue, attempt, lateness });
         }
         let permits = self.component.shared.permits.clone();
         let permit = tokio::select! {
@@ -336,7 +332,10 @@ impl Journey {
     async fn end_retries(&self, limit: Option<Limit>) -> Result<(), Left> {
         let message = self.delivery.message();
         let queue = &self.component.queue;
-        self.component.shared.tell(&Event::RetryExhausted { queue, message, limit });
+        if let Some(record) = &self.record {
+            let reason = &record.failure.reason;
+            self.component.shared.tell(&Event::RetryExhausted { queue, message, limit, reason });
+        }
         self.keep(LetterState::Dead, None).await
     }
 
@@ -408,7 +407,10 @@ impl Journey {
 
     /// Waits in memory for the next attempt. The attempts so far are durable before the next one starts, and before
     /// the partition goes: nobody gets more attempts by restarting (I4).
-    async fn wait(&self, due: Timestamp) -> Result<After, Left> {
+    async fn wait(&mut self, due: Timestamp) -> Result<After, Left> {
+        if let Some(record) = &mut self.record {
+            record.due_at = Some(due);
+        }
         let shared = &self.component.shared;
         if let Some(note) = self.note(due) {
             patiently(&self.component, || shared.hand_offs.note(&self.component.queue, note.clone())).await?;
@@ -528,11 +530,11 @@ impl Journey {
             Placed::Closed => {
                 Counters::add(&shared.counters.skipped, 1);
                 let (queue, message) = (&self.component.queue, self.delivery.message());
-                shared.tell(&Event::LetterClosed { queue, message, state });
+                shared.tell(&Event::LetterClosed { queue, message, state, replay: None });
             }
             Placed::Opened | Placed::Appended | Placed::NotOpen(_) => {
                 Counters::add(&shared.counters.handed_off, 1);
-                self.tell_stored(state);
+                self.tell_stored(state, item.letter.cause.as_ref());
             }
         }
         if state.is_automatic() {
@@ -556,9 +558,11 @@ impl Journey {
         self.component.shared.tell(&Event::Duplicate { queue, message });
     }
 
-    fn tell_stored(&self, state: LetterState) {
+    fn tell_stored(&self, state: LetterState, cause: Option<&Failure>) {
         let (queue, message, sequence) = (&self.component.queue, self.delivery.message(), self.sequence());
-        self.component.shared.tell(&Event::LetterStored { queue, message, sequence, state });
+        let (before, replay) = (None, None);
+        let event = Event::LetterStored { queue, message, sequence, state, before, cause, replay };
+        self.component.shared.tell(&event);
     }
 }
 

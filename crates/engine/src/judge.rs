@@ -212,20 +212,20 @@ pub(crate) fn next_step(
         seed: shared.jitter_seed(delivery.message()),
     };
     let step = decide(&shared.options.retry, &shared.options.poison, &facts, stored);
-    let (queue, message) = (&component.queue, delivery.message());
+    let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
     match step {
         Step::End { why: End::Exhausted(limit), .. } => {
-            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit) });
+            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit), reason });
         }
         Step::End { why: End::Poison, .. } => {
             shared.tell(&Event::Poison { queue, message });
-            shared.tell(&Event::RetryExhausted { queue, message, limit: None });
+            shared.tell(&Event::RetryExhausted { queue, message, limit: None, reason });
         }
         Step::Wait { due } => {
-            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: true });
+            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: true, reason });
         }
         Step::Later { due } => {
-            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: false });
+            shared.tell(&Event::RetryScheduled { queue, message, due, in_memory: false, reason });
         }
         _ => {}
     }

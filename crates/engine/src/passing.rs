@@ -103,7 +103,8 @@ impl Passing<'_> {
             Ok(()) => {
                 shared.flight.forget(queue, &message.id);
                 Counters::add(&shared.counters.passed_on, 1);
-                shared.tell(&Event::PassedOn { queue, message, state: letter.state });
+                let (state, cause) = (letter.state, letter.cause.as_ref());
+                shared.tell(&Event::PassedOn { queue, message, state, cause });
             }
             Err(error) => {
                 Counters::add(&shared.counters.passing_failures, 1);

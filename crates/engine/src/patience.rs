@@ -61,7 +61,8 @@ impl<'a> Waiting<'a> {
             _ => {}
         }
         Counters::add(&shared.counters.hand_off_failures, 1);
-        shared.tell(&Event::HandOffFailed { queue: &self.component.queue, error: &error.to_string() });
+        let (queue, kind) = (&self.component.queue, error.kind());
+        shared.tell(&Event::HandOffFailed { queue, kind, error: &error.to_string() });
         self.trouble.get_or_insert_with(|| shared.gate.trouble());
         tokio::time::sleep(self.delay).await;
         self.delay = (self.delay * 2).min(LONGEST_DELAY);

@@ -166,8 +166,8 @@ impl Turn<'_> {
             && let Some(record) = &record
             && let Some(limit) = self.used_up(record)
         {
-            let (queue, message) = (&self.component.queue, &*letter.message);
-            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit) });
+            let (queue, message, reason) = (&self.component.queue, &*letter.message, &record.failure.reason);
+            shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit), reason });
             let cause = letter.cause.clone().filter(|_| limit == Limit::Crashes);
             return self.settle(&letter, self.as_dead(&letter, cause)).await;
         }
@@ -181,7 +181,9 @@ impl Turn<'_> {
             permit = shared.permits.acquire() => permit.ok()?,
         };
         let attempt = letter.attempts + letter.replay_attempts + 1;
-        if let Some(due) = letter.due_at {
+        if let Some(due) = letter.due_at
+            && *self.purpose == Purpose::Retry
+        {
             let lateness = until(due, shared.now());
             shared.tell(&Event::RetryStarted { queue: &self.component.queue, attempt, lateness });
         }
@@ -259,9 +261,11 @@ impl Turn<'_> {
                     }
                 }
                 Charge::Exhausted(dimension) => {
-                    let (queue, message) = (&self.component.queue, &*letter.message);
-                    shared.tell(&Event::RetryExhausted { queue, message, limit: None });
                     let mut cause = letter.cause.clone();
+                    if let Some(Failure { reason, .. }) = &cause {
+                        let (queue, message) = (&self.component.queue, &*letter.message);
+                        shared.tell(&Event::RetryExhausted { queue, message, limit: None, reason });
+                    }
                     if let Some(cause) = &mut cause {
                         cause.message =
                             format!("retry budget {} used up; {}", dimension.as_str(), cause.message);
@@ -419,7 +423,8 @@ impl Turn<'_> {
                     }
                     Counters::add(&shared.counters.hand_off_failures, 1);
                     let text = error.to_string();
-                    shared.tell(&Event::HandOffFailed { queue: &self.component.queue, error: &text });
+                    let (queue, kind) = (&self.component.queue, error.kind());
+                    shared.tell(&Event::HandOffFailed { queue, kind, error: &text });
                     trouble.get_or_insert_with(|| shared.gate.trouble());
                     tokio::time::sleep(delay).await;
                     delay = (delay * 2).min(Duration::from_secs(2));
@@ -431,6 +436,10 @@ impl Turn<'_> {
     fn tell_settled(&self, letter: &Letter, settlement: &Settlement) {
         let shared = &self.component.shared;
         let (queue, message) = (&self.component.queue, &*letter.message);
+        let replay = match self.purpose {
+            Purpose::Retry => None,
+            Purpose::Replay(operation) => Some(operation.as_str()),
+        };
         shared.flight.forget(queue, &message.id);
         let state = match settlement {
             Settlement::Resolve(_) => {
@@ -444,14 +453,22 @@ impl Turn<'_> {
                 LetterState::Skipped
             }
             Settlement::Requeue(requeue) => {
-                let sequence = &letter.sequence;
-                shared.tell(&Event::LetterStored { queue, message, sequence, state: requeue.state });
+                let cause = requeue.cause.as_ref().or(letter.cause.as_ref());
+                shared.tell(&Event::LetterStored {
+                    queue,
+                    message,
+                    sequence: &letter.sequence,
+                    state: requeue.state,
+                    before: Some(letter.state),
+                    cause,
+                    replay,
+                });
                 if *self.purpose == Purpose::Retry && !requeue.state.is_automatic() {
                     shared.fuse_terminal();
                 }
                 return;
             }
         };
-        shared.tell(&Event::LetterClosed { queue, message, state });
+        shared.tell(&Event::LetterClosed { queue, message, state, replay });
     }
 }

@@ -49,6 +49,8 @@ async fn a_letter_that_succeeds_on_replay_is_resolved() {
     assert_eq!(letter.state, LetterState::Resolved);
     let kinds: Vec<_> = letter.history.iter().map(|record| record.kind).collect();
     assert_eq!(kinds, [AttemptKind::Live, AttemptKind::Replay]);
+    let closed = bench.told.all().into_iter().find(|told| told.starts_with("LetterClosed"));
+    assert!(closed.is_some_and(|told| told.ends_with("state: Resolved, replay: Some(\"process\") }")));
     running.stop().await;
 }
 

@@ -70,6 +70,35 @@ async fn a_message_that_never_succeeds_is_dead_after_its_last_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn observers_are_told_of_every_retry_why_it_comes_and_how_late_it_began() {
+    // I12
+    for strategy in [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered] {
+        let bench = Bench::new();
+        bench.push(&["a1"]);
+        bench.run(with_retry(retry(strategy)), failing(usize::MAX)).await;
+        let told = bench.told.all();
+        let of = |word: &str| told.iter().filter(|told| told.starts_with(word)).collect::<Vec<_>>();
+        let began = of("RetryStarted");
+        assert_eq!(began.len(), 2, "{strategy}");
+        assert!(
+            began[0].contains("attempt: 2, lateness: 0ns") && began[1].contains("attempt: 3"),
+            "{began:?}"
+        );
+        for word in ["RetryScheduled", "RetryExhausted"] {
+            assert!(of(word).iter().all(|told| told.contains("reason: TIMEOUT")), "{told:?}");
+        }
+        let stored = of("LetterStored");
+        let last = stored.last().expect("it becomes a letter");
+        assert!(
+            last.contains("state: Dead") && last.contains("cause: Some(Failure { reason: TIMEOUT"),
+            "{last}"
+        );
+        let before = if strategy == Strategy::InPlace { "before: None" } else { "before: Some(Retrying)" };
+        assert!(last.contains(before) && last.contains("replay: None"), "{strategy}: {last}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_place_the_lane_waits_the_position_is_held_and_other_keys_flow_on() {
     // I1, I2, I3
     let bench = Bench::new();

@@ -157,6 +157,16 @@ pub mod server {
     };
 }
 
+/// Metrics, log lines, alerts and, with the feature `otlp`, traces.
+#[cfg(feature = "telemetry")]
+pub mod telemetry {
+    #[cfg(feature = "otlp")]
+    pub use lazaret_telemetry::traces;
+    pub use lazaret_telemetry::{
+        BUCKETS, Error, Journal, Metrics, Overview, QueueOverview, Watched, alerts, logs, names,
+    };
+}
+
 /// The source for files with one JSON message a line.
 #[cfg(feature = "file")]
 pub mod file {

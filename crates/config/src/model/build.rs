@@ -92,6 +92,7 @@ fn telemetry(fields: &Fields) -> Telemetry {
         otlp_endpoint: fields.text("otlp-endpoint").map(str::to_owned),
         json_logs: fields.text("log-format") == Some("json"),
         log_level: word(fields, "log-level"),
+        log_error_messages: fields.flag("log-error-messages").unwrap_or(false),
     }
 }
 

@@ -155,4 +155,6 @@ pub struct Telemetry {
     pub json_logs: bool,
     /// How much is logged: `error`, `warn`, `info`, `debug` or `trace`.
     pub log_level: &'static str,
+    /// Whether the words of failures are logged.
+    pub log_error_messages: bool,
 }

@@ -268,7 +268,7 @@ static DEAD_LETTER: Section = Section {
         Key::new("include-backtrace", Kind::Flag, "Whether backtraces are kept.").or("true"),
         Key::new("max-sequences", UNLIMITED, "How many sequences may be open. When there are more, the source waits.").or("1024"),
         Key::new("max-sequence-size", UNLIMITED, "How many letters one sequence may hold. When there are more, the source waits.").or("1024"),
-        Key::new("alert-on-first", Kind::Flag, "Whether the first letter of a group is an event for `alerts`. No effect until a build has alerts.").or("true"),
+        Key::new("alert-on-first", Kind::Flag, "Whether the first letter of a group is told to the webhooks of `alerts`.").or("true"),
         Key::new("topic", Kind::Text(Form::Topic), "A Kafka topic that gets a copy of each dead letter; needs a Kafka source.")
             .absent("no copies")
             .restart(),

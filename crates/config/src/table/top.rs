@@ -37,7 +37,7 @@ pub(crate) static TOP: Section = Section {
         .restart()
         .example("lazaret.example.com"),
         Key::new("limits", Kind::Section(&LIMITS), "How large requests may be.").or("{}").restart(),
-        Key::new("alerts", Kind::Section(&ALERTS), "Whom to tell when something happens.").or("{}").live(),
+        Key::new("alerts", Kind::Section(&ALERTS), "Whom to tell when something happens.").or("{}"),
         Key::new("telemetry", Kind::Section(&TELEMETRY), "Logs and traces.").or("{}").restart(),
         Key::new(
             "flight-recorder",
@@ -133,7 +133,7 @@ static WEBHOOK: Section = Section {
             .secret()
             .example("${ALERT_SECRET}"),
         Key::new("events", Kind::List { of: &Kind::Choice(EVENTS), least: 1 }, "Which events are sent.")
-            .or("[first-letter, poison, fuse-blown, store-unavailable, queue-full, operation-stopped]"),
+            .or("[first-letter, poison, decode-failure, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped]"),
         Key::new("timeout", Kind::Duration { zero: false }, "How long the receiver may take.").or("10s"),
     ],
 };
@@ -141,13 +141,19 @@ static WEBHOOK: Section = Section {
 pub(crate) static EVENTS: &[Word] = &[
     Word("first-letter", "a queue got its first dead letter, or a group of letters its first"),
     Word("poison", "a message was found to be poison, or killed the process too often"),
+    Word("decode-failure", "messages cannot be read"),
     Word("fuse-blown", "a fuse paused a consumer"),
     Word("breaker-opened", "a breaker opened"),
     Word("breaker-closed", "a breaker closed again"),
     Word("paused", "somebody paused a consumer"),
     Word("resumed", "somebody resumed a consumer"),
+    Word("paused-too-long", "a consumer or a part of it has been paused for 15 minutes"),
     Word("store-unavailable", "the store does not answer, and the source waits"),
     Word("queue-full", "a queue reached its limit, and the source waits"),
+    Word("retry-rate", "more than 10 messages a second were retried for a minute"),
+    Word("retry-age", "a message has been waiting for its retries for 15 minutes"),
+    Word("retry-storm", "most attempts failed for a minute"),
+    Word("blocked", "messages waited and none was handled for 5 minutes"),
     Word("operation-stopped", "a replay stopped because too much failed"),
     Word("approval-needed", "an operation waits for a second person"),
 ];
@@ -166,6 +172,12 @@ static TELEMETRY: Section = Section {
         )
         .or("text"),
         Key::new("log-level", Kind::Choice(LEVELS), "How much is logged.").or("info"),
+        Key::new(
+            "log-error-messages",
+            Kind::Flag,
+            "Whether the words of failures are logged. They may hold what messages hold.",
+        )
+        .or("false"),
     ],
 };
 

@@ -23,12 +23,13 @@ pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::Stores;
 
 use crate::error::Trouble;
-use crate::journal::Journal;
+use crate::telemetry::Telemetry;
 
 /// What all consumers of a process share.
 pub(crate) struct Shared {
     pub(crate) stores: Stores,
     pub(crate) registry: Registry,
+    pub(crate) telemetry: Telemetry,
     pub(crate) until_idle: bool,
 }
 
@@ -38,19 +39,17 @@ pub(crate) async fn consumer(
     wanted: &Wanted,
     recorder: Option<Arc<dyn FlightRecorder>>,
 ) -> Result<Consumer, Trouble> {
-    let handler = handler(wanted)?;
+    let handler = shared.telemetry.watch(wanted, handler(wanted)?);
     let options = options::options(wanted, &shared.stores, recorder, shared.until_idle)?;
     let (source, relay) = source::open(wanted, &shared.stores, shared.until_idle).await?;
     let options = Options { relay, ..options };
-    let consumer = Consumer::builder(wanted.name.as_str())
+    let builder = Consumer::builder(wanted.name.as_str())
         .source(source)
         .store(shared.stores.letters.clone())
         .handler(handler)
         .options(options)
-        .observer(shared.registry.observer(&wanted.name))
-        .observer(Journal::of(&wanted.name))
-        .build()?;
-    Ok(consumer)
+        .observer(shared.registry.observer(&wanted.name));
+    Ok(shared.telemetry.observe(wanted, builder).build()?)
 }
 
 /// What runs beside a consumer until `stop`: the copies of its dead letters.

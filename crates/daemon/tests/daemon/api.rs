@@ -45,12 +45,13 @@ fn what_is_posted_to_an_inbox_is_handled_and_known_later() {
 
 #[test]
 fn what_this_build_cannot_do_is_refused_before_anything_starts() {
-    let cases = [
-        ("alerts: { webhooks: [{ url: 'http://127.0.0.1:1/' }] }", "alerts by webhook"),
-        ("telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }", "traces by OTLP"),
-    ];
-    for (line, words) in cases {
-        let folder = folder(&format!("{CONFIG}{line}\n"));
+    let mut cases = vec![("sqlite:lazaret.db", "postgres://localhost/x", "the store `postgres`")];
+    if cfg!(not(feature = "otlp")) {
+        let traced = "telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }\nconsumers:\n";
+        cases.push(("consumers:\n", traced, "traces by OTLP"));
+    }
+    for (line, other, words) in cases {
+        let folder = folder(&CONFIG.replace(line, other));
         for arguments in [&["run"][..], &["check"], &["run", "--check"]] {
             assert_eq!(folder.run(arguments), 1);
         }

@@ -13,3 +13,4 @@ mod reload;
 mod signals;
 mod story;
 mod support;
+mod telemetry;

@@ -55,7 +55,7 @@ impl FeedObserver {
             Told::LetterStored { queue, message, state, .. } => {
                 Event { state: Some((*state).into()), ..self.about(EventKind::LetterStored, queue, message) }
             }
-            Told::LetterClosed { queue, message, state } => {
+            Told::LetterClosed { queue, message, state, .. } => {
                 Event { state: Some((*state).into()), ..self.about(EventKind::LetterClosed, queue, message) }
             }
             Told::Duplicate { queue, message } => self.about(EventKind::Duplicate, queue, message),
@@ -142,9 +142,12 @@ mod tests {
                 message: &message,
                 sequence: &sequence,
                 state: lazaret_core::LetterState::Dead,
+                before: None,
+                cause: Some(&failure),
+                replay: None,
             },
             Told::Paused { scope: &pause, why: "maintenance" },
-            Told::HandOffFailed { queue: &queue, error: "secret-text" },
+            Told::HandOffFailed { queue: &queue, kind: store::ErrorKind::Unavailable, error: "secret-text" },
             Told::CommitFailed { error: "secret-text" },
         ];
         told.iter().for_each(|told| observer.on(told));

@@ -1,0 +1,337 @@
+//! Reads what observers wrote down, looks at the rest now and then, and tells the webhooks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::{Counts, Group, GroupId, GroupsRequest, OperationState, Store};
+use lazaret_core::{Clock, LetterState, Timestamp};
+use lazaret_engine::{FuseState, Handle, Observer};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, News, Writer};
+use super::ledger::{Ledger, Report};
+use super::levels::{Seen, Thresholds, Watch};
+use super::notice::{Facts, Notice, Status, Subject};
+use super::rules;
+use super::webhook::{self, Line, Sender, Webhook};
+use crate::error::Error;
+use crate::metrics::Metrics;
+
+/// How many groups are asked for in one page at the start.
+const GROUPS_PAGE: usize = 500;
+/// How many groups are looked at at once.
+const GROUPS_AT_ONCE: usize = 200;
+/// How many of the latest operations are looked at.
+const OPERATIONS: usize = 50;
+
+/// How alerts behave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// How often rates, ages and operations are looked at.
+    pub every: Duration,
+    /// From where on something is worth telling.
+    pub thresholds: Thresholds,
+}
+
+impl Default for Options {
+    /// Every 15 seconds.
+    fn default() -> Self {
+        Self { every: Duration::from_secs(15), thresholds: Thresholds::default() }
+    }
+}
+
+/// Where consumers leave their news. Cheap to clone.
+#[derive(Clone)]
+pub struct Alerts {
+    board: Arc<Board>,
+}
+
+impl Alerts {
+    /// Who writes down what happens to a consumer. `on_first`: whether the first letter of a group is told.
+    pub fn observer(&self, consumer: &str, owner: Option<&str>, on_first: bool) -> impl Observer + use<> {
+        Writer {
+            board: self.board.clone(),
+            consumer: consumer.to_owned(),
+            owner: owner.map(str::to_owned),
+            on_first,
+        }
+    }
+}
+
+/// Tells webhooks.
+pub struct Service {
+    options: Options,
+    board: Arc<Board>,
+    metrics: Metrics,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    lines: Vec<Line>,
+    senders: Vec<Sender>,
+    ledger: Ledger,
+    watches: HashMap<String, Watch>,
+    /// The groups behind subjects that fire.
+    groups: BTreeMap<Subject, GroupId>,
+    /// The last of them that was looked at, when there are more.
+    looked_at: Option<Subject>,
+}
+
+impl Service {
+    /// Opens the ways to the webhooks. `metrics` knows the consumers that run and, when it is kept fresh, their letters.
+    ///
+    /// # Errors
+    /// When a webhook makes no sense.
+    pub fn new(
+        webhooks: &[Webhook],
+        options: Options,
+        metrics: Metrics,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, Error> {
+        let (mut lines, mut senders) = (Vec::new(), Vec::new());
+        for (webhook, number) in webhooks.iter().zip(1..) {
+            let (line, sender) =
+                webhook::open(webhook, number, metrics.alerts_dropped(number), clock.clone())?;
+            lines.push(line);
+            senders.push(sender);
+        }
+        Ok(Self {
+            options,
+            board: Arc::default(),
+            metrics,
+            store,
+            clock,
+            lines,
+            senders,
+            ledger: Ledger::default(),
+            watches: HashMap::new(),
+            groups: BTreeMap::new(),
+            looked_at: None,
+        })
+    }
+
+    /// Where consumers leave their news.
+    pub fn alerts(&self) -> Alerts {
+        Alerts { board: self.board.clone() }
+    }
+
+    /// Learns which groups have letters already: their next letter is not their first, and their end is still to be told
+    /// where `tells` says so of the consumer. To be called before consumers run. A store that does not answer makes them news
+    /// again.
+    pub async fn learn(&mut self, tells: impl Fn(&str) -> bool) {
+        let now = self.clock.now();
+        let mut request = GroupsRequest { limit: GROUPS_PAGE, ..GroupsRequest::default() };
+        loop {
+            let page = match self.store.groups(&request).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(kind = ?error.kind(), "the store does not tell its groups; alerts may come again");
+                    return;
+                }
+            };
+            for group in page.groups.into_iter().filter(|group| waits_for_somebody(&group.counts) > 0) {
+                self.board.know(&group.id);
+                if tells(group.id.queue.consumer()) {
+                    self.told_before(group, now);
+                }
+            }
+            request.after = page.next;
+            if request.after.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Another process has told of this group.
+    fn told_before(&mut self, group: Group, now: Timestamp) {
+        let consumer = group.id.queue.consumer().to_owned();
+        let owner = self.metrics.owner_of(&consumer);
+        let facts = Facts {
+            queue: Some(group.id.queue.to_string()),
+            reason: Some(group.reason.to_string()),
+            group: Some(group.id.to_string()),
+            ..Facts::default()
+        };
+        let detail = Some(group.id.to_string());
+        let subject = Subject { event: rules::FIRST_LETTER, consumer: Some(consumer), detail };
+        let count = waits_for_somebody(&group.counts);
+        if self.ledger.fire(&subject, Report { facts, owner, count, quiet: None }, now).is_some() {
+            self.groups.insert(subject, group.id);
+        }
+    }
+
+    /// Tells webhooks until `stop`, and then, for a moment, what is left to tell.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut sending = JoinSet::new();
+        for sender in std::mem::take(&mut self.senders) {
+            sending.spawn(sender.run(stop.clone()));
+        }
+        let mut looks = tokio::time::interval(self.options.every);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.board.changed.notified() => self.read_news(),
+                _ = looks.tick() => self.look().await,
+            }
+        }
+        self.read_news();
+        // Without their lines, the senders end when they have sent what waits.
+        self.lines.clear();
+        while sending.join_next().await.is_some() {}
+    }
+
+    fn tell(&self, notice: Option<Notice>) {
+        let Some(notice) = notice.map(Arc::new) else { return };
+        for line in &self.lines {
+            line.tell(&notice);
+        }
+    }
+
+    /// Tells what observers wrote down.
+    fn read_news(&mut self) {
+        let now = self.clock.now();
+        for (subject, news) in self.board.take() {
+            let over = news.over;
+            if news.count > 0 {
+                self.happened(&subject, news, now);
+            }
+            if over {
+                self.over(&subject, now);
+            }
+        }
+    }
+
+    fn happened(&mut self, subject: &Subject, news: News, now: Timestamp) {
+        let News { count, facts, owner, group, .. } = news;
+        // What nobody can look up again is over when it has not happened for a while.
+        let lasts = matches!(
+            subject.event,
+            rules::FUSE_BLOWN
+                | rules::BREAKER_OPENED
+                | rules::PAUSED
+                | rules::STORE_UNAVAILABLE
+                | rules::QUEUE_FULL
+        );
+        let quiet = (!lasts && group.is_none()).then_some(self.options.thresholds.quiet);
+        if let Some(group) = group {
+            self.groups.insert(subject.clone(), group);
+        }
+        let notice = self.ledger.fire(subject, Report { facts, owner, count, quiet }, now);
+        self.tell(notice);
+    }
+
+    /// Something is over. Ends that have a name of their own are told under that as well.
+    fn over(&mut self, subject: &Subject, now: Timestamp) {
+        let Some(notice) = self.ledger.resolve(subject, now) else { return };
+        let named = match subject.event {
+            rules::BREAKER_OPENED => Some(rules::BREAKER_CLOSED),
+            rules::PAUSED => Some(rules::RESUMED),
+            _ => None,
+        };
+        if let Some(rule) = named.and_then(rules::rule) {
+            let key = Subject { event: rule.event, ..subject.clone() }.key();
+            let notice = Notice {
+                key,
+                event: rule.event,
+                status: Status::Firing,
+                severity: rule.severity,
+                summary: rule.summary,
+                runbook: Notice::runbook(rule),
+                ..notice.clone()
+            };
+            self.tell(Some(notice));
+        }
+        self.tell(Some(notice));
+    }
+
+    /// Looks at everything that nobody tells.
+    async fn look(&mut self) {
+        let now = self.clock.now();
+        for notice in self.ledger.quieted(now) {
+            self.tell(Some(notice));
+        }
+        for handle in self.metrics.handles() {
+            self.look_at(&handle, now);
+        }
+        self.look_at_groups(now).await;
+        self.look_at_operations(now).await;
+    }
+
+    fn look_at(&mut self, handle: &Handle, now: Timestamp) {
+        let consumer = handle.name().to_string();
+        let owner = self.metrics.owner_of(&consumer);
+        let seen = Seen::of(handle, &self.metrics.overview());
+        let watch = self.watches.entry(consumer.clone()).or_default();
+        for level in watch.look(&seen, &self.options.thresholds, now) {
+            let subject = Subject { event: level.event, consumer: Some(consumer.clone()), detail: None };
+            let report = Report { facts: level.facts, owner: owner.clone(), count: 1, quiet: None };
+            let notice = self.ledger.level(level.up, &subject, report, now);
+            self.tell(notice);
+        }
+        let blown = matches!(handle.fuse(), Some(FuseState::Blown { .. }));
+        for (event, still) in [
+            (rules::FUSE_BLOWN, blown),
+            (rules::STORE_UNAVAILABLE, handle.has_store_trouble()),
+            (rules::QUEUE_FULL, handle.has_store_trouble()),
+        ] {
+            let own = self.ledger.of(event).into_iter().filter(|s| s.consumer.as_deref() == Some(&*consumer));
+            for subject in own.filter(|_| !still) {
+                self.over(&subject, now);
+            }
+        }
+    }
+
+    /// A group without letters that wait for somebody is over, and its next letter is news. Some groups at each look.
+    async fn look_at_groups(&mut self, now: Timestamp) {
+        let from = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_AT_ONCE);
+        let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
+        self.looked_at = some.get(GROUPS_AT_ONCE - 1).map(|(subject, _)| subject.clone());
+        for (subject, group) in some {
+            let Ok(found) = self.store.group(&group).await else { return };
+            if found.is_none_or(|group| waits_for_somebody(&group.counts) == 0) {
+                self.groups.remove(&subject);
+                self.board.forget(&group);
+                self.over(&subject, now);
+            }
+        }
+    }
+
+    async fn look_at_operations(&mut self, now: Timestamp) {
+        let Ok(page) = self.store.operations(None, OPERATIONS).await else { return };
+        let mut firing = Vec::new();
+        for operation in &page.operations {
+            let stopped = operation.note.as_deref().is_some_and(|note| note.starts_with("stopped:"));
+            let event = match operation.state {
+                OperationState::AwaitingApproval => rules::APPROVAL_NEEDED,
+                OperationState::Paused if stopped => rules::OPERATION_STOPPED,
+                _ => continue,
+            };
+            let id = operation.id.to_string();
+            let subject = Subject { event, consumer: None, detail: Some(id.clone()) };
+            let facts =
+                Facts { operation: Some(id), value: Some(operation.failed_again as f64), ..Facts::default() };
+            let notice =
+                self.ledger.fire(&subject, Report { facts, owner: None, count: 1, quiet: None }, now);
+            self.tell(notice);
+            firing.push(subject);
+        }
+        let over =
+            [rules::APPROVAL_NEEDED, rules::OPERATION_STOPPED].map(|event| self.ledger.of(event)).concat();
+        for subject in over.iter().filter(|subject| !firing.contains(subject)) {
+            self.over(subject, now);
+        }
+    }
+}
+
+/// How many letters will not be tried again by themselves.
+fn waits_for_somebody(counts: &Counts) -> u64 {
+    [LetterState::Dead, LetterState::Parked, LetterState::Quarantined]
+        .iter()
+        .map(|state| counts.of(*state))
+        .sum()
+}

@@ -1,0 +1,131 @@
+//! How many letters there are and how old the oldest is, from the store, at a bounded cost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::query::Query;
+use lazaret_core::store::{Counts, QueueSummary, Result, Store};
+use lazaret_core::{LetterState, QueueName, Timestamp};
+use metrics::Label;
+use tokio_util::sync::CancellationToken;
+
+use super::{Metrics, lock, of_queue};
+use crate::names;
+
+/// Up to how many letters of a state are looked at for their age, where the store does not tell it at a glance.
+const LOOKED_AT: u64 = 500;
+/// How many pages that may take.
+const PAGES: usize = 8;
+
+/// One queue, as it was a moment ago.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueOverview {
+    /// Its letters.
+    pub counts: Counts,
+    /// When the oldest letter of each open state was taken in. When several states have more letters than are looked at,
+    /// the oldest of the queue stands for all of these.
+    pub oldest: BTreeMap<&'static str, Timestamp>,
+}
+
+/// All queues, as they were a moment ago.
+pub type Overview = BTreeMap<QueueName, QueueOverview>;
+
+impl Metrics {
+    /// Asks the store for its letters, and shows them.
+    ///
+    /// # Errors
+    /// When the store does not answer. The last numbers stay.
+    pub async fn refresh(&self, store: &dyn Store, now: Timestamp) -> Result<Arc<Overview>> {
+        let mut overview = Overview::new();
+        for summary in store.queues().await? {
+            let oldest = oldest(store, &summary).await?;
+            overview.insert(summary.queue, QueueOverview { counts: summary.counts, oldest });
+        }
+        let known: Vec<_> = lock(&self.0.consumers).values().flat_map(|c| own_queues(&c.handle)).collect();
+        for queue in known {
+            // A queue without letters has zero of them, which is what an alert wants to hear.
+            overview.entry(queue).or_default();
+        }
+        for (queue, seen) in &overview {
+            self.show(queue, seen, now);
+        }
+        let overview = Arc::new(overview);
+        *lock(&self.0.overview) = overview.clone();
+        Ok(overview)
+    }
+
+    fn show(&self, queue: &QueueName, seen: &QueueOverview, now: Timestamp) {
+        for state in LetterState::ALL.into_iter().filter(|state| state.is_open()) {
+            let labels = || {
+                let mut labels = of_queue(queue.consumer(), queue);
+                labels.push(Label::from_static_parts("state", state.as_str()));
+                labels
+            };
+            self.gauge(&names::LETTERS, labels()).set(seen.counts.of(state) as f64);
+            let age = seen.oldest.get(state.as_str()).map_or(0.0, |oldest| age(*oldest, now).as_secs_f64());
+            self.gauge(&names::OLDEST_LETTER, labels()).set(age);
+        }
+    }
+
+    /// Keeps the letters fresh until `stop`. A store that takes long is asked less often.
+    pub async fn keep_fresh(&self, store: &dyn Store, every: Duration, stop: CancellationToken) {
+        loop {
+            let begun = tokio::time::Instant::now();
+            if let Err(error) = self.refresh(store, Timestamp::now()).await {
+                tracing::debug!(kind = ?error.kind(), "the store does not tell its letters");
+            }
+            self.tidy();
+            let pause = every.max(begun.elapsed() * 10);
+            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+fn own_queues(handle: &lazaret_engine::Handle) -> Vec<QueueName> {
+    handle.queues().cloned().collect()
+}
+
+/// How long ago that was. A clock that runs behind the store's makes nothing younger than new.
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or(Duration::ZERO)
+}
+
+/// When the oldest letter of each open state was taken in.
+///
+/// The store tells the oldest of the queue. With one open state that is all; with several, small ones are looked at, and
+/// what is left belongs to the large one.
+async fn oldest(store: &dyn Store, summary: &QueueSummary) -> Result<BTreeMap<&'static str, Timestamp>> {
+    let mut found = BTreeMap::new();
+    let Some(of_all) = summary.oldest else { return Ok(found) };
+    let open = || LetterState::ALL.into_iter().filter(|s| s.is_open() && summary.counts.of(*s) > 0);
+    if open().count() == 1 {
+        found.extend(open().map(|state| (state.as_str(), of_all)));
+        return Ok(found);
+    }
+    for state in open() {
+        let few = summary.counts.of(state) <= LOOKED_AT;
+        let oldest = if few { oldest_of(store, &summary.queue, state).await? } else { None };
+        found.insert(state.as_str(), oldest.unwrap_or(of_all));
+    }
+    Ok(found)
+}
+
+/// The oldest letter of a state that has few; `None` when looking at them takes too long.
+async fn oldest_of(store: &dyn Store, queue: &QueueName, state: LetterState) -> Result<Option<Timestamp>> {
+    let text = format!("queue:{:?} state:{state}", queue.as_str());
+    let Ok(query) = Query::parse(&text) else { return Ok(None) };
+    let (mut oldest, mut after) = (None, None);
+    for _ in 0..PAGES {
+        let page = store.find(&query, after.as_deref(), LOOKED_AT as usize).await?;
+        let first = page.letters.iter().map(|letter| letter.enqueued_at).min();
+        oldest = [oldest, first].into_iter().flatten().min();
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(oldest),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,317 @@
+//! Webhooks that are told, once when it begins and once when it ends, by real requests.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use lazaret_core::policy::FusePolicy;
+use lazaret_core::query::Query;
+use lazaret_core::store::{Act, Action, Actor, Command, Conduct, Limits, PauseScope, PlanRequest, Selection};
+use lazaret_engine::{DeadLetterOptions, Options as EngineOptions};
+use lazaret_telemetry::Metrics;
+use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
+use serde_json::Value;
+use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, options, queue};
+use tokio_util::sync::CancellationToken;
+
+const SECRET: &str = "secret-of-the-webhook";
+
+fn webhook(receiver: &Receiver, events: &[&str]) -> Webhook {
+    Webhook {
+        url: receiver.url("/hook"),
+        secret: Some(SECRET.to_owned()),
+        events: events.iter().map(|event| (*event).to_owned()).collect(),
+        timeout: Duration::from_secs(30),
+    }
+}
+
+fn service(bench: &Bench, metrics: &Metrics, webhooks: &[Webhook]) -> Service {
+    let options = Options { every: Duration::from_millis(20), ..Options::default() };
+    Service::new(webhooks, options, metrics.clone(), bench.store.clone(), bench.clock.clone()).unwrap()
+}
+
+fn told(got: &Got) -> Value {
+    let signed = got.headers[signature::HEADER].to_str().unwrap();
+    assert!(signature::verify(signed, SECRET.as_bytes(), &got.body), "{signed}");
+    let notice: Value = serde_json::from_slice(&got.body).unwrap();
+    assert_eq!(notice["id"], got.headers["lazaret-delivery"].to_str().unwrap());
+    assert_eq!(notice["event"], got.headers["lazaret-event"].to_str().unwrap());
+    for word in ["payload-of", "key-of", "words-of", "secret-of"] {
+        assert!(!notice.to_string().contains(word), "{word} in {notice}");
+    }
+    notice
+}
+
+/// A consumer that is observed, and the service beside it.
+struct Watched {
+    running: Running,
+    stop: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+async fn start(bench: &Bench, service: Service, metrics: &Metrics, on_first: bool) -> Watched {
+    start_with(bench, service, metrics, on_first, options()).await
+}
+
+async fn start_with(
+    bench: &Bench,
+    mut service: Service,
+    metrics: &Metrics,
+    on_first: bool,
+    options: EngineOptions,
+) -> Watched {
+    service.learn(|_| true).await;
+    let observer = service.alerts().observer(NAME, Some("checkout-team"), on_first);
+    let handler = obedient(Arc::new(AtomicBool::new(false)));
+    let builder = bench.builder(handler).options(options).observer(observer);
+    let running = Running::start(builder.observer(metrics.observer(NAME)));
+    metrics.running(running.handle.clone());
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(service.run(stop.clone()));
+    Watched { running, stop, serving }
+}
+
+impl Watched {
+    async fn stop(self) {
+        self.running.stop().await;
+        self.stop.cancel();
+        self.serving.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_first_letter_of_a_group_is_told_once_and_again_when_the_group_is_gone() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter", "decode-failure"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad", "b-bad", "c-bad"]);
+    eventually("three letters", || watched.running.handle.stats().handed_off == 3).await;
+    let first = told(&receiver.wait_for(1).await[0]);
+    assert_eq!((&first["event"], &first["status"]), (&"first-letter".into(), &"firing".into()));
+    assert_eq!((&first["consumer"], &first["owner"]), (&NAME.into(), &"checkout-team".into()));
+    assert_eq!((&first["reason"], &first["state"]), (&"CARD_DECLINED".into(), &"dead".into()));
+    assert_eq!(first["queue"], queue().as_str());
+    assert!(first["letter"].is_string() && first["group"].is_string() && first["since"].is_string());
+    // Another kind of failure is another group, and one of its own rule.
+    bench.log.push_with(0, |message| {
+        let mut message = message.with_payload("payload-of-d");
+        message.undecodable = Some("words-of-a-decoder".into());
+        message
+    });
+    let events: Vec<String> =
+        receiver.wait_for(3).await[1..].iter().map(|got| told(got)["event"].to_string()).collect();
+    assert!(
+        events.contains(&"\"first-letter\"".to_owned()) && events.contains(&"\"decode-failure\"".to_owned())
+    );
+    let group = bench.store.heads(&queue(), None, 10).await.unwrap().heads;
+    for head in group.iter().filter(|head| head.cause.as_ref().unwrap().reason.as_str() == "CARD_DECLINED") {
+        bench.store.act(&queue(), head.id, Act::Evict, &Actor::engine("test")).await.unwrap();
+    }
+    let over = told(&receiver.wait_for(4).await[3]);
+    assert_eq!((&over["status"], &over["key"]), (&"resolved".into(), &first["key"]));
+    bench.push(&["e-bad"]);
+    let again = told(&receiver.wait_for(5).await[4]);
+    assert_eq!((&again["status"], &again["key"]), (&"firing".into(), &first["key"]), "it is news again");
+    watched.stop().await;
+    assert_eq!(receiver.all().len(), 5, "nothing else was told");
+}
+
+#[tokio::test]
+async fn a_group_that_has_letters_already_is_no_news_after_a_restart_but_its_end_is() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    bench.push(&["a-bad"]);
+    let earlier = Running::start(bench.builder(obedient(Arc::default())));
+    eventually("a letter", || earlier.handle.stats().handed_off == 1).await;
+    earlier.stop().await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["b-bad"]);
+    eventually("another one", || watched.running.handle.stats().handed_off == 1).await;
+    for head in bench.store.heads(&queue(), None, 10).await.unwrap().heads {
+        bench.store.act(&queue(), head.id, Act::Evict, &Actor::engine("test")).await.unwrap();
+    }
+    let only = receiver.wait_for(1).await;
+    assert_eq!((only.len(), &told(&only[0])["status"]), (1, &"resolved".into()));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn without_alert_on_first_nobody_is_told_of_a_letter() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter", "paused"])]);
+    let watched = start(&bench, service, &metrics, false).await;
+    bench.push(&["a-bad"]);
+    eventually("a letter", || watched.running.handle.stats().handed_off == 1).await;
+    let by = Actor::engine("test");
+    watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
+    assert_eq!(
+        told(&receiver.wait_for(1).await[0])["event"],
+        "paused",
+        "the letter came before and was not told"
+    );
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_away_is_asked_again_with_the_same_notice() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[503, 200]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad"]);
+    let got = receiver.wait_for(2).await;
+    assert_eq!(told(&got[0]), told(&got[1]));
+    watched.stop().await;
+    assert!(!metrics.render().contains("lazaret_alerts_dropped_total{webhook=\"1\"} 1"));
+}
+
+#[tokio::test]
+async fn a_webhook_that_refuses_is_left_alone_and_the_others_are_told() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let (refusing, well) = (Receiver::start(&[404]).await, Receiver::start(&[]).await);
+    let hooks = [webhook(&refusing, &["first-letter"]), webhook(&well, &["first-letter"])];
+    let service = service(&bench, &metrics, &hooks);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad"]);
+    well.wait_for(1).await;
+    refusing.wait_for(1).await;
+    eventually("it is counted", || {
+        metrics.render().contains("lazaret_alerts_dropped_total{webhook=\"1\"} 1")
+    })
+    .await;
+    watched.stop().await;
+    assert_eq!((refusing.all().len(), well.all().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_webhook_that_never_answers_holds_up_neither_the_consumer_nor_the_end() {
+    // I10
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", deaf.local_addr().unwrap());
+    let hook = Webhook {
+        url,
+        secret: None,
+        events: vec!["first-letter".to_owned()],
+        timeout: Duration::from_secs(60),
+    };
+    let service = service(&bench, &metrics, &[hook]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad", "b-fine", "c-fine"]);
+    eventually("all are settled", || watched.running.handle.stats().handled == 2).await;
+    watched.running.stop().await;
+    watched.stop.cancel();
+    tokio::time::timeout(Duration::from_secs(30), watched.serving).await.unwrap().unwrap();
+}
+
+/// What was told, as `event status`.
+fn words(got: &[Got]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap().to_owned();
+    got.iter().map(told).map(|n| format!("{} {}", word(&n["event"]), word(&n["status"]))).collect()
+}
+
+#[tokio::test]
+async fn a_fuse_that_blows_is_told_and_so_is_its_end() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["fuse-blown", "paused", "resumed"])]);
+    let fuse = FusePolicy { consecutive: 2, ..FusePolicy::default() };
+    let options = EngineOptions { fuse: Some(fuse), ..options() };
+    let watched = start_with(&bench, service, &metrics, true, options).await;
+    bench.push(&["a-bad", "b-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await)[0], "fuse-blown firing");
+    eventually("it shows in a scrape", || {
+        metrics.render().contains("lazaret_fuse_blown{consumer=\"orders\"} 1")
+    })
+    .await;
+    watched.running.handle.resume(&PauseScope::Consumer, &Actor::engine("mended")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["fuse-blown firing", "fuse-blown resolved"]);
+    let by = Actor::engine("by hand");
+    watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
+    watched.running.handle.resume(&PauseScope::Consumer, &by).await.unwrap();
+    let rest = words(&receiver.wait_for(5).await).split_off(2);
+    assert_eq!(
+        rest,
+        ["paused firing", "resumed firing", "paused resolved"],
+        "what a person does has its own words"
+    );
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_without_room_is_told_until_there_is_room() {
+    // I9
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["queue-full", "store-unavailable"])]);
+    let limits = Limits { max_sequences: Some(1), ..Limits::NONE };
+    let dead_letter = Some(DeadLetterOptions { limits, ..DeadLetterOptions::default() });
+    let watched =
+        start_with(&bench, service, &metrics, true, EngineOptions { dead_letter, ..options() }).await;
+    bench.push(&["a-bad", "b-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await), ["queue-full firing"]);
+    let first = bench.store.heads(&queue(), None, 1).await.unwrap().heads.remove(0);
+    bench.store.act(&queue(), first.id, Act::Evict, &Actor::engine("test")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
+    assert!(!metrics.render().contains("lazaret_handoff_failures_total{consumer=\"orders\"} 0"));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed", "operation-stopped"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad", "b-bad"]);
+    eventually("both letters", || watched.running.handle.stats().handed_off == 2).await;
+    let by = |who: &str| Actor { who: who.to_owned(), ..Actor::engine("test") };
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Query(Query::parse("").unwrap()),
+        valid_for: Duration::from_secs(60),
+        max_letters: 100,
+    };
+    let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
+    let conduct = Conduct { needs_approval: true, ..Conduct::default() };
+    let operation = bench.store.begin(plan.id, &conduct, &by("ada")).await.unwrap();
+    let first = told(&receiver.wait_for(1).await[0]);
+    assert_eq!(first["operation"], operation.id.to_string());
+    bench.store.command(operation.id, Command::Reject, &by("grace")).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["approval-needed firing", "approval-needed resolved"]);
+    // One letter first, which fails again: that is more than 5 %.
+    let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
+    bench.store.begin(plan.id, &Conduct::default(), &by("ada")).await.unwrap();
+    watched.running.handle.wake();
+    assert_eq!(words(&receiver.wait_for(3).await)[2], "operation-stopped firing");
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn every_rule_of_the_table_is_a_word_for_webhooks_and_others_are_refused() {
+    let bench = Bench::new();
+    let all: Vec<String> = RULES.iter().map(|rule| rule.event.to_owned()).collect();
+    let hook = |events| Webhook {
+        url: "http://127.0.0.1:1/".into(),
+        secret: None,
+        events,
+        timeout: Duration::from_secs(1),
+    };
+    let open = |events| {
+        let (store, clock) = (bench.store.clone(), bench.clock.clone());
+        Service::new(&[hook(events)], Options::default(), Metrics::prometheus(), store, clock).map(|_| ())
+    };
+    open(all).unwrap();
+    assert_eq!(
+        open(vec!["nonsense".to_owned()]).unwrap_err().to_string(),
+        "webhook 1: there is no event \"nonsense\""
+    );
+    assert!(!format!("{:?}", hook(vec![])).contains("127.0.0.1"), "the URL may hold a secret");
+}

@@ -1,0 +1,235 @@
+//! What a scrape shows after a run that follows a script: every name, exact values, and nothing of a message.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lazaret_core::LetterState;
+use lazaret_core::store::{Act, Actor, PauseScope};
+use lazaret_engine::{Options, Stats};
+use lazaret_telemetry::names::{self, FAMILIES, Kind};
+use lazaret_telemetry::{Metrics, Watched};
+use support::{Bench, NAME, Running, eventually, obedient, options, queue};
+
+/// A scrape, read strictly: what Prometheus would not take makes the test fail.
+struct Scrape {
+    /// `# TYPE`, by name.
+    types: BTreeMap<String, String>,
+    helped: Vec<String>,
+    /// By name and labels, in the order of the labels' names.
+    samples: BTreeMap<(String, BTreeMap<String, String>), f64>,
+}
+
+impl Scrape {
+    fn read(text: &str) -> Self {
+        let mut scrape = Self { types: BTreeMap::new(), helped: Vec::new(), samples: BTreeMap::new() };
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').expect(line);
+                assert!(!help.is_empty(), "{line}");
+                scrape.helped.push(name.to_owned());
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect(line);
+                assert!(scrape.types.insert(name.to_owned(), kind.to_owned()).is_none(), "twice: {line}");
+            } else {
+                assert!(!line.starts_with('#'), "{line}");
+                let (series, value) = line.rsplit_once(' ').expect(line);
+                let (name, labels) = series
+                    .split_once('{')
+                    .map_or((series, ""), |(name, rest)| (name, rest.strip_suffix('}').expect(line)));
+                assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+                let value: f64 = value.parse().expect(line);
+                let sample = (name.to_owned(), labels_of(labels));
+                assert!(scrape.samples.insert(sample, value).is_none(), "twice: {line}");
+            }
+        }
+        scrape
+    }
+
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let labels: BTreeMap<_, _> =
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let key = (name.to_owned(), labels);
+        *self.samples.get(&key).unwrap_or_else(|| panic!("no {key:?} in {:#?}", self.samples))
+    }
+}
+
+/// Reads `a="b",c="d"` with escapes.
+fn labels_of(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (name, behind) = rest.split_once("=\"").expect(text);
+        let mut value = String::new();
+        let mut chars = behind.char_indices();
+        let end = loop {
+            let (at, c) = chars.next().expect(text);
+            match c {
+                '"' => break at,
+                '\\' => value.push(chars.next().expect(text).1),
+                c => value.push(c),
+            }
+        };
+        assert!(labels.insert(name.to_owned(), value).is_none(), "{text}");
+        rest = behind[end + 1..].trim_start_matches(',');
+    }
+    labels
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_of_a_message() {
+    let bench = Bench::new();
+    let metrics = Metrics::prometheus();
+    metrics.owner(NAME, Some("checkout-team"));
+    bench.push(&["a-fine", "b-flaky", "c-bad", "d-hopeless", "e-fine"]);
+    bench.log.push_with(0, |message| {
+        let mut message = message.with_key("key-of-f").with_payload("payload-of-f");
+        message.undecodable = Some("not JSON".into());
+        message
+    });
+    let mended = Arc::new(AtomicBool::new(false));
+    let watched = Watched::new(obedient(mended.clone()), &metrics, NAME, &queue()).boxed();
+    let options = Options {
+        poison: lazaret_core::policy::PoisonPolicy { same_failure: Some(3) },
+        retry: lazaret_core::policy::RetryPolicy { max_attempts: 4, ..options().retry },
+        ..options()
+    };
+    let builder = bench.builder(watched).options(options).observer(metrics.observer(NAME));
+    let running = Running::start(builder);
+    metrics.running(running.handle.clone());
+    let done = |stats: Stats| stats.handled == 3 && stats.handed_off == 3;
+    eventually("all is settled", || done(running.handle.stats())).await;
+    let replayer = running.handle.replayer(NAME).unwrap();
+    replayer.process_sequence(&"key-of-c".into(), "op_1").await.unwrap();
+    mended.store(true, Ordering::SeqCst);
+    replayer.process_sequence(&"key-of-c".into(), "op_2").await.unwrap();
+    running.handle.pause(PauseScope::Consumer, &Actor::engine("test")).await.unwrap();
+    tokio::time::advance(Duration::from_secs(100)).await;
+    metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
+    let text = metrics.render();
+    let scrape = Scrape::read(&text);
+
+    for family in FAMILIES {
+        // Without webhooks there is none that refuses.
+        if family == &names::ALERTS_DROPPED {
+            continue;
+        }
+        assert_eq!(
+            scrape.types.get(family.name).map(String::as_str),
+            Some(family.kind.as_str()),
+            "{}",
+            family.name
+        );
+        assert!(scrape.helped.contains(&family.name.to_owned()), "{}", family.name);
+        let of_family = scrape.samples.keys().filter(|(name, _)| names::family(name) == Some(family));
+        for (name, labels) in of_family {
+            let known = |label: &String| {
+                family.labels.contains(&label.as_str()) || (label == "le" && family.kind == Kind::Histogram)
+            };
+            assert!(labels.keys().all(known), "{name} {labels:?}");
+        }
+    }
+    for (name, _) in scrape.samples.keys() {
+        assert!(names::family(name).is_some(), "{name} is in no table");
+    }
+
+    let consumer = ("consumer", NAME);
+    let queue = queue();
+    let queued = ("queue", queue.as_str());
+    // a, b, e, and c when it was replayed the second time.
+    assert_eq!(scrape.value("lazaret_handled_total", &[consumer]), 4.0);
+    assert_eq!(scrape.value("lazaret_read_total", &[consumer]), 6.0);
+    let failures = |reason, phase| {
+        scrape.value("lazaret_failures_total", &[consumer, queued, ("reason", reason), ("phase", phase)])
+    };
+    // b twice, d three times, then it is poison.
+    assert_eq!(failures("TIMEOUT", "handle"), 5.0);
+    assert_eq!(failures("CARD_DECLINED", "handle"), 2.0);
+    assert_eq!(failures("INVALID_SCHEMA", "decode"), 1.0);
+    let timeouts = [consumer, queued, ("reason", "TIMEOUT")];
+    assert_eq!(scrape.value("lazaret_retry_scheduled_total", &timeouts), 4.0);
+    assert_eq!(scrape.value("lazaret_retry_exhausted_total", &timeouts), 1.0);
+    let retries =
+        |attempt| scrape.value("lazaret_retry_attempts_total", &[consumer, queued, ("attempt", attempt)]);
+    assert_eq!((retries("2"), retries("3")), (2.0, 2.0));
+    assert_eq!(scrape.value("lazaret_poison_total", &[consumer, queued]), 1.0);
+    let letters = |state, reason| {
+        scrape.value("lazaret_letters_total", &[consumer, queued, ("state", state), ("reason", reason)])
+    };
+    assert_eq!(letters("dead", "CARD_DECLINED"), 1.0, "a replay that fails is no new letter");
+    assert_eq!((letters("dead", "TIMEOUT"), letters("dead", "INVALID_SCHEMA")), (1.0, 1.0));
+    assert_eq!(letters("resolved", "NONE"), 1.0);
+    let replayed = |outcome| scrape.value("lazaret_replay_total", &[consumer, queued, ("outcome", outcome)]);
+    assert_eq!((replayed("failed-again"), replayed("ok")), (1.0, 1.0));
+    let now = |name, state| scrape.value(name, &[consumer, queued, ("state", state)]);
+    assert_eq!((now("lazaret_letters", "dead"), now("lazaret_letters", "retrying")), (2.0, 0.0));
+    assert!(now("lazaret_oldest_letter_age_seconds", "dead") >= 100.0);
+    assert_eq!(now("lazaret_oldest_letter_age_seconds", "parked"), 0.0);
+    // Attempts by the handler: a, b three times, c three times, d three times, e; f was never shown to it.
+    assert_eq!(scrape.value("lazaret_attempt_seconds_count", &[consumer, queued]), 11.0);
+    assert_eq!(scrape.value("lazaret_retry_lateness_seconds_count", &[consumer, queued]), 4.0);
+    assert_eq!(scrape.value("lazaret_retry_lateness_seconds_sum", &[consumer, queued]), 0.0, "I12");
+    for (name, value) in [
+        ("lazaret_paused", 1.0),
+        ("lazaret_breaker_state", 0.0),
+        ("lazaret_fuse_blown", 0.0),
+        ("lazaret_inflight", 0.0),
+        ("lazaret_store_trouble", 0.0),
+        ("lazaret_handoff_failures_total", 0.0),
+        ("lazaret_duplicates_total", 0.0),
+        ("lazaret_skipped_total", 0.0),
+    ] {
+        assert_eq!(scrape.value(name, &[consumer]), value, "{name}");
+    }
+    assert_eq!(scrape.value("lazaret_pauses", &[consumer, ("scope", "consumer")]), 1.0);
+    assert_eq!(scrape.value("lazaret_consumer_info", &[consumer, ("owner", "checkout-team")]), 1.0);
+    for word in ["payload-of", "key-of", "words-of", "TestError", "events/0"] {
+        assert!(!text.contains(word), "{word} in:\n{text}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_is_started_anew_counts_on() {
+    let metrics = Metrics::prometheus();
+    let bench = Bench::new();
+    for life in 1..=3 {
+        bench.push(&["a-fine", "b-fine"]);
+        let handler = obedient(Arc::default());
+        let running = Running::start(bench.builder(handler).observer(metrics.observer(NAME)));
+        metrics.running(running.handle.clone());
+        eventually("both are handled", || running.handle.stats().handled == 2).await;
+        let handled =
+            || Scrape::read(&metrics.render()).value("lazaret_handled_total", &[("consumer", NAME)]);
+        assert_eq!((handled(), handled()), (2.0 * f64::from(life), 2.0 * f64::from(life)));
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_age_of_letters_is_told_for_each_state() {
+    let (metrics, bench) = (Metrics::prometheus(), Bench::new());
+    bench.push(&["a-bad"]);
+    let running = Running::start(bench.builder(obedient(Arc::default())));
+    eventually("a letter", || running.handle.stats().handed_off == 1).await;
+    tokio::time::advance(Duration::from_secs(50)).await;
+    bench.push(&["b-bad", "a-waits"]);
+    eventually("the others", || {
+        running.handle.stats().handed_off == 2 && running.handle.stats().appended == 1
+    })
+    .await;
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let second = bench.store.heads(&queue(), None, 10).await.unwrap().heads.pop().unwrap();
+    bench.store.act(&queue(), second.id, Act::Park, &Actor::engine("test")).await.unwrap();
+    let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
+    let ages = &seen[&queue()].oldest;
+    let age = |state: LetterState| bench.clock.now().duration_since(ages[state.as_str()]).as_secs();
+    assert_eq!((age(LetterState::Dead), age(LetterState::Parked), age(LetterState::Waiting)), (60, 10, 10));
+    assert_eq!(ages.len(), 3);
+    running.stop().await;
+}
