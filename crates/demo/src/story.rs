@@ -46,13 +46,25 @@ impl<'a> Teller<'a> {
 }
 
 /// Plays the story with orders for so many seconds, and checks what it leaves behind.
-pub(crate) async fn play(stage: &mut Stage, seconds: u32, mut teller: Teller<'_>) -> Result<Outcome, Error> {
+pub(crate) async fn play(
+    stage: &mut Stage,
+    seconds: u32,
+    command: &str,
+    mut teller: Teller<'_>,
+) -> Result<Outcome, Error> {
     let total = RATE.saturating_mul(seconds).max(orders::SHORTEST);
     stage.until("the worker does not start", |board| board.running, |_| {}).await?;
     teller.say(
         &stage.board,
         &format!("{total} orders of {CUSTOMERS} customers; the orders of one customer stay in order"),
     );
+    if let Some(port) = stage.board.port {
+        let url = format!("http://127.0.0.1:{port}");
+        teller.say(
+            &stage.board,
+            &format!("the API is at {url} while this lasts: try {command} --url {url} groups"),
+        );
+    }
     send(stage, LAST_HEALTHY, &mut teller).await?;
     settled(stage, &mut teller).await?;
 

@@ -21,6 +21,9 @@ const ORDERS_TOLD: usize = 12;
 /// How many groups.
 const GROUPS_TOLD: usize = 8;
 
+/// Letters per second in a replay.
+const REPLAY_RATE: f64 = 15.0;
+
 /// The letters that a replay is about: those that died because of the bank.
 pub(crate) const REPLAYED: &str = "state:dead reason:DEPENDENCY_UNAVAILABLE";
 
@@ -118,7 +121,9 @@ pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<Strin
     if plan.letters == 0 {
         return Ok("nothing to replay: no order is dead because of the bank".to_owned());
     }
-    let operation = store.begin(plan.id, &Conduct::default(), &by).await?;
+    // Slow enough to be watched.
+    let conduct = Conduct { rate: Some(REPLAY_RATE), ..Conduct::default() };
+    let operation = store.begin(plan.id, &conduct, &by).await?;
     handle.wake();
     Ok(format!(
         "replay {} begins: {} dead letters, first one, then five, then the rest",

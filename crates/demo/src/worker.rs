@@ -128,6 +128,8 @@ async fn consumer(
             ..DeadLetterOptions::default()
         }),
         flight_recorder: Some(Arc::new(recorder)),
+        // What a process that died was retrying is free again when its lease is over. Here nobody wants to wait for that.
+        lease: Duration::from_secs(2),
         // Whoever acts on letters sees at once what comes of it.
         refresh: Duration::from_millis(200),
         ..Options::default()

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use lazaret_demo::{Error as DemoError, OpenLetter, Outcome};
+use lazaret_demo::{Error as DemoError, OpenLetter, Outcome, Show};
 
 use super::Run;
-use crate::context::Context;
+use crate::context::{Context, DEFAULT_URL};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::quoted;
 use crate::output::{Cell, Column, Format, Line, Table, Tone, count};
 
 /// How long orders are sent when nobody says it and nobody is there to end it.
@@ -36,6 +37,9 @@ impl Run for Demo {
         if let Some(folder) = &self.worker {
             work(folder).await;
         }
+        if lazaret_demo::is_terminal() && !self.headless {
+            return self.show(context).await;
+        }
         self.tell(context).await
     }
 }
@@ -59,7 +63,35 @@ fn worker() -> Result<Vec<OsString>> {
     Ok(vec![program.into(), "demo".into(), "--worker".into()])
 }
 
+/// How the viewer calls this program.
+fn command() -> String {
+    let called = std::env::args().next();
+    called.map_or_else(|| "lazaret".to_owned(), |called| quoted(&called))
+}
+
 impl Demo {
+    /// Shows it on the terminal, with keys.
+    async fn show(&self, context: &Context) -> Result<Exit> {
+        let show = Show {
+            command: command(),
+            usual_address: context.global.url == DEFAULT_URL,
+            color: context.screen.is_in_color(),
+            seconds: self.seconds,
+        };
+        let seen =
+            lazaret_demo::live(worker()?, &show).await.map_err(|error| Error::Other(error.to_string()))?;
+        context.screen.say(&format!(
+            "{} orders sent, {} handled, {} open letters; the process died {} times",
+            count(u64::from(seen.orders)),
+            count(seen.handled as u64),
+            count(seen.open),
+            seen.deaths
+        ));
+        let next = ["demo --headless", "init", "doctor", "run"];
+        context.screen.next_of(&next.map(|words| format!("{} {words}", show.command)));
+        Ok(Exit::Ok)
+    }
+
     /// Tells the story line by line. Where only the outcome is data, the story is talk.
     async fn tell(&self, context: &Context) -> Result<Exit> {
         let is_data = self.headless;
@@ -72,7 +104,7 @@ impl Demo {
             }
         };
         let seconds = self.seconds.unwrap_or(SECONDS);
-        let outcome = lazaret_demo::told(worker()?, seconds, &mut tell).await.map_err(wrong);
+        let outcome = lazaret_demo::told(worker()?, seconds, &command(), &mut tell).await.map_err(wrong);
         match outcome {
             Ok(outcome) => {
                 print(context, &outcome)?;
