@@ -72,6 +72,8 @@ pub(crate) async fn play(program: Vec<OsString>, show: &Show) -> Result<Seen, Er
                     break;
                 }
                 press(&mut stage, key, show).await?;
+                // At once: by the next time, more may have happened than there is room for.
+                terminal.draw(&view(&stage.board, &hints(&stage, show), terminal.size(), show.color))?;
             }
             () = &mut interrupted => break,
         }

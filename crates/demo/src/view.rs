@@ -268,10 +268,10 @@ mod tests {
         board.is_outage = true;
         let customer = |index: usize| Blocked {
             customer: orders::customer(index as u32 + 1),
-            state: if index % 2 == 0 { "retrying" } else { "dead" }.to_owned(),
+            state: if index.is_multiple_of(2) { "retrying" } else { "dead" }.to_owned(),
             reason: "DEPENDENCY_UNAVAILABLE".to_owned(),
             attempts: 2,
-            due_ms: (index % 2 == 0).then_some(800),
+            due_ms: index.is_multiple_of(2).then_some(800),
             orders: (1..=12).map(|number| orders::id(number * 100 + index as u32)).collect(),
             count: 20,
         };

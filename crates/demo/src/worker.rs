@@ -130,6 +130,8 @@ async fn consumer(
         flight_recorder: Some(Arc::new(recorder)),
         // What a process that died was retrying is free again when its lease is over. Here nobody wants to wait for that.
         lease: Duration::from_secs(2),
+        // What was handled since the last commit is handled again after a death: make that little.
+        commit_interval: Duration::from_millis(50),
         // Whoever acts on letters sees at once what comes of it.
         refresh: Duration::from_millis(200),
         ..Options::default()
