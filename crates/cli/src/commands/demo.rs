@@ -37,10 +37,11 @@ impl Run for Demo {
         if let Some(folder) = &self.worker {
             work(folder).await;
         }
-        if lazaret_demo::is_terminal() && !self.headless {
-            return self.show(context).await;
+        match context.chosen_format() {
+            Some(Format::Csv) => Err(Error::usage("an outcome is no list: print it as a table or as json")),
+            None if lazaret_demo::is_terminal() && !self.headless => self.show(context).await,
+            format => self.tell(context, self.headless || format.is_some()).await,
         }
-        self.tell(context).await
     }
 }
 
@@ -92,9 +93,8 @@ impl Demo {
         Ok(Exit::Ok)
     }
 
-    /// Tells the story line by line. Where only the outcome is data, the story is talk.
-    async fn tell(&self, context: &Context) -> Result<Exit> {
-        let is_data = self.headless;
+    /// Tells the story line by line, and prints the outcome. Where only the outcome is data, the story is talk.
+    async fn tell(&self, context: &Context, is_data: bool) -> Result<Exit> {
         let screen = context.screen.clone();
         let mut tell = |line: &str| {
             if is_data {
@@ -127,8 +127,8 @@ fn wrong(error: DemoError) -> Option<Error> {
 fn print(context: &Context, outcome: &Outcome) -> Result<()> {
     match context.format() {
         Format::Json | Format::Jsonl => context.screen.json(outcome),
-        Format::Csv => Err(Error::usage("an outcome is no list: print it as a table or as json")),
-        Format::Table => print_tables(context, outcome),
+        // CSV was refused before anything began.
+        Format::Table | Format::Csv => print_tables(context, outcome),
     }
 }
 

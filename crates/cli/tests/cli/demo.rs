@@ -65,6 +65,18 @@ fn without_a_terminal_the_story_is_told_line_by_line_and_ends_with_tables() {
 }
 
 #[test]
+fn what_makes_no_sense_is_said_before_anything_starts() {
+    let folder = TempDir::new().unwrap();
+    for arguments in [&["-o", "csv"][..], &["--seconds", "0"], &["--seconds", "x"]] {
+        finish(demo(folder.path(), arguments), "").ends(2);
+    }
+    // Who starts the worker by hand is told so.
+    let ran = finish(demo(folder.path(), &["--worker", folder.path().to_str().unwrap()]), "").ends(1);
+    assert!(ran.err.contains("started by `lazaret demo`"), "{}", ran.err);
+    is_empty(folder.path());
+}
+
+#[test]
 #[cfg(unix)]
 fn whoever_is_asked_to_end_leaves_nothing_behind() {
     for signal in ["-INT", "-TERM"] {
