@@ -1,12 +1,15 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded` or `kafka`) in one process, or
-//! one benchmark of it: every subject beside its baseline. `kafka` is there when it was built with the feature of that name. It prints a table and writes the JSON that scripts read. Times depend on the
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka` or `daemon`) in one process,
+//! or one benchmark of it: every subject beside its baseline. `kafka` and `daemon` are there when it was built with the feature of
+//! that name. It prints a table and writes the JSON that scripts read. Times depend on the
 //! machine, ratios much less: bars stand on ratios wherever the issue asks for one. A bar that is missed is said loudly
 //! and is no error.
 
 mod alloc;
 mod core;
+#[cfg(feature = "daemon")]
+mod daemon;
 mod embedded;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -22,7 +25,7 @@ use table::{Row, Table};
 /// The worker threads of the runtime, for subjects and baselines alike.
 const WORKERS: usize = 2;
 
-const USAGE: &str = "usage: lazaret-bench core|embedded|kafka [--only NAME] [--json FILE] [--quick]";
+const USAGE: &str = "usage: lazaret-bench core|embedded|kafka|daemon [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -47,6 +50,8 @@ enum Group {
     Embedded,
     #[cfg(feature = "kafka")]
     Kafka,
+    #[cfg(feature = "daemon")]
+    Daemon,
 }
 
 impl Group {
@@ -56,6 +61,8 @@ impl Group {
             "embedded" => Some(Self::Embedded),
             #[cfg(feature = "kafka")]
             "kafka" => Some(Self::Kafka),
+            #[cfg(feature = "daemon")]
+            "daemon" => Some(Self::Daemon),
             _ => None,
         }
     }
@@ -67,6 +74,8 @@ impl Group {
             Self::Embedded => &embedded::NAMES,
             #[cfg(feature = "kafka")]
             Self::Kafka => &kafka::NAMES,
+            #[cfg(feature = "daemon")]
+            Self::Daemon => &daemon::NAMES,
         }
     }
 
@@ -76,6 +85,8 @@ impl Group {
             Self::Embedded => embedded::run(scale, only).await,
             #[cfg(feature = "kafka")]
             Self::Kafka => kafka::run(scale, only).await,
+            #[cfg(feature = "daemon")]
+            Self::Daemon => Box::pin(daemon::run(scale, only)).await,
         }
     }
 }
@@ -92,9 +103,8 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let group = words.next().ok_or("name a group")?;
         let group = Group::named(&group).ok_or_else(|| match group.as_str() {
-            "kafka" => {
-                "this was built without the feature kafka; `cargo xtask bench kafka` builds it with it"
-                    .to_owned()
+            "kafka" | "daemon" => {
+                format!("this was built without the feature {group}; `cargo xtask bench {group}` builds it with it")
             }
             _ => format!("there is no group {group:?}"),
         })?;
@@ -117,6 +127,10 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "daemon")]
+    if let Some(child) = memory_child() {
+        return child;
+    }
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -130,7 +144,7 @@ fn main() -> ExitCode {
         );
     }
     let runtime =
-        match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_time().build() {
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
                 eprintln!("failed to start the runtime: {error}");
@@ -153,6 +167,15 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Is the process whose memory is looked at, if it was started as that.
+#[cfg(feature = "daemon")]
+fn memory_child() -> Option<ExitCode> {
+    let mut words = std::env::args_os().skip(1);
+    (words.next()? == daemon::memory::CHILD).then_some(())?;
+    let (events, messages) = (words.next()?, words.next()?);
+    Some(daemon::memory::child(events.as_ref(), messages.to_str()?.parse().ok()?))
 }
 
 #[cfg(test)]

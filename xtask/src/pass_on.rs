@@ -43,6 +43,7 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     };
     let program = match name.as_str() {
         KAFKA => "run --release -p lazaret-bench --features kafka --",
+        "daemon" => "run --release -p lazaret-bench --features daemon --",
         _ => "run --release -p lazaret-bench --",
     };
     Cargo::new(program).with_arguments([name]).with_arguments(rest.to_vec())
@@ -103,6 +104,9 @@ mod tests {
             let expected = format!("cargo run --release -p lazaret-bench -- {passed}");
             assert_eq!(benchmark(&words(given)).to_string(), expected);
         }
+        let call = benchmark(&words("daemon --only http"));
+        let expected = "cargo run --release -p lazaret-bench --features daemon -- daemon --only http";
+        assert_eq!(call.to_string(), expected);
         let expected = "cargo run --release -p lazaret-bench --features kafka -- kafka --quick";
         assert_eq!(benchmark(&words("kafka --quick")).to_string(), expected);
     }

@@ -4,6 +4,8 @@ mod audit;
 mod bulk;
 mod check;
 mod completion;
+#[cfg(feature = "demo")]
+mod demo;
 mod doctor;
 mod edit;
 mod groups;
@@ -41,18 +43,19 @@ pub trait Run {
 }
 
 macro_rules! commands {
-    ($($(#[$attribute:meta])* $name:ident($arguments:ty)),+ $(,)?) => {
+    // What stands in brackets before a name is what the build must have for it.
+    ($($(#[$attribute:meta])* $([$needs:meta])? $name:ident($arguments:ty)),+ $(,)?) => {
         /// What can be done.
         #[derive(Debug, Subcommand)]
         pub enum Command {
-            $($(#[$attribute])* $name($arguments)),+
+            $($(#[$attribute])* $(#[cfg($needs)])? $name($arguments)),+
         }
 
         impl Run for Command {
             async fn run(self, context: &mut Context) -> Result<Exit> {
                 match self {
                     // Boxed, because a command's future is as large as the largest of all would be.
-                    $(Self::$name(arguments) => Box::pin(arguments.run(context)).await),+
+                    $($(#[cfg($needs)])? Self::$name(arguments) => Box::pin(arguments.run(context)).await),+
                 }
             }
         }
@@ -60,6 +63,8 @@ macro_rules! commands {
 }
 
 commands! {
+    /// Show the whole story: retries, blocked customers, dead letters, a crash, a replay
+    [feature = "demo"] Demo(demo::Demo),
     /// Run every consumer of a configuration file, with the API beside them
     Run(run::Run),
     /// Say what is wrong with a configuration file

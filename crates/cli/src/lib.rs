@@ -1,7 +1,7 @@
 //! Lazaret's command line: see why messages failed, and replay them safely.
 //!
-//! `run`, `check`, `schema`, `init` and `doctor` are about a configuration file and the [daemon](lazaret_daemon). Everything else
-//! is a client of the HTTP API. What comes from messages is made harmless before it reaches a terminal
+//! `run`, `check`, `schema`, `init` and `doctor` are about a configuration file and the [daemon](lazaret_daemon), `demo` needs
+//! nothing at all. Everything else is a client of the HTTP API. What comes from messages is made harmless before it reaches a terminal
 //! ([`neutral`]), exit codes are part of the contract ([`Exit`]), and each command is a file below `commands`.
 
 pub mod neutral;

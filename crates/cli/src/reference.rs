@@ -49,8 +49,9 @@ fn describe(text: &mut String, command: &mut Command) {
     }
 }
 
+/// Whether it needs no description: clap's own, and what is for the program itself.
 fn is_builtin(arg: &Arg) -> bool {
-    matches!(arg.get_id().as_str(), "help" | "version")
+    arg.is_hide_set() || matches!(arg.get_id().as_str(), "help" | "version")
 }
 
 fn options<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {

@@ -53,6 +53,12 @@ impl Screen {
         self.out_is_terminal
     }
 
+    /// Whether standard output may have colours.
+    #[cfg(feature = "demo")]
+    pub fn is_in_color(&self) -> bool {
+        self.out_color
+    }
+
     /// Whether somebody looks at what goes to standard error.
     pub fn talks_to_terminal(&self) -> bool {
         self.err_is_terminal

@@ -84,6 +84,7 @@ fn ctrl_c_detaches_and_the_operation_goes_on() {
 }
 
 #[test]
+#[cfg(feature = "demo")]
 fn the_reference_is_up_to_date() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let reference = lazaret_cli::reference();

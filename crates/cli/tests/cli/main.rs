@@ -6,6 +6,8 @@
 mod acting;
 mod approval;
 mod daemon;
+#[cfg(feature = "demo")]
+mod demo;
 mod exits;
 mod hostile;
 mod operations;

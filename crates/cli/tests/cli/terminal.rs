@@ -9,24 +9,41 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 use crate::support::{Bench, DEADLINE, message};
 
 /// A command at a terminal of its own.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
     output: Receiver<Vec<u8>>,
     shown: String,
-    _master: Box<dyn MasterPty + Send>,
+    master: Box<dyn MasterPty + Send>,
+    /// How the terminal was before.
+    before: String,
 }
 
 impl Terminal {
     fn start(bench: &Bench, width: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let size = PtySize { rows: 24, cols: width, pixel_width: 0, pixel_height: 0 };
+        let variables = [&[("LAZARET_URL", bench.url.as_str())], variables].concat();
+        Self::open((width, 24), arguments, &variables)
+    }
+
+    /// A command at a terminal of this size.
+    pub(crate) fn open((cols, rows): (u16, u16), arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let size = PtySize { rows, cols, pixel_width: 0, pixel_height: 0 };
         let pair = native_pty_system().openpty(size).unwrap();
+        let before = modes(&*pair.master);
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_lazaret"));
         command.args(arguments);
-        for name in ["NO_COLOR", "COLUMNS", "LAZARET_TOKEN", "CLICOLOR", "CLICOLOR_FORCE", "VISUAL", "CI"] {
+        for name in [
+            "LAZARET_URL",
+            "NO_COLOR",
+            "COLUMNS",
+            "LAZARET_TOKEN",
+            "CLICOLOR",
+            "CLICOLOR_FORCE",
+            "VISUAL",
+            "CI",
+        ] {
             command.env_remove(name);
         }
-        command.env("LAZARET_URL", &bench.url);
         command.env("USER", "ada");
         command.env("TERM", "xterm-256color");
         for (name, value) in variables {
@@ -45,18 +62,30 @@ impl Terminal {
             {}
         });
         let keyboard = pair.master.take_writer().unwrap();
-        Self { child, keyboard, output, shown: String::new(), _master: pair.master }
+        Self { child, keyboard, output, shown: String::new(), master: pair.master, before }
+    }
+
+    /// Whether the terminal is as it was before.
+    pub(crate) fn is_as_before(&self) -> bool {
+        self.before == modes(&*self.master)
     }
 
     /// Waits until this is on the screen.
     #[track_caller]
-    fn sees(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn sees(&mut self, text: &str) -> &mut Self {
         let deadline = Instant::now() + DEADLINE;
         while !self.shown.contains(text) {
-            assert!(Instant::now() < deadline, "{text:?} is not in {:?}", self.shown);
+            assert!(Instant::now() < deadline, "{text:?} is not in {:?}", self.end());
             self.read();
         }
         self
+    }
+
+    /// The end of what was shown: a screen that is drawn again and again is long.
+    fn end(&self) -> String {
+        let mut end: Vec<char> = self.shown.chars().rev().take(6000).collect();
+        end.reverse();
+        end.into_iter().collect()
     }
 
     fn read(&mut self) -> bool {
@@ -69,7 +98,7 @@ impl Terminal {
         }
     }
 
-    fn types(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn types(&mut self, text: &str) -> &mut Self {
         self.keyboard.write_all(text.as_bytes()).unwrap();
         self.keyboard.flush().unwrap();
         self
@@ -77,15 +106,21 @@ impl Terminal {
 
     /// Waits for the end; what was shown, and the code.
     #[track_caller]
-    fn ends(mut self, code: u32) -> String {
+    pub(crate) fn ends(mut self, code: u32) -> String {
         let deadline = Instant::now() + DEADLINE;
         while self.read() {
-            assert!(Instant::now() < deadline, "it did not end: {:?}", self.shown);
+            assert!(Instant::now() < deadline, "it did not end: {:?}", self.end());
         }
         let status = self.child.wait().unwrap();
-        assert_eq!(status.exit_code(), code, "{:?}", self.shown);
+        assert_eq!(status.exit_code(), code, "{:?}", self.end());
+        assert!(self.is_as_before(), "the terminal is left in another state");
         self.shown
     }
+}
+
+/// How a terminal treats what is typed and shown.
+fn modes(master: &dyn MasterPty) -> String {
+    format!("{:?}", master.get_termios().unwrap())
 }
 
 fn bench() -> Bench {

@@ -1,0 +1,106 @@
+//! The memory of a process through which ten million messages go, beside its own after the first tenth of them.
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lazaret_core::handler::Payload;
+use lazaret_engine::{Consumer, Options};
+use lazaret_flight_recorder::MappedRecorder;
+use lazaret_source_file::FileSource;
+use tokio_util::sync::CancellationToken;
+
+use super::{BENCH, CONSUMER, file};
+use crate::Scale;
+use crate::embedded::disk::{Disk, remove};
+use crate::embedded::open;
+use crate::table::{Bar, Compared, Row};
+
+/// The word with which this program is started as the process that is looked at.
+pub(crate) const CHILD: &str = "daemon-memory-of";
+
+const MESSAGES: usize = 10_000_000;
+const KEYS: usize = 100_000;
+/// Nothing that grows with the messages; what the allocator does not give back varies a little.
+const FLAT: f64 = 1.1;
+
+pub(super) fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
+    let messages = scale.count(MESSAGES);
+    let events = file(disk, messages, |number| {
+        format!(r#"{{"key":"k-{}","payload":{{"order":{number}}}}}"#, number % KEYS)
+    })?;
+    let program = std::env::current_exe().map_err(|error| format!("failed to find this program: {error}"))?;
+    let child = Command::new(program)
+        .arg(CHILD)
+        .arg(&events)
+        .arg(messages.to_string())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("failed to start the process: {error}"))?;
+    for beside in ["db", "flight"] {
+        remove(&events.with_extension(beside));
+    }
+    remove(&events);
+    let said = String::from_utf8_lossy(&child.stdout);
+    let mut sizes = said.split_whitespace().map(|word| word.parse::<f64>().ok().map(|kib| kib / 1024.0));
+    let (Some(Some(early)), Some(Some(late)), true) = (sizes.next(), sizes.next(), child.status.success())
+    else {
+        return Err(format!("the process ended with {} and said {said:?}", child.status));
+    };
+    let name = format!("memory/{messages} messages, beside a tenth of them");
+    Ok(vec![
+        Row::compared(BENCH, name, "MiB", &Compared::new(&[late], &[early])).with_bar(Bar::RatioAtMost(FLAT)),
+    ])
+}
+
+/// The process that is looked at: reads the file through a consumer on the embedded store, and says how much memory it had
+/// after a tenth of the messages and at the end, in KiB.
+pub(crate) fn child(events: &Path, messages: u64) -> ExitCode {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(crate::WORKERS).enable_all().build();
+    let (early, late) = runtime.expect("a runtime can be made").block_on(consume(events, messages));
+    println!("{early} {late}");
+    ExitCode::SUCCESS
+}
+
+async fn consume(events: &Path, messages: u64) -> (u64, u64) {
+    let store = open(&events.with_extension("store.db"));
+    let source = FileSource::open(events, store.clone(), CONSUMER, Default::default()).await;
+    let recorder = MappedRecorder::open(events.with_extension("flight"), Default::default());
+    let options = Options {
+        until_idle: true,
+        flight_recorder: Some(Arc::new(recorder.expect("the recorder can be opened"))),
+        ..Options::default()
+    };
+    let (handled, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (count, noted) = (handled.clone(), early.clone());
+    let handler = move |_: Payload| {
+        if count.fetch_add(1, Ordering::Relaxed) + 1 == messages / 10 {
+            noted.store(resident_kib(), Ordering::Relaxed);
+        }
+        std::future::ready(())
+    };
+    let consumer = Consumer::builder(CONSUMER)
+        .source(source.expect("the file can be opened"))
+        .store(store)
+        .handler(handler)
+        .options(options)
+        .build()
+        .expect("the options of the benchmarks are valid");
+    let stats = consumer.run(CancellationToken::new()).await.expect("the engine ends without an error");
+    assert_eq!(
+        (stats.handled, handled.load(Ordering::Relaxed)),
+        (messages, messages),
+        "every message is handled once"
+    );
+    (early.load(Ordering::Relaxed), resident_kib())
+}
+
+/// How much memory this process has, as the system counts it.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .expect("the system tells the size of a process")
+}

@@ -1,0 +1,204 @@
+//! Proves that each check can fail: good evidence, changed in one place, breaks the promise that it concerns and no other.
+
+use super::*;
+use crate::evidence::Sent;
+use crate::orders::{customer, id};
+
+/// The evidence of a story that went well: all orders in one life, one outage, one replay, and poison.
+fn good() -> Evidence {
+    let mut evidence = Evidence::default();
+    let poisonous: HashSet<u32> = orders::poisonous().collect();
+    let mut blocked = HashSet::new();
+    for number in 1..=orders::SHORTEST {
+        let payload = u64::from(number);
+        evidence.sent.push(Sent { id: id(number), customer: customer(number), payload });
+        if !blocked.contains(&customer(number)) {
+            begin(&mut evidence, number, 1, i64::from(number) * 10);
+            if !poisonous.contains(&number) {
+                note(&mut evidence, number, 0, Fact::Done);
+                continue;
+            }
+            note(&mut evidence, number, 0, Fact::Failed { reason: "X".to_owned() });
+            blocked.insert(customer(number));
+        }
+        let poison = orders::poison(number);
+        let state = if poison.is_some() { LetterState::Dead } else { LetterState::Waiting };
+        note(&mut evidence, number, 0, Fact::Letter(state.to_string()));
+        evidence.letters.push(Held {
+            id: id(number),
+            state,
+            reason: poison.map(|poison| poison.reason().to_owned()),
+            crash_attempts: if poison == Some(Poison::Crash) { MAX_CRASHES } else { 0 },
+            ended_well: false,
+        });
+    }
+    evidence
+}
+
+fn note(evidence: &mut Evidence, number: u32, at: i64, fact: Fact) {
+    evidence.journal.push(Entry { life: 1, at, id: id(number), fact });
+}
+
+fn begin(evidence: &mut Evidence, number: u32, attempt: u32, at: i64) {
+    note(evidence, number, at, Fact::Begun { attempt, replay: false, payload: u64::from(number) });
+}
+
+/// The ids of the promises that are broken after a change to good evidence.
+#[track_caller]
+fn broken(change: impl FnOnce(&mut Evidence)) -> Vec<&'static str> {
+    let mut evidence = good();
+    change(&mut evidence);
+    check(&evidence).into_iter().filter(|finding| !finding.ok).map(|finding| finding.id).collect()
+}
+
+/// The last order, which is fine, and its place in the journal.
+fn last(evidence: &Evidence) -> (u32, usize) {
+    let place = evidence.journal.iter().rposition(|entry| matches!(entry.fact, Fact::Begun { .. })).unwrap();
+    (orders::number_of(&evidence.journal[place].id).unwrap(), place)
+}
+
+#[test]
+fn a_story_that_went_well_breaks_nothing() {
+    assert_eq!(broken(|_| {}), [""; 0]);
+}
+
+#[test]
+fn an_order_that_is_gone_breaks_i1() {
+    // I1
+    assert_eq!(broken(|evidence| drop(evidence.journal.pop())), ["I1"]);
+    let lost_letter = broken(|evidence| {
+        let place = evidence.letters.iter().position(|letter| letter.state == LetterState::Waiting).unwrap();
+        evidence.letters.remove(place);
+    });
+    assert_eq!(lost_letter, ["I1", "I11"]);
+}
+
+#[test]
+fn an_order_that_overtakes_another_of_its_customer_breaks_i2() {
+    // I2
+    let after_poison = orders::deadly() + 30;
+    assert_eq!(customer(after_poison), customer(orders::deadly()));
+    assert_eq!(broken(|evidence| begin(evidence, after_poison, 1, 0)), ["I2"]);
+}
+
+#[test]
+fn two_attempts_of_one_customer_at_once_break_i2() {
+    // I2
+    let at_once = broken(|evidence| {
+        let (number, place) = last(evidence);
+        let again = evidence.journal[place].clone();
+        assert_eq!(again.id, id(number));
+        evidence.journal.insert(place, again);
+    });
+    assert_eq!(at_once, ["I2"]);
+}
+
+#[test]
+fn handling_an_order_again_needs_a_death_in_between() {
+    // I2, I8
+    let again = |life| {
+        move |evidence: &mut Evidence| {
+            begin(evidence, 1, 1, 0);
+            note(evidence, 1, 0, Fact::Done);
+            evidence.journal.iter_mut().rev().take(2).for_each(|entry| entry.life = life);
+        }
+    };
+    assert_eq!(broken(again(1)), ["I2"]);
+    assert_eq!(broken(again(2)), [""; 0]);
+}
+
+#[test]
+fn one_attempt_too_many_breaks_i4() {
+    // I4
+    let deadly = orders::deadly();
+    let changed = |attempt| move |evidence: &mut Evidence| begin(evidence, deadly, attempt, 0);
+    assert_eq!(broken(changed(MAX_ATTEMPTS)), [""; 0]);
+    assert_eq!(broken(changed(MAX_ATTEMPTS + 1)), ["I4"]);
+}
+
+#[test]
+fn another_payload_breaks_i5() {
+    // I5
+    assert_eq!(broken(|evidence| evidence.sent[0].payload += 1), ["I5"]);
+}
+
+#[test]
+fn a_second_letter_breaks_i8() {
+    // I8
+    let twice = |evidence: &mut Evidence| {
+        let letter = evidence.letters.iter().find(|letter| letter.state == LetterState::Waiting).unwrap();
+        evidence.letters.push(letter.clone());
+    };
+    assert_eq!(broken(twice), ["I8"]);
+    let again = |evidence: &mut Evidence| {
+        let resolved = Held {
+            id: id(1),
+            state: LetterState::Resolved,
+            reason: None,
+            crash_attempts: 0,
+            ended_well: true,
+        };
+        evidence.letters.push(resolved);
+        note(evidence, 1, 0, Fact::Closed("resolved".to_owned()));
+        note(evidence, 1, 0, Fact::Letter("retrying".to_owned()));
+    };
+    assert_eq!(broken(again), ["I8"]);
+}
+
+#[test]
+fn a_letter_that_ends_without_a_trace_breaks_i11() {
+    // I11
+    let gone = |state| {
+        move |evidence: &mut Evidence| {
+            let reason = Some("TIMEOUT".to_owned());
+            evidence.letters.push(Held { id: id(1), state, reason, crash_attempts: 0, ended_well: false });
+        }
+    };
+    assert_eq!(broken(gone(LetterState::Evicted)), ["I11"]);
+    assert_eq!(broken(gone(LetterState::Resolved)), ["I11"]);
+    assert_eq!(broken(|evidence| evidence.audit_broken = Some(3)), ["I11"]);
+    let anonymous = ("op_1".to_owned(), String::new(), "why".to_owned());
+    assert_eq!(broken(|evidence| evidence.operations.push(anonymous)), ["I11"]);
+}
+
+/// The first attempt of the deadly order failed, and the retry is due at 1000: then this.
+fn retried(life: u32, at: i64, attempt: u32, replay: bool) -> impl FnOnce(&mut Evidence) {
+    move |evidence| {
+        let deadly = orders::deadly();
+        note(evidence, deadly, 0, Fact::Due(1000));
+        let fact = Fact::Begun { attempt, replay, payload: u64::from(deadly) };
+        evidence.journal.push(Entry { life, at, id: id(deadly), fact });
+    }
+}
+
+#[test]
+fn a_retry_before_its_time_breaks_i12_and_one_that_somebody_asked_for_does_not() {
+    // I12
+    assert_eq!(broken(retried(1, 999, 2, false)), ["I12"]);
+    assert_eq!(broken(retried(1, 1000, 2, false)), [""; 0]);
+    assert_eq!(broken(retried(1, 999, 2, true)), [""; 0]);
+}
+
+#[test]
+fn a_death_does_not_make_a_retry_early_but_may_repeat_an_attempt() {
+    // I12
+    assert_eq!(broken(retried(2, 999, 2, false)), ["I12"]);
+    assert_eq!(broken(retried(2, 999, 1, false)), [""; 0]);
+    assert_eq!(broken(retried(1, 999, 1, false)), ["I12"]);
+}
+
+#[test]
+fn anything_but_the_poison_that_is_left_breaks_the_story() {
+    let left = |evidence: &mut Evidence| {
+        let reason = Some("DEPENDENCY_UNAVAILABLE".to_owned());
+        let state = LetterState::Dead;
+        evidence.letters.push(Held { id: id(1), state, reason, crash_attempts: 0, ended_well: false });
+    };
+    assert_eq!(broken(left), ["story"]);
+    let no_crash = |evidence: &mut Evidence| {
+        let deadly = id(orders::deadly());
+        let letter = evidence.letters.iter_mut().find(|letter| letter.id == deadly).unwrap();
+        letter.crash_attempts = 0;
+    };
+    assert_eq!(broken(no_crash), ["story"]);
+}

@@ -1,0 +1,129 @@
+//! What is left when a demo is over: the orders as they were sent, the journal, and the letters. Nobody is asked who ran it.
+
+use std::collections::HashMap;
+
+use lazaret::prelude::*;
+use lazaret::query::Query;
+use lazaret::sqlite::SqliteStore;
+use lazaret::store::{Operations, Triage};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::Error;
+use crate::folder::Folder;
+use crate::journal::{Entry, Reader, mixed_bytes};
+
+/// How many letters and entries are read at once.
+const PAGE: usize = 500;
+
+/// What is left when a demo is over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evidence {
+    /// The orders in the order in which they were sent.
+    pub(crate) sent: Vec<Sent>,
+    /// What the handler and the observer saw.
+    pub(crate) journal: Vec<Entry>,
+    /// Every letter that the store holds, open or closed.
+    pub(crate) letters: Vec<Held>,
+    /// Every replay: its name, and who began it and why.
+    pub(crate) operations: Vec<(String, String, String)>,
+    /// The first entry of the audit that was changed or taken out.
+    pub(crate) audit_broken: Option<u64>,
+    /// How many entries the audit has.
+    pub(crate) audit_entries: u64,
+}
+
+/// An order as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) id: String,
+    pub(crate) customer: String,
+    /// Its payload, mixed into one number.
+    pub(crate) payload: u64,
+}
+
+/// A letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) id: String,
+    pub(crate) state: LetterState,
+    pub(crate) reason: Option<String>,
+    pub(crate) crash_attempts: u32,
+    /// Whether its history ends with an attempt that went well.
+    pub(crate) ended_well: bool,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    id: String,
+    key: String,
+    #[serde(borrow)]
+    payload: &'a RawValue,
+}
+
+impl Evidence {
+    /// Gathers it from a folder whose worker has ended.
+    pub(crate) async fn gather(folder: &Folder) -> Result<Self, Error> {
+        let unreadable = |error: lazaret::store::StoreError| Error::Letters(error.to_string());
+        let store = SqliteStore::open(folder.store(), Default::default())
+            .map_err(|error| Error::Letters(error.to_string()))?;
+        let check = store.verify_audit().await.map_err(unreadable)?;
+        let operations = store.operations(None, PAGE).await.map_err(unreadable)?.operations;
+        Ok(Self {
+            sent: sent(&std::fs::read_to_string(folder.orders())?)?,
+            journal: Reader::new(folder.journal()).read()?,
+            letters: letters(&store).await?,
+            operations: operations
+                .into_iter()
+                .map(|done| (done.id.to_string(), done.by.who, done.by.why))
+                .collect(),
+            audit_broken: check.broken,
+            audit_entries: check.intact,
+        })
+    }
+
+    /// The orders of each customer, as places in `sent`.
+    pub(crate) fn by_customer(&self) -> HashMap<&str, Vec<&str>> {
+        let mut customers = HashMap::<&str, Vec<&str>>::new();
+        for sent in &self.sent {
+            customers.entry(&sent.customer).or_default().push(&sent.id);
+        }
+        customers
+    }
+}
+
+fn sent(text: &str) -> Result<Vec<Sent>, Error> {
+    let read = |line| {
+        let Line { id, key, payload } = serde_json::from_str(line).map_err(std::io::Error::other)?;
+        Ok(Sent { id, customer: key, payload: mixed_bytes(payload.get().as_bytes()) })
+    };
+    text.lines().map(read).collect()
+}
+
+/// All letters, whatever their state.
+async fn letters(store: &SqliteStore) -> Result<Vec<Held>, Error> {
+    let states: Vec<String> =
+        LetterState::ALL.iter().map(|state| format!("state:{}", state.as_str())).collect();
+    let query = Query::parse(&states.join(" or ")).map_err(|error| Error::Letters(error.to_string()))?;
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.find(&query, after.as_deref(), PAGE).await;
+        let page = page.map_err(|error| Error::Letters(error.to_string()))?;
+        found.extend(page.letters.iter().map(held));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(found),
+        }
+    }
+}
+
+fn held(letter: &Letter) -> Held {
+    Held {
+        id: letter.message.id.to_string(),
+        state: letter.state,
+        reason: letter.cause.as_ref().map(|cause| cause.reason.to_string()),
+        crash_attempts: letter.crash_attempts,
+        ended_well: letter.history.last().is_some_and(|attempt| attempt.failure.is_none()),
+    }
+}

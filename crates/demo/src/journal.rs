@@ -1,0 +1,145 @@
+//! The journal: what the handler and the observer saw, one line each, written before anything else happens.
+//!
+//! It is the witness from outside the engine. A line is one `write` to the end of a file, so it survives the death of the process.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// Which life of the process, from 1.
+    pub(crate) life: u32,
+    /// When, in microseconds since 1970.
+    pub(crate) at: i64,
+    /// The id of the message.
+    pub(crate) id: String,
+    /// What happened to it.
+    pub(crate) fact: Fact,
+}
+
+/// What happened to a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Fact {
+    /// The handler was called.
+    Begun {
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// Whether somebody asked for it.
+        replay: bool,
+        /// The payload, mixed into one number.
+        payload: u64,
+    },
+    /// The handler was successful.
+    Done,
+    /// The attempt failed.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It is tried again, not before this time, in microseconds since 1970.
+    Due(i64),
+    /// Its retries are used up.
+    GaveUp,
+    /// It became a letter in this state.
+    Letter(String),
+    /// Its letter was closed in this state.
+    Closed(String),
+}
+
+/// Writes the journal of one life.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    life: u32,
+}
+
+impl Journal {
+    /// Goes on with the journal in this file.
+    pub(crate) fn open(path: &Path, life: u32) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self { file, life })
+    }
+
+    /// Writes a line.
+    pub(crate) fn write(&self, id: &str, fact: Fact) -> io::Result<()> {
+        let entry = Entry { life: self.life, at: now_micros(), id: id.to_owned(), fact };
+        let mut line = serde_json::to_vec(&entry)?;
+        line.push(b'\n');
+        // One call: lines of several threads do not mix, because the file is opened for appending.
+        (&self.file).write_all(&line)
+    }
+}
+
+/// Reads a journal while it is written.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    path: PathBuf,
+    file: Option<File>,
+    rest: Vec<u8>,
+}
+
+impl Reader {
+    /// From the beginning of this file, which need not be there yet.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, file: None, rest: Vec::new() }
+    }
+
+    /// What was written since the last call. A line that has no end yet is left for the next.
+    pub(crate) fn read(&mut self) -> io::Result<Vec<Entry>> {
+        if self.file.is_none() {
+            match File::open(&self.path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(file) = &mut self.file {
+            file.read_to_end(&mut self.rest)?;
+        }
+        let complete = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let lines: Vec<u8> = self.rest.drain(..complete).collect();
+        let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).map_err(io::Error::other)).collect()
+    }
+}
+
+/// Mixes bytes into one number (FNV-1a), to see whether they are the same.
+pub(crate) fn mixed_bytes(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+fn now_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_once_and_half_a_line_waits_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut reader = Reader::new(path.clone());
+        assert!(reader.read().unwrap().is_empty());
+        let journal = Journal::open(&path, 2).unwrap();
+        journal.write("order-1", Fact::Done).unwrap();
+        journal.write("order-2", Fact::Due(7)).unwrap();
+        (&journal.file).write_all(b"{\"life\":2,\"at\":1,").unwrap();
+        let read = reader.read().unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!((read[1].life, read[1].id.as_str(), &read[1].fact), (2, "order-2", &Fact::Due(7)));
+        assert!(reader.read().unwrap().is_empty());
+        (&journal.file).write_all(b"\"id\":\"x\",\"fact\":\"done\"}\n").unwrap();
+        assert_eq!(reader.read().unwrap()[0].id, "x");
+    }
+}

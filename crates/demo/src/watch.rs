@@ -1,0 +1,132 @@
+//! How things stand in the worker, and the replay that a key begins.
+
+use std::time::Duration;
+
+use lazaret::FuseState;
+use lazaret::prelude::*;
+use lazaret::query::Query;
+use lazaret::sqlite::SqliteStore;
+use lazaret::store::{
+    Action, Command, Conduct, GroupsRequest, OperationState, Operations, PlanRequest, Result, Selection,
+    Triage,
+};
+
+use crate::report;
+use crate::worker::queue;
+
+/// How many blocked customers are told of.
+const CUSTOMERS_TOLD: usize = 16;
+/// How many orders of each.
+const ORDERS_TOLD: usize = 12;
+/// How many groups.
+const GROUPS_TOLD: usize = 8;
+
+/// Letters per second in a replay.
+const REPLAY_RATE: f64 = 15.0;
+
+/// The letters that a replay is about: those that died because of the bank.
+pub(crate) const REPLAYED: &str = "state:dead reason:DEPENDENCY_UNAVAILABLE";
+
+/// How things stand.
+pub(crate) async fn state(store: &SqliteStore, handle: &Handle) -> Result<report::State> {
+    let queue = queue();
+    let counts = store.counts(&queue).await?;
+    let letters = LetterState::ALL.iter().map(|state| (state.as_str().to_owned(), counts.of(*state)));
+    let groups = store
+        .groups(&GroupsRequest { queue: Some(queue.clone()), limit: GROUPS_TOLD, ..Default::default() })
+        .await?;
+    let latest = store.operations(None, 1).await?.operations.into_iter().next();
+    let fuse = match handle.fuse() {
+        Some(FuseState::Blown { why }) => Some(why),
+        _ => None,
+    };
+    Ok(report::State {
+        letters: letters.collect(),
+        blocked: counts.sequences,
+        customers: customers(store, &queue).await?,
+        groups: groups.groups.into_iter().map(group).collect(),
+        operation: latest.map(operation),
+        in_flight: handle.in_flight(),
+        fuse,
+    })
+}
+
+async fn customers(store: &SqliteStore, queue: &QueueName) -> Result<Vec<report::Blocked>> {
+    let now = Timestamp::now();
+    let mut customers = Vec::new();
+    for head in store.heads(queue, None, CUSTOMERS_TOLD).await?.heads {
+        let count = store.sequence_size(queue, &head.sequence).await?;
+        let orders = store.sequence(queue, &head.sequence, 0, ORDERS_TOLD).await?;
+        let due = head.due_at.map(|due| due.duration_since(now).as_millis());
+        customers.push(report::Blocked {
+            customer: head.sequence.to_string(),
+            state: head.state.as_str().to_owned(),
+            reason: head.cause.map(|cause| cause.reason.to_string()).unwrap_or_default(),
+            attempts: head.attempts,
+            due_ms: due.map(|due| u64::try_from(due).unwrap_or(0)),
+            orders: orders.iter().map(|letter| letter.message.id.to_string()).collect(),
+            count,
+        });
+    }
+    Ok(customers)
+}
+
+fn group(group: lazaret::store::Group) -> report::Group {
+    report::Group {
+        id: group.id.fingerprint.to_string(),
+        reason: group.reason.to_string(),
+        message: group.message,
+        open: group.counts.open(),
+        dead: group.counts.of(LetterState::Dead),
+        behind: group.blocked_behind,
+    }
+}
+
+fn operation(operation: lazaret::store::Operation) -> report::Operation {
+    report::Operation {
+        id: operation.id.to_string(),
+        state: operation.state.as_str().to_owned(),
+        letters: operation.letters,
+        ok: operation.ok,
+        failed_again: operation.failed_again,
+        skipped: operation.skipped,
+        note: operation.note,
+    }
+}
+
+/// Replays what died because of the bank, as `lazaret retry` does: first one letter, then more, and no further when they
+/// fail again. A replay that was stopped goes on. Says what was done.
+pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<String> {
+    let by = Actor::new("demo", "library", "the bank answers again");
+    let latest = store.operations(None, 1).await?.operations.into_iter().next();
+    if let Some(latest) = latest.filter(|latest| !latest.state.is_over()) {
+        let id = latest.id;
+        if latest.state == OperationState::Paused {
+            store.command(id, Command::Resume, &by).await?;
+            handle.wake();
+            return Ok(format!("replay {id} goes on"));
+        }
+        return Ok(format!("replay {id} is {} already", latest.state));
+    }
+    let query = Query::parse(REPLAYED).map_err(|error| {
+        lazaret::store::StoreError::not_done(lazaret::store::ErrorKind::Invalid, "replay", error.to_string())
+    })?;
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Query(query),
+        valid_for: Duration::from_secs(60),
+        max_letters: 100_000,
+    };
+    let plan = store.freeze(&request, &by).await?;
+    if plan.letters == 0 {
+        return Ok("nothing to replay: no order is dead because of the bank".to_owned());
+    }
+    // Slow enough to be watched.
+    let conduct = Conduct { rate: Some(REPLAY_RATE), ..Conduct::default() };
+    let operation = store.begin(plan.id, &conduct, &by).await?;
+    handle.wake();
+    Ok(format!(
+        "replay {} begins: {} dead letters, first one, then five, then the rest",
+        operation.id, plan.letters
+    ))
+}
