@@ -6,6 +6,7 @@ mod check;
 mod completion;
 mod doctor;
 mod edit;
+mod explain;
 mod groups;
 mod init;
 mod ls;
@@ -115,6 +116,8 @@ commands! {
     Audit(audit::Audit),
     /// Make a token for the configuration
     Token(token::Token),
+    /// Say what an error code means, and what to do
+    Explain(explain::Explain),
     /// Print the completions of a shell
     Completion(completion::Completion),
     /// Write the manual pages

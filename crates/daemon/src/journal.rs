@@ -18,13 +18,13 @@ impl Observer for Journal {
         let consumer = self.consumer.as_str();
         match event {
             Event::Failed { message, attempt, failure, verdict, .. } => tracing::debug!(
-                consumer, message = %message.id, attempt, reason = %failure.reason, %verdict, "an attempt failed"
+                consumer, message_id = %message.id, attempt, reason = %failure.reason, %verdict, "an attempt failed"
             ),
             Event::LetterStored { message, state, .. } => {
-                tracing::info!(consumer, message = %message.id, %state, "a message became a letter");
+                tracing::info!(consumer, message_id = %message.id, %state, "a message became a letter");
             }
             Event::Poison { message, .. } => {
-                tracing::warn!(consumer, message = %message.id, "a message is poison");
+                tracing::warn!(consumer, message_id = %message.id, "a message is poison");
             }
             Event::HandOffFailed { error, .. } => {
                 tracing::error!(consumer, error, "the store does not take a letter; the source waits");
