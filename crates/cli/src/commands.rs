@@ -8,6 +8,7 @@ mod doctor;
 mod edit;
 mod explain;
 mod groups;
+mod health;
 mod init;
 mod ls;
 mod man;
@@ -73,6 +74,8 @@ commands! {
     Doctor(doctor::Doctor),
     /// How everything stands: consumers, letters, operations
     Status(status::Status),
+    /// Whether the daemon lives; for whoever starts it
+    Health(health::HealthCommand),
     /// Letters grouped by their cause, the largest groups first
     Groups(groups::Groups),
     /// One group: its cause, its letters, whom it blocks

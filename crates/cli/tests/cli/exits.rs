@@ -82,17 +82,3 @@ fn ctrl_c_detaches_and_the_operation_goes_on() {
     assert_eq!(crate::support::ended(child).code, 130);
     assert_eq!(bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).json()["state"], "scheduled");
 }
-
-#[test]
-fn the_reference_is_up_to_date() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
-    let reference = lazaret_cli::reference();
-    if std::env::var_os("LAZARET_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &reference).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == reference,
-        "docs/cli.md is not what the commands say: run this test with LAZARET_UPDATE_DOCS=1"
-    );
-}

@@ -1,0 +1,25 @@
+//! Rust code of the documentation is compiled, by the documentation tests of the crate `lazaret`.
+
+use std::fs;
+
+use crate::pages::{pages, root};
+
+#[test]
+fn pages_with_rust_code_are_compiled() {
+    let tests = fs::read_to_string(root().join("crates/lazaret/src/lib.rs")).unwrap();
+    let mut seen = 0;
+    for page in pages() {
+        let blocks = page.blocks();
+        let rust: Vec<_> = blocks.iter().filter(|block| block.language() == "rust").collect();
+        if rust.is_empty() {
+            continue;
+        }
+        seen += 1;
+        let included = format!("include_str!(\"../../../docs/{}\")", page.path);
+        assert!(tests.contains(&included), "docs/{} has Rust code, and nobody compiles it", page.path);
+        for block in rust {
+            assert!(!block.info.contains("ignore"), "docs/{}:{} is not compiled", page.path, block.line);
+        }
+    }
+    assert!(seen > 2, "only {seen} pages with Rust code were found");
+}
