@@ -68,7 +68,7 @@ fn commands(block: &Block) -> Vec<String> {
     }
     let text = without_here_documents(&block.text.replace("\\\n", " "));
     let lines = text.lines().filter_map(|line| if is_console { line.strip_prefix("$ ") } else { Some(line) });
-    let calls = lines.flat_map(|line| parts(line)).filter_map(|part| {
+    let calls = lines.flat_map(parts).filter_map(|part| {
         let part = part.trim();
         // In a container it is the same program.
         let start = if part.starts_with("lazaret ") {

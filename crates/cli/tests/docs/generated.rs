@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::pages::root;
+use crate::pages::{Page, pages, root};
 
 #[track_caller]
 fn is_up_to_date(page: &str, made: &str) {
@@ -22,4 +22,19 @@ fn the_reference_of_the_command_line_is_that_of_the_commands() {
 #[test]
 fn the_pages_of_error_codes_are_those_of_the_tables() {
     is_up_to_date("errors.md", &lazaret_cli::error_codes());
+}
+
+/// The summary ends with the decisions, by number and title.
+#[test]
+fn the_summary_lists_every_decision_by_its_title() {
+    const HEAD: &str = "- [Decisions](decisions/index.md)\n";
+    let summary = Page::named("SUMMARY.md").text;
+    let (written_by_hand, _) = summary.split_once(HEAD).unwrap();
+    let pages = pages();
+    let decisions = pages.iter().filter(|page| page.path.starts_with("decisions/0"));
+    let lines = decisions.map(|page| {
+        let title = page.text.lines().next().unwrap().trim_start_matches("# ");
+        format!("    - [{title}]({})\n", page.path)
+    });
+    is_up_to_date("SUMMARY.md", &format!("{written_by_hand}{HEAD}{}", lines.collect::<String>()));
 }
