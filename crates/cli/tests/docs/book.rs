@@ -48,6 +48,30 @@ fn every_link_leads_somewhere() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
+#[test]
+fn pages_beside_the_book_link_to_what_is_there() {
+    let mut links = 0;
+    for path in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"] {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let page = Page { path: path.to_owned(), text };
+        for (line, link) in page.links().into_iter().filter(|(_, link)| !link.starts_with("http")) {
+            links += 1;
+            let (file, anchor) = link.split_once('#').map_or((&*link, None), |(file, at)| (file, Some(at)));
+            let target = if file.is_empty() { path.to_owned() } else { joined(path, file) };
+            assert!(root().join(&target).exists(), "{path}:{line}: {link} is not there");
+            if let Some(anchor) = anchor {
+                let text = std::fs::read_to_string(root().join(&target)).unwrap();
+                let anchors = Page { path: target, text }.anchors();
+                assert!(
+                    anchors.iter().any(|place| place == anchor),
+                    "{path}:{line}: {link} has no such place"
+                );
+            }
+        }
+    }
+    assert!(links > 20, "only {links} links were found");
+}
+
 /// A relative path as seen from a page, below `docs` or out of it.
 fn joined(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
