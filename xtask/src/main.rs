@@ -5,7 +5,9 @@
 //! - `dependencies`, `licence`: what the project may depend on.
 //! - `pass_on`: the commands that hand their arguments to a program of the workspace.
 //! - `services`: the real services that the tests need.
+//! - `book`: the documentation.
 
+mod book;
 mod dependencies;
 mod licence;
 mod pass_on;
@@ -45,6 +47,8 @@ usage: cargo xtask COMMAND [ARGUMENTS]
   services another-kafka FOLDER
                              start one more Kafka there, on the data of the last one if that was killed; for tests that
                              kill their broker; prints its number and its address
+  book                       write the pages of the documentation that are made from the code, and check all pages
+  book --build               build the book in HTML; installs mdbook below the target folder if it is not there
   deps                       check licences, banned crates, and what lazaret-core depends on
   help                       this text
 
@@ -103,6 +107,9 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
         ("services", _) => {
             Err(Failed::Usage("services takes no argument but stop, or another-kafka FOLDER".to_owned()))
         }
+        ("book", []) => book::write().map_err(Failed::Check),
+        ("book", [word]) if word == "--build" => book::build().map_err(Failed::Check),
+        ("book", _) => Err(Failed::Usage("book takes no argument but --build".to_owned())),
         ("deps", []) => dependencies::check().map_err(Failed::Check),
         ("test" | "ci" | "deps", _) => Err(Failed::Usage(format!("{command} takes no arguments"))),
         _ => Err(Failed::Usage(format!("there is no command {command:?}"))),
@@ -125,6 +132,7 @@ mod tests {
     fn a_command_line_that_makes_no_sense_is_a_usage_error() {
         assert_eq!(usage_error(&["fly"]), r#"there is no command "fly""#);
         assert_eq!(usage_error(&["test", "--fast"]), "test takes no arguments");
+        assert_eq!(usage_error(&["book", "--print"]), "book takes no argument but --build");
         assert!(usage_error(&["services", "start"]).starts_with("services takes no argument but stop"));
         assert_eq!(usage_error(&[]), "a command is missing");
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::book;
 use crate::dependencies;
 use crate::pass_on;
 use crate::process::{Cargo, workspace_root};
@@ -51,6 +52,7 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::cargo("tests", tests),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
+        Step::cargo("code of the guides", book::guides()),
         Step::cargo(
             "documentation",
             Cargo::new("doc --workspace --no-deps").with_variable("RUSTDOCFLAGS", "-D warnings"),

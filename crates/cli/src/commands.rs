@@ -8,7 +8,9 @@ mod completion;
 mod demo;
 mod doctor;
 mod edit;
+mod explain;
 mod groups;
+mod health;
 mod init;
 mod ls;
 mod man;
@@ -77,6 +79,8 @@ commands! {
     Doctor(doctor::Doctor),
     /// How everything stands: consumers, letters, operations
     Status(status::Status),
+    /// Whether the daemon lives; for whoever starts it
+    Health(health::HealthCommand),
     /// Letters grouped by their cause, the largest groups first
     Groups(groups::Groups),
     /// One group: its cause, its letters, whom it blocks
@@ -120,6 +124,8 @@ commands! {
     Audit(audit::Audit),
     /// Make a token for the configuration
     Token(token::Token),
+    /// Say what an error code means, and what to do
+    Explain(explain::Explain),
     /// Print the completions of a shell
     Completion(completion::Completion),
     /// Write the manual pages

@@ -11,6 +11,7 @@ mod commands;
 mod conduct;
 mod context;
 mod error;
+mod error_codes;
 mod exit;
 mod hints;
 mod output;
@@ -25,6 +26,7 @@ use clap::Parser;
 pub use commands::{Command, Run};
 pub use context::{Context, Global};
 pub use error::{Error, Result};
+pub use error_codes::error_codes;
 pub use exit::Exit;
 pub use reference::reference;
 

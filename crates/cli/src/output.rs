@@ -2,6 +2,7 @@
 
 mod csv;
 mod fields;
+mod gist;
 mod line;
 mod numbers;
 mod record;
@@ -12,6 +13,7 @@ use clap::ValueEnum;
 
 pub(crate) use csv::{csv_header, csv_row};
 pub(crate) use fields::Fields;
+pub(crate) use gist::gist;
 pub(crate) use line::{Line, Tone};
 pub(crate) use numbers::{age, bars, count, moment, plural, span};
 pub(crate) use record::{Record, print_page};

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead};
 
 use clap::Args;
-use lazaret_api::Selection;
+use lazaret_api::{Letter, Selection};
 
 use crate::client::{Client, LetterQuery};
 use crate::error::{Error, Result};
@@ -122,17 +122,7 @@ pub(crate) async fn resolve(client: &Client, id: &str) -> Result<String> {
         return Err(Error::usage_hint(format!("{id:?} is no id of a letter"), hint));
     }
     let query = format!("id:{}* state:open,closed", id.to_ascii_lowercase());
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let page = client.letters(&LetterQuery { query: query.clone(), after, limit: Some(2) }).await?;
-        found.extend(page.letters);
-        after = page.next;
-        if found.len() > 1 || after.is_none() {
-            break;
-        }
-    }
-    match found.as_slice() {
+    match two(client, &query).await?.as_slice() {
         [] => Err(Error::NotFound(format!("there is no letter {id}"))),
         [letter] => Ok(letter.id.clone()),
         [one, other, ..] => {
@@ -143,6 +133,39 @@ pub(crate) async fn resolve(client: &Client, id: &str) -> Result<String> {
                 what,
                 format!("give more digits, such as {}", one.id.get(..longer).unwrap_or(&one.id)),
             ))
+        }
+    }
+}
+
+/// The one letter that is meant by its id, the first digits of it, or a query that finds it alone.
+///
+/// # Errors
+/// When there is none, or more than one.
+pub(crate) async fn resolve_one(client: &Client, text: &str) -> Result<String> {
+    // No id has a colon in it, and every query that names a field has one.
+    if !text.contains(':') {
+        return resolve(client, text).await;
+    }
+    match two(client, text).await?.as_slice() {
+        [] => Err(Error::NotFound(format!("no letter matches {text:?}; closed ones need `state:closed`"))),
+        [letter] => Ok(letter.id.clone()),
+        [one, other, ..] => {
+            let what = format!("several letters match {text:?}, {} and {} among them", one.id, other.id);
+            Err(Error::usage_hint(what, "`lazaret ls` with this query shows them all"))
+        }
+    }
+}
+
+/// The letters that match, up to two of them or a few more.
+async fn two(client: &Client, query: &str) -> Result<Vec<Letter>> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = client.letters(&LetterQuery { query: query.to_owned(), after, limit: Some(2) }).await?;
+        found.extend(page.letters);
+        after = page.next;
+        if found.len() > 1 || after.is_none() {
+            return Ok(found);
         }
     }
 }

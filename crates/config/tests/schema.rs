@@ -86,11 +86,11 @@ fn the_reference_in_the_documentation_is_that_of_the_table() {
     let text = fs::read_to_string(&path).unwrap();
     let (written, reference) = text.split_once("## The top of the file").unwrap();
     let (expected, got) = (keys_markdown(), format!("## The top of the file{reference}"));
-    if std::env::var_os("LAZARET_BLESS").is_some() {
+    if std::env::var_os("LAZARET_UPDATE_DOCS").is_some() {
         fs::write(&path, format!("{written}{expected}")).unwrap();
         return;
     }
-    assert!(got == expected, "docs/configuration.md is old; write it anew with LAZARET_BLESS=1");
+    assert!(got == expected, "docs/configuration.md is old; `cargo xtask book` writes it anew");
 }
 
 /// The tree of a file as JSON, where it is YAML of one document. `check` does not hand it out, so the schema of a list of

@@ -11,6 +11,9 @@ use crate::build::capabilities;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
+    /// There is no such file.
+    #[error("there is no file {}: name yours with -c, or let `lazaret init` write one to begin with", .0.display())]
+    Missing(PathBuf),
     /// The system does not give it.
     #[error("cannot read {}: {source}", path.display())]
     File {
@@ -29,7 +32,10 @@ pub enum Unreadable {
 /// # Errors
 /// When it cannot be read, has mistakes, or asks for what this build does not have.
 pub fn read(path: &Path) -> Result<Loaded, Unreadable> {
-    let bytes = std::fs::read(path).map_err(|source| Unreadable::File { path: path.to_owned(), source })?;
+    let bytes = std::fs::read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => Unreadable::Missing(path.to_owned()),
+        _ => Unreadable::File { path: path.to_owned(), source },
+    })?;
     let name = path.display().to_string();
     load(&name, &bytes, &ProcessEnv, &capabilities()).map_err(|found| Unreadable::Mistakes(Box::new(found)))
 }

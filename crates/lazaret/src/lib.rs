@@ -186,6 +186,21 @@ pub mod prelude;
 #[doc = include_str!("../../../docs/kafka.md")]
 struct KafkaGuide;
 
+/// The same for the guide to dead-letter topics.
+#[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/adopt.md")]
+struct AdoptGuide;
+
+/// The same for the guide to handlers.
+#[cfg(all(doctest, feature = "handlers", feature = "memory"))]
+#[doc = include_str!("../../../docs/handlers.md")]
+struct HandlersGuide;
+
+/// The same for the guide to the library.
+#[cfg(all(doctest, feature = "memory", feature = "sqlite", feature = "file", feature = "flight-recorder"))]
+#[doc = include_str!("../../../docs/library.md")]
+struct LibraryGuide;
+
 /// Compiles and runs the Rust code of the README, so that it cannot go out of date.
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]

@@ -41,25 +41,25 @@ impl Observer for Journal {
         let consumer = self.consumer.as_str();
         match event {
             Event::Failed { queue, message, attempt, failure, verdict } => tracing::debug!(
-                consumer, %queue, message = %message.id, attempt, reason = %failure.reason, phase = %failure.phase,
+                consumer, %queue, message_id = %message.id, attempt, reason = %failure.reason, phase = %failure.phase,
                 %verdict, error = self.words(&failure.message), "an attempt failed"
             ),
             Event::RetryScheduled { queue, message, due, reason, .. } => tracing::debug!(
-                consumer, %queue, message = %message.id, %due, %reason, "a retry is scheduled"
+                consumer, %queue, message_id = %message.id, %due, %reason, "a retry is scheduled"
             ),
             Event::RetryExhausted { queue, message, limit, reason } => {
                 let limit = limit.map(|limit| limit.as_str());
-                tracing::info!(consumer, %queue, message = %message.id, limit, %reason, "retries are used up");
+                tracing::info!(consumer, %queue, message_id = %message.id, limit, %reason, "retries are used up");
             }
             Event::LetterStored { queue, message, state, cause, replay, .. } => {
                 let letter = LetterId::of(queue, &message.id);
                 let (reason, operation) = (cause.map(|cause| cause.reason.as_str()), *replay);
                 if *state == LetterState::Waiting {
                     // One of many behind a head that was told of.
-                    tracing::debug!(consumer, %queue, message = %message.id, %letter, %state, "a message waits behind its head");
+                    tracing::debug!(consumer, %queue, message_id = %message.id, %letter, %state, "a message waits behind its head");
                 } else {
                     tracing::info!(
-                        consumer, %queue, message = %message.id, %letter, %state, reason, operation,
+                        consumer, %queue, message_id = %message.id, %letter, %state, reason, operation,
                         "a message became a letter"
                     );
                 }
@@ -67,14 +67,14 @@ impl Observer for Journal {
             Event::LetterClosed { queue, message, state, replay } => {
                 let letter = LetterId::of(queue, &message.id);
                 tracing::info!(
-                    consumer, %queue, message = %message.id, %letter, %state, operation = *replay, "a letter left"
+                    consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "a letter left"
                 );
             }
             Event::PassedOn { queue, message, state, .. } => {
-                tracing::debug!(consumer, %queue, message = %message.id, %state, "a message was passed on");
+                tracing::debug!(consumer, %queue, message_id = %message.id, %state, "a message was passed on");
             }
             Event::Poison { queue, message } => {
-                tracing::warn!(consumer, %queue, message = %message.id, "a message is poison");
+                tracing::warn!(consumer, %queue, message_id = %message.id, "a message is poison");
             }
             _ => self.trouble(event),
         }

@@ -183,7 +183,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// The target directory that cargo uses.
-fn target() -> Result<PathBuf, String> {
+pub(crate) fn target() -> Result<PathBuf, String> {
     let metadata = Cargo::new("metadata --no-deps --format-version 1").output()?;
     let metadata: Value = serde_json::from_str(&metadata)
         .map_err(|error| format!("failed to read cargo's metadata: {error}"))?;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use lazaret_api::{
     AuditCheck, AuditPage, BeginRequest, BulkAnswer, BulkRequest, Command, CommandRequest, EditRequest,
-    Group, GroupPage, ImportAnswer, ItemPage, Letter, LetterDetail, LetterMatches, LetterPage, Operation,
-    OperationPage, Pause, PauseRequest, Plan, PlanRequest, ResumeAnswer, Sequence, Status,
+    Group, GroupPage, Health, ImportAnswer, ItemPage, Letter, LetterDetail, LetterMatches, LetterPage,
+    Operation, OperationPage, Pause, PauseRequest, Plan, PlanRequest, Readiness, ResumeAnswer, Sequence,
+    Status,
 };
 use reqwest::Method;
 use reqwest::header::ACCEPT;
@@ -46,6 +47,16 @@ fn with_query(query: &str, mut parameters: Vec<(&'static str, String)>) -> Vec<(
 }
 
 impl Client {
+    /// Whether the process lives.
+    pub async fn health(&self) -> Result<Health> {
+        self.get("/healthz", &[]).await
+    }
+
+    /// Whether it does its work.
+    pub async fn readiness(&self) -> Result<Readiness> {
+        self.get_whatever_status("/readyz").await
+    }
+
     /// How everything stands.
     pub async fn status(&self) -> Result<Status> {
         self.get("/v1/status", &[]).await

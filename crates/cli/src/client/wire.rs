@@ -94,6 +94,15 @@ impl Client {
         self.read(path, response).await
     }
 
+    /// An answer that tells the same with any status, but one that others give in the daemon's place.
+    pub(super) async fn get_whatever_status<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let request = self.request(Method::GET, path, &[]).timeout(ANSWER_TIMEOUT);
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let foreign = Error::Foreign { url: self.base.to_string(), status: response.status().as_u16() };
+        let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&bytes).map_err(|_| foreign)
+    }
+
     pub(super) async fn get_bytes(&self, path: &str) -> Result<bytes::Bytes> {
         let request = self.request(Method::GET, path, &[]).timeout(ANSWER_TIMEOUT);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;

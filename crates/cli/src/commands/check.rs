@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use lazaret_daemon::{program, read};
+use lazaret_daemon::{Unreadable, program, read};
 
 use super::Run;
 use crate::context::Context;
@@ -32,8 +32,14 @@ pub struct Check {
 impl Run for Check {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let code = Exit::of_daemon(program::check(&self.file.config));
+        let loaded = read(&self.file.config);
+        if let Err(Unreadable::Mistakes(found)) = &loaded
+            && let Some(first) = found.list().first()
+        {
+            context.screen.next(&format!("lazaret explain {}", first.code()));
+        }
         let (Exit::Ok, Some(consumer)) = (code, &self.effective) else { return Ok(code) };
-        let loaded = read(&self.file.config).map_err(|error| Error::Other(error.to_string()))?;
+        let loaded = loaded.map_err(|error| Error::Other(error.to_string()))?;
         let text = loaded.config.effective(consumer);
         let text = text.ok_or_else(|| Error::NotFound(format!("there is no consumer {consumer:?} in it")))?;
         context.screen.raw(text.as_bytes())?;

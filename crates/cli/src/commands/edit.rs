@@ -18,12 +18,12 @@ use crate::exit::Exit;
 use crate::hints::short_id;
 use crate::output::{Format, Line, Tone, count, print_page};
 use crate::prompt;
-use crate::selection::resolve;
+use crate::selection::resolve_one;
 
 /// Give a letter another payload.
 #[derive(Debug, Args)]
 pub struct Edit {
-    /// The letter's id, or the first digits of it
+    /// The letter's id, the first digits of it, or a query that finds it alone, such as message:e-2
     id: String,
 
     /// Why; it stands in the audit
@@ -55,7 +55,7 @@ impl Run for Edit {
             ));
         }
         let client = context.client()?;
-        let id = resolve(&client, &self.id).await?;
+        let id = resolve_one(&client, &self.id).await?;
         let Some(request) = self.request(context, &client, &id).await? else {
             context.screen.say("nothing was changed");
             return Ok(Exit::Ok);

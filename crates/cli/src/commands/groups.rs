@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{quoted, short_group};
 use crate::output::{
-    Cell, Column, Fields, Format, Record, Tone, age, bars, count, moment, plural, print_page,
+    Cell, Column, Fields, Format, Record, Tone, age, bars, count, gist, moment, plural, print_page,
 };
 use crate::paging::{Paging, print_list};
 use crate::selection::Query;
@@ -133,7 +133,7 @@ fn describe(group: &Group, now: Timestamp) -> Fields {
     fields.toned("group", &group.id, Tone::Strong);
     fields.add("queue", &group.queue);
     fields.toned("reason", &group.reason, Tone::Bad);
-    fields.add("error", format!("{}: {}", group.error.error_type, group.error.message));
+    fields.add("error", gist(&group.error.error_type, &group.error.message));
     fields.add("letters", format!("{} open ({})", count(group.letters), states(&group.states)));
     let blocked =
         format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
@@ -203,7 +203,7 @@ impl Record for Group {
             Cell::or_dash(self.oldest_at.map(|at| age(at, now))),
             Cell::new(bars(&self.trend)),
             Cell::new(&self.reason).tone(Tone::Bad),
-            Cell::new(format!("{}: {}", self.error.error_type, self.error.message)),
+            Cell::new(gist(&self.error.error_type, &self.error.message)),
         ]
     }
 }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::hints::short_id;
-use crate::output::{Cell, Column, Format, Record, Tone, age, count, plural};
+use crate::output::{Cell, Column, Format, Record, Tone, age, count, gist, plural};
 use crate::paging::{Listed, Paging, print_list};
 use crate::selection::Query;
 
@@ -118,7 +118,7 @@ impl Record for Letter {
     ];
 
     fn cells(&self, now: Timestamp) -> Vec<Cell> {
-        let error = self.error.as_ref().map(|error| format!("{}: {}", error.error_type, error.message));
+        let error = self.error.as_ref().map(|error| gist(&error.error_type, &error.message));
         vec![
             Cell::new(short_id(&self.id)).tone(Tone::Strong),
             Cell::new(&self.queue),

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
-use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, plural, print_page};
+use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, gist, plural, print_page};
 
 /// How many letters are shown unless said otherwise.
 const SHOWN: u64 = 50;
@@ -100,7 +100,7 @@ fn lane(letters: &[Letter], from_head: bool, now: Timestamp) -> Table {
             (true, behind) => Cell::new(format!("+{behind}")).tone(Tone::Dim),
             (false, _) => Cell::new("+").tone(Tone::Dim),
         };
-        let error = letter.error.as_ref().map(|error| format!("{}: {}", error.error_type, error.message));
+        let error = letter.error.as_ref().map(|error| gist(&error.error_type, &error.message));
         table.row(vec![
             place,
             Cell::new(short_id(&letter.id)).tone(Tone::Strong),

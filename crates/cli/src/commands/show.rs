@@ -12,10 +12,10 @@ use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
 use crate::neutral::{neutral, neutral_bytes};
 use crate::output::{
-    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, moment,
-    plural, span,
+    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, gist,
+    moment, plural, span,
 };
-use crate::selection::resolve;
+use crate::selection::resolve_one;
 
 /// How much of a payload is shown unless all of it is wanted, in bytes.
 const PAYLOAD_SHOWN: usize = 4096;
@@ -25,7 +25,7 @@ const BACKTRACE_SHOWN: usize = 12;
 /// One letter.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The letter's id, or the first digits of it
+    /// The letter's id, the first digits of it, or a query that finds it alone, such as message:e-2
     id: String,
 
     /// Print the payload alone: as it is where it goes to a file, harmless on a terminal
@@ -40,7 +40,7 @@ pub struct Show {
 impl Run for Show {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
-        let id = resolve(&client, &self.id).await?;
+        let id = resolve_one(&client, &self.id).await?;
         let screen = &context.screen;
         if self.payload {
             let payload = client.payload(&id).await?;
@@ -181,7 +181,11 @@ impl View {
         let panicked = if cause.panicked { ", a panic" } else { "" };
         let first = Line::new().add(&cause.reason, Tone::Bad);
         lines.push(first.plain(format!(" while in {}{status}{panicked}", cause.phase)));
-        lines.push(Line::of(format!("{}: {}", cause.error_type, cause.message)));
+        // Its line breaks are ours; what follows is set in, so that it cannot pass for something that Lazaret says.
+        let mut said = cause.message.trim_end().split('\n');
+        let first = said.next().unwrap_or_default();
+        lines.push(Line::of(format!("{}: {first}", cause.error_type)));
+        lines.extend(said.map(|line| Line::of(format!("  {line}"))));
         for link in &cause.chain {
             let kind = link.error_type.as_deref().map_or_else(String::new, |kind| format!("{kind}: "));
             lines.push(Line::of(format!("  because {kind}{}", link.message)));
@@ -222,7 +226,7 @@ impl View {
             let result = match &attempt.failure {
                 None => Cell::new("handled").tone(Tone::Good),
                 Some(failure) => {
-                    Cell::new(format!("{} {}: {}", failure.reason, failure.error_type, failure.message))
+                    Cell::new(format!("{} {}", failure.reason, gist(&failure.error_type, &failure.message)))
                 }
             };
             table.row(vec![

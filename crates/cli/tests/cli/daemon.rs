@@ -67,9 +67,15 @@ fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
         let ran = run(folder.path(), arguments).ends(1);
         assert!(ran.err.contains("wrong.yaml:8:") && ran.err.contains("max-attempts"), "{}", ran.err);
     }
+    let ran = run(folder.path(), &["check", "-c", "wrong.yaml"]).ends(1);
+    assert!(ran.err.ends_with("next: lazaret explain LZ0120\n"), "{}", ran.err);
     run(folder.path(), &["doctor", "-c", "wrong.yaml"]).ends(1);
     let ran = run(folder.path(), &["check", "-c", "nowhere.yaml"]).ends(1);
-    assert!(ran.err.contains("cannot read nowhere.yaml"), "{}", ran.err);
+    assert!(
+        ran.err.contains("there is no file nowhere.yaml") && ran.err.contains("lazaret init"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]

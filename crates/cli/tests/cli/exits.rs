@@ -1,5 +1,8 @@
 //! Every exit code of the contract, and what comes with it.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
 use lazaret_api::Scope;
 use lazaret_server::Approval;
 
@@ -43,7 +46,7 @@ fn each_code_means_one_thing() {
 #[test]
 fn where_nothing_listens_it_is_said_what_to_start() {
     // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
     assert!(ran.err.starts_with(&format!("error: nothing listens at {url}\n")), "{}", ran.err);
@@ -55,10 +58,9 @@ fn where_nothing_listens_it_is_said_what_to_start() {
 
 #[test]
 fn something_else_that_answers_is_told_from_a_daemon() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
-        use std::io::{Read, Write};
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]).unwrap();
         stream
@@ -84,16 +86,33 @@ fn ctrl_c_detaches_and_the_operation_goes_on() {
 }
 
 #[test]
-#[cfg(feature = "demo")]
-fn the_reference_is_up_to_date() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
-    let reference = lazaret_cli::reference();
-    if std::env::var_os("LAZARET_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &reference).unwrap();
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == reference,
-        "docs/cli.md is not what the commands say: run this test with LAZARET_UPDATE_DOCS=1"
-    );
+fn error_codes_are_explained() {
+    let explained = finish(lazaret(&["explain", "lz0120"]), "").ends(0);
+    assert!(explained.out.starts_with("LZ0120: There is no such key here.\n"), "{}", explained.out);
+    assert!(finish(lazaret(&["explain", "LZ0203"]), "").ends(0).out.starts_with("LZ0203: Not found.\n"));
+    finish(lazaret(&["explain", "LZ9999"]), "").ends(4);
+}
+
+#[test]
+fn a_daemon_is_asked_whether_it_lives_and_whether_it_works() {
+    let bench = Bench::new();
+    assert!(bench.run(&["health"]).ends(0).out.starts_with("alive, version "));
+    assert_eq!(bench.run(&["health", "--json"]).ends(0).json()["status"], "ok");
+    assert_eq!(bench.run(&["health", "--ready"]).ends(0).out, "ready\n");
+
+    // A daemon that is there and does not work is told from one that is not there.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).unwrap();
+        let body = r#"{"ready":false,"reasons":["orders has failed: no broker"]}"#;
+        let head = format!("HTTP/1.1 503 Service Unavailable\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    });
+    let sick = finish(lazaret(&["health", "--ready", "--url", &url]), "").ends(1);
+    assert_eq!(sick.out, "not ready\norders has failed: no broker\n");
+    answer.join().unwrap();
+    finish(lazaret(&["health", "--url", &url]), "").ends(1);
 }

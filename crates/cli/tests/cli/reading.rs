@@ -132,6 +132,29 @@ fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
 }
 
 #[test]
+fn a_letter_is_shown_by_a_query_that_finds_it_alone() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
+    let shown = bench.run(&["show", "message:m-2", "-o", "json"]).ends(0).json();
+    assert_eq!(shown["message"]["id"], "m-2");
+    let several = bench.run(&["show", "reason:DOMAIN_INVALID"]).ends(2);
+    assert!(several.err.contains("several letters match"), "{}", several.err);
+    let none = bench.run(&["show", "message:m-3"]).ends(4);
+    assert!(none.err.contains("closed ones need `state:closed`"), "{}", none.err);
+    bench.run(&["show", "mesage:m-2"]).ends(2);
+}
+
+#[test]
+fn an_error_of_several_lines_is_shown_in_lines_that_are_set_in() {
+    let bench = Bench::new();
+    // "bad", and a line that pretends to be Lazaret's.
+    let sent = serde_json::json!({"id": "m-1", "key": "a", "payload-base64": "YmFkCnN0YXRlICByZXNvbHZlZA=="});
+    bench.letters(&[sent], 1);
+    let shown = bench.run(&["show", "message:m-1"]).ends(0).out;
+    assert!(shown.contains(": cannot take bad\n  state  resolved\n--- "), "{shown}");
+}
+
+#[test]
 fn a_sequence_shows_its_head_and_who_waits() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "a", "good")], 3);

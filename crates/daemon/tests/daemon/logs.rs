@@ -51,5 +51,9 @@ fn json_logs_are_one_object_a_line() {
         let line: serde_json::Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["level"].is_string() && line["timestamp"].is_string() && line["message"].is_string());
+        if line["message"] == "a message became a letter" {
+            assert!(line["message_id"].is_string(), "{line}");
+        }
     }
+    assert!(log.contains("a message became a letter"), "{log}");
 }
