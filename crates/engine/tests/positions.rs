@@ -102,6 +102,28 @@ async fn a_partition_that_the_store_granted_to_somebody_else_is_read_again_and_n
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_waited_when_a_partition_was_taken_over_does_not_run_when_it_comes_again() {
+    // I2: `a2` waits for a place when the partition is taken over, and still waits when it comes again, before `a1` does.
+    let bench = Bench::with_partitions(2);
+    let options = Options { shards: 1, concurrency: 1, ..one_attempt() };
+    let running = bench.start(options, |this| match this.name.as_str() {
+        "f1" => Reply::after(secs(10), Reply::Fail(fatal())),
+        "a1" => Reply::after(secs(5), Reply::Done),
+        "x1" => Reply::after(secs(60), Reply::Done),
+        _ => Reply::Done,
+    });
+    for (partition, names, read) in [(0, &["f1", "a1"][..], 2), (1, &["x1"], 3), (0, &["a2"], 4)] {
+        bench.push_to(partition, names);
+        eventually("they are read", || running.stats().read == read).await;
+    }
+    at_once(bench.store.memory().assign(&Bench::queue(), &[Partition::new("events", 0)]));
+    eventually("all is settled", || bench.committed() == Some(2) && bench.log.committed(1) == Some(0)).await;
+    let done: Vec<_> = bench.calls.done().into_iter().filter(|name| name.starts_with('a')).collect();
+    assert_eq!(done, ["a1", "a2"]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crash_before_the_commit_delivers_again() {
     // I1: at least once.
     let bench = Bench::new();

@@ -4,7 +4,7 @@
 //! when it may read no more. It does not do so for an engine that is dead: when nobody asks for what comes next, nobody is
 //! polled, and the group gives the partitions to others after `max.poll.interval.ms`, as if there were no thread.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,14 +29,27 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// What the engine wants of the member.
 pub(crate) enum Command {
-    Commit(Vec<Commit>, oneshot::Sender<Result<(), SourceError>>),
+    Commit(Commits, oneshot::Sender<Result<(), SourceError>>),
     /// A commit that is told of later, by its number.
-    Begin(u64, Vec<Commit>),
+    Begin(u64, Commits),
     Pause(Vec<Partition>),
     Resume(Vec<Partition>),
     Rewind(Vec<Partition>),
     Revoked(Vec<Partition>, oneshot::Sender<Result<(), SourceError>>),
     Close(oneshot::Sender<Result<(), SourceError>>),
+}
+
+/// Positions, and how much the engine knew when it wanted them committed: it may speak of a partition that has begun anew
+/// since, in another log.
+pub(crate) struct Commits {
+    pub(crate) commits: Vec<Commit>,
+    /// How many [changes](is_change) it had taken.
+    pub(crate) changes: u64,
+}
+
+/// Whether this tells of partitions that come or go.
+pub(crate) fn is_change(event: &SourceEvent) -> bool {
+    matches!(event, SourceEvent::Assigned(_) | SourceEvent::Lost(_))
 }
 
 /// What the member has to tell the engine.
@@ -95,12 +108,13 @@ pub(crate) fn gone() -> SourceError {
     SourceError::permanent("the source was closed")
 }
 
+/// About how many bytes messages have.
 fn size(messages: &[Message]) -> usize {
-    messages.iter().map(Message::payload_len).sum()
+    messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum()
 }
 
 impl Read {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             queue: Mutex::default(),
             arrived: Notify::new(),
@@ -127,7 +141,7 @@ impl Read {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, told: Told) {
+    pub(crate) fn put(&self, told: Told) {
         let mut queue = self.queue();
         if let Told::Event(SourceEvent::Messages(messages)) = &told {
             queue.batches += 1;
@@ -200,7 +214,9 @@ pub(crate) fn start(
     let (commands, received) = mpsc::unbounded_channel();
     let read = Arc::new(Read::new());
     let last_word = LastWord(read.clone());
-    let driver = Driver { membership, commands: received, read: last_word.0.clone(), begun: 0 };
+    let read_by_driver = read.clone();
+    let (changes, latest) = (0, HashMap::new());
+    let driver = Driver { membership, commands: received, read: read_by_driver, begun: 0, changes, latest };
     let run = move || {
         runtime.block_on(driver.run());
         drop(last_word);
@@ -215,6 +231,9 @@ struct Driver {
     read: Arc<Read>,
     /// The number of the commit that was begun last.
     begun: u64,
+    /// How many changes were told, and the latest one of each partition.
+    changes: u64,
+    latest: HashMap<Partition, u64>,
 }
 
 impl Driver {
@@ -240,7 +259,10 @@ impl Driver {
         self.read.lag.store(self.membership.lag().unwrap_or(0), Ordering::Release);
     }
 
-    fn tell(&self, event: Result<SourceEvent, SourceError>) {
+    fn tell(&mut self, event: Result<SourceEvent, SourceError>) {
+        if let Ok(event) = &event {
+            self.count_change(event);
+        }
         // First: nobody may take the messages and see a lag with them in it.
         self.publish_lag();
         self.read.put(match event {
@@ -250,15 +272,40 @@ impl Driver {
         });
     }
 
+    fn count_change(&mut self, event: &SourceEvent) {
+        if !is_change(event) {
+            return;
+        }
+        self.changes += 1;
+        match event {
+            SourceEvent::Assigned(all) => {
+                self.latest.extend(all.iter().map(|new| (new.partition.clone(), self.changes)));
+            }
+            SourceEvent::Lost(partitions) => {
+                self.latest.extend(partitions.iter().map(|gone| (gone.clone(), self.changes)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Those commits that speak of partitions as they are now.
+    fn current(&self, Commits { commits, changes }: Commits) -> Vec<Commit> {
+        let known =
+            |commit: &Commit| self.latest.get(&commit.partition).is_none_or(|latest| *latest <= changes);
+        commits.into_iter().filter(known).collect()
+    }
+
     async fn obey(&mut self, command: Command) -> ControlFlow<()> {
         // Whoever asked may have given up waiting for the answer.
         match command {
             Command::Commit(commits, answer) => {
+                let commits = self.current(commits);
                 let _ = answer.send(self.membership.commit(commits).await);
             }
             Command::Begin(number, commits) => {
                 self.begun = number;
                 // An earlier one was given up on, and may still arrive. Reading does not wait for it.
+                let commits = self.current(commits);
                 if self.membership.begin_commit(commits).is_err() {
                     let error =
                         "the broker has not answered an earlier commit; it will be repeated".to_owned();

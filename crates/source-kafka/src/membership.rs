@@ -68,6 +68,8 @@ pub(crate) struct Membership {
     /// When both clients were polled last.
     pumped: Instant,
     committing: Option<commit::Committing>,
+    /// The group has put us out, as the answer to a commit said.
+    expelled: bool,
     /// The engine goes on meanwhile and has to be told what came of it, at that time at the latest.
     begun: Option<tokio::time::Instant>,
     /// The slot that messages were taken from last; the next one has its turn.
@@ -112,6 +114,7 @@ impl Membership {
             going: None,
             pumped: Instant::now(),
             committing: None,
+            expelled: false,
             begun: None,
             turn: 0,
             may_read: true,
@@ -248,10 +251,18 @@ impl Membership {
             match slot.read(&mut messages, batch, &mut self.reader, finite, &mut errors) {
                 Pause::Done => {}
                 Pause::Back(offset) => {
-                    turn_back(self.clients.as_ref(), slot, offset);
-                    enter(self.transactions.as_deref(), slot, self.metadata_limit);
                     self.ready.push_back(SourceEvent::Lost(vec![slot.partition.clone()]));
-                    self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
+                    match turn_back(self.clients.as_ref(), slot, offset) {
+                        true => {
+                            enter(self.transactions.as_deref(), slot, self.metadata_limit);
+                            self.ready.push_back(SourceEvent::Assigned(vec![slot.assignment()]));
+                        }
+                        // What was taken after that record is gone from the queue, so it must be read again.
+                        false => {
+                            slot.stage = Stage::Rewinding;
+                            self.rewinds.push(slot.partition.clone());
+                        }
+                    }
                 }
             }
             if messages.len() == batch {
@@ -333,19 +344,21 @@ fn enter(transactions: Option<&Transactions>, slot: &Slot, limit: usize) {
     }
 }
 
-/// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned.
-fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) {
+/// The log was cut below what was delivered. It is another log from there on, to be read as if newly assigned. Says whether
+/// the client does so.
+fn turn_back(clients: Option<&Clients>, slot: &mut Slot, offset: u64) -> bool {
     let partition = slot.partition.clone();
     tracing::warn!(%partition, delivered = slot.next, offset, "the log was cut; reading again from its new end");
     let end = slot.end;
     slot.begin_again(Beginning { partition, start: offset, committed: None, settled: Vec::new(), end });
     // The record that told us is read again.
     let (topic, number) = (slot.partition.stream.as_str(), slot.partition.index as i32);
-    if let Some(clients) = clients
-        && let Err(error) = clients.reading.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO)
-    {
-        tracing::warn!(%error, "a partition could not be turned back");
+    let Some(clients) = clients else { return false };
+    let sought = clients.reading.seek(topic, number, Offset::Offset(offset as i64), Duration::ZERO);
+    if let Err(error) = &sought {
+        tracing::warn!(%error, "a partition could not be turned back at once");
     }
+    sought.is_ok()
 }
 
 /// Makes a client that wakes its member.

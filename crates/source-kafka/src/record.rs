@@ -205,7 +205,17 @@ impl Parts {
 pub(crate) struct Page {
     bytes: Vec<u8>,
     records: Vec<Written>,
-    headers: Vec<(Arc<str>, Option<Range<usize>>)>,
+    headers: Vec<(Arc<str>, Value)>,
+}
+
+/// The value of a header.
+#[derive(Clone, Debug)]
+enum Value {
+    Null,
+    /// On the page.
+    Here(Range<usize>),
+    /// In memory of its own.
+    Apart(Bytes),
 }
 
 /// Where the parts of a record lie on its page.
@@ -242,10 +252,19 @@ impl Page {
 
     /// Copies a record.
     pub(crate) fn write(&mut self, record: &impl Record, offset: u64) {
-        let (key, payload) = (self.put(record.key()), self.put(record.payload()));
+        let key = record.key().map(|key| put(&mut self.bytes, key));
+        let payload = record.payload().map(|payload| put(&mut self.bytes, payload));
         let before = self.headers.len();
+        let start = self.bytes.len();
         let told = record.headers(|name, value| {
-            let value = put(&mut self.bytes, value);
+            let value = match value {
+                // Who keeps a neighbour should not keep these.
+                Some(value) if self.bytes.len() - start + value.len() > SMALL => {
+                    Value::Apart(Bytes::copy_from_slice(value))
+                }
+                Some(value) => Value::Here(put(&mut self.bytes, value)),
+                None => Value::Null,
+            };
             self.headers.push((name.into(), value));
         });
         if told.is_err() {
@@ -254,10 +273,6 @@ impl Page {
         let headers = self.headers.len() - before;
         let (timestamp, undecodable) = (time_of(record), told.is_err());
         self.records.push(Written { offset, timestamp, key, payload, headers, undecodable });
-    }
-
-    fn put(&mut self, part: Option<&[u8]>) -> Option<Range<usize>> {
-        put(&mut self.bytes, part)
     }
 
     /// Gives out what was written, record by record, and is empty again.
@@ -273,9 +288,10 @@ impl Page {
                 false => part(record.key),
             };
             for (name, value) in headers.by_ref().take(record.headers) {
-                match part(value) {
-                    Some(value) => parts.headers.push(name, value),
-                    None => parts.headers.push_null(name),
+                match value {
+                    Value::Null => parts.headers.push_null(name),
+                    Value::Here(range) => parts.headers.push(name, bytes.slice(range)),
+                    Value::Apart(value) => parts.headers.push(name, value),
                 }
             }
             parts.undecodable = record.undecodable.then(|| "the name of a header is not UTF-8".into());
@@ -284,11 +300,10 @@ impl Page {
     }
 }
 
-fn put(bytes: &mut Vec<u8>, part: Option<&[u8]>) -> Option<Range<usize>> {
-    let part = part?;
+fn put(bytes: &mut Vec<u8>, part: &[u8]) -> Range<usize> {
     let start = bytes.len();
     bytes.extend_from_slice(part);
-    Some(start..bytes.len())
+    start..bytes.len()
 }
 
 /// How many bytes key and payload have.
@@ -423,6 +438,19 @@ mod tests {
             next.map_or(0, |next| next.as_ptr().addr()).wrapping_sub(this.map_or(0, |b| b.as_ptr().addr()))
         };
         assert!(distance(1) < PAGE, "small ones lie side by side");
+    }
+
+    #[test]
+    fn large_headers_have_memory_of_their_own() {
+        // I5, I7
+        let large = vec![7; 10 * PAGE];
+        let message =
+            read(&record(Some(b"k"), Some(b"p"), &[("a", Some(b"1")), ("b", Some(&large)), ("c", None)]));
+        assert_eq!(message.headers.get("a").map(Bytes::as_ref), Some(&b"1"[..]));
+        assert_eq!(message.headers.get("b").map(Bytes::as_ref), Some(&*large));
+        let mut page = Page::default();
+        page.write(&record(None, Some(b"p"), &[("b", Some(&large))]), 0);
+        assert!(page.bytes.len() <= SMALL, "neighbours do not keep it");
     }
 
     #[test]

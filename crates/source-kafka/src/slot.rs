@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazaret_core::source::Assignment;
 use lazaret_core::{Message, Partition};
@@ -29,6 +30,8 @@ pub(crate) struct Slot {
     place: Place,
     pub(crate) stage: Stage,
     pub(crate) paused: bool,
+    /// Which life this is: no two are the same, of whatever partition.
+    pub(crate) life: u64,
     /// Where this assignment began.
     pub(crate) start: u64,
     /// The first offset that was not delivered, as far as is known.
@@ -62,6 +65,11 @@ pub(crate) enum Pause {
     Back(u64),
 }
 
+fn next_life() -> u64 {
+    static LIVES: AtomicU64 = AtomicU64::new(0);
+    LIVES.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Slot {
     /// Takes a partition that has not been assigned yet, so that its records never come by the common queue. `None`
     /// when the client does not know it.
@@ -87,6 +95,7 @@ impl Slot {
             place,
             stage,
             paused,
+            life: next_life(),
             start,
             next,
             committed,
@@ -104,6 +113,7 @@ impl Slot {
         (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
         (self.start, self.next, self.end) = (start, start, end);
         (self.committed, self.settled) = (committed, settled);
+        self.life = next_life();
         if let Some(returning) = &mut self.returning {
             returning.begin_again(start);
         }

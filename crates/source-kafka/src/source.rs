@@ -14,7 +14,7 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::driver::{self, Command, Read, Told};
+use crate::driver::{self, Command, Commits, Read, Told};
 use crate::membership::Membership;
 use crate::options::KafkaOptions;
 use crate::relay::KafkaRelay;
@@ -40,6 +40,11 @@ pub struct KafkaSource {
     paused: HashSet<Partition>,
     /// Messages that came while their partition was paused, in the order in which they came.
     aside: VecDeque<(Partition, Vec<Message>)>,
+    /// Partitions that are not paused any more, and of which the driver is told so when nothing of them is aside any more:
+    /// otherwise more could come than is taken, again and again (I7).
+    resuming: HashSet<Partition>,
+    /// How many changes of partitions were taken.
+    changes: u64,
     /// How many commits were begun, and whether the last one is still to be told of.
     begun: u64,
     committing: bool,
@@ -63,16 +68,26 @@ impl KafkaSource {
     fn drive(membership: Membership) -> Result<Self, SourceError> {
         let state = membership.state();
         let (commands, read) = driver::start(membership)?;
-        Ok(Self {
+        Ok(Self::new(commands, read, state))
+    }
+
+    fn new(
+        commands: mpsc::UnboundedSender<Command>,
+        read: Arc<Read>,
+        state: watch::Receiver<KafkaState>,
+    ) -> Self {
+        Self {
             commands,
             read,
             state,
             paused: HashSet::new(),
             aside: VecDeque::new(),
+            resuming: HashSet::new(),
+            changes: 0,
             begun: 0,
             committing: false,
             ended: false,
-        })
+        }
     }
 
     /// How it is doing, for those who watch it while the engine has it.
@@ -99,8 +114,13 @@ impl KafkaSource {
                 }
                 Told::Event(SourceEvent::End) => self.ended = true,
                 Told::Event(event) => {
+                    self.changes += u64::from(driver::is_change(&event));
                     match &event {
-                        SourceEvent::Assigned(all) => all.iter().for_each(|new| self.forget(&new.partition)),
+                        SourceEvent::Assigned(all) => {
+                            all.iter().for_each(|new| self.forget(&new.partition));
+                            // There is another end, behind these.
+                            self.ended = false;
+                        }
                         SourceEvent::Lost(partitions) => partitions.iter().for_each(|gone| self.forget(gone)),
                         _ => {}
                     }
@@ -121,7 +141,15 @@ impl KafkaSource {
     /// The first messages aside whose partition is not paused any more.
     fn take_aside(&mut self) -> Option<Vec<Message>> {
         let index = self.aside.iter().position(|(partition, _)| !self.paused.contains(partition))?;
-        self.aside.remove(index).map(|(_, messages)| messages)
+        let (partition, messages) = self.aside.remove(index)?;
+        if !self.is_aside(&partition) && self.resuming.remove(&partition) {
+            self.tell(Command::Resume(vec![partition]));
+        }
+        Some(messages)
+    }
+
+    fn is_aside(&self, partition: &Partition) -> bool {
+        self.aside.iter().any(|(of, _)| of == partition)
     }
 
     /// Puts messages of paused partitions aside. Returns the others.
@@ -152,6 +180,7 @@ impl KafkaSource {
     /// A partition is gone, or begins anew.
     fn forget(&mut self, partition: &Partition) {
         self.paused.remove(partition);
+        self.resuming.remove(partition);
         self.aside.retain(|(of, _)| of != partition);
     }
 
@@ -184,30 +213,44 @@ impl Source for KafkaSource {
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         self.committing = false;
+        let commits = Commits { commits, changes: self.changes };
         self.ask(|answer| Command::Commit(commits, answer)).await?
     }
 
     fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         self.begun += 1;
         self.committing = true;
-        self.tell(Command::Begin(self.begun, commits));
+        self.tell(Command::Begin(self.begun, Commits { commits, changes: self.changes }));
         Ok(())
     }
 
     fn pause(&mut self, partitions: &[Partition]) {
         self.paused.extend(partitions.iter().cloned());
+        partitions.iter().for_each(|partition| {
+            self.resuming.remove(partition);
+        });
         self.tell(Command::Pause(partitions.to_vec()));
     }
 
     fn resume(&mut self, partitions: &[Partition]) {
-        partitions.iter().for_each(|partition| {
+        let mut at_once = Vec::new();
+        for partition in partitions {
             self.paused.remove(partition);
-        });
-        self.tell(Command::Resume(partitions.to_vec()));
+            match self.is_aside(partition) {
+                true => _ = self.resuming.insert(partition.clone()),
+                false => at_once.push(partition.clone()),
+            }
+        }
+        if !at_once.is_empty() {
+            self.tell(Command::Resume(at_once));
+        }
     }
 
     fn rewind(&mut self, partitions: &[Partition]) {
-        partitions.iter().for_each(|partition| self.aside.retain(|(of, _)| of != partition));
+        partitions.iter().for_each(|partition| {
+            self.resuming.remove(partition);
+            self.aside.retain(|(of, _)| of != partition);
+        });
         self.tell(Command::Rewind(partitions.to_vec()));
     }
 
@@ -230,5 +273,99 @@ impl Source for KafkaSource {
 impl fmt::Debug for KafkaSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaSource").field("state", &*self.state.borrow()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::Position;
+    use lazaret_core::source::Assignment;
+
+    use super::*;
+
+    /// A source whose driver is the test.
+    fn source() -> (KafkaSource, mpsc::UnboundedReceiver<Command>) {
+        let (commands, received) = mpsc::unbounded_channel();
+        let (_, state) = watch::channel(KafkaState::Joining);
+        (KafkaSource::new(commands, Arc::new(Read::new()), state), received)
+    }
+
+    fn partition(index: u32) -> Partition {
+        Partition::new("orders", index)
+    }
+
+    fn batch(places: &[(u32, u64)]) -> Told {
+        let message = |(partition, offset): &(u32, u64)| {
+            Message::new(format!("{partition}/{offset}"), "orders", Position::new(*partition, *offset))
+        };
+        Told::Event(SourceEvent::Messages(places.iter().map(message).collect()))
+    }
+
+    fn ids(event: Option<Result<SourceEvent, SourceError>>) -> Vec<String> {
+        match event {
+            Some(Ok(SourceEvent::Messages(messages))) => messages.iter().map(|m| m.id.to_string()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn resumed(received: &mut mpsc::UnboundedReceiver<Command>) -> Vec<Partition> {
+        let mut all = Vec::new();
+        while let Ok(command) = received.try_recv() {
+            if let Command::Resume(partitions) = command {
+                all.extend(partitions);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_partition_is_read_on_when_all_that_was_aside_is_taken() {
+        // I7, I2
+        let (mut source, mut received) = source();
+        source.read.put(batch(&[(0, 1), (1, 1), (0, 2)]));
+        source.pause(&[partition(0), partition(1)]);
+        assert!(source.step().is_none(), "both wait");
+        source.resume(&[partition(0), partition(1)]);
+        source.read.put(batch(&[(0, 3)]));
+        assert_eq!(resumed(&mut received), []);
+        assert_eq!(ids(source.step()), ["0/1"]);
+        assert_eq!(resumed(&mut received), [], "one of it is still aside");
+        assert_eq!(ids(source.step()), ["1/1"]);
+        assert_eq!(resumed(&mut received), [partition(1)]);
+        source.pause(&[partition(0)]);
+        assert!(source.step().is_none());
+        source.resume(&[partition(0)]);
+        assert_eq!(ids(source.step()), ["0/2", "0/3"]);
+        assert_eq!(resumed(&mut received), [partition(0)]);
+    }
+
+    #[test]
+    fn the_end_comes_after_what_was_aside_and_not_before_what_comes_anew() {
+        let (mut source, _received) = source();
+        source.pause(&[partition(0)]);
+        source.read.put(batch(&[(0, 1)]));
+        source.read.put(Told::Event(SourceEvent::End));
+        assert!(source.step().is_none());
+        let assignment = Assignment { partition: partition(1), settled: Vec::new() };
+        source.read.put(Told::Event(SourceEvent::Assigned(vec![assignment])));
+        assert!(matches!(source.step(), Some(Ok(SourceEvent::Assigned(_)))));
+        source.resume(&[partition(0)]);
+        assert_eq!(ids(source.step()), ["0/1"]);
+        assert!(source.step().is_none(), "there is another end, behind the new partition");
+    }
+
+    #[test]
+    fn commits_say_how_much_the_engine_knew() {
+        // I1: so that none is taken for one about another life of its partition.
+        let (mut source, mut received) = source();
+        source.read.put(Told::Event(SourceEvent::Lost(vec![partition(0)])));
+        source.begin_commit(Vec::new()).unwrap_or_default();
+        source.step();
+        source.begin_commit(Vec::new()).unwrap_or_default();
+        let mut known = Vec::new();
+        while let Ok(Command::Begin(_, commits)) = received.try_recv() {
+            known.push(commits.changes);
+        }
+        assert_eq!(known, [0, 1]);
     }
 }

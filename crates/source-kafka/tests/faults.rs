@@ -4,7 +4,10 @@
 
 mod support;
 
-use lazaret_core::source::{Source, SourceError};
+use std::time::Duration;
+
+use lazaret_core::Position;
+use lazaret_core::source::{Commit, Source, SourceError};
 use lazaret_source_kafka::KafkaState;
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -71,6 +74,36 @@ async fn a_commit_that_fails_says_so_and_can_be_repeated() {
     assert_eq!(topic.committed(0), None);
     reading.commit(topic.partition(0), 1, vec![]).await.unwrap();
     assert_eq!(topic.committed(0).unwrap().0, 2);
+}
+
+#[tokio::test]
+async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on() {
+    // I1: nobody waits for it any more, and still no other may overtake it.
+    let (cluster, topic) = cluster();
+    topic.fill(0, 0..3).await;
+    let mut reading = topic.open();
+    reading.until("all have come", |r| r.count() == 3).await;
+    let up_to = |offset| {
+        let position = Some(Position::new(0, offset));
+        vec![Commit { partition: topic.partition(0), position, settled_beyond: Vec::new() }]
+    };
+    cluster.broker_round_trip_time(1, Duration::from_secs(13)).unwrap();
+    reading.source.begin_commit(up_to(0)).unwrap();
+    reading.until("it is given up", |r| r.commits.len() == 1).await;
+    assert!(reading.commits[0].is_err());
+    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
+    let started = std::time::Instant::now();
+    loop {
+        reading.source.begin_commit(up_to(2)).unwrap();
+        let told = reading.commits.len();
+        reading.until("it is told", |r| r.commits.len() > told).await;
+        // One that says Ok may have had nothing to commit: the group may have put the silent member out meanwhile.
+        if topic.committed(0).is_some_and(|(offset, _)| offset == 3) {
+            break;
+        }
+        assert!(started.elapsed() < support::LONG, "commits have stopped: {:?}", reading.commits[told]);
+        reading.read_for(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]

@@ -249,10 +249,14 @@ fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
     ranges
 }
 
-/// Drops what still runs of a partition that is gone.
+/// Drops what still waits or runs of a partition that is gone.
 fn end(shards: &Shards, tenure: &Tenure) {
     tenure.end();
-    shards.iter().for_each(|shard| shard.push(ToShard::Gone));
+    let (slot, generation) = (tenure.slot, tenure.generation);
+    for shard in shards.iter() {
+        shard.push(ToShard::Leave { slot, generation });
+        shard.push(ToShard::Gone);
+    }
 }
 
 /// Asks the store what it knows of a partition that came, and brings the shards up to date, before the first message of

@@ -361,7 +361,8 @@ impl Shard {
         let Some(tenure) = self.tenures.get(parcel.ticket.slot as usize).and_then(Option::as_ref) else {
             return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
         };
-        if tenure.is_closing() {
+        // One of an earlier time here comes again in its place; it must not run before those that come again before it (I2).
+        if tenure.is_closing() || tenure.generation != parcel.ticket.generation {
             return self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Left);
         }
         let component = &self.components[index];

@@ -38,6 +38,8 @@ pub(crate) struct Offer {
     /// How many characters of metadata may tell that.
     pub(crate) limit: usize,
     metadata: String,
+    /// Which life of the partition it is about.
+    life: u64,
 }
 
 /// Offers that were committed together, and what came of it.
@@ -77,6 +79,7 @@ impl Membership {
 
     /// Commits beside the reading, unless an earlier commit is still on its way.
     pub(super) fn begin(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
+        self.take_late_answer();
         if self.committing.is_some() || self.clients.is_none() {
             return Err(commits);
         }
@@ -86,15 +89,37 @@ impl Membership {
         Ok(())
     }
 
+    /// Takes the answer to a commit that was given up on. Until then no other may be sent: it must not come after that.
+    fn take_late_answer(&mut self) {
+        if self.begun.is_some() {
+            return;
+        }
+        match self.committing.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(outcomes)) => {
+                self.committing = None;
+                // What failed was told as failed already, and is repeated.
+                let _ = self.answered(outcomes);
+            }
+            Some(Err(oneshot::error::TryRecvError::Closed)) => self.committing = None,
+            Some(Err(oneshot::error::TryRecvError::Empty)) | None => {}
+        }
+    }
+
     /// What came of the commit that was begun, once that is known.
     pub(super) fn take_answer(&mut self) -> Option<SourceEvent> {
+        self.take_late_answer();
         let until = self.begun?;
         let outcome = match self.committing.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Ok(outcomes)) => {
                 self.committing = None;
                 match self.answered(outcomes) {
-                    Ok(too_large) if too_large.is_empty() => Ok(()),
-                    Ok(too_large) => {
+                    Ok(too_large) if too_large.is_empty() => match std::mem::take(&mut self.expelled) {
+                        true => Err(expelled()),
+                        false => Ok(()),
+                    },
+                    Ok(mut too_large) => {
+                        // Some may be gone meanwhile, and be somebody else's (I6).
+                        too_large.retain(|offer| self.lives(offer));
                         let without = self.without_metadata(too_large);
                         self.start(without);
                         return None;
@@ -115,6 +140,11 @@ impl Membership {
         Some(SourceEvent::Committed(outcome.map_err(|error| error.to_string())))
     }
 
+    /// Whether the partition is still ours, and has not begun anew since.
+    fn lives(&mut self, offer: &Offer) -> bool {
+        self.slot(&offer.partition).is_some_and(|slot| slot.life == offer.life)
+    }
+
     /// What to commit for a partition; `None` when it is not ours, or when that would move its position back.
     fn offer(&mut self, commit: Commit) -> Option<Offer> {
         let limit = self.metadata_limit;
@@ -130,7 +160,8 @@ impl Membership {
         let topic = commit.partition.stream.as_str();
         let place = Place { topic, partition: commit.partition.index, offset };
         let metadata = settled::encode(&ranges, place, limit);
-        Some(Offer { partition: commit.partition, offset, ranges, limit, metadata })
+        let life = slot.life;
+        Some(Offer { partition: commit.partition, offset, ranges, limit, metadata, life })
     }
 
     /// Commits, and returns the offers whose metadata is too large.
@@ -182,8 +213,8 @@ impl Membership {
         for (offers, outcome) in outcomes {
             match outcome {
                 Ok(()) => {
-                    for Offer { partition, offset, .. } in offers {
-                        if let Some(slot) = self.slot(&partition) {
+                    for Offer { partition, offset, life, .. } in offers {
+                        if let Some(slot) = self.slot(&partition).filter(|slot| slot.life == life) {
                             slot.committed = Some(offset);
                         }
                     }
@@ -199,6 +230,7 @@ impl Membership {
         if expelled {
             tracing::warn!("the group does not know this member any more; its partitions are lost");
             self.start_over();
+            self.expelled = true;
             return Ok(Vec::new());
         }
         match failed {
@@ -212,6 +244,10 @@ impl Membership {
             }
         }
     }
+}
+
+fn expelled() -> SourceError {
+    SourceError::temporary("a commit came too late: the group does not know this member any more")
 }
 
 fn not_sent() -> SourceError {
@@ -270,6 +306,7 @@ mod tests {
             ranges: Vec::new(),
             limit: 0,
             metadata: "x".repeat(characters),
+            life: 0,
         };
         let given = [("a", 0, 0), ("b", 0, SHORT), ("a", 1, SHORT + 1), ("a", 2, 9), ("b", 1, 4096)];
         let bundles = bundles(given.map(|(topic, index, size)| offer(topic, index, size)).into());
