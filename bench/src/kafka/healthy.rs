@@ -11,11 +11,11 @@ use super::topic::{Cluster, Topic};
 use super::{BENCH, bare, consumer, timed};
 use crate::Scale;
 use crate::core::{options, rate};
-use crate::table::{Bar, Compared, Row, spread};
+use crate::table::{Bar, Compared, Row, median, spread};
 use crate::zipf::Random;
 
 const PARTITIONS: u32 = 12;
-const MESSAGES: usize = 1_000_000;
+const MESSAGES: usize = 2_000_000;
 const KEYS: u32 = 100_000;
 /// Many and short, so that what else the machine does hits all contenders alike.
 const ROUNDS: usize = 7;
@@ -31,17 +31,17 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
         engine.add(&topic, engine_run(&topic)).await;
         streaming.add(&topic, bare::streaming(&topic)).await;
     }
-    let faster: Vec<f64> = polling.rates.iter().zip(&streaming.rates).map(|(a, b)| a.max(*b)).collect();
-    let cheaper: Vec<f64> = polling.costs.iter().zip(&streaming.costs).map(|(a, b)| a.min(*b)).collect();
+    // The loop that one would take. Not the faster one of each round: that would be chance as well.
+    let faster = if median(&polling.rates) >= median(&streaming.rates) { &polling } else { &streaming };
     let note = format!(
-        "{ROUNDS} rounds; the ratios lie between {}; each beside the faster of both loops in its round. Loops, source \
-         and engine run in this process, the broker beside it on the same cores",
-        spread(&engine.rates, &faster)
+        "{ROUNDS} rounds; the ratios lie between {}, beside the loop that was faster in most. Loops, source and engine run \
+         in this process, the broker beside it on the same cores",
+        spread(&engine.rates, &faster.rates)
     );
     let row =
         |name, baseline: &[f64]| Row::compared(BENCH, name, "msg/s", &Compared::new(&engine.rates, baseline));
     vec![
-        row("healthy/1 KiB, 12 partitions, beside a bare loop", &faster)
+        row("healthy/1 KiB, 12 partitions, beside a bare loop", &faster.rates)
             .with_bar(Bar::RatioAtLeast(0.85))
             .with_note(note),
         row("healthy/the same, beside BaseConsumer", &polling.rates),
@@ -50,7 +50,7 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
             BENCH,
             "healthy/processor time of this process, joining and leaving included",
             "ns/msg",
-            &Compared::new(&engine.costs, &cheaper),
+            &Compared::new(&engine.costs, &faster.costs),
         ),
     ]
 }

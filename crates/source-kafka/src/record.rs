@@ -339,7 +339,7 @@ impl Place {
                 break;
             }
         }
-        self.text.extend(digits[at..].iter().map(|digit| char::from(*digit)));
+        self.text.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
         MessageId::from(self.text.as_str())
     }
 }
