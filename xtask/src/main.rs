@@ -35,6 +35,9 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --kills N      how often, 200 unless given
                                --messages N   how many messages, 100000 unless given
                                --seed S       this seed
+  story [ARGUMENTS]          run messages through a daemon with a handler in Python, and kill it over and over meanwhile
+                               --messages N   how many messages, 10000 unless given
+                               --kills N      how often, 50 unless given
   bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
                                --json FILE   write the results there too
                                --quick       fewer and shorter measurements
@@ -97,6 +100,10 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             simulation.run().map(|_| ()).map_err(Failed::Check)
         }
         ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("story", _) => {
+            let story = pass_on::story(rest).map_err(Failed::Usage)?;
+            story.run().map(|_| ()).map_err(Failed::Check)
+        }
         ("bench", _) => pass_on::run_benchmark(rest).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("services", []) => services::start().map_err(Failed::Check),

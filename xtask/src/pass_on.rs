@@ -35,6 +35,26 @@ pub(crate) fn torture(arguments: &[String]) -> Cargo {
     Cargo::new("run --release -p lazaret-torture -- drive").with_arguments(arguments.iter().cloned())
 }
 
+/// The long story of the daemon: the test that the others run with fewer messages and kills.
+///
+/// # Errors
+/// When a number is missing or none.
+pub(crate) fn story(arguments: &[String]) -> Result<Cargo, String> {
+    let (mut messages, mut kills) = (10_000_u64, 50_u64);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let number = match word.as_str() {
+            "--messages" => &mut messages,
+            "--kills" => &mut kills,
+            other => return Err(format!("story takes no {other:?}, but --messages N and --kills N")),
+        };
+        let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
+        *number = value.parse().map_err(|_| format!("{word} needs a number, and {value:?} is none"))?;
+    }
+    let test = Cargo::new("test -p lazaret-daemon story -- --nocapture");
+    Ok(test.with_variable("LAZARET_STORY", &format!("{messages},{kills}")))
+}
+
 /// A benchmark, by default the one of the core.
 pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     let (name, rest) = match arguments.split_first() {
@@ -90,6 +110,17 @@ mod tests {
     fn the_kill_loop_gets_its_arguments() {
         let call = torture(&words("--kills 15"));
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- drive --kills 15");
+    }
+
+    #[test]
+    fn the_story_is_as_long_as_is_said() {
+        let told = |text: &str| story(&words(text)).map(|call| call.to_string());
+        let expected = |numbers: &str| {
+            Ok(format!("LAZARET_STORY={numbers:?} cargo test -p lazaret-daemon story -- --nocapture"))
+        };
+        assert_eq!(told(""), expected("10000,50"));
+        assert_eq!(told("--kills 3 --messages 200"), expected("200,3"));
+        assert!(told("--kills").is_err() && told("--kills x").is_err() && told("--fast").is_err());
     }
 
     #[test]

@@ -62,8 +62,13 @@ pub enum Error {
         why: String,
     },
     /// There is no such thing, found out here.
-    #[error("{0}")]
-    NotFound(String),
+    #[error("{what}")]
+    NotFound {
+        /// What is not there.
+        what: String,
+        /// Where to look for it.
+        hint: Option<String>,
+    },
     /// Somebody said no when asked.
     #[error("nothing was done")]
     Declined,
@@ -97,6 +102,16 @@ impl Error {
         Self::Usage { what: what.into(), hint: Some(hint.into()) }
     }
 
+    /// There is no such thing.
+    pub fn not_found(what: impl Into<String>) -> Self {
+        Self::NotFound { what: what.into(), hint: None }
+    }
+
+    /// There is no such thing, and where to look for it.
+    pub fn not_found_hint(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::NotFound { what: what.into(), hint: Some(hint.into()) }
+    }
+
     /// Something went wrong with a file.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
@@ -123,7 +138,7 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage { .. } => Exit::Usage,
-            Self::NotFound(_) => Exit::NotFound,
+            Self::NotFound { .. } => Exit::NotFound,
             Self::Refused { problem, .. } => exit_of(problem.code),
             // Who has read enough is no trouble.
             Self::Closed => Exit::Ok,
@@ -147,7 +162,7 @@ impl Error {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Usage { hint, .. } => hint.clone(),
+            Self::Usage { hint, .. } | Self::NotFound { hint, .. } => hint.clone(),
             Self::NothingListens { .. } => Some(
                 "start the daemon with `lazaret run -c lazaret.yaml`, or name another one with --url or LAZARET_URL".to_owned(),
             ),

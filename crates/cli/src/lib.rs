@@ -14,6 +14,7 @@ mod error;
 mod error_codes;
 mod exit;
 mod hints;
+mod misread;
 mod output;
 mod paging;
 mod prompt;
@@ -48,6 +49,11 @@ pub struct Cli {
 }
 
 impl Cli {
+    /// Reads the command line. What makes no sense ends the process with a word on what may be meant.
+    pub fn of_process() -> Self {
+        Self::try_parse().unwrap_or_else(|error| misread::explained(error).exit())
+    }
+
     /// Does what the command line says, and tells how it ended.
     pub async fn run(self) -> Exit {
         let mut context = Context::new(self.global);

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use lazaret_cli::{Cli, Exit};
 
 /// Messages begin in one thread and end in another. This allocator is made for that, the system's is not.
@@ -10,7 +9,7 @@ use lazaret_cli::{Cli, Exit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::of_process();
     // Before anything can need it; only one provider is in the graph.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

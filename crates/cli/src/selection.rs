@@ -7,7 +7,7 @@ use lazaret_api::{Letter, Selection};
 
 use crate::client::{Client, LetterQuery};
 use crate::error::{Error, Result};
-use crate::hints::short_id;
+use crate::hints::{quoted, short_id};
 
 /// How long a whole letter id is.
 const ID_LENGTH: usize = 36;
@@ -123,7 +123,7 @@ pub(crate) async fn resolve(client: &Client, id: &str) -> Result<String> {
     }
     let query = format!("id:{}* state:open,closed", id.to_ascii_lowercase());
     match two(client, &query).await?.as_slice() {
-        [] => Err(Error::NotFound(format!("there is no letter {id}"))),
+        [] => Err(Error::not_found(format!("there is no letter {id}"))),
         [letter] => Ok(letter.id.clone()),
         [one, other, ..] => {
             let what =
@@ -146,12 +146,21 @@ pub(crate) async fn resolve_one(client: &Client, text: &str) -> Result<String> {
     if !text.contains(':') {
         return resolve(client, text).await;
     }
-    match two(client, text).await?.as_slice() {
-        [] => Err(Error::NotFound(format!("no letter matches {text:?}; closed ones need `state:closed`"))),
+    let open = two(client, text).await?;
+    // A letter that was handled in the meantime is still the one that is meant.
+    let names_state = lazaret_core::query::Query::parse(text).is_ok_and(|query| query.names_state());
+    let (found, query) = if open.is_empty() && !names_state {
+        let closed = format!("({text}) state:closed");
+        (two(client, &closed).await?, closed)
+    } else {
+        (open, text.to_owned())
+    };
+    match found.as_slice() {
+        [] => Err(Error::not_found(format!("no letter matches {text:?}"))),
         [letter] => Ok(letter.id.clone()),
         [one, other, ..] => {
             let what = format!("several letters match {text:?}, {} and {} among them", one.id, other.id);
-            Err(Error::usage_hint(what, "`lazaret ls` with this query shows them all"))
+            Err(Error::usage_hint(what, format!("`lazaret ls {}` shows them all", quoted(&query))))
         }
     }
 }

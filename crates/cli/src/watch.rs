@@ -78,7 +78,7 @@ pub(crate) async fn wait(
         () = interrupt.heard() => {
             progress.clear();
             context.screen.say(&format!("detached; {id} goes on"));
-            context.screen.next_of(&[format!("lazaret op watch {id}"), format!("lazaret op cancel {id}")]);
+            context.screen.next_of(&[format!("lazaret op watch {id}"), format!("lazaret op cancel {id} --reason TEXT")]);
             Ok(Ended::Detached)
         }
     }

@@ -79,6 +79,27 @@ impl Capability {
             Self::TokensFile => "tokens in a file of their own",
         }
     }
+
+    /// Whether no build of this version has it, and what to use instead.
+    const fn not_yet(self) -> Option<&'static str> {
+        match self {
+            Self::StorePostgres | Self::StoreMongodb => Some("use `sqlite:PATH`"),
+            Self::SourceMongodb => Some("use the source `inbox`, `file` or `kafka`"),
+            Self::InboxInMemory => Some("use the store `sqlite:PATH`"),
+            _ => None,
+        }
+    }
+
+    /// That it is not there, and what to do about it.
+    fn missing(self) -> (String, &'static str) {
+        match self.not_yet() {
+            Some(instead) => (format!("this version does not have {} yet", self.as_str()), instead),
+            None => (
+                format!("this build does not have {}", self.as_str()),
+                "the configuration is right; use a build that has it",
+            ),
+        }
+    }
 }
 
 /// The parts that a build has.
@@ -89,7 +110,7 @@ impl Capability {
 /// let config = check("lazaret.yaml", text.as_bytes(), &NoEnv).config.unwrap();
 /// assert!(config.missing(&Capabilities::all()).is_empty());
 /// let missing = config.missing(&Capabilities::of([Capability::StoreSqlite]));
-/// assert!(missing.plain().contains("this build does not have the store `postgres`"));
+/// assert!(missing.plain().contains("this version does not have the store `postgres` yet"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities(BTreeSet<Capability>);
@@ -123,9 +144,9 @@ impl Config {
                 .map(move |(part, span)| (part, span.or(fallback)))
         }));
         for (part, span) in needs.filter(|(part, _)| !build.has(*part)) {
-            let message = format!("this build does not have {}", part.as_str());
+            let (message, hint) = part.missing();
             let finding = Finding::new(Code::NotInThisBuild, span.unwrap_or_default(), message);
-            findings.add(finding.hint("the configuration is right; use a build that has it"));
+            findings.add(finding.hint(hint));
         }
         findings.finish(&self.document.source)
     }

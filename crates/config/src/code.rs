@@ -82,7 +82,7 @@ codes! {
         "No configuration needs more than 64 levels.";
     UnknownKey, "LZ0120", Error, "There is no such key here.",
         "The key is misspelled (the message says `did you mean` if one is near), or stands in the wrong section. \
-         All keys: `lazaret schema` and the reference.";
+         All keys: `lazaret schema`, or docs/configuration.md.";
     MissingKey, "LZ0121", Error, "A key is missing.",
         "The section cannot do without this key, and no value would fit everybody.";
     WrongType, "LZ0122", Error, "The value is of another type.",
@@ -119,7 +119,7 @@ codes! {
     BadAddress, "LZ0137", Error, "The address cannot be read.",
         "`listen` is a host and a port, as in `127.0.0.1:7117` or `[::1]:7117`. A URL has its scheme: `http://127.0.0.1:8080/events`.";
     BadStore, "LZ0138", Error, "There is no such store.",
-        "A store is `memory:`, `sqlite:PATH`, `postgres://…` or `mongodb://…`.";
+        "A store is `memory:` or `sqlite:PATH`. `postgres://…` and `mongodb://…` can be read, but this version does not have these stores yet.";
     Contradiction, "LZ0139", Error, "Two values contradict each other.",
         "Each of them is possible, both together are not. The message names both.";
     OpenWithoutAuth, "LZ0140", Error, "Others can reach the API, and nobody asks who they are.",
@@ -133,7 +133,8 @@ codes! {
     BadToken, "LZ0144", Error, "The token cannot be used.",
         "A token has a name of its own, the SHA-256 of its text as `sha256:` and 64 hexadecimal digits, and an expiry in RFC 3339.";
     NotInThisBuild, "LZ0150", Error, "This build does not have it.",
-        "The configuration is right, but the program was built without this part. Use a build that has it, or another source or store.";
+        "The configuration is right, but the program does not have this part. Either it was built without it, and another build has it; or no \
+         build of this version has it yet, and another source or store is needed. The message says which.";
     ListsOverlap, "LZ0160", Warning, "A reason is in both lists.",
         "`no-retry-on` wins: such a failure is not retried.";
     NeverRetries, "LZ0161", Warning, "There will be no retry.",

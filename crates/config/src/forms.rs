@@ -338,7 +338,7 @@ impl StoreAt {
         let Some((scheme, rest)) = text.split_once(':') else {
             let hint = match nearest(text, ["memory", "sqlite"]) {
                 Some("memory") => "write `memory:`",
-                _ => "write `sqlite:PATH`, `memory:`, `postgres://…` or `mongodb://…`",
+                _ => "write `sqlite:PATH` or `memory:`",
             };
             return wrong("is not a store", hint);
         };
@@ -351,10 +351,9 @@ impl StoreAt {
             "mongodb" | "mongodb+srv" => database(text, rest).map(Self::Mongodb),
             other => {
                 let known = nearest(other, ["memory", "sqlite", "postgres", "mongodb"]);
-                let hint = known.map_or(
-                    "a store is `memory:`, `sqlite:PATH`, `postgres://…` or `mongodb://…`".to_owned(),
-                    |known| format!("did you mean `{known}:`?"),
-                );
+                let hint = known.map_or("a store is `memory:` or `sqlite:PATH`".to_owned(), |known| {
+                    format!("did you mean `{known}:`?")
+                });
                 wrong("is not a store", &hint)
             }
         }

@@ -95,7 +95,8 @@ impl InitOrder {
 /// A configuration file with remarks. It always passes [`check`](crate::check), if the name can be the name of a consumer.
 pub fn init(answers: &Answers) -> String {
     let name = quoted(&answers.name);
-    let (store, source, handler) = (store(answers.store), source(answers.source), handler(answers.handler));
+    let (store, source, handler) =
+        (store(answers.store), source(answers.source, &answers.name), handler(answers.handler));
     let order = match answers.order {
         InitOrder::Key => {
             "order: key                      # messages with one key are handled in order; other keys never wait"
@@ -109,7 +110,7 @@ pub fn init(answers: &Answers) -> String {
         "\
 # Lazaret's configuration. All keys: `lazaret schema`. Check it with `lazaret check -c FILE`.
 
-# Where the API, the console and the metrics are served. Other machines cannot reach it; to let them, configure `auth` as well.
+# Where the API, the inbox and the metrics are served. Other machines cannot reach it; to let them, configure `auth` as well.
 listen: 127.0.0.1:7117
 
 {store}
@@ -157,11 +158,9 @@ fn store(store: InitStore) -> &'static str {
     }
 }
 
-fn source(source: InitSource) -> &'static str {
-    match source {
-        InitSource::Inbox => {
-            "    # Messages are sent over HTTP: POST /v1/inbox/CONSUMER. They are durable when it answers.\n    source:\n      inbox: {}"
-        }
+fn source(source: InitSource, name: &str) -> String {
+    let text = match source {
+        InitSource::Inbox => return inbox(name),
         InitSource::File => {
             "    # One JSON message a line.\n    source:\n      file:\n        path: events.jsonl\n        follow: true                # wait for more at its end"
         }
@@ -174,7 +173,20 @@ fn source(source: InitSource) -> &'static str {
             "    # The changes of a collection.\n    source:\n      mongodb:\n        uri: '${MONGODB_URI:-mongodb://127.0.0.1:27017}'\n        \
              database: shop\n        collection: orders"
         }
-    }
+    };
+    text.to_owned()
+}
+
+/// The inbox, with a message to try it with: that id and key are headers cannot be guessed.
+fn inbox(name: &str) -> String {
+    // A name that a URL would have to escape is left to the reader.
+    let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    let name = if is_plain { name } else { "CONSUMER" };
+    format!(
+        "    # Messages are sent over HTTP, and are durable when it answers. Id and key are headers; without a key there is no order.\n    \
+         #   curl localhost:7117/v1/inbox/{name} -H 'lazaret-id: e-1' -H 'lazaret-key: order-7' -d '{{\"total\": 12.50}}'\n    \
+         source:\n      inbox: {{}}"
+    )
 }
 
 fn handler(handler: InitHandler) -> &'static str {

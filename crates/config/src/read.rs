@@ -66,12 +66,16 @@ impl Reader<'_> {
                 return Fields::default();
             }
         };
-        for entry in entries.iter().filter(|entry| section.key(&entry.name).is_none()) {
-            self.unknown_key(section, name, entry);
-        }
+        let unknown = entries.iter().filter(|entry| section.key(&entry.name).is_none());
+        let meant: Vec<&str> = unknown.filter_map(|entry| self.unknown_key(section, name, entry)).collect();
         let mut fields = Fields::default();
         for key in section.keys {
             let entry = entries.iter().find(|entry| entry.name == key.name);
+            // A key that is there under a misspelled name was told already: that it is missing is no news.
+            if entry.is_none() && key.preset == Preset::Required && meant.contains(&key.name) {
+                fields.told.push(key.name);
+                continue;
+            }
             match self.key(key, entry, name, at, mode) {
                 Ok(Some(field)) => fields.list.push((key, field)),
                 Ok(None) => fields.absent.extend(absent(key, mode)),
@@ -134,7 +138,8 @@ impl Reader<'_> {
         Err(Told)
     }
 
-    fn unknown_key(&mut self, section: &'static Section, name: &str, entry: &Entry) {
+    /// Tells of a key that is not known. Answers with the one that was meant, if that can be guessed.
+    fn unknown_key(&mut self, section: &'static Section, name: &str, entry: &Entry) -> Option<&'static str> {
         // It may be a secret that is meant for somebody else.
         if is_secret_name(&entry.name) {
             self.secrets.push(entry.value.span);
@@ -145,9 +150,10 @@ impl Reader<'_> {
         };
         if self.findings.is_full() {
             self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message));
-            return;
+            return None;
         }
-        let hint = match nearest(&entry.name, section.names()) {
+        let meant = nearest(&entry.name, section.names());
+        let hint = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => table::elsewhere(section, &entry.name).unwrap_or_else(|| {
                 let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
@@ -159,6 +165,7 @@ impl Reader<'_> {
             }),
         };
         self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message).hint(hint));
+        meant
     }
 
     /// Reads a value of some kind. `None` if it was told what is wrong with it.

@@ -54,6 +54,17 @@ fn every_answer_gives_a_file_that_passes() {
 }
 
 #[test]
+fn an_inbox_says_how_a_message_is_posted() {
+    let text = init(&Answers { name: "orders".to_owned(), ..Answers::default() });
+    assert!(
+        text.contains("curl localhost:7117/v1/inbox/orders -H 'lazaret-id: e-1' -H 'lazaret-key: "),
+        "{text}"
+    );
+    let text = init(&Answers { name: "or ders".to_owned(), ..Answers::default() });
+    assert!(text.contains("/v1/inbox/CONSUMER "), "{text}");
+}
+
+#[test]
 fn the_remarks_can_be_taken_in() {
     let text = init(&Answers { source: InitSource::Kafka, ..Answers::default() });
     let whole: String = text

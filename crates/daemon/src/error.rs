@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use lazaret_api::Code;
 use lazaret_core::source::SourceError;
 use lazaret_core::store::{ErrorKind, StoreError};
 use lazaret_engine::{BuildError, InvalidSchedule};
@@ -20,7 +21,8 @@ pub enum Error {
     NoSuchStore(&'static str),
     /// The address cannot be listened on.
     #[error(
-        "cannot listen on {address}: {source}; is another Lazaret running? choose another `listen` otherwise"
+        "{}: cannot listen on {address}: {source}; is another Lazaret running? choose another `listen` otherwise",
+        Code::CannotListen
     )]
     Listen {
         /// The address.

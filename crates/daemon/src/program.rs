@@ -109,7 +109,11 @@ fn tell(done: &Reloaded) {
 }
 
 fn refuse(error: &Unreadable) -> u8 {
-    eprintln!("{error}");
+    match error {
+        // Each of them says by itself that it is an error.
+        Unreadable::Mistakes(_) => eprintln!("{error}"),
+        _ => eprintln!("error: {error}"),
+    }
     exit::ERROR
 }
 

@@ -124,8 +124,10 @@ fn order(evidence: &Evidence) -> Finding {
             Fact::Due(_) | Fact::GaveUp | Fact::Letter(_) | Fact::Closed(_) => {}
         }
     }
-    let seen =
-        format!("{attempts} attempts of {} customers, {repeated} repeated after a death", customers.len());
+    let seen = format!(
+        "{attempts} attempts for the {} customers who ordered, {repeated} repeated after a death",
+        customers.len()
+    );
     finding("I2", "order per customer", seen, breaches)
 }
 
@@ -216,10 +218,11 @@ fn nothing_vanishes(evidence: &Evidence) -> Finding {
             breaches.push(format!("nobody knows who began {id}, or why"));
         }
     }
-    let seen = format!(
-        "{resolved} letters closed, each with its history; {} audited acts, each with who and why",
-        evidence.audit_entries
-    );
+    let acts = match evidence.audit_entries {
+        1 => "1 audited act".to_owned(),
+        several => format!("{several} audited acts"),
+    };
+    let seen = format!("{resolved} letters closed, each with its history; {acts}, each with who and why");
     finding("I11", "nothing vanishes", seen, breaches)
 }
 

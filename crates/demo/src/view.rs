@@ -33,13 +33,15 @@ pub(crate) fn view(
     let replay: Option<Line> = board.state.operation.as_ref().map(operation);
     let room = height.saturating_sub(FIXED + commands.len() + replay.iter().count());
     // Groups first: they are few and say most. Then the customers, and what happened with the rest.
-    let groups = board.state.groups.len().min(6).min(room / 3);
-    let customers = board.state.customers.len().min((room - groups) / 2);
-    let events = room.saturating_sub(groups + customers);
+    let state = &board.state;
+    let groups = rows(state.groups.iter().map(group), state.groups.len(), (room / 3).min(6));
+    let blocked = usize::try_from(state.blocked).unwrap_or(usize::MAX).max(state.customers.len());
+    let customers = rows(state.customers.iter().map(customer), blocked, (room - groups.len()) / 2);
+    let events = room.saturating_sub(groups.len() + customers.len());
     lines.push(blocked_title(board));
-    lines.extend(board.state.customers.iter().take(customers).map(customer));
+    lines.extend(customers);
     lines.push(heading("DEAD LETTERS BY CAUSE", ""));
-    lines.extend(board.state.groups.iter().take(groups).map(group));
+    lines.extend(groups);
     lines.extend(replay);
     lines.push(heading("WHAT HAPPENED", ""));
     let happened: Vec<Line> = board.happened().rev().take(events).map(event).collect();
@@ -57,6 +59,16 @@ pub(crate) fn view(
     lines.iter().map(|line| line.render(width, color)).collect()
 }
 
+/// As many of these lines as there is room for. Where that is not all, the last one says how many there are besides.
+fn rows(lines: impl ExactSizeIterator<Item = Line>, all: usize, room: usize) -> Vec<Line> {
+    if all <= room && all <= lines.len() {
+        return lines.collect();
+    }
+    let shown = lines.len().min(room.saturating_sub(1));
+    let more = (room > 0).then(|| Line::of(format!("  … {} more", all - shown), Tone::Dim));
+    lines.take(shown).chain(more).collect()
+}
+
 fn title(board: &Board, hints: &Hints, width: usize) -> Line {
     let seconds = board.elapsed().as_secs();
     let line = Line::of("Lazaret", Tone::Strong)
@@ -71,14 +83,14 @@ fn title(board: &Board, hints: &Hints, width: usize) -> Line {
 fn numbers(board: &Board) -> Line {
     let process = match (board.running, board.deaths) {
         (false, 0) => ("starts".to_owned(), Tone::Warning),
-        (false, _) => ("DIED, is started again".to_owned(), Tone::Bad),
+        (false, _) => ("DIED, restarts".to_owned(), Tone::Bad),
         (true, 0) => ("runs".to_owned(), Tone::Good),
-        (true, deaths) => (format!("runs, died {deaths} times"), Tone::Warning),
+        (true, deaths) => (format!("runs, died {deaths}×"), Tone::Warning),
     };
     Line::of(format!("{:.0}/s", board.rate()), Tone::Strong)
         .plain(format!("  {} sent  ", board.sent))
         .add(format!("{} handled", board.handled()), Tone::Good)
-        .plain(format!("  {} attempts failed  {} retries  process ", board.failed, board.retries))
+        .plain(format!("  {} failures  {} retries  process ", board.failed, board.retries))
         .add(process.0, process.1)
 }
 
@@ -135,7 +147,8 @@ fn blocked_title(board: &Board) -> Line {
     let flowing = CUSTOMERS.saturating_sub(state.blocked);
     let (retrying, dead, waiting) = (state.of("retrying"), state.of("dead"), state.of("waiting"));
     let rest = format!("{flowing} flow on; letters: {retrying} retrying, {dead} dead, {waiting} behind them");
-    heading(&format!("{} CUSTOMERS BLOCKED", state.blocked), &rest)
+    let customers = if state.blocked == 1 { "CUSTOMER" } else { "CUSTOMERS" };
+    heading(&format!("{} {customers} BLOCKED", state.blocked), &rest)
 }
 
 fn customer(blocked: &Blocked) -> Line {
@@ -344,6 +357,30 @@ mod tests {
         }
         assert!(!text.contains('\x1b'));
         assert!(view(&board(30), &hints(), (80, 24), true).join("").contains("\x1b[31m"));
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted() {
+        let shown = |blocked, height| view(&board(blocked), &hints(), (80, height), false).join("\n");
+        let customers = |text: &str| text.lines().filter(|line| line.contains(" ← ")).count();
+        let few = shown(30, 24);
+        assert!(few.contains(&format!("  … {} more", 30 - customers(&few))), "{few}");
+        // Not all of those that are blocked are told of, however much room there is.
+        let many = shown(30, 100);
+        assert!(customers(&many) == 16 && many.contains("  … 14 more"), "{many}");
+        let all = shown(3, 50);
+        assert!(customers(&all) == 3 && !all.contains("  … "), "{all}");
+        let one = shown(1, 24);
+        assert!(one.contains("1 CUSTOMER BLOCKED"), "{one}");
+    }
+
+    #[test]
+    fn the_numbers_of_a_long_demo_fit_a_usual_terminal() {
+        let mut board = board(3);
+        (board.sent, board.failed, board.retries, board.deaths) = (9999, 999, 999, 9);
+        assert!(numbers(&board).width() <= 80, "{}", numbers(&board).render(200, false));
+        board.running = false;
+        assert!(numbers(&board).width() <= 80, "{}", numbers(&board).render(200, false));
     }
 
     #[test]

@@ -190,6 +190,9 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                 plural(sum.done, "letter"),
                 verb.done()
             )))?;
+            if sum.failed.iter().any(|failure| passes(&failure.detail)) {
+                screen.say("somebody works on these sequences at this moment: try again in a moment");
+            }
             screen.next(if verb == Verb::Restore { "lazaret ls" } else { "lazaret status" });
         }
     }
@@ -200,6 +203,12 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
         (0, false) if all_missing => Exit::NotFound,
         _ => Exit::Partly,
     })
+}
+
+/// Whether a letter was refused for something that is over soon, as right after an eviction. The code is the same as for a
+/// state that does not allow it; only the words differ, and nothing but a hint hangs on them.
+fn passes(detail: &str) -> bool {
+    detail.contains("somebody is working on")
 }
 
 #[derive(Serialize)]

@@ -41,7 +41,8 @@ impl Run for Check {
         let (Exit::Ok, Some(consumer)) = (code, &self.effective) else { return Ok(code) };
         let loaded = loaded.map_err(|error| Error::Other(error.to_string()))?;
         let text = loaded.config.effective(consumer);
-        let text = text.ok_or_else(|| Error::NotFound(format!("there is no consumer {consumer:?} in it")))?;
+        let text =
+            text.ok_or_else(|| Error::not_found(format!("there is no consumer {consumer:?} in it")))?;
         context.screen.raw(text.as_bytes())?;
         Ok(code)
     }

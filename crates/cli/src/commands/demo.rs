@@ -4,17 +4,30 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use lazaret_demo::{Error as DemoError, OpenLetter, Outcome, Show};
+use lazaret_demo::{Error as DemoError, OpenLetter, Outcome, Seen, Show};
 
 use super::Run;
 use crate::context::{Context, DEFAULT_URL};
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::quoted;
-use crate::output::{Cell, Column, Format, Line, Table, Tone, count};
+use crate::output::{Cell, Column, Format, Line, Table, Tone, count, csv_header, csv_row, plural};
 
 /// How long orders are sent when nobody says it and nobody is there to end it.
 const SECONDS: u32 = 6;
+/// What of an outcome fits a row.
+const NUMBERS: [&str; 10] = [
+    "ok",
+    "orders",
+    "handled",
+    "attempts",
+    "failed-attempts",
+    "retries",
+    "deaths",
+    "letters",
+    "resolved",
+    "seconds",
+];
 
 /// Show the whole story: orders, retries, dead letters, a crash, a repair and a replay.
 #[derive(Debug, Args)]
@@ -38,7 +51,6 @@ impl Run for Demo {
             work(folder).await;
         }
         match context.chosen_format() {
-            Some(Format::Csv) => Err(Error::usage("an outcome is no list: print it as a table or as json")),
             None if lazaret_demo::is_terminal() && !self.headless => self.show(context).await,
             format => self.tell(context, self.headless || format.is_some()).await,
         }
@@ -81,13 +93,7 @@ impl Demo {
         };
         let seen =
             lazaret_demo::live(worker()?, &show).await.map_err(|error| Error::Other(error.to_string()))?;
-        context.screen.say(&format!(
-            "{} orders sent, {} handled, {} open letters; the process died {} times",
-            count(u64::from(seen.orders)),
-            count(seen.handled as u64),
-            count(seen.open),
-            seen.deaths
-        ));
+        context.screen.say(&sum(&seen));
         let next = ["demo --headless", "init", "doctor", "run"];
         context.screen.next_of(&next.map(|words| format!("{} {words}", show.command)));
         Ok(Exit::Ok)
@@ -116,6 +122,20 @@ impl Demo {
     }
 }
 
+/// What there was to see, in a sentence. What was sent last may not be read yet.
+fn sum(seen: &Seen) -> String {
+    let (orders, handled) = (u64::from(seen.orders), seen.handled as u64);
+    let unread = orders.saturating_sub(handled + seen.open);
+    let unread = if unread == 0 { String::new() } else { format!(", {} not read yet", count(unread)) };
+    let open = plural(seen.open, "open letter");
+    let times = plural(u64::from(seen.deaths), "time");
+    format!(
+        "{} sent, {} handled, {open}{unread}; the process died {times}",
+        plural(orders, "order"),
+        count(handled)
+    )
+}
+
 /// What went wrong; `None` when somebody wanted it to end.
 fn wrong(error: DemoError) -> Option<Error> {
     match error {
@@ -127,8 +147,12 @@ fn wrong(error: DemoError) -> Option<Error> {
 fn print(context: &Context, outcome: &Outcome) -> Result<()> {
     match context.format() {
         Format::Json | Format::Jsonl => context.screen.json(outcome),
-        // CSV was refused before anything began.
-        Format::Table | Format::Csv => print_tables(context, outcome),
+        Format::Csv => {
+            let value = serde_json::to_value(outcome).map_err(|error| Error::Other(error.to_string()))?;
+            let row = csv_row(&NUMBERS, &value);
+            context.screen.raw(format!("{}\n{row}\n", csv_header(&NUMBERS)).as_bytes())
+        }
+        Format::Table => print_tables(context, outcome),
     }
 }
 
@@ -200,4 +224,20 @@ fn promises(outcome: &Outcome) -> Table {
         ]);
     }
     promises
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_handled_or_a_letter_or_not_read_yet() {
+        let seen = Seen { orders: 1182, handled: 1137, open: 38, deaths: 1 };
+        assert_eq!(
+            sum(&seen),
+            "1,182 orders sent, 1,137 handled, 38 open letters, 7 not read yet; the process died 1 time"
+        );
+        let seen = Seen { orders: 1, handled: 0, open: 1, deaths: 0 };
+        assert_eq!(sum(&seen), "1 order sent, 0 handled, 1 open letter; the process died 0 times");
+    }
 }

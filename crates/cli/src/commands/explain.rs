@@ -19,7 +19,8 @@ pub struct Explain {
 impl Run for Explain {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let found = find(&self.code);
-        let code = found.ok_or_else(|| Error::NotFound(format!("there is no error code {:?}", self.code)))?;
+        let code =
+            found.ok_or_else(|| Error::not_found(format!("there is no error code {:?}", self.code)))?;
         let title = Line::new().add(code.code, Tone::Strong).plain(format!(": {}", sentence(code.title)));
         context.screen.line(&title)?;
         context.screen.line(&Line::of(code.page))?;

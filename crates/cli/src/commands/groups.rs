@@ -42,7 +42,6 @@ impl Run for Groups {
             return Ok(Exit::Ok);
         }
         let screen = &context.screen;
-        let letters = listed.records.iter().map(|group| group.letters).sum();
         match (listed.records.first(), listed.next) {
             (None, _) if query.is_empty() => {
                 screen.say("no open letters");
@@ -53,8 +52,7 @@ impl Run for Groups {
                 screen.next("lazaret groups");
             }
             (Some(first), next) => {
-                let groups = plural(listed.records.len() as u64, "group");
-                screen.say(&format!("{groups}, {}", plural(letters, "open letter")));
+                screen.say(&sum(&listed.records));
                 match next {
                     Some(next) => screen.next(&format!("lazaret groups{} --after {next}", argument(&query))),
                     None => screen.next(&format!("lazaret group {}", short_group(&first.id))),
@@ -63,6 +61,15 @@ impl Run for Groups {
         }
         Ok(Exit::Ok)
     }
+}
+
+/// How many letters these groups are about. Those behind them are open, too, and have no cause of their own.
+fn sum(groups: &[Group]) -> String {
+    let letters = groups.iter().map(|group| group.letters).sum();
+    let behind: u64 = groups.iter().map(|group| group.blocked_behind).sum();
+    let waits = if behind == 1 { "waits" } else { "wait" };
+    let behind = if behind == 0 { String::new() } else { format!(", {} {waits} behind them", count(behind)) };
+    format!("{}: {} failed{behind}", plural(groups.len() as u64, "group"), plural(letters, "letter"))
 }
 
 /// A query as it is passed on.
@@ -89,11 +96,19 @@ impl Run for ShowGroup {
         for line in describe(&group, now).lines() {
             screen.line(&line)?;
         }
-        let query = format!("group:{}", crate::hints::query_value(&group.id));
-        let query = quoted(&query);
-        screen.next_of(&[format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]);
+        screen.next_of(&next(&group));
         Ok(Exit::Ok)
     }
+}
+
+/// What one does with a group. Where nothing is open there is nothing to retry, but still something to look at.
+fn next(group: &Group) -> Vec<String> {
+    let query = format!("group:{}", crate::hints::query_value(&group.id));
+    if group.letters == 0 {
+        return vec![format!("lazaret ls {}", quoted(&format!("{query} state:closed")))];
+    }
+    let query = quoted(&query);
+    vec![format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]
 }
 
 /// The group of this name, or the only one that begins like it.
@@ -101,7 +116,7 @@ async fn find(client: &Client, id: &str) -> Result<Group> {
     if id.contains('@') {
         return client.group(id).await;
     }
-    let missing = || Error::NotFound(format!("there is no group {id}"));
+    let missing = || Error::not_found(format!("there is no group {id}"));
     if !id.starts_with("g") || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
         let hint = "groups are named like g1_4f1c0a2b, as `lazaret groups` shows them";
         return Err(Error::usage_hint(format!("{id:?} is no name of a group"), hint));
@@ -170,14 +185,15 @@ fn states(counts: &StateCounts) -> String {
 impl Record for Group {
     const COLUMNS: &'static [Column] = &[
         Column::new("GROUP"),
-        Column::new("QUEUE").cut(8).drop(2),
+        Column::new("QUEUE").cut(8).drop(4),
         Column::new("LETTERS").right(),
-        Column::new("SEQUENCES").right().drop(4),
+        Column::new("SEQUENCES").right().drop(3),
         Column::new("BEHIND").right().drop(1),
         Column::new("OLDEST").right(),
         Column::new("TREND").drop(5),
-        Column::new("REASON").cut(8).drop(3),
-        Column::new("CAUSE").cut(16),
+        Column::new("REASON").cut(22).drop(2),
+        // What went wrong is worth more than the rest: on a usual terminal it can be read.
+        Column::new("CAUSE").cut(40),
     ];
     const CSV: &'static [&'static str] = &[
         "id",

@@ -43,7 +43,7 @@ impl Run for Ls {
 async fn conclude(context: &Context, client: &Client, query: &str, listed: &Listed<Letter>) -> Result<()> {
     let screen = &context.screen;
     let shown = listed.records.len() as u64;
-    let Some(first) = listed.records.first() else {
+    let Some(first) = most_telling(&listed.records) else {
         screen.say(if query.is_empty() { "no open letters" } else { "no letters match" });
         screen.next(if query.is_empty() { "lazaret status" } else { "lazaret ls" });
         return Ok(());
@@ -61,6 +61,15 @@ async fn conclude(context: &Context, client: &Client, query: &str, listed: &List
     Ok(())
 }
 
+/// The letter to look at first: one that has a cause and stays, before one that may go by itself or only waits.
+fn most_telling(letters: &[Letter]) -> Option<&Letter> {
+    letters.iter().min_by_key(|letter| match letter.state {
+        State::Dead | State::Quarantined | State::Parked => 0,
+        State::Retrying => 1,
+        _ => 2,
+    })
+}
+
 /// How a state looks.
 pub(super) fn state_tone(state: State) -> Tone {
     match state {
@@ -74,16 +83,16 @@ pub(super) fn state_tone(state: State) -> Tone {
 impl Record for Letter {
     const COLUMNS: &'static [Column] = &[
         Column::new("LETTER"),
-        Column::new("QUEUE").cut(8).drop(2),
+        Column::new("QUEUE").cut(8).drop(5),
         Column::new("SEQUENCE").cut(8),
         Column::new("STATE"),
-        Column::new("REASON").cut(8).drop(1),
-        Column::new("TRIES").right().drop(4),
+        Column::new("REASON").cut(22).drop(1),
+        Column::new("FAILED").right().drop(3),
         Column::new("AGE").right(),
-        Column::new("DUE").right().drop(6),
-        Column::new("TYPE").cut(8).drop(5),
-        Column::new("OWNER").cut(6).drop(7),
-        Column::new("ERROR").cut(16).drop(3),
+        Column::new("DUE").right().drop(2),
+        Column::new("TYPE").cut(8).drop(4),
+        Column::new("OWNER").cut(6).drop(6),
+        Column::new("ERROR").cut(40),
     ];
     const CSV: &'static [&'static str] = &[
         "id",
@@ -132,5 +141,23 @@ impl Record for Letter {
             Cell::or_dash(self.owner.as_ref()),
             Cell::or_dash(error),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::snapshots::letter;
+
+    #[test]
+    fn the_letter_to_look_at_first_has_a_cause() {
+        let of = |states: &[State]| {
+            let letters: Vec<Letter> = states.iter().map(|state| letter("0a1b2c3d", "a", *state)).collect();
+            most_telling(&letters).map(|letter| letter.state)
+        };
+        assert_eq!(of(&[State::Waiting, State::Retrying, State::Dead]), Some(State::Dead));
+        assert_eq!(of(&[State::Waiting, State::Retrying]), Some(State::Retrying));
+        assert_eq!(of(&[State::Resolved, State::Waiting]), Some(State::Resolved));
+        assert_eq!(of(&[]), None);
     }
 }

@@ -7,7 +7,7 @@ use lazaret_api::{Command, Item, Operation, OperationState, Outcome};
 
 use super::Run;
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::short_id;
 use crate::output::{
@@ -155,7 +155,7 @@ fn print_operation(context: &Context, operation: &Operation) -> Result<Exit> {
 fn describe(operation: &Operation, now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("operation", &operation.id, Tone::Strong);
-    fields.toned("state", operation.state.as_str(), tone(operation.state));
+    fields.toned("state", operation.state.as_str(), tone(operation));
     fields.maybe("note", operation.note.as_deref());
     fields.add("action", format!("{} {}", operation.action, plural(operation.letters, "letter")));
     fields.add("so far", numbers(operation));
@@ -209,13 +209,15 @@ pub struct Tell {
 
     /// Why; it stands in the audit
     #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    reason: String,
 }
 
 impl Tell {
     async fn tell(self, context: &Context, command: Command) -> Result<Exit> {
-        let reason = self.reason.unwrap_or_else(|| format!("{command} on the command line"));
-        let operation = context.client()?.command(&self.id, command, &reason).await?;
+        if self.reason.trim().is_empty() {
+            return Err(Error::usage("the reason is empty"));
+        }
+        let operation = context.client()?.command(&self.id, command, &self.reason).await?;
         print_outcome(context, &operation)?;
         Ok(Exit::Ok)
     }
@@ -239,7 +241,7 @@ fn outcome_line(operation: &Operation) -> Line {
     let line = Line::new()
         .add(&operation.id, Tone::Strong)
         .plain(" ")
-        .add(operation.state.as_str(), tone(operation.state));
+        .add(operation.state.as_str(), tone(operation));
     let took = operation
         .ended_at
         .map(|end| format!(", in {}", span(end.duration_since(operation.created_at).as_secs_f64())));
@@ -250,12 +252,13 @@ fn outcome_line(operation: &Operation) -> Line {
 /// The next useful commands for an operation that stands like this.
 fn next(operation: &Operation) -> Vec<String> {
     let id = &operation.id;
-    let tell = |verb: &str| format!("lazaret op {verb} {id}");
+    let tell = |verb: &str| format!("lazaret op {verb} {id} --reason TEXT");
+    let watch = || format!("lazaret op watch {id}");
     let failed = || format!("lazaret op show {id} --outcome failed-again");
     match operation.state {
         // A second person does the first of them.
-        OperationState::AwaitingApproval => vec![tell("approve"), tell("watch")],
-        OperationState::Scheduled | OperationState::Running => vec![tell("watch")],
+        OperationState::AwaitingApproval => vec![tell("approve"), watch()],
+        OperationState::Scheduled | OperationState::Running => vec![watch()],
         OperationState::Paused if operation.failed_again > 0 => {
             vec![failed(), tell("resume"), tell("cancel")]
         }
@@ -265,8 +268,10 @@ fn next(operation: &Operation) -> Vec<String> {
     }
 }
 
-fn tone(state: OperationState) -> Tone {
-    match state {
+fn tone(operation: &Operation) -> Tone {
+    match operation.state {
+        // It did all it was told to, and that was not enough.
+        OperationState::Done if operation.failed_again > 0 => Tone::Bad,
         OperationState::Done => Tone::Good,
         OperationState::Running | OperationState::Scheduled => Tone::Plain,
         OperationState::AwaitingApproval | OperationState::Paused => Tone::Warning,
@@ -316,7 +321,7 @@ impl Record for Operation {
         vec![
             Cell::new(&self.id).tone(Tone::Strong),
             Cell::new(self.action.as_str()),
-            Cell::new(self.state.as_str()).tone(tone(self.state)),
+            Cell::new(self.state.as_str()).tone(tone(self)),
             Cell::new(count(self.letters)),
             Cell::new(count(self.sent)),
             Cell::new(count(self.ok)),
@@ -353,5 +358,25 @@ impl Record for Item {
             Cell::new(&self.sequence),
             outcome,
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::snapshots::operation;
+
+    #[test]
+    fn what_is_done_is_good_only_if_all_of_it_went_well() {
+        assert_eq!(tone(&operation(OperationState::Done, 0)), Tone::Good);
+        assert_eq!(tone(&operation(OperationState::Done, 1)), Tone::Bad);
+    }
+
+    #[test]
+    fn commands_that_change_something_are_named_with_their_reason() {
+        assert_eq!(
+            next(&operation(OperationState::Paused, 0)),
+            ["lazaret op resume op_31 --reason TEXT", "lazaret op cancel op_31 --reason TEXT"]
+        );
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn freeze(
     let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds }).await?;
     let is_missing = |excluded: &lazaret_api::Excluded| excluded.reason == Exclusion::NotFound;
     if named && plan.letters == 0 && plan.excluded.iter().all(is_missing) {
-        return Err(Error::NotFound("there are no such letters".to_owned()));
+        return Err(Error::not_found("there are no such letters"));
     }
     Ok(plan)
 }

@@ -43,8 +43,8 @@ impl Run for Seq {
         let sequence = client.sequence(&queue, &self.sequence, self.after.as_deref(), Some(limit)).await?;
         if sequence.size == 0 {
             let what = format!("the sequence {} is not open in {queue}", self.sequence);
-            context.screen.next(&format!("lazaret ls {}", quoted(&history(&self.sequence))));
-            return Err(Error::NotFound(what));
+            let all = quoted(&history(&self.sequence));
+            return Err(Error::not_found_hint(what, format!("`lazaret ls {all}` shows what became of it")));
         }
         let now = context.now();
         if context.format() != Format::Table {
@@ -87,9 +87,9 @@ const COLUMNS: [Column; 8] = [
     Column::new("STATE"),
     Column::new("TYPE").cut(8).drop(3),
     Column::new("MESSAGE").cut(8).drop(2),
-    Column::new("TRIES").right().drop(4),
+    Column::new("FAILED").right().drop(4),
     Column::new("AGE").right(),
-    Column::new("ERROR").cut(16).drop(1),
+    Column::new("ERROR").cut(40),
 ];
 
 fn lane(letters: &[Letter], from_head: bool, now: Timestamp) -> Table {

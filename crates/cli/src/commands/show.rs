@@ -154,7 +154,7 @@ impl View {
         fields.maybe("type", letter.message.event_type.as_deref());
         fields.maybe("correlation", content.correlation.as_deref());
         fields.maybe("time", content.time.map(time));
-        fields.add("attempts", attempts(letter));
+        fields.add("failed", attempts(letter));
         fields.add("taken in", time(letter.enqueued_at));
         fields.maybe("first failed", letter.first_failed_at.map(time));
         fields.maybe("last failed", letter.last_failed_at.map(time));
@@ -287,8 +287,9 @@ fn took(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0}ms", seconds * 1000.0) } else { span(seconds) }
 }
 
+/// How many attempts failed. One that succeeds closes the letter, and is not counted.
 fn attempts(letter: &Letter) -> String {
-    let mut text = letter.attempts.to_string();
+    let mut text = plural(u64::from(letter.attempts), "attempt");
     if letter.replay_attempts > 0 {
         text.push_str(&format!(", {} in replays", letter.replay_attempts));
     }

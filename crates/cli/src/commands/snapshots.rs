@@ -23,7 +23,7 @@ fn at_widths<R: Record>(records: &[R]) -> String {
     [160, 100, 80, 50].map(|width| format!("{width}:\n{}", table.render(width, false))).join("\n")
 }
 
-fn letter(id: &str, sequence: &str, state: State) -> Letter {
+pub(super) fn letter(id: &str, sequence: &str, state: State) -> Letter {
     let is_waiting = state == State::Waiting;
     let error = LetterError {
         error_type: "DbError".into(),
@@ -134,7 +134,7 @@ fn consumers() {
     ]));
 }
 
-fn operation(state: OperationState, failed_again: u64) -> Operation {
+pub(super) fn operation(state: OperationState, failed_again: u64) -> Operation {
     let by = Actor { who: "maria".into(), via: "cli".into(), why: "fixed in 2.8.2, OPS-1421".into() };
     Operation {
         id: "op_31".into(),

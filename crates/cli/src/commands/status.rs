@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, Pause, PauseScope};
+use lazaret_api::{Breaker, Consumer, ConsumerState, Fuse, OperationState, Pause, PauseScope};
 
 use super::Run;
 use crate::context::Context;
@@ -86,7 +86,9 @@ fn next(status: &lazaret_api::Status) -> String {
         return format!("lazaret resume {} --reason TEXT", quoted(&consumer.name));
     }
     if let Some(operation) = status.operations.first() {
-        return format!("lazaret op watch {}", operation.id);
+        // One that is paused does not move: there is nothing to watch.
+        let verb = if operation.state == OperationState::Paused { "show" } else { "watch" };
+        return format!("lazaret op {verb} {}", operation.id);
     }
     let has_letters =
         |consumer: &Consumer| consumer.dead + consumer.parked + consumer.quarantined + consumer.retrying > 0;

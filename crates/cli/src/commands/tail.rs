@@ -164,6 +164,20 @@ fn line(event: &Event) -> Line {
     line.plain(" ").add(place, Tone::Strong).plain(details(event))
 }
 
+/// What the id of an event names. Before there is a letter it is that of the message, which the letter will have as well.
+fn named(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Failed | EventKind::RetryScheduled => "id ",
+        _ => "letter ",
+    }
+}
+
+/// When something is due. The first retries are due in less than a second.
+fn until(due: Timestamp, at: Timestamp) -> String {
+    let milliseconds = due.duration_since(at).as_millis();
+    if (1..1000).contains(&milliseconds) { format!("in {milliseconds}ms") } else { age(due, at) }
+}
+
 fn details(event: &Event) -> String {
     let mut text = String::new();
     let mut say = |word: &str, value: Option<String>| {
@@ -171,7 +185,7 @@ fn details(event: &Event) -> String {
             text.push_str(&format!(" {word}{value}"));
         }
     };
-    say("letter ", event.letter.as_deref().map(|letter| short_id(letter).to_owned()));
+    say(named(event.kind), event.letter.as_deref().map(|letter| short_id(letter).to_owned()));
     say("", event.state.map(|state| state.as_str().to_owned()));
     say("", event.consumer_state.map(|state| state.as_str().to_owned()));
     say("", event.event_type.clone());
@@ -179,7 +193,7 @@ fn details(event: &Event) -> String {
     say("in ", event.phase.map(|phase| phase.as_str().to_owned()));
     say("attempt ", event.attempt.map(|attempt| attempt.to_string()));
     say("group ", event.group.as_deref().map(|group| short_group(group).to_owned()));
-    say("due ", event.due_at.map(|due| age(due, event.at)));
+    say("due ", event.due_at.map(|due| until(due, event.at)));
     say("letters ", event.letters.map(|letters| letters.to_string()));
     say("partition ", event.partition.clone());
     say("", event.action.clone());
@@ -228,6 +242,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_due_in_less_than_a_second_is_told_in_milliseconds() {
+        let at = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
+        assert_eq!(until(at(1300), at(1000)), "in 300ms");
+        assert_eq!(until(at(61_000), at(1000)), "in 1m00s");
+        assert_eq!(until(at(1000), at(1000)), "0s");
+    }
+
+    #[test]
     fn an_event_is_one_line_whatever_stands_in_it() {
         let event = Event {
             queue: Some("shop/mail\n".into()),
@@ -239,7 +261,7 @@ mod tests {
         };
         assert_eq!(
             line(&event).render(false),
-            r"1970-01-01T00:00:30Z retry-scheduled shop/mail\n letter 01234567 TIMEOUT due in 1m00s why: \u{1b}[2J"
+            r"1970-01-01T00:00:30Z retry-scheduled shop/mail\n id 01234567 TIMEOUT due in 1m00s why: \u{1b}[2J"
         );
     }
 }

@@ -10,8 +10,8 @@ use crate::context::ColorChoice;
 use crate::error::{Error, Result};
 use crate::neutral::json_text;
 
-/// How wide a table is that goes to a file or another program.
-const WIDTH_ELSEWHERE: usize = 120;
+/// How wide a table is that goes to a file or another program: nothing is cut there.
+const WIDTH_ELSEWHERE: usize = usize::MAX;
 /// How narrow a terminal is believed to be.
 const NARROWEST: usize = 20;
 
@@ -161,7 +161,7 @@ impl Screen {
     }
 }
 
-/// The width that `COLUMNS` says, or the terminal, or one that suits most.
+/// The width that `COLUMNS` says, or the terminal; elsewhere there is no end.
 fn width() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
     let found = || console_width();

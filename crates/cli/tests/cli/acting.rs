@@ -75,7 +75,7 @@ fn the_stop_rule_ends_the_waiting() {
     assert_eq!((&ran.last()["state"], &ran.last()["failed-again"]), (&"paused".into(), &1.into()));
     let shown = bench.run(&["op", "show", "op_1"]).ends(0);
     assert!(shown.err.contains("lazaret op resume op_1"), "{}", shown.err);
-    bench.run(&["op", "cancel", "op_1"]).ends(0);
+    bench.run(&["op", "cancel", "op_1", "--reason", "enough"]).ends(0);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn a_second_person_approves_what_the_first_began() {
     assert_eq!(begun.last()["state"], "awaiting-approval");
     let shown = bench.run_as("ada", &["op", "show", "op_1"]).ends(0);
     assert!(shown.err.starts_with("next: lazaret op approve op_1"), "{}", shown.err);
-    let own = bench.run_as("ada", &["op", "approve", "op_1"]).ends(6);
+    let own = bench.run_as("ada", &["op", "approve", "op_1", "--reason", "mine"]).ends(6);
     assert!(own.err.contains("LZ0220"), "{}", own.err);
 
     let mut watch = bench.command(&["op", "watch", "op_1", "-o", "json"]);

@@ -72,7 +72,7 @@ fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
     run(folder.path(), &["doctor", "-c", "wrong.yaml"]).ends(1);
     let ran = run(folder.path(), &["check", "-c", "nowhere.yaml"]).ends(1);
     assert!(
-        ran.err.contains("there is no file nowhere.yaml") && ran.err.contains("lazaret init"),
+        ran.err.starts_with("error: there is no file nowhere.yaml") && ran.err.contains("lazaret init"),
         "{}",
         ran.err
     );

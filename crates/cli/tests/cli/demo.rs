@@ -65,9 +65,19 @@ fn without_a_terminal_the_story_is_told_line_by_line_and_ends_with_tables() {
 }
 
 #[test]
+fn an_outcome_is_a_row_too() {
+    let folder = TempDir::new().unwrap();
+    let ran = finish(demo(folder.path(), &["--headless", "--seconds", "1", "-o", "csv"]), "").ends(0);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("ok,orders,handled,"), "{}", ran.out);
+    assert!(lines[1].starts_with("true,") && !lines[1].contains(",,"), "{}", ran.out);
+    is_empty(folder.path());
+}
+
+#[test]
 fn what_makes_no_sense_is_said_before_anything_starts() {
     let folder = TempDir::new().unwrap();
-    for arguments in [&["-o", "csv"][..], &["--seconds", "0"], &["--seconds", "x"]] {
+    for arguments in [&["--seconds", "0"], &["--seconds", "x"]] {
         finish(demo(folder.path(), arguments), "").ends(2);
     }
     // Who starts the worker by hand is told so.

@@ -39,22 +39,24 @@ fn operations_are_listed_paused_resumed_and_cancelled() {
 
     let paused = bench.run(&["op", "pause", "op_1", "--reason", "wait", "-o", "json"]).ends(0).json();
     assert_eq!(paused["state"], "paused");
-    let resumed = bench.run(&["op", "resume", "op_1", "-o", "json"]).ends(0).json();
+    // What is held does not move: it is shown, not watched.
+    assert_eq!(bench.run(&["status"]).ends(0).err, "next: lazaret op show op_1\n");
+    // Every change has a reason.
+    bench.run(&["op", "resume", "op_1"]).ends(2);
+    bench.run(&["op", "resume", "op_1", "--reason", " "]).ends(2);
+    let resumed = bench.run(&["op", "resume", "op_1", "--reason", "go on", "-o", "json"]).ends(0).json();
     assert_eq!(resumed["state"], "scheduled");
-    let cancelled = bench.run(&["op", "cancel", "op_1"]).ends(0);
+    let cancelled = bench.run(&["op", "cancel", "op_1", "--reason", "enough"]).ends(0);
     assert!(
         cancelled.out.starts_with("op_1 cancelled: 0 sent, 0 ok, 0 failed again, 1 skipped"),
         "{}",
         cancelled.out
     );
     // What is over cannot be cancelled again.
-    bench.run(&["op", "cancel", "op_1"]).ends(1);
+    bench.run(&["op", "cancel", "op_1", "--reason", "enough"]).ends(1);
     bench.run(&["op", "watch", "op_1"]).ends(3);
     let audit = bench.run(&["audit", "-o", "jsonl"]).ends(0).out;
-    assert!(
-        audit.contains("\"why\":\"wait\"") && audit.contains("\"why\":\"cancel on the command line\""),
-        "{audit}"
-    );
+    assert!(audit.contains("\"why\":\"wait\"") && audit.contains("\"why\":\"enough\""), "{audit}");
 }
 
 #[test]

@@ -10,11 +10,11 @@ pub(crate) static TOP: Section = Section {
         Key::new(
             "listen",
             Kind::Text(Form::Address),
-            "Where the API, the console, the metrics and the inbox are served. An address that is not loopback needs `auth`.",
+            "Where the API, the metrics and the inbox are served. An address that is not loopback needs `auth`.",
         )
         .or("127.0.0.1:7117")
         .restart(),
-        Key::new("store", Kind::Text(Form::Store), "Where letters and positions are kept: `memory:`, `sqlite:PATH`, `postgres://…` or `mongodb://…`.")
+        Key::new("store", Kind::Text(Form::Store), "Where letters and positions are kept: `memory:` or `sqlite:PATH`. This version does not have `postgres://…` and `mongodb://…` yet.")
             .or("sqlite:lazaret.db")
             .restart(),
         Key::new(

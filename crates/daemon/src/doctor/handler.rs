@@ -6,7 +6,7 @@ use lazaret_config::{Consumer as Wanted, Handler};
 use rustix::fs::{Access, access};
 use tokio::net::TcpStream;
 
-use super::{Finding, PATIENCE};
+use super::{Finding, Health, PATIENCE};
 use crate::assemble;
 
 /// Looks for the handler of a consumer.
@@ -19,8 +19,10 @@ pub(super) async fn examine(wanted: &Wanted) -> Finding {
     match &wanted.handler {
         Handler::Http(http) => reachable(subject, &http.url).await,
         Handler::Command(command) => {
-            let program = command.program.first().map_or("", String::as_str);
-            executable(subject, program, std::env::var_os("PATH").unwrap_or_default().as_ref())
+            let (program, arguments) =
+                command.program.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+            let found = executable(subject, program, std::env::var_os("PATH").unwrap_or_default().as_ref());
+            missing_script(&found, arguments, Path::new("")).unwrap_or(found)
         }
         _ => Finding::warn(subject, "it is of a kind that cannot be looked at", "see for yourself"),
     }
@@ -77,6 +79,30 @@ fn executable(subject: String, program: &str, path: &Path) -> Finding {
     }
 }
 
+/// A warning if the program is there and the script that it is to run is not. Only a guess by its name: what an argument means
+/// is known to the program alone. Paths are meant as the handler will take them, from `here`.
+fn missing_script(program: &Finding, arguments: &[String], here: &Path) -> Option<Finding> {
+    if program.health != Health::Ok {
+        return None;
+    }
+    let script = arguments.iter().find(|argument| looks_like_script(argument))?;
+    if here.join(script).exists() {
+        return None;
+    }
+    let seen = format!("{}, but there is no {script}", program.seen);
+    let advice =
+        "write it, or correct its path in `program`; a relative one begins where the daemon is started";
+    Some(Finding::warn(program.subject.clone(), seen, advice))
+}
+
+/// Whether an argument is the name of a script, by its ending.
+fn looks_like_script(argument: &str) -> bool {
+    const ENDINGS: [&str; 12] =
+        ["py", "sh", "bash", "js", "mjs", "cjs", "ts", "rb", "pl", "php", "lua", "jar"];
+    let ending = Path::new(argument).extension().and_then(|ending| ending.to_str());
+    !argument.starts_with('-') && ending.is_some_and(|ending| ENDINGS.contains(&ending))
+}
+
 /// The file that a name means, as the system finds it. One that can be run goes before one that cannot.
 fn find(program: &str, path: &Path) -> Option<PathBuf> {
     if program.contains('/') {
@@ -94,7 +120,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::doctor::Health;
 
     #[test]
     fn the_place_of_a_url_is_its_host_and_port() {
@@ -103,6 +128,22 @@ mod tests {
         assert_eq!(at("https://user:secret@handlers.internal/?a").as_deref(), Some("handlers.internal 443"));
         assert_eq!(at("http://[::1]:9/").as_deref(), Some("::1 9"));
         assert_eq!(at("http://[::1]").as_deref(), Some("::1 80"));
+    }
+
+    #[test]
+    fn a_script_that_is_not_there_is_a_warning() {
+        let here = tempfile::tempdir().unwrap();
+        let python = Finding::ok("h", "python3 is /bin/python3");
+        let look = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            missing_script(&python, &words, here.path())
+        };
+        let found = look(&["-u", "handler.py"]).unwrap();
+        assert!(found.health == Health::Warn && found.seen.contains("there is no handler.py"), "{found}");
+        std::fs::write(here.path().join("handler.py"), "").unwrap();
+        assert!(look(&["-u", "handler.py"]).is_none());
+        // What does not look like a script is not our business.
+        assert!(look(&["-m", "shop.handler", "--out=x.py", "http://x/"]).is_none());
     }
 
     #[test]
