@@ -207,17 +207,18 @@ pub struct Tell {
     /// The operation
     id: String,
 
-    /// Why; it stands in the audit
+    /// Why; it stands in the audit. Without it the audit says only that it was done on the command line
     #[arg(long, value_name = "TEXT")]
-    reason: String,
+    reason: Option<String>,
 }
 
 impl Tell {
     async fn tell(self, context: &Context, command: Command) -> Result<Exit> {
-        if self.reason.trim().is_empty() {
+        let reason = self.reason.unwrap_or_else(|| format!("{command} on the command line"));
+        if reason.trim().is_empty() {
             return Err(Error::usage("the reason is empty"));
         }
-        let operation = context.client()?.command(&self.id, command, &self.reason).await?;
+        let operation = context.client()?.command(&self.id, command, &reason).await?;
         print_outcome(context, &operation)?;
         Ok(Exit::Ok)
     }
