@@ -8,6 +8,7 @@ use lazaret_core::query::Query;
 use lazaret_core::store::{Counts, QueueSummary, Result, Store};
 use lazaret_core::{LetterState, QueueName, Timestamp};
 use metrics::Label;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::{Metrics, lock, of_queue};
@@ -17,6 +18,10 @@ use crate::names;
 const LOOKED_AT: u64 = 500;
 /// How many pages that may take.
 const PAGES: usize = 8;
+/// How often measured times are sorted into their buckets.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// The longest that a slow store is left alone, if nobody wants to ask it more rarely.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// One queue, as it was a moment ago.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,20 +73,38 @@ impl Metrics {
         }
     }
 
-    /// Keeps the letters fresh until `stop`. A store that takes long is asked less often.
+    /// Keeps the letters fresh and the measured times tidy until `stop`, whatever the store does. A store that takes long is
+    /// asked less often.
     pub async fn keep_fresh(&self, store: &dyn Store, every: Duration, stop: CancellationToken) {
+        let both = async { tokio::join!(self.ask_again_and_again(store, every), self.tidy_often()) };
+        // Both only read: they may be left anywhere.
+        stop.run_until_cancelled(both).await;
+    }
+
+    async fn ask_again_and_again(&self, store: &dyn Store, every: Duration) {
         loop {
             let begun = tokio::time::Instant::now();
             if let Err(error) = self.refresh(store, Timestamp::now()).await {
                 tracing::debug!(kind = ?error.kind(), "the store does not tell its letters");
             }
-            self.tidy();
-            let pause = every.max(begun.elapsed() * 10);
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
+            tokio::time::sleep(pause_after(begun.elapsed(), every)).await;
         }
     }
+
+    /// What is measured is kept one by one until it is sorted, so this waits for nobody (I7).
+    async fn tidy_often(&self) {
+        let mut ticks = tokio::time::interval(TIDY_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.tidy();
+        }
+    }
+}
+
+/// How long a store that took so long is left alone.
+fn pause_after(took: Duration, every: Duration) -> Duration {
+    every.max(took.saturating_mul(10).min(LONGEST_PAUSE))
 }
 
 fn own_queues(handle: &lazaret_engine::Handle) -> Vec<QueueName> {
@@ -128,4 +151,63 @@ async fn oldest_of(store: &dyn Store, queue: &QueueName, state: LetterState) -> 
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use lazaret_memory::MemoryStore;
+    use lazaret_testkit::{Profile, Unreliable};
+
+    use super::super::Rendering;
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(2);
+
+    /// Counts how often measured times are sorted.
+    #[derive(Clone, Default)]
+    struct Counted(Arc<AtomicU64>);
+
+    impl Rendering for Counted {
+        fn render(&self) -> String {
+            String::new()
+        }
+
+        fn run_upkeep(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn slow(latency: Duration) -> Unreliable<MemoryStore> {
+        let store = Unreliable::new(MemoryStore::default(), 7);
+        store.set_profile(Profile { latency, ..Profile::default() });
+        store
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_does_not_answer_keeps_no_measured_time_from_being_sorted_and_nobody_from_ending() {
+        // I7
+        let (counted, store) = (Counted::default(), slow(Duration::from_secs(1_000_000)));
+        let metrics = Metrics::new(None, Some(Box::new(counted.clone())));
+        let stop = CancellationToken::new();
+        let fresh = metrics.keep_fresh(&store, EVERY, stop.clone());
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(100)).await;
+            assert!(counted.0.load(Ordering::SeqCst) >= 50, "{:?}", counted.0);
+            stop.cancel();
+        };
+        let both = async { tokio::join!(fresh, ending) };
+        tokio::time::timeout(Duration::from_secs(101), both).await.unwrap();
+    }
+
+    #[test]
+    fn a_slow_store_is_asked_less_often_but_within_a_minute() {
+        let seconds = Duration::from_secs;
+        assert_eq!(pause_after(Duration::from_millis(1), EVERY), EVERY);
+        assert_eq!(pause_after(seconds(3), EVERY), seconds(30));
+        assert_eq!(pause_after(seconds(30), EVERY), LONGEST_PAUSE);
+        assert_eq!(pause_after(Duration::MAX, EVERY), LONGEST_PAUSE);
+        assert_eq!(pause_after(seconds(30), seconds(300)), seconds(300), "who asks rarely still does");
+    }
 }

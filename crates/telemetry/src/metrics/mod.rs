@@ -44,11 +44,28 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     recorder: Option<Box<dyn Recorder + Send + Sync>>,
-    rendering: Option<PrometheusHandle>,
+    rendering: Option<Box<dyn Rendering>>,
     reasons: Reasons,
     consumers: Mutex<BTreeMap<String, Scraped>>,
     owners: Mutex<BTreeMap<String, String>>,
     overview: Mutex<Arc<Overview>>,
+}
+
+/// Who keeps what was counted and measured, and shows it.
+trait Rendering: Send + Sync {
+    fn render(&self) -> String;
+    /// Sorts what was measured into buckets.
+    fn run_upkeep(&self);
+}
+
+impl Rendering for PrometheusHandle {
+    fn render(&self) -> String {
+        Self::render(self)
+    }
+
+    fn run_upkeep(&self) {
+        Self::run_upkeep(self);
+    }
 }
 
 /// A consumer whose numbers are read at each scrape.
@@ -70,7 +87,7 @@ impl Metrics {
         );
         let recorder = builder.build_recorder();
         let rendering = recorder.handle();
-        Self::new(Some(Box::new(recorder)), Some(rendering))
+        Self::new(Some(Box::new(recorder)), Some(Box::new(rendering)))
     }
 
     /// Metrics that go to the recorder that the program has installed for the `metrics` facade.
@@ -79,7 +96,10 @@ impl Metrics {
         Self::new(None, None)
     }
 
-    fn new(recorder: Option<Box<dyn Recorder + Send + Sync>>, rendering: Option<PrometheusHandle>) -> Self {
+    fn new(
+        recorder: Option<Box<dyn Recorder + Send + Sync>>,
+        rendering: Option<Box<dyn Rendering>>,
+    ) -> Self {
         let metrics = Self(Arc::new(Inner {
             recorder,
             rendering,
@@ -175,7 +195,7 @@ impl Metrics {
     /// Everything as Prometheus reads it.
     pub fn render(&self) -> String {
         self.collect();
-        self.0.rendering.as_ref().map(PrometheusHandle::render).unwrap_or_default()
+        self.0.rendering.as_ref().map(|rendering| rendering.render()).unwrap_or_default()
     }
 
     /// Sorts measured times into their buckets. To be called now and then: what was measured since is kept one by one.
