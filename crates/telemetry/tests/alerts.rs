@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use lazaret_core::Clock;
 use lazaret_core::policy::FusePolicy;
 use lazaret_core::query::Query;
 use lazaret_core::store::{Act, Action, Actor, Command, Conduct, Limits, PauseScope, PlanRequest, Selection};
-use lazaret_engine::{DeadLetterOptions, Options as EngineOptions};
+use lazaret_engine::{Builder, DeadLetterOptions, Options as EngineOptions};
+use lazaret_memory::MemoryStore;
 use lazaret_telemetry::Metrics;
 use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
+use lazaret_testkit::{Profile, Unreliable};
 use serde_json::Value;
-use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, options, queue};
+use support::{Bench, Got, NAME, PATIENCE, Receiver, Running, eventually, obedient, options, queue};
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "secret-of-the-webhook";
@@ -65,14 +68,31 @@ async fn start_with(
     options: EngineOptions,
 ) -> Watched {
     service.learn(|_| true).await;
+    begin(bench, service, metrics, on_first, options)
+}
+
+/// Without learning from the store before.
+fn begin(
+    bench: &Bench,
+    service: Service,
+    metrics: &Metrics,
+    on_first: bool,
+    options: EngineOptions,
+) -> Watched {
     let observer = service.alerts().observer(NAME, Some("checkout-team"), on_first);
     let handler = obedient(Arc::new(AtomicBool::new(false)));
     let builder = bench.builder(handler).options(options).observer(observer);
-    let running = Running::start(builder.observer(metrics.observer(NAME)));
-    metrics.running(running.handle.clone());
+    let running = live(builder, metrics);
     let stop = CancellationToken::new();
     let serving = tokio::spawn(service.run(stop.clone()));
     Watched { running, stop, serving }
+}
+
+/// One life of a consumer.
+fn live(builder: Builder, metrics: &Metrics) -> Running {
+    let running = Running::start(builder.observer(metrics.observer(NAME)));
+    metrics.running(running.handle.clone());
+    running
 }
 
 impl Watched {
@@ -262,6 +282,35 @@ async fn a_queue_without_room_is_told_until_there_is_room() {
     assert_eq!(words(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
     assert!(!metrics.render().contains("lazaret_handoff_failures_total{consumer=\"orders\"} 0"));
     watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_holds_up_neither_the_news_nor_the_end() {
+    // I9
+    let (clock, metrics) = (Bench::new().clock, Metrics::prometheus());
+    let (failing, silent) = (unreliable(&clock), unreliable(&clock));
+    silent.set_profile(Profile { latency: Duration::from_secs(1_000_000), ..Profile::default() });
+    let receiver = Receiver::start(&[]).await;
+    let mut bench = Bench { store: silent, ..Bench::new() };
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["store-unavailable"])]);
+    bench.store = failing.clone();
+    let watched = begin(&bench, service, &metrics, true, options());
+    // The service has begun to ask its store.
+    tokio::task::yield_now().await;
+    bench.push(&["a-fine"]);
+    eventually("the consumer runs", || watched.running.handle.stats().handled == 1).await;
+    failing.outage(true);
+    bench.push(&["a-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await), ["store-unavailable firing"]);
+    failing.outage(false);
+    assert_eq!(words(&receiver.wait_for(2).await)[1], "store-unavailable resolved");
+    watched.running.stop().await;
+    watched.stop.cancel();
+    tokio::time::timeout(PATIENCE, watched.serving).await.unwrap().unwrap();
+}
+
+fn unreliable(clock: &Arc<dyn Clock>) -> Arc<Unreliable<MemoryStore>> {
+    Arc::new(Unreliable::new(MemoryStore::new(clock.clone()), 7))
 }
 
 #[tokio::test]

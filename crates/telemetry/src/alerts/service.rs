@@ -5,12 +5,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::store::{Counts, Group, GroupId, GroupsRequest, OperationState, Store};
-use lazaret_core::{Clock, LetterState, Timestamp};
+use lazaret_core::store::{Group, GroupId, GroupsRequest, Operation, OperationState, Store};
+use lazaret_core::{Clock, Timestamp};
 use lazaret_engine::{FuseState, Handle, Observer};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::asking::{self, Answers, Asking, answered, waits_for_somebody};
 use super::board::{Board, News, Writer};
 use super::ledger::{Ledger, Report};
 use super::levels::{Seen, Thresholds, Watch};
@@ -24,8 +25,6 @@ use crate::metrics::Metrics;
 const GROUPS_PAGE: usize = 500;
 /// How many groups are looked at at once.
 const GROUPS_AT_ONCE: usize = 200;
-/// How many of the latest operations are looked at.
-const OPERATIONS: usize = 50;
 
 /// How alerts behave.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,12 +169,18 @@ impl Service {
         }
         let mut looks = tokio::time::interval(self.options.every);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut asking = None;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.board.changed.notified() => self.read_news(),
-                _ = looks.tick() => self.look().await,
+                // Asked beside the rest: a store that does not answer is told of, and holds up nobody (I9).
+                answers = answered(&mut asking) => self.hear(answers),
+                _ = looks.tick() => {
+                    self.look();
+                    asking.get_or_insert_with(|| self.ask());
+                }
             }
         }
         self.read_news();
@@ -248,8 +253,8 @@ impl Service {
         self.tell(Some(notice));
     }
 
-    /// Looks at everything that nobody tells.
-    async fn look(&mut self) {
+    /// Looks at everything that nobody tells, but for what only the store knows.
+    fn look(&mut self) {
         let now = self.clock.now();
         for notice in self.ledger.quieted(now) {
             self.tell(Some(notice));
@@ -257,8 +262,6 @@ impl Service {
         for handle in self.metrics.handles() {
             self.look_at(&handle, now);
         }
-        self.look_at_groups(now).await;
-        self.look_at_operations(now).await;
     }
 
     fn look_at(&mut self, handle: &Handle, now: Timestamp) {
@@ -285,26 +288,31 @@ impl Service {
         }
     }
 
-    /// A group without letters that wait for somebody is over, and its next letter is news. Some groups at each look.
-    async fn look_at_groups(&mut self, now: Timestamp) {
+    /// Asks the store for what only it knows: the operations, and some groups each time.
+    fn ask(&mut self) -> Asking {
         let from = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
         let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_AT_ONCE);
         let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
         self.looked_at = some.get(GROUPS_AT_ONCE - 1).map(|(subject, _)| subject.clone());
-        for (subject, group) in some {
-            let Ok(found) = self.store.group(&group).await else { return };
-            if found.is_none_or(|group| waits_for_somebody(&group.counts) == 0) {
-                self.groups.remove(&subject);
-                self.board.forget(&group);
-                self.over(&subject, now);
-            }
+        asking::ask(self.store.clone(), some)
+    }
+
+    /// Tells what the store said.
+    fn hear(&mut self, answers: Answers) {
+        let now = self.clock.now();
+        for (subject, group) in answers.ended {
+            self.groups.remove(&subject);
+            self.board.forget(&group);
+            self.over(&subject, now);
+        }
+        if let Some(operations) = answers.operations {
+            self.hear_operations(&operations, now);
         }
     }
 
-    async fn look_at_operations(&mut self, now: Timestamp) {
-        let Ok(page) = self.store.operations(None, OPERATIONS).await else { return };
+    fn hear_operations(&mut self, operations: &[Operation], now: Timestamp) {
         let mut firing = Vec::new();
-        for operation in &page.operations {
+        for operation in operations {
             let stopped = operation.note.as_deref().is_some_and(|note| note.starts_with("stopped:"));
             let event = match operation.state {
                 OperationState::AwaitingApproval => rules::APPROVAL_NEEDED,
@@ -326,12 +334,4 @@ impl Service {
             self.over(subject, now);
         }
     }
-}
-
-/// How many letters will not be tried again by themselves.
-fn waits_for_somebody(counts: &Counts) -> u64 {
-    [LetterState::Dead, LetterState::Parked, LetterState::Quarantined]
-        .iter()
-        .map(|state| counts.of(*state))
-        .sum()
 }

@@ -96,10 +96,7 @@ impl Metrics {
         Self::new(None, None)
     }
 
-    fn new(
-        recorder: Option<Box<dyn Recorder + Send + Sync>>,
-        rendering: Option<Box<dyn Rendering>>,
-    ) -> Self {
+    fn new(recorder: Option<Box<dyn Recorder + Send + Sync>>, rendering: Option<Box<dyn Rendering>>) -> Self {
         let metrics = Self(Arc::new(Inner {
             recorder,
             rendering,
