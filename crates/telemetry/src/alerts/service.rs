@@ -1,10 +1,11 @@
 //! Reads what observers wrote down, looks at the rest now and then, and tells the webhooks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::policy::BreakerState;
 use lazaret_core::store::{Group, GroupId, GroupsRequest, Operation, OperationState, Store};
 use lazaret_core::{Clock, Timestamp};
 use lazaret_engine::{FuseState, Handle, Observer};
@@ -19,12 +20,16 @@ use super::notice::{Facts, Notice, Status, Subject};
 use super::rules;
 use super::webhook::{self, Line, Sender, Webhook};
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, scope_name};
 
 /// How many groups are asked for in one page at the start.
 const GROUPS_PAGE: usize = 500;
 /// How many groups are looked at at once.
 const GROUPS_AT_ONCE: usize = 200;
+
+/// What lasts until it is over, and what the consumer can be asked about.
+const LASTING: [&str; 5] =
+    [rules::FUSE_BLOWN, rules::BREAKER_OPENED, rules::PAUSED, rules::STORE_UNAVAILABLE, rules::QUEUE_FULL];
 
 /// How alerts behave.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +76,9 @@ pub struct Service {
     senders: Vec<Sender>,
     ledger: Ledger,
     watches: HashMap<String, Watch>,
+    /// What was not so any more at the last look, and is over if that is so again: a consumer that has just been started
+    /// does not know its pauses yet.
+    fading: HashSet<Subject>,
     /// The groups behind subjects that fire.
     groups: BTreeMap<Subject, GroupId>,
     /// The last of them that was looked at, when there are more.
@@ -106,6 +114,7 @@ impl Service {
             senders,
             ledger: Ledger::default(),
             watches: HashMap::new(),
+            fading: HashSet::new(),
             groups: BTreeMap::new(),
             looked_at: None,
         })
@@ -204,7 +213,7 @@ impl Service {
             if news.count > 0 {
                 self.happened(&subject, news, now);
             }
-            if over {
+            if over && !self.is_paused_elsewhere(&subject) {
                 self.over(&subject, now);
             }
         }
@@ -213,15 +222,8 @@ impl Service {
     fn happened(&mut self, subject: &Subject, news: News, now: Timestamp) {
         let News { count, facts, owner, group, .. } = news;
         // What nobody can look up again is over when it has not happened for a while.
-        let lasts = matches!(
-            subject.event,
-            rules::FUSE_BLOWN
-                | rules::BREAKER_OPENED
-                | rules::PAUSED
-                | rules::STORE_UNAVAILABLE
-                | rules::QUEUE_FULL
-        );
-        let quiet = (!lasts && group.is_none()).then_some(self.options.thresholds.quiet);
+        let lasts = LASTING.contains(&subject.event) || group.is_some();
+        let quiet = (!lasts).then_some(self.options.thresholds.quiet);
         if let Some(group) = group {
             self.groups.insert(subject.clone(), group);
         }
@@ -231,6 +233,7 @@ impl Service {
 
     /// Something is over. Ends that have a name of their own are told under that as well.
     fn over(&mut self, subject: &Subject, now: Timestamp) {
+        self.fading.remove(subject);
         let Some(notice) = self.ledger.resolve(subject, now) else { return };
         let named = match subject.event {
             rules::BREAKER_OPENED => Some(rules::BREAKER_CLOSED),
@@ -275,17 +278,21 @@ impl Service {
             let notice = self.ledger.level(level.up, &subject, report, now);
             self.tell(notice);
         }
-        let blown = matches!(handle.fuse(), Some(FuseState::Blown { .. }));
-        for (event, still) in [
-            (rules::FUSE_BLOWN, blown),
-            (rules::STORE_UNAVAILABLE, handle.has_store_trouble()),
-            (rules::QUEUE_FULL, handle.has_store_trouble()),
-        ] {
-            let own = self.ledger.of(event).into_iter().filter(|s| s.consumer.as_deref() == Some(&*consumer));
-            for subject in own.filter(|_| !still) {
+        let own = |subject: &Subject| subject.consumer.as_deref() == Some(&*consumer);
+        for subject in LASTING.map(|event| self.ledger.of(event)).concat().into_iter().filter(own) {
+            if lasts(handle, &subject) {
+                self.fading.remove(&subject);
+            } else if !self.fading.insert(subject.clone()) {
                 self.over(&subject, now);
             }
         }
+    }
+
+    /// Whether another part of the same kind is paused. A notice names the kind alone: a sequence is a key.
+    fn is_paused_elsewhere(&self, subject: &Subject) -> bool {
+        let is_own = |handle: &Handle| subject.consumer.as_deref() == Some(handle.name().as_str());
+        subject.event == rules::PAUSED
+            && self.metrics.handles().iter().any(|handle| is_own(handle) && lasts(handle, subject))
     }
 
     /// Asks the store for what only it knows: the operations, and some groups each time.
@@ -333,5 +340,19 @@ impl Service {
         for subject in over.iter().filter(|subject| !firing.contains(subject)) {
             self.over(subject, now);
         }
+    }
+}
+
+/// Whether something that lasts is still so, as the consumer itself says. Events alone do not tell: a consumer that is started
+/// anew begins with a closed breaker, and never knew of a pause that was lifted before.
+fn lasts(handle: &Handle, subject: &Subject) -> bool {
+    match subject.event {
+        rules::FUSE_BLOWN => matches!(handle.fuse(), Some(FuseState::Blown { .. })),
+        rules::BREAKER_OPENED => !matches!(handle.breaker(), None | Some(BreakerState::Closed)),
+        rules::PAUSED => {
+            let kind = subject.detail.as_deref();
+            handle.pauses().iter().any(|pause| Some(scope_name(&pause.scope)) == kind)
+        }
+        _ => handle.has_store_trouble(),
     }
 }
