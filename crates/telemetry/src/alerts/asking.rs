@@ -5,14 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use lazaret_core::LetterState;
-use lazaret_core::store::{Counts, GroupId, Operation, Store};
+use lazaret_core::store::{Counts, Group, GroupId, Operation, Store};
 
+use super::board::Board;
 use super::notice::Subject;
 
 /// How many of the latest operations are looked at.
 const OPERATIONS: usize = 50;
 
-/// A question that is under way. It only reads: it may be dropped at any time.
+/// A question that is under way. It changes nothing in the store: it may be dropped at any time.
 pub(super) type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
 
 /// What the store said.
@@ -25,13 +26,21 @@ pub(super) struct Answers {
 }
 
 /// Asks for these groups and for the operations.
-pub(super) fn ask(store: Arc<dyn Store>, groups: Vec<(Subject, GroupId)>) -> Asking {
+pub(super) fn ask(store: Arc<dyn Store>, board: Arc<Board>, groups: Vec<(Subject, GroupId)>) -> Asking {
     Box::pin(async move {
         let mut answers = Answers::default();
         for (subject, group) in groups {
-            let Ok(found) = store.group(&group).await else { break };
-            if found.is_none_or(|group| waits_for_somebody(&group.counts) == 0) {
-                answers.ended.push((subject, group));
+            // Before it is asked for: a letter that comes from here on is written down, whatever the store says.
+            board.forget(&group);
+            let found = store.group(&group).await;
+            let waits = |found: Option<Group>| found.map_or(0, |group| waits_for_somebody(&group.counts));
+            match found.map(waits) {
+                Ok(0) => answers.ended.push((subject, group)),
+                Ok(_) => board.know(&group),
+                Err(_) => {
+                    board.know(&group);
+                    break;
+                }
             }
         }
         answers.operations = store.operations(None, OPERATIONS).await.ok().map(|page| page.operations);

@@ -301,16 +301,18 @@ impl Service {
         let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_AT_ONCE);
         let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
         self.looked_at = some.get(GROUPS_AT_ONCE - 1).map(|(subject, _)| subject.clone());
-        asking::ask(self.store.clone(), some)
+        asking::ask(self.store.clone(), self.board.clone(), some)
     }
 
     /// Tells what the store said.
     fn hear(&mut self, answers: Answers) {
         let now = self.clock.now();
         for (subject, group) in answers.ended {
-            self.groups.remove(&subject);
-            self.board.forget(&group);
-            self.over(&subject, now);
+            // It is known again: a letter has come since it was asked for.
+            if !self.board.knows(&group) {
+                self.groups.remove(&subject);
+                self.over(&subject, now);
+            }
         }
         if let Some(operations) = answers.operations {
             self.hear_operations(&operations, now);
@@ -354,5 +356,72 @@ fn lasts(handle: &Handle, subject: &Subject) -> bool {
             handle.pauses().iter().any(|pause| Some(scope_name(&pause.scope)) == kind)
         }
         _ => handle.has_store_trouble(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::{Failure, LetterState, Message, Position, QueueName, Reason, SequenceId};
+    use lazaret_engine::Event;
+    use lazaret_memory::MemoryStore;
+    use lazaret_testkit::TokioClock;
+
+    use super::*;
+
+    fn service() -> Service {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        Service::new(&[], Options::default(), Metrics::prometheus(), store, clock).unwrap()
+    }
+
+    /// Somebody tells the service of a letter that waits for somebody: held, or passed on to another place.
+    fn letter(service: &mut Service, is_held: bool) {
+        let (queue, message) =
+            (QueueName::of("orders", "orders"), Message::new("m-1", "events", Position::new(0, 1)));
+        let cause = Failure::new(Reason::TIMEOUT, "TestError", "words");
+        let sequence = &SequenceId::new("key");
+        let (queue, message, state, cause) = (&queue, &message, LetterState::Dead, Some(&cause));
+        let observer = service.alerts().observer("orders", None, true);
+        observer.on(&if is_held {
+            Event::LetterStored { queue, message, sequence, state, before: None, cause, replay: None }
+        } else {
+            Event::PassedOn { queue, message, state, cause }
+        });
+        service.read_news();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_letter_that_comes_while_its_group_is_asked_for_is_not_lost_in_the_end_of_the_group() {
+        let mut service = service();
+        letter(&mut service, true);
+        // The store has none of that group any more.
+        let answers = service.ask().await;
+        assert_eq!(answers.ended.len(), 1);
+        letter(&mut service, true);
+        service.hear(answers);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "there is a letter");
+        // And when there is none, its end is told, and its next letter is news.
+        let answers = service.ask().await;
+        service.hear(answers);
+        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        letter(&mut service, true);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn letters_that_are_passed_on_are_told_until_none_has_come_for_a_while_and_then_again() {
+        let mut service = service();
+        let quiet = service.options.thresholds.quiet;
+        for _ in 0..3 {
+            letter(&mut service, false);
+            tokio::time::advance(quiet / 2).await;
+            service.look();
+            assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "they go on");
+        }
+        tokio::time::advance(quiet).await;
+        service.look();
+        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        letter(&mut service, false);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "it is news again");
     }
 }
