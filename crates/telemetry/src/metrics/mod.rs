@@ -22,6 +22,7 @@ pub use letters::{Overview, QueueOverview};
 
 use crate::names::{self, Family, Kind};
 use labels::Reasons;
+use letters::Looked;
 use observer::Counting;
 
 /// The upper bounds of the buckets of both histograms, in seconds: from a handler in memory to one that waits long.
@@ -49,6 +50,8 @@ struct Inner {
     consumers: Mutex<BTreeMap<String, Scraped>>,
     owners: Mutex<BTreeMap<String, String>>,
     overview: Mutex<Arc<Overview>>,
+    /// For queues with letters in several states.
+    looked: Mutex<BTreeMap<QueueName, Looked>>,
 }
 
 /// Who keeps what was counted and measured, and shows it.
@@ -104,6 +107,7 @@ impl Metrics {
             consumers: Mutex::default(),
             owners: Mutex::default(),
             overview: Mutex::default(),
+            looked: Mutex::default(),
         }));
         metrics.describe();
         metrics
