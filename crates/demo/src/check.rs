@@ -10,6 +10,9 @@ use crate::journal::{Entry, Fact};
 use crate::orders::{self, Poison};
 use crate::worker::{MAX_ATTEMPTS, MAX_CRASHES};
 
+/// Of how many attempts of an order a process that dies takes the knowledge with it: the first, whose retry waits in memory,
+/// and the second, as long as it runs or its failure is on its way to the store.
+const IN_MEMORY: u32 = 2;
 /// How many breaches are named.
 const NAMED: usize = 5;
 
@@ -131,22 +134,33 @@ fn order(evidence: &Evidence) -> Finding {
     finding("I2", "order per customer", seen, breaches)
 }
 
+/// The engine's number of an attempt is what it believes. How often the handler was called is what happened.
 fn bounded(evidence: &Evidence) -> Finding {
     let (mut most, mut breaches) = (0, Vec::new());
+    let mut calls = HashMap::<&str, u32>::new();
     for entry in &evidence.journal {
         if let Fact::Begun { attempt, replay: false, .. } = entry.fact {
             most = most.max(attempt);
+            *calls.entry(&entry.id).or_default() += 1;
             if attempt > MAX_ATTEMPTS {
                 breaches.push(format!("{} got attempt {attempt}", entry.id));
             }
         }
     }
+    let deaths = evidence.journal.iter().map(|entry| entry.life).max().unwrap_or(1) - 1;
+    let allowed = MAX_ATTEMPTS + IN_MEMORY * deaths;
+    for (id, calls) in calls.iter().filter(|(_, calls)| **calls > allowed) {
+        breaches.push(format!("{id} was tried {calls} times with {deaths} deaths"));
+    }
+    let called = calls.values().max().unwrap_or(&0);
     for letter in &evidence.letters {
         if letter.crash_attempts > MAX_CRASHES {
             breaches.push(format!("{} killed the process {} times", letter.id, letter.crash_attempts));
         }
     }
-    let seen = format!("at most {most} of {MAX_ATTEMPTS} automatic attempts");
+    let seen = format!(
+        "at most {most} of {MAX_ATTEMPTS} automatic attempts; the handler was called at most {called} times"
+    );
     finding("I4", "bounded attempts", seen, breaches)
 }
 
@@ -233,20 +247,29 @@ struct Waiting {
     life: u32,
 }
 
-/// No retry begins before its time, in this life of the process or a later one. When the process dies before a failure is
+/// No retry begins before its time, in this life of the process or a later one, nor without one in the same life. When the process dies before a failure is
 /// durable, the attempt is repeated under its own number: that is no retry, and needs a death in between.
 fn never_early(evidence: &Evidence) -> Finding {
     let mut attempts = HashMap::<&str, u32>::new();
     let mut waiting = HashMap::<&str, Waiting>::new();
+    // In which life an order failed that has no time for its retry yet.
+    let mut undecided = HashMap::<&str, u32>::new();
     let (mut breaches, mut retries, mut repeated, mut latest) = (Vec::new(), 0_u64, 0_u64, 0_i64);
     for Entry { life, at, id, fact } in &evidence.journal {
         match fact {
+            Fact::Failed { .. } => {
+                undecided.insert(id, *life);
+            }
             Fact::Due(due) => {
+                undecided.remove(id.as_str());
                 let failed = attempts.get(id.as_str()).copied().unwrap_or(0);
                 waiting.insert(id, Waiting { due: *due, failed, life: *life });
             }
             Fact::Begun { attempt, replay, .. } => {
                 attempts.insert(id, *attempt);
+                if undecided.remove(id.as_str()) == Some(*life) && !replay {
+                    breaches.push(format!("{id} was tried again, as attempt {attempt}, and was never due"));
+                }
                 // What somebody asks for need not wait.
                 let Some(told) = waiting.remove(id.as_str()).filter(|_| !replay) else { continue };
                 if *attempt <= told.failed && *life > told.life {

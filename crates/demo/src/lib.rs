@@ -57,11 +57,12 @@ pub async fn told(
 ) -> Result<Outcome, Error> {
     let mut stage = Stage::open(program, 0)?;
     let teller = Teller::new(tell);
-    tokio::select! {
+    let played = tokio::select! {
         played = story::play(&mut stage, seconds, command, teller) => played,
-        // The folder and the worker go with the stage.
         () = interrupted() => Err(Error::Interrupted),
-    }
+    };
+    stage.leave().await;
+    played
 }
 
 /// Shows the demo on the terminal until the viewer quits, who repairs the bank and replays with keys. The terminal is given

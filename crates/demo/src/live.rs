@@ -50,6 +50,12 @@ pub struct Seen {
 /// Shows the demo until the viewer quits.
 pub(crate) async fn play(program: Vec<OsString>, show: &Show) -> Result<Seen, Error> {
     let mut stage = Stage::open(program, USUAL_PORT)?;
+    let seen = play_on(&mut stage, show).await;
+    stage.leave().await;
+    seen
+}
+
+async fn play_on(stage: &mut Stage, show: &Show) -> Result<Seen, Error> {
     let (terminal, mut keys) = Terminal::take()?;
     let interrupted = crate::interrupted();
     tokio::pin!(interrupted);
@@ -60,8 +66,8 @@ pub(crate) async fn play(program: Vec<OsString>, show: &Show) -> Result<Seen, Er
         tokio::select! {
             _ = ticks.tick() => {
                 stage.look()?;
-                send(&mut stage, &mut first_order)?;
-                terminal.draw(&view(&stage.board, &hints(&stage, show), terminal.size(), show.color))?;
+                send(stage, &mut first_order)?;
+                terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
                 let is_over = show.seconds.is_some_and(|n| stage.board.elapsed().as_secs() >= u64::from(n));
                 if is_over {
                     break;
@@ -71,15 +77,15 @@ pub(crate) async fn play(program: Vec<OsString>, show: &Show) -> Result<Seen, Er
                 if key == b'q' || END_KEYS.contains(&key) {
                     break;
                 }
-                press(&mut stage, key, show).await?;
+                press(stage, key, show).await?;
                 // At once: by the next time, more may have happened than there is room for.
-                terminal.draw(&view(&stage.board, &hints(&stage, show), terminal.size(), show.color))?;
+                terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
             }
             () = &mut interrupted => break,
         }
     }
     stage.board.note(Kind::Done, "the process settles what is in flight, and ends");
-    terminal.draw(&view(&stage.board, &hints(&stage, show), terminal.size(), show.color))?;
+    terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
     // It may be dying at this moment, which is no reason to complain about the end of a demo.
     let _ = stage.close().await;
     drop(terminal);

@@ -106,6 +106,11 @@ impl Stage {
         )
     }
 
+    /// Leaves the stage, in the middle of the story as well: the worker goes, and then the folder.
+    pub(crate) async fn leave(self) {
+        self.worker.dismiss().await;
+    }
+
     /// Stops the worker, and waits until it has settled what was in flight.
     pub(crate) async fn close(&mut self) -> Result<(), Error> {
         self.worker.stop().await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -41,11 +42,13 @@ pub(crate) enum News {
     Hopeless(String),
 }
 
-/// The way to talk to whoever keeps the worker running.
+/// The way to talk to whoever keeps the worker running. The worker does not outlive it.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     orders: mpsc::Sender<Told>,
     news: mpsc::Receiver<News>,
+    /// One task, which ends when this is dropped.
+    keeping: JoinSet<()>,
 }
 
 impl Supervisor {
@@ -53,13 +56,14 @@ impl Supervisor {
     pub(crate) fn start(program: Vec<OsString>, folder: Folder, port: u16) -> Self {
         let (orders, ordered) = mpsc::channel(16);
         let (tell, news) = mpsc::channel(256);
-        tokio::spawn(async move {
+        let mut keeping = JoinSet::new();
+        keeping.spawn(async move {
             let keeper = Keeper { program, folder, port, ordered, tell: tell.clone() };
             if let Err(error) = keeper.keep().await {
                 let _ = tell.send(News::Hopeless(error.to_string())).await;
             }
         });
-        Self { orders, news }
+        Self { orders, news, keeping }
     }
 
     /// What happens next; `None` when nothing will.
@@ -80,6 +84,13 @@ impl Supervisor {
     /// Asks the worker to settle what is in flight and to end. `News::Ended` tells when it has.
     pub(crate) async fn stop(&self) {
         let _ = self.orders.send(Told::Stop).await;
+    }
+
+    /// Kills the worker if it runs, and waits until it is gone. What it would settle goes with its folder.
+    pub(crate) async fn dismiss(self) {
+        let Self { orders, news, mut keeping } = self;
+        drop((orders, news));
+        keeping.join_next().await;
     }
 }
 
@@ -146,14 +157,21 @@ impl Keeper {
                     }
                     Ok(None) | Err(_) => break,
                 },
-                Some(order) = self.ordered.recv(), if !was_stopped => {
-                    was_stopped = order == Told::Stop;
-                    send(&mut input, &order).await;
-                    if was_stopped {
-                        input = None;
-                        deadline = Some(Instant::now() + PATIENCE);
+                order = self.ordered.recv(), if !was_stopped => match order {
+                    Some(order) => {
+                        was_stopped = order == Told::Stop;
+                        send(&mut input, &order).await;
+                        if was_stopped {
+                            input = None;
+                            deadline = Some(Instant::now() + PATIENCE);
+                        }
                     }
-                }
+                    // Nobody wants it any more.
+                    None => {
+                        was_stopped = true;
+                        let _ = child.start_kill();
+                    }
+                },
                 () = until(deadline) => {
                     let _ = child.start_kill();
                     deadline = None;
@@ -165,6 +183,7 @@ impl Keeper {
         while let Ok(order) = self.ordered.try_recv() {
             was_stopped |= order == Told::Stop;
         }
+        was_stopped |= self.ordered.is_closed();
         Ok(Life { status, was_ready, was_stopped })
     }
 
@@ -217,5 +236,48 @@ fn how(status: ExitStatus) -> String {
         (Some(signal), _) => format!("killed by signal {signal}"),
         (None, Some(code)) => format!("it ended with {code}"),
         (None, None) => "it ended".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Pid, test_kill_process};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A worker that says that it is ready, and then listens to nobody.
+    async fn deaf(folder: &TempDir) -> (Supervisor, Pid) {
+        let pid = folder.path().join("pid");
+        let script =
+            format!("echo $$ > '{}'; echo '{{\"ready\":{{\"port\":7}}}}'; exec sleep 1000", pid.display());
+        let program = ["sh", "-c", &script].map(OsString::from).to_vec();
+        let mut worker = Supervisor::start(program, Folder::new(folder.path()), 0);
+        assert_eq!(worker.next().await, Some(News::Report(Report::Ready { port: 7 })));
+        let pid = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        (worker, Pid::from_raw(pid).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_nobody_wants_any_more_is_gone_before_its_folder_is() {
+        let folder = TempDir::new().unwrap();
+        let (worker, pid) = deaf(&folder).await;
+        test_kill_process(pid).unwrap();
+        worker.dismiss().await;
+        assert_eq!(test_kill_process(pid), Err(rustix::io::Errno::SRCH));
+        folder.close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_worker_does_not_outlive_whoever_forgot_to_dismiss_it() {
+        let folder = TempDir::new().unwrap();
+        let (worker, pid) = deaf(&folder).await;
+        drop(worker);
+        let gone = async {
+            while test_kill_process(pid).is_ok() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, gone).await.unwrap();
     }
 }

@@ -76,11 +76,13 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        let _ = show(END);
-        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.before);
+        // First, and while keys still come one by one: a read that has begun would wait for a whole line otherwise, and we
+        // for it.
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
+        let _ = show(END);
+        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.before);
     }
 }
 

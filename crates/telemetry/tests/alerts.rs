@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use lazaret_core::policy::FusePolicy;
+use lazaret_core::Clock;
+use lazaret_core::policy::{BreakerPolicy, FusePolicy};
 use lazaret_core::query::Query;
 use lazaret_core::store::{Act, Action, Actor, Command, Conduct, Limits, PauseScope, PlanRequest, Selection};
-use lazaret_engine::{DeadLetterOptions, Options as EngineOptions};
+use lazaret_engine::{Builder, DeadLetterOptions, Options as EngineOptions};
+use lazaret_memory::MemoryStore;
 use lazaret_telemetry::Metrics;
 use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
+use lazaret_testkit::{Profile, Unreliable};
 use serde_json::Value;
-use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, options, queue};
+use support::{Bench, Got, NAME, PATIENCE, Receiver, Running, eventually, obedient, options, queue};
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "secret-of-the-webhook";
@@ -65,14 +68,31 @@ async fn start_with(
     options: EngineOptions,
 ) -> Watched {
     service.learn(|_| true).await;
+    begin(bench, service, metrics, on_first, options)
+}
+
+/// Without learning from the store before.
+fn begin(
+    bench: &Bench,
+    service: Service,
+    metrics: &Metrics,
+    on_first: bool,
+    options: EngineOptions,
+) -> Watched {
     let observer = service.alerts().observer(NAME, Some("checkout-team"), on_first);
     let handler = obedient(Arc::new(AtomicBool::new(false)));
     let builder = bench.builder(handler).options(options).observer(observer);
-    let running = Running::start(builder.observer(metrics.observer(NAME)));
-    metrics.running(running.handle.clone());
+    let running = live(builder, metrics);
     let stop = CancellationToken::new();
     let serving = tokio::spawn(service.run(stop.clone()));
     Watched { running, stop, serving }
+}
+
+/// One life of a consumer.
+fn live(builder: Builder, metrics: &Metrics) -> Running {
+    let running = Running::start(builder.observer(metrics.observer(NAME)));
+    metrics.running(running.handle.clone());
+    running
 }
 
 impl Watched {
@@ -262,6 +282,125 @@ async fn a_queue_without_room_is_told_until_there_is_room() {
     assert_eq!(words(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
     assert!(!metrics.render().contains("lazaret_handoff_failures_total{consumer=\"orders\"} 0"));
     watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_holds_up_neither_the_news_nor_the_end() {
+    // I9
+    let (clock, metrics) = (Bench::new().clock, Metrics::prometheus());
+    let (failing, silent) = (unreliable(&clock), unreliable(&clock));
+    silent.set_profile(Profile { latency: Duration::from_secs(1_000_000), ..Profile::default() });
+    let receiver = Receiver::start(&[]).await;
+    let mut bench = Bench { store: silent, ..Bench::new() };
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["store-unavailable"])]);
+    bench.store = failing.clone();
+    let watched = begin(&bench, service, &metrics, true, options());
+    // The service has begun to ask its store.
+    tokio::task::yield_now().await;
+    bench.push(&["a-fine"]);
+    eventually("the consumer runs", || watched.running.handle.stats().handled == 1).await;
+    failing.outage(true);
+    bench.push(&["a-bad"]);
+    assert_eq!(words(&receiver.wait_for(1).await), ["store-unavailable firing"]);
+    failing.outage(false);
+    assert_eq!(words(&receiver.wait_for(2).await)[1], "store-unavailable resolved");
+    watched.running.stop().await;
+    watched.stop.cancel();
+    tokio::time::timeout(PATIENCE, watched.serving).await.unwrap().unwrap();
+}
+
+fn unreliable(clock: &Arc<dyn Clock>) -> Arc<Unreliable<MemoryStore>> {
+    Arc::new(Unreliable::new(MemoryStore::new(clock.clone()), 7))
+}
+
+#[tokio::test]
+async fn a_breaker_that_was_open_when_its_consumer_ended_is_over_in_the_next_life() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["breaker-opened", "breaker-closed"])]);
+    let alerts = service.alerts();
+    let open_for = Duration::from_secs(3600);
+    let breaker = Some(BreakerPolicy { failures: 1, open_for, ..BreakerPolicy::default() });
+    let options = EngineOptions { breaker, ..options() };
+    let watched = start_with(&bench, service, &metrics, true, options.clone()).await;
+    bench.push(&["a-hopeless"]);
+    assert_eq!(words(&receiver.wait_for(1).await), ["breaker-opened firing"]);
+    watched.running.stop().await;
+    let handler = obedient(Arc::new(AtomicBool::new(false)));
+    let next = Bench::new().builder(handler).options(options).observer(alerts.observer(NAME, None, true));
+    let next = live(next, &metrics);
+    let rest = words(&receiver.wait_for(3).await).split_off(1);
+    assert_eq!(rest, ["breaker-closed firing", "breaker-opened resolved"]);
+    next.stop().await;
+    watched.stop.cancel();
+    watched.serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pause_that_was_lifted_between_two_lives_is_over_and_one_that_was_not_goes_on() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["paused", "resumed"])]);
+    let alerts = service.alerts();
+    let mut watched = start(&bench, service, &metrics, true).await;
+    let by = Actor::engine("test");
+    watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
+    watched.running.handle.pause(PauseScope::Replay, &by).await.unwrap();
+    assert_eq!(words(&receiver.wait_for(2).await), ["paused firing"; 2]);
+    let name = watched.running.handle.name().clone();
+    for lifted in [None, Some(PauseScope::Consumer)] {
+        watched.running.stop().await;
+        if let Some(scope) = &lifted {
+            assert!(bench.store.resume(&name, scope, &by).await.unwrap());
+        }
+        let handler = obedient(Arc::new(AtomicBool::new(false)));
+        let next = bench.builder(handler).observer(alerts.observer(NAME, None, true));
+        watched.running = live(next, &metrics);
+        let left = 2 - usize::from(lifted.is_some());
+        eventually("it knows its pauses", || watched.running.handle.pauses().len() == left).await;
+    }
+    let rest = receiver.wait_for(4).await.split_off(2);
+    assert_eq!(words(&rest), ["resumed firing", "paused resolved"]);
+    assert!(rest.iter().all(|got| told(got)["scope"] == "consumer"));
+    watched.stop().await;
+}
+
+#[tokio::test]
+async fn a_pause_of_one_stream_is_not_over_while_another_stream_is_paused() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["paused", "resumed"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    let (handle, by) = (watched.running.handle.clone(), Actor::engine("test"));
+    let [first, second] = ["a", "b"].map(|name| PauseScope::Stream(name.into()));
+    handle.pause(first.clone(), &by).await.unwrap();
+    handle.pause(second.clone(), &by).await.unwrap();
+    receiver.wait_for(1).await;
+    handle.resume(&first, &by).await.unwrap();
+    // What comes of something later is told later.
+    handle.pause(PauseScope::Replay, &by).await.unwrap();
+    receiver.wait_for(2).await;
+    handle.resume(&PauseScope::Replay, &by).await.unwrap();
+    receiver.wait_for(4).await;
+    handle.resume(&second, &by).await.unwrap();
+    let got: Vec<String> = receiver.wait_for(6).await.iter().map(told).map(scope_and_status).collect();
+    assert_eq!(
+        got,
+        [
+            "stream paused firing",
+            "replay paused firing",
+            "replay resumed firing",
+            "replay paused resolved",
+            "stream resumed firing",
+            "stream paused resolved",
+        ]
+    );
+    watched.stop().await;
+}
+
+fn scope_and_status(notice: Value) -> String {
+    let word = |name: &str| notice[name].as_str().unwrap().to_owned();
+    format!("{} {} {}", word("scope"), word("event"), word("status"))
 }
 
 #[tokio::test]

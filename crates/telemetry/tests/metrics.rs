@@ -233,3 +233,33 @@ async fn the_age_of_letters_is_told_for_each_state() {
     assert_eq!(ages.len(), 3);
     running.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn letters_are_looked_at_for_their_age_now_and_then_and_when_a_state_is_new() {
+    let (metrics, bench) = (Metrics::prometheus(), Bench::new());
+    let running = Running::start(bench.builder(obedient(Arc::default())));
+    for (letters, word) in [(1, "a-bad"), (2, "b-bad"), (3, "c-bad")] {
+        bench.push(&[word]);
+        eventually("a letter", || running.handle.stats().handed_off == letters).await;
+        tokio::time::advance(Duration::from_secs(100)).await;
+    }
+    let heads = bench.store.heads(&queue(), None, 10).await.unwrap().heads;
+    let by = Actor::engine("test");
+    let act = async |letter: usize, act| bench.store.act(&queue(), heads[letter].id, act, &by).await.unwrap();
+    let dead_since = async || {
+        let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
+        seen[&queue()].oldest[LetterState::Dead.as_str()]
+    };
+    act(2, Act::Park).await;
+    let first = dead_since().await;
+    act(0, Act::Evict).await;
+    assert_eq!(dead_since().await, first, "nobody asked again");
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let second = dead_since().await;
+    assert_eq!(second.duration_since(first).as_secs(), 100);
+    act(1, Act::Quarantine).await;
+    let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
+    let states: Vec<_> = seen[&queue()].oldest.keys().copied().collect();
+    assert_eq!(states, ["parked", "quarantined"], "and not the dead one that is gone");
+    running.stop().await;
+}

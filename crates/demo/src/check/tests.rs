@@ -110,10 +110,31 @@ fn handling_an_order_again_needs_a_death_in_between() {
 #[test]
 fn one_attempt_too_many_breaks_i4() {
     // I4
-    let deadly = orders::deadly();
-    let changed = |attempt| move |evidence: &mut Evidence| begin(evidence, deadly, attempt, 0);
+    let changed = |attempt| move |evidence: &mut Evidence| retry(evidence, 1, attempt);
     assert_eq!(broken(changed(MAX_ATTEMPTS)), [""; 0]);
     assert_eq!(broken(changed(MAX_ATTEMPTS + 1)), ["I4"]);
+}
+
+/// The deadly order is due, and tried again in this life.
+fn retry(evidence: &mut Evidence, life: u32, attempt: u32) {
+    let deadly = orders::deadly();
+    let fact = Fact::Begun { attempt, replay: false, payload: u64::from(deadly) };
+    for fact in [Fact::Due(0), fact, Fact::Failed { reason: "X".to_owned() }] {
+        evidence.journal.push(Entry { life, at: 0, id: id(deadly), fact });
+    }
+}
+
+#[test]
+fn an_engine_that_does_not_count_its_attempts_breaks_i4() {
+    // I4
+    let calls =
+        |life, calls: u32| move |evidence: &mut Evidence| (0..calls).for_each(|_| retry(evidence, life, 1));
+    // The first is in the evidence already.
+    assert_eq!(broken(calls(1, MAX_ATTEMPTS - 1)), [""; 0]);
+    assert_eq!(broken(calls(1, MAX_ATTEMPTS)), ["I4"]);
+    // Of what a process had in memory when it died, the next one does not know.
+    assert_eq!(broken(calls(2, MAX_ATTEMPTS - 1 + IN_MEMORY)), [""; 0]);
+    assert_eq!(broken(calls(2, MAX_ATTEMPTS + IN_MEMORY)), ["I4"]);
 }
 
 #[test]
@@ -177,6 +198,21 @@ fn a_retry_before_its_time_breaks_i12_and_one_that_somebody_asked_for_does_not()
     assert_eq!(broken(retried(1, 999, 2, false)), ["I12"]);
     assert_eq!(broken(retried(1, 1000, 2, false)), [""; 0]);
     assert_eq!(broken(retried(1, 999, 2, true)), [""; 0]);
+}
+
+#[test]
+fn a_retry_that_was_never_due_breaks_i12_unless_the_process_died_or_somebody_asked_for_it() {
+    // I12
+    let again = |life, replay| {
+        move |evidence: &mut Evidence| {
+            let deadly = orders::deadly();
+            let fact = Fact::Begun { attempt: 2, replay, payload: u64::from(deadly) };
+            evidence.journal.push(Entry { life, at: i64::MAX, id: id(deadly), fact });
+        }
+    };
+    assert_eq!(broken(again(1, false)), ["I12"]);
+    assert_eq!(broken(again(2, false)), [""; 0]);
+    assert_eq!(broken(again(1, true)), [""; 0]);
 }
 
 #[test]

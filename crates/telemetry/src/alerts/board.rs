@@ -62,6 +62,11 @@ impl Board {
         self.lock().groups.remove(group);
     }
 
+    /// Whether the next letter of this group is no news.
+    pub(super) fn knows(&self, group: &GroupId) -> bool {
+        self.lock().groups.contains(group)
+    }
+
     fn write(&self, subject: Subject, news: impl FnOnce(&mut News)) {
         let mut state = self.lock();
         if state.news.len() >= NEWS_LIMIT && !state.news.contains_key(&subject) {
@@ -129,7 +134,11 @@ impl Writer {
         stored: bool,
     ) {
         let group = GroupId { queue: queue.clone(), fingerprint: cause.fingerprint };
-        if state.is_automatic() || !state.is_open() || !self.on_first || !self.board.is_first(&group) {
+        if state.is_automatic() || !state.is_open() || !self.on_first {
+            return;
+        }
+        // Nobody can look up whether letters that were passed on are still there: every one says that it goes on.
+        if stored && !self.board.is_first(&group) {
             return;
         }
         let facts = Facts {

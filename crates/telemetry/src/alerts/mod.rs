@@ -7,6 +7,7 @@
 //! What fires is remembered in memory. Groups that have letters when the process starts are no news to it; what else is
 //! still so is told again, under the same key.
 
+mod asking;
 mod board;
 mod ledger;
 mod levels;

@@ -1,16 +1,18 @@
 //! Reads what observers wrote down, looks at the rest now and then, and tells the webhooks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::store::{Counts, Group, GroupId, GroupsRequest, OperationState, Store};
-use lazaret_core::{Clock, LetterState, Timestamp};
+use lazaret_core::policy::BreakerState;
+use lazaret_core::store::{Group, GroupId, GroupsRequest, Operation, OperationState, Store};
+use lazaret_core::{Clock, Timestamp};
 use lazaret_engine::{FuseState, Handle, Observer};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::asking::{self, Answers, Asking, answered, waits_for_somebody};
 use super::board::{Board, News, Writer};
 use super::ledger::{Ledger, Report};
 use super::levels::{Seen, Thresholds, Watch};
@@ -18,14 +20,16 @@ use super::notice::{Facts, Notice, Status, Subject};
 use super::rules;
 use super::webhook::{self, Line, Sender, Webhook};
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, scope_name};
 
 /// How many groups are asked for in one page at the start.
 const GROUPS_PAGE: usize = 500;
 /// How many groups are looked at at once.
 const GROUPS_AT_ONCE: usize = 200;
-/// How many of the latest operations are looked at.
-const OPERATIONS: usize = 50;
+
+/// What lasts until it is over, and what the consumer can be asked about.
+const LASTING: [&str; 5] =
+    [rules::FUSE_BLOWN, rules::BREAKER_OPENED, rules::PAUSED, rules::STORE_UNAVAILABLE, rules::QUEUE_FULL];
 
 /// How alerts behave.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +76,9 @@ pub struct Service {
     senders: Vec<Sender>,
     ledger: Ledger,
     watches: HashMap<String, Watch>,
+    /// What was not so any more at the last look, and is over if that is so again: a consumer that has just been started
+    /// does not know its pauses yet.
+    fading: HashSet<Subject>,
     /// The groups behind subjects that fire.
     groups: BTreeMap<Subject, GroupId>,
     /// The last of them that was looked at, when there are more.
@@ -107,6 +114,7 @@ impl Service {
             senders,
             ledger: Ledger::default(),
             watches: HashMap::new(),
+            fading: HashSet::new(),
             groups: BTreeMap::new(),
             looked_at: None,
         })
@@ -170,12 +178,18 @@ impl Service {
         }
         let mut looks = tokio::time::interval(self.options.every);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut asking = None;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 () = self.board.changed.notified() => self.read_news(),
-                _ = looks.tick() => self.look().await,
+                // Asked beside the rest: a store that does not answer is told of, and holds up nobody (I9).
+                answers = answered(&mut asking) => self.hear(answers),
+                _ = looks.tick() => {
+                    self.look();
+                    asking.get_or_insert_with(|| self.ask());
+                }
             }
         }
         self.read_news();
@@ -199,7 +213,7 @@ impl Service {
             if news.count > 0 {
                 self.happened(&subject, news, now);
             }
-            if over {
+            if over && !self.is_paused_elsewhere(&subject) {
                 self.over(&subject, now);
             }
         }
@@ -208,15 +222,8 @@ impl Service {
     fn happened(&mut self, subject: &Subject, news: News, now: Timestamp) {
         let News { count, facts, owner, group, .. } = news;
         // What nobody can look up again is over when it has not happened for a while.
-        let lasts = matches!(
-            subject.event,
-            rules::FUSE_BLOWN
-                | rules::BREAKER_OPENED
-                | rules::PAUSED
-                | rules::STORE_UNAVAILABLE
-                | rules::QUEUE_FULL
-        );
-        let quiet = (!lasts && group.is_none()).then_some(self.options.thresholds.quiet);
+        let lasts = LASTING.contains(&subject.event) || group.is_some();
+        let quiet = (!lasts).then_some(self.options.thresholds.quiet);
         if let Some(group) = group {
             self.groups.insert(subject.clone(), group);
         }
@@ -226,6 +233,7 @@ impl Service {
 
     /// Something is over. Ends that have a name of their own are told under that as well.
     fn over(&mut self, subject: &Subject, now: Timestamp) {
+        self.fading.remove(subject);
         let Some(notice) = self.ledger.resolve(subject, now) else { return };
         let named = match subject.event {
             rules::BREAKER_OPENED => Some(rules::BREAKER_CLOSED),
@@ -248,8 +256,8 @@ impl Service {
         self.tell(Some(notice));
     }
 
-    /// Looks at everything that nobody tells.
-    async fn look(&mut self) {
+    /// Looks at everything that nobody tells, but for what only the store knows.
+    fn look(&mut self) {
         let now = self.clock.now();
         for notice in self.ledger.quieted(now) {
             self.tell(Some(notice));
@@ -257,8 +265,6 @@ impl Service {
         for handle in self.metrics.handles() {
             self.look_at(&handle, now);
         }
-        self.look_at_groups(now).await;
-        self.look_at_operations(now).await;
     }
 
     fn look_at(&mut self, handle: &Handle, now: Timestamp) {
@@ -272,39 +278,50 @@ impl Service {
             let notice = self.ledger.level(level.up, &subject, report, now);
             self.tell(notice);
         }
-        let blown = matches!(handle.fuse(), Some(FuseState::Blown { .. }));
-        for (event, still) in [
-            (rules::FUSE_BLOWN, blown),
-            (rules::STORE_UNAVAILABLE, handle.has_store_trouble()),
-            (rules::QUEUE_FULL, handle.has_store_trouble()),
-        ] {
-            let own = self.ledger.of(event).into_iter().filter(|s| s.consumer.as_deref() == Some(&*consumer));
-            for subject in own.filter(|_| !still) {
+        let own = |subject: &Subject| subject.consumer.as_deref() == Some(&*consumer);
+        for subject in LASTING.map(|event| self.ledger.of(event)).concat().into_iter().filter(own) {
+            if lasts(handle, &subject) {
+                self.fading.remove(&subject);
+            } else if !self.fading.insert(subject.clone()) {
                 self.over(&subject, now);
             }
         }
     }
 
-    /// A group without letters that wait for somebody is over, and its next letter is news. Some groups at each look.
-    async fn look_at_groups(&mut self, now: Timestamp) {
+    /// Whether another part of the same kind is paused. A notice names the kind alone: a sequence is a key.
+    fn is_paused_elsewhere(&self, subject: &Subject) -> bool {
+        let is_own = |handle: &Handle| subject.consumer.as_deref() == Some(handle.name().as_str());
+        subject.event == rules::PAUSED
+            && self.metrics.handles().iter().any(|handle| is_own(handle) && lasts(handle, subject))
+    }
+
+    /// Asks the store for what only it knows: the operations, and some groups each time.
+    fn ask(&mut self) -> Asking {
         let from = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
         let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_AT_ONCE);
         let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
         self.looked_at = some.get(GROUPS_AT_ONCE - 1).map(|(subject, _)| subject.clone());
-        for (subject, group) in some {
-            let Ok(found) = self.store.group(&group).await else { return };
-            if found.is_none_or(|group| waits_for_somebody(&group.counts) == 0) {
+        asking::ask(self.store.clone(), self.board.clone(), some)
+    }
+
+    /// Tells what the store said.
+    fn hear(&mut self, answers: Answers) {
+        let now = self.clock.now();
+        for (subject, group) in answers.ended {
+            // It is known again: a letter has come since it was asked for.
+            if !self.board.knows(&group) {
                 self.groups.remove(&subject);
-                self.board.forget(&group);
                 self.over(&subject, now);
             }
         }
+        if let Some(operations) = answers.operations {
+            self.hear_operations(&operations, now);
+        }
     }
 
-    async fn look_at_operations(&mut self, now: Timestamp) {
-        let Ok(page) = self.store.operations(None, OPERATIONS).await else { return };
+    fn hear_operations(&mut self, operations: &[Operation], now: Timestamp) {
         let mut firing = Vec::new();
-        for operation in &page.operations {
+        for operation in operations {
             let stopped = operation.note.as_deref().is_some_and(|note| note.starts_with("stopped:"));
             let event = match operation.state {
                 OperationState::AwaitingApproval => rules::APPROVAL_NEEDED,
@@ -328,10 +345,83 @@ impl Service {
     }
 }
 
-/// How many letters will not be tried again by themselves.
-fn waits_for_somebody(counts: &Counts) -> u64 {
-    [LetterState::Dead, LetterState::Parked, LetterState::Quarantined]
-        .iter()
-        .map(|state| counts.of(*state))
-        .sum()
+/// Whether something that lasts is still so, as the consumer itself says. Events alone do not tell: a consumer that is started
+/// anew begins with a closed breaker, and never knew of a pause that was lifted before.
+fn lasts(handle: &Handle, subject: &Subject) -> bool {
+    match subject.event {
+        rules::FUSE_BLOWN => matches!(handle.fuse(), Some(FuseState::Blown { .. })),
+        rules::BREAKER_OPENED => !matches!(handle.breaker(), None | Some(BreakerState::Closed)),
+        rules::PAUSED => {
+            let kind = subject.detail.as_deref();
+            handle.pauses().iter().any(|pause| Some(scope_name(&pause.scope)) == kind)
+        }
+        _ => handle.has_store_trouble(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::{Failure, LetterState, Message, Position, QueueName, Reason, SequenceId};
+    use lazaret_engine::Event;
+    use lazaret_memory::MemoryStore;
+    use lazaret_testkit::TokioClock;
+
+    use super::*;
+
+    fn service() -> Service {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        Service::new(&[], Options::default(), Metrics::prometheus(), store, clock).unwrap()
+    }
+
+    /// Somebody tells the service of a letter that waits for somebody: held, or passed on to another place.
+    fn letter(service: &mut Service, is_held: bool) {
+        let (queue, message) =
+            (QueueName::of("orders", "orders"), Message::new("m-1", "events", Position::new(0, 1)));
+        let cause = Failure::new(Reason::TIMEOUT, "TestError", "words");
+        let sequence = &SequenceId::new("key");
+        let (queue, message, state, cause) = (&queue, &message, LetterState::Dead, Some(&cause));
+        let observer = service.alerts().observer("orders", None, true);
+        observer.on(&if is_held {
+            Event::LetterStored { queue, message, sequence, state, before: None, cause, replay: None }
+        } else {
+            Event::PassedOn { queue, message, state, cause }
+        });
+        service.read_news();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_letter_that_comes_while_its_group_is_asked_for_is_not_lost_in_the_end_of_the_group() {
+        let mut service = service();
+        letter(&mut service, true);
+        // The store has none of that group any more.
+        let answers = service.ask().await;
+        assert_eq!(answers.ended.len(), 1);
+        letter(&mut service, true);
+        service.hear(answers);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "there is a letter");
+        // And when there is none, its end is told, and its next letter is news.
+        let answers = service.ask().await;
+        service.hear(answers);
+        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        letter(&mut service, true);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn letters_that_are_passed_on_are_told_until_none_has_come_for_a_while_and_then_again() {
+        let mut service = service();
+        let quiet = service.options.thresholds.quiet;
+        for _ in 0..3 {
+            letter(&mut service, false);
+            tokio::time::advance(quiet / 2).await;
+            service.look();
+            assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "they go on");
+        }
+        tokio::time::advance(quiet).await;
+        service.look();
+        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        letter(&mut service, false);
+        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "it is news again");
+    }
 }

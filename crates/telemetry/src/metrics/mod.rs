@@ -22,6 +22,7 @@ pub use letters::{Overview, QueueOverview};
 
 use crate::names::{self, Family, Kind};
 use labels::Reasons;
+use letters::Looked;
 use observer::Counting;
 
 /// The upper bounds of the buckets of both histograms, in seconds: from a handler in memory to one that waits long.
@@ -44,11 +45,30 @@ pub struct Metrics(Arc<Inner>);
 
 struct Inner {
     recorder: Option<Box<dyn Recorder + Send + Sync>>,
-    rendering: Option<PrometheusHandle>,
+    rendering: Option<Box<dyn Rendering>>,
     reasons: Reasons,
     consumers: Mutex<BTreeMap<String, Scraped>>,
     owners: Mutex<BTreeMap<String, String>>,
     overview: Mutex<Arc<Overview>>,
+    /// For queues with letters in several states.
+    looked: Mutex<BTreeMap<QueueName, Looked>>,
+}
+
+/// Who keeps what was counted and measured, and shows it.
+trait Rendering: Send + Sync {
+    fn render(&self) -> String;
+    /// Sorts what was measured into buckets.
+    fn run_upkeep(&self);
+}
+
+impl Rendering for PrometheusHandle {
+    fn render(&self) -> String {
+        Self::render(self)
+    }
+
+    fn run_upkeep(&self) {
+        Self::run_upkeep(self);
+    }
 }
 
 /// A consumer whose numbers are read at each scrape.
@@ -70,7 +90,7 @@ impl Metrics {
         );
         let recorder = builder.build_recorder();
         let rendering = recorder.handle();
-        Self::new(Some(Box::new(recorder)), Some(rendering))
+        Self::new(Some(Box::new(recorder)), Some(Box::new(rendering)))
     }
 
     /// Metrics that go to the recorder that the program has installed for the `metrics` facade.
@@ -79,7 +99,7 @@ impl Metrics {
         Self::new(None, None)
     }
 
-    fn new(recorder: Option<Box<dyn Recorder + Send + Sync>>, rendering: Option<PrometheusHandle>) -> Self {
+    fn new(recorder: Option<Box<dyn Recorder + Send + Sync>>, rendering: Option<Box<dyn Rendering>>) -> Self {
         let metrics = Self(Arc::new(Inner {
             recorder,
             rendering,
@@ -87,6 +107,7 @@ impl Metrics {
             consumers: Mutex::default(),
             owners: Mutex::default(),
             overview: Mutex::default(),
+            looked: Mutex::default(),
         }));
         metrics.describe();
         metrics
@@ -175,7 +196,7 @@ impl Metrics {
     /// Everything as Prometheus reads it.
     pub fn render(&self) -> String {
         self.collect();
-        self.0.rendering.as_ref().map(PrometheusHandle::render).unwrap_or_default()
+        self.0.rendering.as_ref().map(|rendering| rendering.render()).unwrap_or_default()
     }
 
     /// Sorts measured times into their buckets. To be called now and then: what was measured since is kept one by one.
