@@ -108,7 +108,7 @@ async fn a_store_that_is_closed_amid_hand_offs_has_what_it_answered_and_refuses_
         }
         // From several sides at once, and again.
         let (one, two) = tokio::join!(store.close(), store.close());
-        (one.unwrap(), two.unwrap());
+        one.and(two).unwrap();
         store.close().await.unwrap();
         assert_eq!((length(&path, "wal"), length(&path, "redo")), (0, 0));
         let copy = copy_of(&path, &elsewhere);
