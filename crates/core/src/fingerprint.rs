@@ -10,13 +10,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
+use crate::traceback::{self, Traceback};
 pub use normalise::normalise;
 
 /// A short name for a problem: failures with one fingerprint are grouped and counted together.
 ///
 /// It is made of the type of the error, its message without what varies (see [`normalise`]), the innermost message
 /// of its cause chain, and the top frames of its backtrace. The reason and the phase are left out, because rules
-/// may change them. Fingerprints are stored, so one version never changes its result.
+/// may change them. Fingerprints are stored, so one version never changes its result:
+///
+/// - Version 1 looks at the beginning of the message. It is still used where that is the whole message.
+/// - Version 2 is for messages whose cause stands at their end, as that of a command does. Of one that holds a
+///   [stack trace](Traceback), the exception of the last one counts, and its innermost frames do if there is no backtrace.
+///   Of another one that is long, the last line counts as well.
 ///
 /// ```
 /// use lazaret_core::{Failure, Fingerprint, Reason};
@@ -34,8 +40,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The way of computing that [`of`](Self::of) uses. It changes whenever the result would.
-    pub const VERSION: u8 = 1;
+    /// The newest way of computing that [`of`](Self::of) uses. A failure whose fingerprint would change gets a new one.
+    pub const VERSION: u8 = 2;
 
     /// No fingerprint: that of no failure.
     pub const NONE: Self = Self { version: 0, hash: 0 };
@@ -50,18 +56,26 @@ impl Fingerprint {
             hasher.update(text);
         };
         part(b't', &failure.error_type);
-        part(b'm', &normalise(&failure.message));
+        let trace = Traceback::last(&failure.message);
+        part(b'm', &normalise(trace.map_or(&*failure.message, |trace| trace.exception)));
+        let end = traceback::last_line(&failure.message);
+        let is_long = failure.message.len() > normalise::LIMIT && failure.message.trim().contains('\n');
+        let has_end = trace.is_none() && is_long;
+        if has_end {
+            part(b'e', &normalise(end));
+        }
         if let Some(innermost) = failure.chain.last() {
             part(b'c', &normalise(&innermost.message));
         }
-        if let Some(backtrace) = &failure.backtrace {
-            for frame in frames::top(backtrace) {
+        if let Some(frames) = failure.backtrace.as_deref().or(trace.map(|trace| trace.frames)) {
+            for frame in frames::top(frames) {
                 part(b'f', &frame);
             }
         }
         let digest = hasher.finalize();
         let hash = digest.iter().take(8).fold(0, |hash, byte| hash << 8 | u64::from(*byte));
-        Self { version: Self::VERSION, hash }
+        let version = if trace.is_some() || has_end { Self::VERSION } else { 1 };
+        Self { version, hash }
     }
 }
 
@@ -143,6 +157,42 @@ mod tests {
         assert_ne!(caused(&[]), caused(&[""]));
     }
 
+    fn traced(before: &str, depth: usize, function: &str, exception: &str) -> Failure {
+        let frames =
+            "  File \"/srv/app/handler.py\", line 9, in step\n    return step(order)\n".repeat(depth);
+        failure(&format!(
+            "{before}Traceback (most recent call last):\n{frames}  File \"h.py\", line 3, in {function}\n{exception}\n"
+        ))
+    }
+
+    #[test]
+    fn failures_with_long_stack_traces_are_told_apart_by_their_exceptions() {
+        let missing = traced("", 100, "charge", "KeyError: 'USD'");
+        assert!(missing.message.len() > 4 * normalise::LIMIT);
+        assert_ne!(missing.fingerprint, traced("", 100, "charge", "TimeoutError: no answer").fingerprint);
+        assert_ne!(missing.fingerprint, traced("", 100, "refund", "KeyError: 'USD'").fingerprint);
+        // What varies, and what was logged before, does not matter.
+        assert_eq!(
+            missing.fingerprint,
+            traced("INFO order of ada\n", 90, "charge", "KeyError: 'GBP'").fingerprint
+        );
+    }
+
+    #[test]
+    fn long_messages_are_told_apart_by_their_last_lines() {
+        let log = "INFO one more step is done\n".repeat(100);
+        let ended = |end: &str| failure(&format!("{log}{end}\n")).fingerprint;
+        assert_ne!(ended("fatal: no route"), ended("fatal: no rights"));
+        assert_eq!(ended("fatal: no route to 10.0.0.1"), ended("fatal: no route to 10.0.0.2"));
+    }
+
+    #[test]
+    fn a_message_that_is_looked_at_whole_keeps_its_first_version() {
+        assert!(failure("one\ntwo").fingerprint.to_string().starts_with("g1_"));
+        assert!(failure(&"x".repeat(5000)).fingerprint.to_string().starts_with("g1_"));
+        assert!(traced("", 0, "f", "KeyError: 1").fingerprint.to_string().starts_with("g2_"));
+    }
+
     #[test]
     fn a_stored_fingerprint_is_found_again_for_ever() {
         // Written to stores: if this fails, raise VERSION instead of changing the text.
@@ -151,6 +201,9 @@ mod tests {
             .with_backtrace("   0: core::panicking::panic\n   1: shop::pay\n");
         whole.chain.push(CauseLink { error_type: None, message: "timeout after 1.5s".into() });
         assert_eq!(Fingerprint::of(&whole).to_string(), "g1_1426d9db7d86ee94");
+        assert_eq!(traced("INFO\n", 2, "pay", "KeyError: 7").fingerprint.to_string(), "g2_dd173f350f34f331");
+        let long = failure(&format!("{}fatal: no route\n", "INFO again\n".repeat(100)));
+        assert_eq!(long.fingerprint.to_string(), "g2_9c8fe96987159341");
     }
 
     #[test]

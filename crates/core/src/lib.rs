@@ -17,6 +17,7 @@ pub mod relay;
 pub mod sequence;
 pub mod source;
 pub mod store;
+pub mod traceback;
 mod verdict;
 
 pub use clock::{Clock, SystemClock};
@@ -32,4 +33,5 @@ pub use relay::Relay;
 pub use sequence::{SequenceId, Sequencing};
 pub use source::Source;
 pub use store::{LetterStore, Store};
+pub use traceback::Traceback;
 pub use verdict::{UnknownVerdict, Verdict};

@@ -126,10 +126,18 @@ impl Service {
     /// Runs until `drain` is cancelled or, with [`Options::until_idle`], until nothing is left to do.
     ///
     /// Draining stops the sources, settles what it can, commits positions and releases leases; the API is served until then.
+    /// At the end the store is closed.
     ///
     /// # Errors
     /// When the API cannot be served, or the store does not answer at the end.
     pub async fn run(self, drain: CancellationToken) -> Result<Report, Error> {
+        let shared = self.shared.clone();
+        let report = self.run_to_end(drain).await;
+        shared.stores.close().await;
+        report
+    }
+
+    async fn run_to_end(self, drain: CancellationToken) -> Result<Report, Error> {
         let Self { shared, server, listener, runners, watching, stop, handle } = self;
         tracing::info!(address = %handle.address, consumers = runners.len(), "listening");
         let names: Vec<String> = runners.iter().map(|runner| runner.name.clone()).collect();

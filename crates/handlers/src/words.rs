@@ -55,7 +55,11 @@ impl Tail {
         // A character may have lost its beginning.
         let begins = self.bytes.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
         let begins = if self.bytes.len() == Self::LIMIT { begins } else { 0 };
-        words(&self.bytes.iter().skip(begins).copied().collect::<Vec<_>>())
+        let mut text = words(&self.bytes.iter().skip(begins).copied().collect::<Vec<_>>());
+        // What replaces a byte is longer than it. The end is what must stay.
+        let surplus = text.len().saturating_sub(MESSAGE_LIMIT);
+        text.drain(..text.ceil_char_boundary(surplus));
+        text
     }
 }
 
@@ -89,6 +93,10 @@ mod tests {
         tail.push(b"end");
         let words = tail.words();
         assert!(words.starts_with('é') && words.ends_with("éend"), "no half character at the beginning");
+        tail.push(&[b'\x1b'; Tail::LIMIT]);
+        tail.push(b"KeyError");
+        let words = tail.words();
+        assert!(words.len() <= MESSAGE_LIMIT && words.ends_with("\u{fffd}KeyError"), "the end is never cut");
         tail.clear();
         assert_eq!(tail.words(), "");
     }

@@ -43,6 +43,37 @@ async fn number(folder: &TempDir, name: &str) -> u32 {
     read(&path).unwrap()
 }
 
+/// A program that logs a line and then fails deep down, so that its stack trace is longer than any limit on its beginning.
+const DEEP: &str = r#"
+import sys
+print("INFO handling an order", file=sys.stderr)
+for n in range(24):
+    exec(f"def step{n}():\n    step{n + 1}()")
+def step24():
+    raise KeyError("USD") if sys.stdin.read() == "rate" else TimeoutError("no answer from the bank")
+step0()
+"#;
+
+#[tokio::test]
+async fn long_stack_traces_are_told_apart_by_what_went_wrong() {
+    let Some(python) = python() else { return };
+    let handler = run(CommandOptions::new([&*python, "-c", DEEP]).for_consumer("shop"));
+    let fail = async |payload: &'static str| {
+        let failed = call(&handler, message().with_payload(payload)).await;
+        failed.expect_err("it should fail").failure()
+    };
+    let (rate, bank, again) = (fail("rate").await, fail("bank").await, fail("rate").await);
+    // The message is all that was said.
+    assert!(
+        rate.message.starts_with("INFO handling an order\nTraceback (most recent call last):\n"),
+        "{rate}"
+    );
+    assert!(rate.message.ends_with("\nKeyError: 'USD'") && rate.message.len() > 1024, "{rate}");
+    assert!(bank.message.ends_with("\nTimeoutError: no answer from the bank"), "{bank}");
+    assert_ne!(rate.fingerprint, bank.fingerprint);
+    assert_eq!(rate.fingerprint, again.fingerprint);
+}
+
 #[tokio::test]
 async fn each_exit_code_leads_to_its_verdict() {
     use Verdict::{DeadLetter, Duplicate, Park, Quarantine, Retry, Skip, Stop};

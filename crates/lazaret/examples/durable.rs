@@ -83,6 +83,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let open = group.counts.open();
         println!("{}: {open} open, {} behind: {}", group.reason, group.blocked_behind, group.message);
     }
+    // From here on the one file holds everything, and can be copied.
+    store.close().await?;
     println!("the files are in {}", folder.display());
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Work;
 use crate::options::Options;
@@ -33,27 +33,36 @@ pub(crate) enum Asked<T, Q> {
     Behind(Q),
 }
 
-/// The way to the readers' threads, which end when the last handle is dropped.
+/// What stands in the readers' line.
+enum Order {
+    Ask(Question),
+    /// Answer those in line, let nobody else in, and end.
+    Close,
+}
+
+/// The way to the readers' threads, which end when they are closed or the last handle is dropped.
 pub(crate) struct Handle {
-    questions: mpsc::Sender<Question>,
+    orders: mpsc::Sender<Order>,
+    /// Each reader holds the other side until it has let go of the file.
+    ended: watch::Receiver<()>,
     redo: Arc<RedoLog>,
 }
 
 impl Handle {
     /// Starts the readers on a file that is open for writing.
     pub(crate) fn start(path: &Path, options: &Options, redo: &Arc<RedoLog>) -> Result<Self> {
-        let (questions, waiting) = mpsc::channel::<Question>(options.waiting.max(1));
+        let (orders, waiting) = mpsc::channel(options.waiting.max(1));
+        let (alive, ended) = watch::channel(());
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..options.readers.max(1) {
             let connection = schema::connect_reader(path, options)?;
-            let (waiting, clock) = (waiting.clone(), options.clock.clone());
+            let (waiting, clock, alive) = (waiting.clone(), options.clock.clone(), alive.clone());
             let read = move || {
-                loop {
-                    // One reader waits for the next question, the others wait for their turn to wait.
-                    let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-                    let Some(question) = next else { return };
+                while let Some(question) = next(&waiting) {
                     question(View { connection: &connection, now: nanos(clock.now()) });
                 }
+                drop(connection);
+                drop(alive);
             };
             let started = thread::Builder::new().name(format!("lazaret-reader-{number}")).spawn(read);
             started.map_err(|error| {
@@ -61,7 +70,16 @@ impl Handle {
                     .with_source(error)
             })?;
         }
-        Ok(Self { questions, redo: redo.clone() })
+        Ok(Self { orders, ended, redo: redo.clone() })
+    }
+
+    /// Has the readers take no more questions, and waits until those in line are answered and the threads have let go of
+    /// the file.
+    pub(crate) async fn close(&self) {
+        // When they take nothing any more, they are closing or have ended.
+        _ = self.orders.send(Order::Close).await;
+        // Nothing is ever sent: the answer is that the last of them has ended.
+        _ = self.ended.clone().changed().await;
     }
 
     /// Asks something, of a view that has all that was answered before.
@@ -105,8 +123,19 @@ impl Handle {
             // Who does not wait any more needs no answer.
             _ = reply.send(answer);
         };
-        self.questions.send(Box::new(ask)).await.map_err(|_| stopped())?;
+        self.orders.send(Order::Ask(Box::new(ask))).await.map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+/// The next question; `None` when there will be none. One reader waits for it, the others wait for their turn to wait.
+fn next(waiting: &Mutex<mpsc::Receiver<Order>>) -> Option<Question> {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        match waiting.blocking_recv()? {
+            Order::Ask(question) => return Some(question),
+            Order::Close => waiting.close(),
+        }
     }
 }
 

@@ -157,6 +157,17 @@ pub(crate) fn limit_pages(connection: &Connection, pages: Option<u32>) -> rusqli
     connection.pragma_update_and_check(None, "max_page_count", pages.unwrap_or(ALL), |_| Ok(()))
 }
 
+/// Brings all commits from SQLite's log into the file, and empties the log.
+pub(crate) fn fold_log(connection: &Connection) -> Work<()> {
+    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if is_busy {
+        let context =
+            "somebody else uses the file: a part of what it holds is still in its log, and safe there";
+        return Err(StoreError::not_done(ErrorKind::Unavailable, "close", context).into());
+    }
+    Ok(())
+}
+
 /// Whoever may write everything, as root may, still respects that a file is marked as read-only.
 fn refuse_read_only(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {

@@ -25,8 +25,8 @@ use crate::redo::RedoLog;
 use crate::writer::Step;
 use crate::{pauses, readers, schema, writer};
 
-/// A store in one SQLite file. Clones share it; its threads end with the last one, after they have answered what was
-/// asked before.
+/// A store in one SQLite file. Clones share it; its threads end when it is [closed](Self::close) or with the last clone,
+/// after they have answered what was asked before.
 ///
 /// Closed letters keep their row, and purged ones a trace of it: a message whose letter was closed must be known when it
 /// comes again (I8).
@@ -62,6 +62,39 @@ impl SqliteStore {
         let readers = readers::Handle::start(&path, &options, &redo)?;
         let writer = writer::Handle::start(path.clone(), options, connection, redo)?;
         Ok(Self { shared: Arc::new(Shared { path, writer, readers, bells: Bells::default() }) })
+    }
+
+    /// Closes the store, for all clones of it: answers what was asked before, brings everything from the logs into the
+    /// file, and lets go of it. Then a copy of the one file is a copy of everything. Later calls are `Unavailable`, and
+    /// nothing of them is done; closing again waits for the same end and hears the same.
+    ///
+    /// It need not be called for the sake of what is stored: what was answered survives the death of the process. A
+    /// store that is dropped closes itself in the background; a process that ends before leaves the logs, to be brought
+    /// in at the next opening.
+    ///
+    /// # Errors
+    /// When not everything could be brought into the file: `Unavailable` when somebody else uses it for longer than
+    /// [`busy_timeout`](Options::busy_timeout), `Full` when the disk is. The store is closed nevertheless, and what is not
+    /// in the file is in its logs, so nothing is lost.
+    ///
+    /// ```
+    /// use lazaret_core::store::LetterStore;
+    /// use lazaret_core::QueueName;
+    /// use lazaret_store_sqlite::{Options, SqliteStore};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let (path, copy) = (folder.path().join("lazaret.db"), folder.path().join("copy.db"));
+    /// let store = SqliteStore::open(&path, Options::default()).unwrap();
+    /// store.close().await.unwrap();
+    /// std::fs::copy(&path, &copy).unwrap();
+    /// assert!(store.counts(&QueueName::of("orders", "orders")).await.is_err());
+    /// # });
+    /// ```
+    pub async fn close(&self) -> Result<()> {
+        // A reader with a view would keep the writer from emptying the log.
+        self.shared.readers.close().await;
+        self.shared.writer.close().await
     }
 
     /// The file.

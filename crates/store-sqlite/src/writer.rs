@@ -16,15 +16,18 @@ use std::sync::Arc;
 use lazaret_core::QueueName;
 use lazaret_core::store::{Certainty, Result};
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Work;
 use crate::facts::Facts;
 use crate::letters::Queue;
 use crate::options::Options;
 use crate::redo::{RedoLog, Repeatable};
-use requests::{Call, Recordable, Request, stopped};
+use requests::{Call, Loss, Order, Recordable, Request, stopped};
 use thread::Writer;
+
+/// How the writer ended, once it has.
+type Ended = Option<std::result::Result<(), Loss>>;
 
 /// What a request works with.
 pub(crate) struct Step<'a> {
@@ -50,9 +53,11 @@ impl Step<'_> {
     }
 }
 
-/// The way to the writer's thread, which ends when the last handle is dropped and all requests are answered.
+/// The way to the writer's thread, which ends when it is closed or the last handle is dropped, and all requests are
+/// answered.
 pub(crate) struct Handle {
-    requests: mpsc::Sender<Box<dyn Request>>,
+    orders: mpsc::Sender<Order>,
+    ended: watch::Receiver<Ended>,
 }
 
 impl Handle {
@@ -63,9 +68,10 @@ impl Handle {
         connection: Connection,
         redo: Arc<RedoLog>,
     ) -> Result<Self> {
-        let (requests, waiting) = mpsc::channel(options.waiting.max(1));
-        Writer::new(path, options, connection, redo).start(waiting)?;
-        Ok(Self { requests })
+        let (orders, waiting) = mpsc::channel(options.waiting.max(1));
+        let (end, ended) = watch::channel(None);
+        Writer::new(path, options, connection, redo).start(waiting, end)?;
+        Ok(Self { orders, ended })
     }
 
     /// Has the writer do something, and waits until it is durable.
@@ -87,13 +93,24 @@ impl Handle {
         self.call(operation, |_| Ok(())).await
     }
 
+    /// Has the writer take no more requests, and waits until those in line are answered, everything is in the database
+    /// file and the thread has let go of it. Whoever asks again hears the same.
+    pub(crate) async fn close(&self) -> Result<()> {
+        // When it takes nothing any more, it is closing or has ended.
+        _ = self.orders.send(Order::Close).await;
+        let mut ended = self.ended.clone();
+        let end = ended.wait_for(Option::is_some).await;
+        let end = end.map_err(|_| stopped("close", Certainty::MaybeDone))?;
+        end.as_ref().map_or(Ok(()), |end| end.as_ref().copied().map_err(|loss| loss.error("close")))
+    }
+
     async fn send<T: Send + 'static>(
         &self,
         operation: &'static str,
         request: impl FnOnce(oneshot::Sender<Result<T>>) -> Box<dyn Request>,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.requests.send(request(reply)).await;
+        let sent = self.orders.send(Order::Do(request(reply))).await;
         sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
         answer.await.unwrap_or_else(|_| Err(stopped(operation, Certainty::MaybeDone)))
     }

@@ -1,7 +1,7 @@
 //! An error message without what varies from one message to the next.
 
 /// How much of a message is looked at, in bytes.
-const LIMIT: usize = 1024;
+pub(super) const LIMIT: usize = 1024;
 
 /// Units that belong to the number before them: `999ms` and `1.2s` are both just a number.
 const UNITS: [&str; 18] = [

@@ -74,7 +74,8 @@ pub struct Group {
     pub reason: Reason,
     /// The type of its latest failure.
     pub error_type: String,
-    /// The message of its latest failure, at most [`GROUP_MESSAGE_BYTES`] of it.
+    /// The message of its latest failure; of a long one, an [excerpt](crate::traceback::excerpt) of at most
+    /// [`GROUP_MESSAGE_BYTES`].
     pub message: String,
     /// Its letters by state, and how many open sequences have one of them as their head. Letters that wait have no cause
     /// and belong to no group.

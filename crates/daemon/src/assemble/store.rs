@@ -70,6 +70,17 @@ impl Stores {
         })
     }
 
+    /// Closes the store, when nobody needs it any more: a copy of its one file is then a copy of everything.
+    pub(crate) async fn close(&self) {
+        #[cfg(feature = "sqlite")]
+        if let Some(store) = &self.sqlite
+            && let Err(error) = store.close().await
+        {
+            // Nothing is lost: the next opening brings in what stands in the logs.
+            tracing::warn!(%error, "the store's file does not hold everything yet: its logs belong to it");
+        }
+    }
+
     /// The inbox of a consumer; `None` where the store has none.
     #[cfg(feature = "sqlite")]
     pub(crate) fn inbox(&self, consumer: &str) -> Option<lazaret_store_sqlite::InboxLog> {

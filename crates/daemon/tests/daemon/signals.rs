@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lazaret_core::LetterState;
 use rustix::process::Signal;
 
-use crate::support::{Folder, WORKER, attempts, event, wait_for};
+use crate::support::{Folder, WORKER, ask, attempts, event, wait_for};
 
 const CONFIG: &str = "
 listen: 127.0.0.1:0
@@ -37,6 +38,40 @@ fn a_daemon_that_is_asked_to_stop_drains_and_repeats_nothing_later() {
         assert_eq!(folder.run(&["run", "--until-idle"]), 0);
         // Everything that ran before the end was settled and committed.
         assert_eq!(attempts(&folder).len(), 200);
+    }
+}
+
+#[test]
+fn the_one_file_of_a_daemon_that_was_stopped_is_a_whole_copy() {
+    // I1
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = folder();
+        let lines: String =
+            (0..40).map(|n| event(n, &format!("k{n}"), if n % 2 == 0 { "poison" } else { "fine" })).collect();
+        folder.write("events.jsonl", &lines);
+        let mut daemon = folder.start(&["run"]);
+        let address = daemon.address();
+        wait_for("all attempts", || (attempts(&folder).len() == 40).then_some(()));
+        let reason = "{\"reason\": \"a look at the copy\"}";
+        let json = "content-type: application/json\r\n";
+        for act in ["pause", "resume"] {
+            let (status, body) = ask(&address, "POST", &format!("/v1/consumers/shop/{act}"), json, reason);
+            assert_eq!(status, 200, "{body}");
+        }
+        daemon.signal(signal);
+        assert_eq!(daemon.wait().code(), Some(0));
+
+        let copy = Folder::new();
+        for name in ["lazaret.yaml", "handler.py", "events.jsonl", "lazaret.db"] {
+            std::fs::copy(folder.path(name), copy.path(name)).unwrap();
+        }
+        let letters = copy.open_letters();
+        assert_eq!(letters.len(), 20, "{letters:?}");
+        assert!(letters.iter().all(|(_, state)| *state == LetterState::Dead), "{letters:?}");
+        assert_eq!(copy.acts(), ["pause", "resume"]);
+        // Positions are there, too: nothing is handled again. Letters are open, and so the code is 3.
+        assert_eq!(copy.run(&["run", "--until-idle"]), 3);
+        assert_eq!(attempts(&copy).len(), 0);
     }
 }
 

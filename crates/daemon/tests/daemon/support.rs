@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lazaret_core::query::Query;
-use lazaret_core::store::Triage;
+use lazaret_core::store::{Audit, Triage};
 use lazaret_core::{Letter, LetterState};
 use lazaret_store_sqlite::{Options, SqliteStore};
 use rustix::process::{Pid, Signal, kill_process};
@@ -85,6 +85,14 @@ impl Folder {
         let store = SqliteStore::open(self.path("lazaret.db"), Options::default()).unwrap();
         // On a thread of its own, so that tests that are asynchronous themselves can ask, too.
         std::thread::scope(|scope| scope.spawn(|| letters_of(&store)).join().unwrap())
+    }
+
+    /// What was done by people, by the audit.
+    pub(crate) fn acts(&self) -> Vec<String> {
+        let store = SqliteStore::open(self.path("lazaret.db"), Options::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let entries = runtime.block_on(store.audit(0, 100)).unwrap();
+        entries.into_iter().map(|entry| entry.action).collect()
     }
 }
 

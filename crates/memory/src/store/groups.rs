@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::{Counts, GROUP_MESSAGE_BYTES, Group, GroupId, Trend};
+use lazaret_core::traceback::excerpt;
 use lazaret_core::{Failure, Fingerprint, Reason};
 
 use super::queue::Queue;
@@ -41,7 +42,7 @@ impl GroupRow {
         self.last_seen = failed_at;
         self.reason = failure.reason.clone();
         self.error_type = failure.error_type.clone();
-        self.message = failure.clone().truncated(GROUP_MESSAGE_BYTES).message;
+        self.message = excerpt(&failure.message, GROUP_MESSAGE_BYTES).into_owned();
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lazaret_core::store::{GROUP_MESSAGE_BYTES, Trend};
+use lazaret_core::traceback::excerpt;
 use lazaret_core::{Failure, Fingerprint, LetterState};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -50,7 +51,7 @@ impl GroupFacts {
             return;
         }
         self.last_seen = failed_at;
-        let message = &failure.message[..failure.message.floor_char_boundary(GROUP_MESSAGE_BYTES)];
+        let message = excerpt(&failure.message, GROUP_MESSAGE_BYTES);
         let same = self.latest.message == message
             && self.latest.error_type == failure.error_type
             && self.latest.reason == failure.reason.as_str();
@@ -58,7 +59,7 @@ impl GroupFacts {
             self.latest = Arc::new(Latest {
                 reason: failure.reason.as_str().to_owned(),
                 error_type: failure.error_type.clone(),
-                message: message.to_owned(),
+                message: message.into_owned(),
             });
         }
     }

@@ -7,6 +7,13 @@ use super::Step;
 use crate::error::{Fault, Work};
 use crate::redo::{self, Repeatable, Size};
 
+/// What stands in the writer's line.
+pub(super) enum Order {
+    Do(Box<dyn Request>),
+    /// Answer those in line, let nobody else in, and end.
+    Close,
+}
+
 /// Something to be done by the writer.
 pub(super) trait Request: Send {
     /// Whether it has a savepoint of its own.

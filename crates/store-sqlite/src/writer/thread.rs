@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use rusqlite::{Connection, ErrorCode};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::Step;
-use super::requests::{Loss, Request};
+use super::requests::{Loss, Order, Request};
+use super::{Ended, Step};
 use crate::error::{Fault, Work, kind_of};
 use crate::facts::Facts;
 use crate::options::Options;
@@ -54,6 +54,8 @@ pub(super) struct Writer {
     record: Vec<u8>,
     /// For how many groups there will be no redo log.
     rest: u32,
+    /// Whether somebody waits until the store is closed.
+    is_closing: bool,
 }
 
 /// A transaction that has begun.
@@ -84,13 +86,15 @@ impl Writer {
             is_behind: false,
             record: Vec::new(),
             rest: 0,
+            is_closing: false,
         }
     }
 
-    /// Brings in what a dead process has left, and starts the thread.
-    pub(super) fn start(mut self, waiting: mpsc::Receiver<Box<dyn Request>>) -> Result<()> {
+    /// Brings in what a dead process has left, and starts the thread, which says at its end how it ended.
+    pub(super) fn start(mut self, waiting: mpsc::Receiver<Order>, end: watch::Sender<Ended>) -> Result<()> {
         self.recover().map_err(|loss| loss.error("open"))?;
-        let spawned = thread::Builder::new().name("lazaret-writer".into()).spawn(move || self.run(waiting));
+        let run = move || _ = end.send_replace(Some(self.run(waiting)));
+        let spawned = thread::Builder::new().name("lazaret-writer".into()).spawn(run);
         spawned.map(drop).map_err(|error| {
             StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for the writer")
                 .with_source(error)
@@ -111,18 +115,18 @@ impl Writer {
         }
     }
 
-    fn run(mut self, mut waiting: mpsc::Receiver<Box<dyn Request>>) {
+    fn run(mut self, mut waiting: mpsc::Receiver<Order>) -> Outcome<()> {
         let mut group = Vec::with_capacity(GROUP);
         loop {
             match self.first(&mut waiting) {
-                Next::Request(first) => group.push(first),
+                Next::Order(first) => group.extend(self.take(first, &mut waiting)),
                 Next::Idle => self.catch_up(),
                 Next::End => break,
             }
             while group.len() < GROUP
                 && let Ok(next) = waiting.try_recv()
             {
-                group.push(next);
+                group.extend(self.take(next, &mut waiting));
             }
             if group.is_empty() {
                 continue;
@@ -133,17 +137,29 @@ impl Writer {
             }
             self.look_after();
         }
-        self.close();
+        self.close()
     }
 
-    /// The next request, or that none comes while something waits in the redo log.
-    fn first(&self, waiting: &mut mpsc::Receiver<Box<dyn Request>>) -> Next {
+    /// The request of an order. From the order to close on, those in line are the last.
+    fn take(&mut self, order: Order, waiting: &mut mpsc::Receiver<Order>) -> Option<Box<dyn Request>> {
+        match order {
+            Order::Do(request) => Some(request),
+            Order::Close => {
+                self.is_closing = true;
+                waiting.close();
+                None
+            }
+        }
+    }
+
+    /// The next order, or that none comes while something waits in the redo log.
+    fn first(&self, waiting: &mut mpsc::Receiver<Order>) -> Next {
         let next = match &self.open {
             Some(_) => receive_within(waiting, self.options.redo_time / IDLE_PART),
             None if self.is_behind => receive_within(waiting, self.options.redo_time),
             None => Some(waiting.blocking_recv()),
         };
-        next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Request))
+        next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Order))
     }
 
     /// Does what a group asks for and makes it durable.
@@ -321,23 +337,37 @@ impl Writer {
         self.redo.let_others_in();
     }
 
-    /// Leaves everything in the database, and nothing in the redo log.
-    fn close(mut self) {
-        if self.commit(Certainty::NotDone).is_err() || self.redo.is_empty() {
-            return;
+    /// Leaves everything in the database file, and nothing in the logs. Whatever fails, nothing that was answered is lost:
+    /// it stands in one of the logs.
+    fn close(mut self) -> Outcome<()> {
+        // When nobody waits for it, it waits for nobody: whoever is busy with the file will see to the logs.
+        if !self.is_closing {
+            self.options.busy_timeout = Duration::ZERO;
         }
-        self.options.busy_timeout = Duration::ZERO;
-        // Whoever is busy with the file goes on with the log, too, and will see to it.
-        if self.begin().is_ok() {
-            _ = self.redo.clear();
+        // A commit that failed is made good from the redo log, if it can be.
+        _ = self.commit(Certainty::NotDone);
+        if !self.redo.is_empty() {
+            self.begin()?;
+            let cleared = self.redo.clear();
             self.roll_back();
+            cleared.map_err(|error| Loss::of(self.redo.trouble(&error)))?;
         }
+        if !self.is_closing {
+            // SQLite itself empties its log when the last of all connections is closed.
+            return Ok(());
+        }
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => schema::connect(&self.path, &self.options).map_err(|error| Loss::rolled_back(&error))?,
+        };
+        connection.busy_timeout(self.options.busy_timeout).map_err(Loss::of)?;
+        schema::fold_log(&connection).map_err(Loss::of)
     }
 }
 
 /// What comes next.
 enum Next {
-    Request(Box<dyn Request>),
+    Order(Order),
     Idle,
     End,
 }

@@ -290,6 +290,7 @@ macro_rules! __store_test_suite {
                 failures_that_differ_in_what_varies_share_a_group
                 an_older_failure_does_not_replace_the_latest
                 a_group_keeps_only_the_beginning_of_a_long_message
+                a_group_keeps_the_exception_at_the_end_of_a_long_stack_trace
                 letters_without_a_cause_belong_to_no_group
                 a_skipped_message_with_a_cause_is_counted_as_closed
                 a_message_handed_off_twice_is_counted_once

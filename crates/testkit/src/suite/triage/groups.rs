@@ -63,6 +63,19 @@ pub async fn a_group_keeps_only_the_beginning_of_a_long_message<S: Store>(t: Des
     assert!(long.message.starts_with(&group.message));
 }
 
+pub async fn a_group_keeps_the_exception_at_the_end_of_a_long_stack_trace<S: Store>(t: Desk<S>) {
+    // I7
+    let frames = "  File \"handler.py\", line 9, in charge\n".repeat(100);
+    let traced = |end: &str| failure(&format!("Traceback (most recent call last):\n{frames}{end}\n"));
+    let (missing, late) = (traced("KeyError: 'USD'"), traced("TimeoutError: no answer"));
+    t.fail("a", "1", &missing).await;
+    t.fail("b", "2", &late).await;
+    let (missing, late) = (t.group(&missing).await.unwrap(), t.group(&late).await.unwrap());
+    assert!(missing.message.ends_with("\nKeyError: 'USD'"), "{}", missing.message);
+    assert!(late.message.ends_with("\nTimeoutError: no answer"), "{}", late.message);
+    assert!(missing.message.len() <= GROUP_MESSAGE_BYTES);
+}
+
 pub async fn letters_without_a_cause_belong_to_no_group<S: Store>(t: Desk<S>) {
     t.open(t.waiting("a", "1")).await;
     t.behind(t.waiting("a", "2")).await;
