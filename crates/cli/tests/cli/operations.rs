@@ -41,10 +41,9 @@ fn operations_are_listed_paused_resumed_and_cancelled() {
     assert_eq!(paused["state"], "paused");
     // What is held does not move: it is shown, not watched.
     assert_eq!(bench.run(&["status"]).ends(0).err, "next: lazaret op show op_1\n");
-    // Every change has a reason.
-    bench.run(&["op", "resume", "op_1"]).ends(2);
+    // A reason may be left out, and is not empty.
     bench.run(&["op", "resume", "op_1", "--reason", " "]).ends(2);
-    let resumed = bench.run(&["op", "resume", "op_1", "--reason", "go on", "-o", "json"]).ends(0).json();
+    let resumed = bench.run(&["op", "resume", "op_1", "-o", "json"]).ends(0).json();
     assert_eq!(resumed["state"], "scheduled");
     let cancelled = bench.run(&["op", "cancel", "op_1", "--reason", "enough"]).ends(0);
     assert!(
