@@ -47,7 +47,9 @@ impl Line {
 
     #[must_use]
     pub(crate) fn add(mut self, text: impl AsRef<str>, tone: Tone) -> Self {
-        let harmless = text.as_ref().chars().map(|c| if c.is_control() { '·' } else { c }).collect();
+        // What takes no room does something else than being seen: it moves the cursor, turns the direction, hides.
+        let harmless = |c: char| if c.width().unwrap_or(0) == 0 { '·' } else { c };
+        let harmless = text.as_ref().chars().map(harmless).collect();
         self.0.push((harmless, tone));
         self
     }
@@ -113,13 +115,19 @@ mod tests {
         assert_eq!(line.render(0, true), "\x1b[31m\x1b[0m");
     }
 
+    #[test]
+    fn what_is_not_seen_is_shown() {
+        let line = Line::new().plain("a\u{1b}[2J\u{202e}b\u{200b}c\n");
+        assert_eq!(line.render(80, false), "a·[2J·b·c·");
+    }
+
     proptest! {
         #[test]
         fn whatever_stands_in_a_line_it_fits_and_controls_nothing(text in any::<String>(), width in 1_usize..100) {
             let rendered = Line::new().plain(&text).plain("end").render(width, false);
             let wide: usize = rendered.chars().map(|c| c.width().unwrap_or(0)).sum();
             prop_assert!(wide <= width);
-            prop_assert!(!rendered.chars().any(char::is_control));
+            prop_assert!(rendered.chars().all(|c| c.width().is_some_and(|width| width > 0)));
         }
     }
 }
