@@ -251,7 +251,7 @@ impl Repeatable for HandOffs {
 
     fn size(&self) -> Size {
         let bytes = self.items.iter().map(Arrival::byte_size).sum();
-        Size { letters: self.items.len(), bytes }
+        Size { count: self.items.len(), bytes }
     }
 }
 
@@ -319,6 +319,6 @@ impl Repeatable for Notes {
     }
 
     fn size(&self) -> Size {
-        Size { letters: self.notes.len(), bytes: self.notes.iter().map(|note| 128 + note.body.len()).sum() }
+        Size { count: self.notes.len(), bytes: self.notes.iter().map(|note| 128 + note.body.len()).sum() }
     }
 }

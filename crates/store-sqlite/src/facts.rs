@@ -1,10 +1,12 @@
-//! What the writer knows by heart of queues, grants and [`groups`], so that a hand-off need not read it back.
+//! What the writer knows by heart of queues, grants, [`groups`] and [`inboxes`], so that a hand-off or a post need not read
+//! it back.
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
 //! changed here and written once per group, before its commit. A request that fails leaves no trace: what it changes
 //! is kept apart until it has succeeded. When another process has written to the file, everything is read anew.
 
 pub(crate) mod groups;
+pub(crate) mod inboxes;
 
 use std::collections::HashMap;
 
@@ -14,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::error::Work;
 use crate::outbox;
 use groups::Groups;
+use inboxes::Inboxes;
 
 /// The room between two letters that came one after the other: for those that are delivered again and go before.
 pub(crate) const INDEX_STEP: i64 = 1 << 20;
@@ -66,6 +69,7 @@ pub(crate) struct Facts {
     queues: HashMap<QueueName, Known<QueueFacts>>,
     grants: HashMap<GrantKey, Known<GrantFacts>>,
     pub(crate) groups: Groups,
+    pub(crate) inboxes: Inboxes,
     /// What the current request has changed.
     new_queues: HashMap<QueueName, QueueFacts>,
     new_grants: HashMap<GrantKey, GrantFacts>,
@@ -95,6 +99,7 @@ impl Facts {
             self.grants.entry(key).or_insert(Known { now: facts, written: None }).now = facts;
         }
         self.groups.keep();
+        self.inboxes.keep();
         if std::mem::take(&mut self.forget_queues) {
             self.write(connection)?;
             self.queues.clear();
@@ -107,6 +112,7 @@ impl Facts {
         self.new_queues.clear();
         self.new_grants.clear();
         self.groups.undo();
+        self.inboxes.undo();
         self.forget_queues = false;
     }
 
@@ -123,7 +129,8 @@ impl Facts {
             write_grant(connection, *qid, partition, &known.now)?;
             known.written = Some(known.now);
         }
-        self.groups.write(connection)
+        self.groups.write(connection)?;
+        self.inboxes.write(connection)
     }
 
     /// The numbers of a queue, which is made if it is not there.

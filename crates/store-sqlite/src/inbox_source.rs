@@ -2,10 +2,12 @@
 
 mod bells;
 mod log;
+mod posts;
 mod rows;
 mod source;
 
 pub(crate) use bells::Bells;
 pub use lazaret_core::source::Posted;
 pub use log::{Backlog, InboxLog, InboxOptions};
+pub(crate) use posts::Posts;
 pub use source::InboxSource;

@@ -1,4 +1,4 @@
-//! The redo log: a file beside the database in which hand-offs are durable before their transaction is committed.
+//! The redo log: a file beside the database in which hand-offs and posts are durable before their transaction is committed.
 //!
 //! A commit writes every page that its letters touch, and letters of random sequences touch random pages. So under load
 //! the writer leaves its transaction open over many groups of calls. Each group is appended here, as the calls themselves
@@ -33,7 +33,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
+use crate::arrivals::{HandOffs, Notes};
 use crate::error::{Fault, Work};
+use crate::inbox_source::Posts;
 use crate::options::Durability;
 use crate::writer::Step;
 pub(crate) use fields::{Fields, put};
@@ -67,15 +69,15 @@ pub(crate) trait Repeatable: Send + Sized + 'static {
 /// How much a call brings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Letters and notes.
-    pub(crate) letters: usize,
+    /// How many letters, notes and posts.
+    pub(crate) count: usize,
     /// About how many bytes they take in the log.
     pub(crate) bytes: usize,
 }
 
 impl std::ops::AddAssign for Size {
     fn add_assign(&mut self, other: Self) {
-        self.letters += other.letters;
+        self.count += other.count;
         self.bytes += other.bytes;
     }
 }
@@ -111,8 +113,9 @@ impl<'a> Call<'a> {
     /// Runs it again. The kinds of calls belong to the version of the log.
     pub(crate) fn run(&self, step: &mut Step<'_>) -> Work<()> {
         match self.kind {
-            crate::arrivals::HandOffs::KIND => self.run_as::<crate::arrivals::HandOffs>(step),
-            crate::arrivals::Notes::KIND => self.run_as::<crate::arrivals::Notes>(step),
+            HandOffs::KIND => self.run_as::<HandOffs>(step),
+            Notes::KIND => self.run_as::<Notes>(step),
+            Posts::KIND => self.run_as::<Posts>(step),
             kind => Err(Fault::Corrupt(format!("the redo log has a call of the unknown kind {kind}"))),
         }
     }

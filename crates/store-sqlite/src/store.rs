@@ -21,7 +21,7 @@ use crate::letters::Queue;
 use crate::letters::listing::{Cursor, Listing};
 use crate::options::Options;
 use crate::readers::{Asked, View};
-use crate::redo::RedoLog;
+use crate::redo::{RedoLog, Repeatable};
 use crate::writer::Step;
 use crate::{pauses, readers, schema, writer};
 
@@ -116,6 +116,11 @@ impl SqliteStore {
         self.shared.writer.call(operation, work).await
     }
 
+    /// Has the writer do something that the redo log can hold.
+    pub(crate) async fn record<C: Repeatable>(&self, call: C) -> Result<C::Answer> {
+        self.shared.writer.record(call).await
+    }
+
     /// Asks a reader something.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
@@ -183,7 +188,7 @@ impl LetterStore for SqliteStore {
     ) -> Result<Vec<Result<Placed>>> {
         let call =
             HandOffs::new(queue.clone(), *limits, items).map_err(|fault| fault.into_error("hand_off"))?;
-        self.shared.writer.record(call).await
+        self.record(call).await
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
@@ -194,7 +199,7 @@ impl LetterStore for SqliteStore {
 
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
         let call = Notes::new(queue.clone(), notes).map_err(|fault| fault.into_error("note_attempts"))?;
-        self.shared.writer.record(call).await
+        self.record(call).await
     }
 
     async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {

@@ -8,8 +8,9 @@ use lazaret_core::source::{NewMessage, Posted};
 use lazaret_core::store::Result;
 
 use super::bells::Bell;
-use super::rows;
+use super::posts::Posts;
 use super::source::InboxSource;
+use crate::facts::inboxes::InboxFacts;
 use crate::store::SqliteStore;
 
 /// How an inbox behaves.
@@ -105,9 +106,7 @@ impl InboxLog {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (consumer, options) = (self.consumer.clone(), self.options.clone());
-        let posted = self.store.write("post", move |step| rows::post(step, &consumer, &options, messages));
-        let (answers, next) = posted.await?;
+        let (answers, next) = self.store.record(Posts::new(&self.consumer, &self.options, messages)?).await?;
         self.bell.seen(next);
         self.bell.rung.notify_waiters();
         Ok(answers)
@@ -119,10 +118,11 @@ impl InboxLog {
     /// When the store does not answer.
     pub async fn backlog(&self) -> Result<Backlog> {
         let consumer = self.consumer.clone();
-        let state = self.store.ask("backlog", move |view| rows::state(view.connection, &consumer)).await?;
-        Ok(state.map_or_else(Backlog::default, |state| Backlog {
-            messages: state.messages.unsigned_abs(),
-            bytes: state.bytes.unsigned_abs(),
+        let facts =
+            self.store.ask("backlog", move |view| InboxFacts::read(view.connection, &consumer)).await?;
+        Ok(facts.map_or_else(Backlog::default, |facts| Backlog {
+            messages: facts.messages.unsigned_abs(),
+            bytes: facts.bytes.unsigned_abs(),
         }))
     }
 

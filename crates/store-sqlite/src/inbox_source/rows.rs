@@ -6,32 +6,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lazaret_core::source::{Commit, NewMessage, Posted};
-use lazaret_core::store::{ErrorKind, StoreError};
 use lazaret_core::{ConsumerName, Message, MessageId, Position, StreamName};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::log::InboxOptions;
+use super::posts::{Post, Posts};
 use crate::error::{Fault, Work};
-use crate::rows::{bound, decode_headers, encode_headers, later, limit, nanos, time, unsigned};
+use crate::facts::inboxes::InboxFacts;
+use crate::rows::{bound, decode_headers, later, limit, time, unsigned};
 use crate::writer::Step;
 
 /// How many ranges beyond the committed position are kept (I7).
 const MOST_RANGES: usize = 4096;
-/// How many ids that have ended are removed with each call at least; more than a call adds, so they never pile up (I7).
+/// How many ids that have ended are removed with each commit at least; more than it adds, so they never pile up (I7).
 const PRUNE: usize = 64;
 /// After this many bytes a page ends, so that large messages do not fill the memory (I7).
 const PAGE_BYTES: i64 = 8 * 1024 * 1024;
-
-/// What is known of an inbox as a whole.
-pub(super) struct State {
-    log: i64,
-    /// The position of the message that comes next.
-    pub(super) next: i64,
-    pub(super) committed: Option<i64>,
-    /// Messages that are not consumed, and their bytes.
-    pub(super) messages: i64,
-    pub(super) bytes: i64,
-}
 
 /// A piece of an inbox.
 pub(super) struct Page {
@@ -39,34 +28,10 @@ pub(super) struct Page {
     pub(super) next: u64,
 }
 
-/// An inbox; `None` while nothing was ever posted to it.
-pub(super) fn state(connection: &Connection, consumer: &ConsumerName) -> Work<Option<State>> {
-    let mut select = connection
-        .prepare_cached("SELECT log, next, committed, messages, bytes FROM inbox_logs WHERE consumer = ?1")?;
-    let found = select.query_row([consumer.as_str()], |row| {
-        Ok(State {
-            log: row.get(0)?,
-            next: row.get(1)?,
-            committed: row.get(2)?,
-            messages: row.get(3)?,
-            bytes: row.get(4)?,
-        })
-    });
-    Ok(found.optional()?)
-}
-
-fn save(connection: &Connection, state: &State) -> Work<()> {
-    let mut update = connection.prepare_cached(
-        "UPDATE inbox_logs SET next = ?2, committed = ?3, messages = ?4, bytes = ?5 WHERE log = ?1",
-    )?;
-    update.execute(params![state.log, state.next, state.committed, state.messages, state.bytes])?;
-    Ok(())
-}
-
 /// What is settled beyond the committed position.
-pub(super) fn settled(connection: &Connection, state: &State) -> Work<Vec<RangeInclusive<u64>>> {
+pub(super) fn settled(connection: &Connection, facts: &InboxFacts) -> Work<Vec<RangeInclusive<u64>>> {
     let mut select = connection.prepare_cached("SELECT ranges FROM inbox_settled WHERE log = ?1")?;
-    let found: Option<String> = select.query_row([state.log], |row| row.get(0)).optional()?;
+    let found: Option<String> = select.query_row([facts.log], |row| row.get(0)).optional()?;
     let Some(ranges) = found else { return Ok(Vec::new()) };
     let ranges: Vec<(u64, u64)> = serde_json::from_str(&ranges)
         .map_err(|error| Fault::Corrupt(format!("what is settled in an inbox: {error}")))?;
@@ -74,111 +39,108 @@ pub(super) fn settled(connection: &Connection, state: &State) -> Work<Vec<RangeI
 }
 
 /// Writes it down. It may be long, so it has a place of its own, which posts do not touch.
-fn save_settled(connection: &Connection, state: &State, ranges: &[RangeInclusive<u64>]) -> Work<()> {
+fn save_settled(connection: &Connection, facts: &InboxFacts, ranges: &[RangeInclusive<u64>]) -> Work<()> {
     let ranges: Vec<(u64, u64)> = ranges.iter().map(|range| (*range.start(), *range.end())).collect();
     let ranges = serde_json::to_string(&ranges)
         .map_err(|error| Fault::Corrupt(format!("ranges that cannot be written: {error}")))?;
     let mut replace =
         connection.prepare_cached("INSERT OR REPLACE INTO inbox_settled (log, ranges) VALUES (?1, ?2)")?;
-    replace.execute(params![state.log, ranges])?;
+    replace.execute(params![facts.log, ranges])?;
     Ok(())
 }
 
-fn state_or_new(connection: &Connection, consumer: &ConsumerName) -> Work<State> {
-    if let Some(state) = state(connection, consumer)? {
-        return Ok(state);
-    }
-    let mut insert = connection.prepare_cached("INSERT INTO inbox_logs (consumer) VALUES (?1)")?;
-    insert.execute([consumer.as_str()])?;
-    let log = connection.last_insert_rowid();
-    Ok(State { log, next: 0, committed: None, messages: 0, bytes: 0 })
-}
-
 /// Takes messages, in order. Once one finds no room, no later one of the call is taken either: it must not overtake.
-pub(super) fn post(
-    step: &Step<'_>,
-    consumer: &ConsumerName,
-    options: &InboxOptions,
-    messages: Vec<NewMessage>,
-) -> Work<(Vec<Posted>, u64)> {
-    if messages.iter().any(|message| message.id.as_ref().is_some_and(|id| id.as_str().is_empty())) {
-        // All messages with an empty id would be one and the same.
-        return Err(StoreError::not_done(ErrorKind::Invalid, "post", "an id is empty").into());
-    }
-    let mut state = state_or_new(step.connection, consumer)?;
-    prune(step, messages.len())?;
-    let (most_messages, most_bytes) = (bound(options.max_messages), bound(options.max_bytes));
+pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)> {
+    let mut facts = step.facts.inboxes.of(step.connection, &call.consumer)?;
     let mut full = false;
-    let mut answers = Vec::with_capacity(messages.len());
-    for message in messages {
-        let known = match &message.id {
-            Some(id) => known(step, state.log, id)?,
-            None => None,
-        };
-        let size = limit(message.byte_size());
-        answers.push(if let Some((id, position)) = known {
-            Posted::Known { id, position }
-        } else if size > most_bytes {
-            Posted::TooLarge
-        } else if full || state.messages >= most_messages || size > most_bytes - state.bytes {
-            full = true;
-            Posted::Full
+    let mut answers = Vec::with_capacity(call.posts.len());
+    for post in &call.posts {
+        answers.push(if post.size > call.max_bytes {
+            known(step, facts.log, post)?.unwrap_or(Posted::TooLarge)
+        } else if full || facts.messages >= call.max_messages || post.size > call.max_bytes - facts.bytes {
+            let answer = known(step, facts.log, post)?.unwrap_or(Posted::Full);
+            full |= answer == Posted::Full;
+            answer
         } else {
-            let (id, position) = insert(step, &mut state, message, size)?;
-            Posted::Taken { id, position }
+            insert(step, &mut facts, post)?
         });
     }
-    save(step.connection, &state)?;
-    Ok((answers, unsigned(state.next)?))
+    step.facts.inboxes.set(&call.consumer, facts);
+    Ok((answers, unsigned(facts.next)?))
 }
 
-/// Where a message stands that was posted before.
-fn known(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<(MessageId, Position)>> {
-    let mut select = step.connection.prepare_cached(
-        "SELECT position FROM posts WHERE log = ?1 AND message = ?2
-         UNION ALL SELECT position FROM consumed_posts WHERE log = ?1 AND message = ?2 AND until > ?3 LIMIT 1",
-    )?;
-    let found: Option<i64> =
-        select.query_row(params![log, id.as_str(), step.now], |row| row.get(0)).optional()?;
-    found.map(|position| Ok((id.clone(), Position::new(0, unsigned(position)?)))).transpose()
+/// That a message was posted before, and waits or was consumed not long ago.
+fn known(step: &Step<'_>, log: i64, post: &Post) -> Work<Option<Posted>> {
+    let Some(id) = &post.id else { return Ok(None) };
+    let position =
+        waiting(step, log, id)?.map_or_else(|| consumed(step, log, id), |found| Ok(Some(found)))?;
+    position.map(|position| known_at(id, position)).transpose()
 }
 
-fn insert(step: &Step<'_>, state: &mut State, message: NewMessage, size: i64) -> Work<(MessageId, Position)> {
-    let (id, position) = loop {
-        let position = Position::new(0, unsigned(state.next)?);
-        state.next += 1;
-        match &message.id {
-            Some(id) => break (id.clone(), position),
+fn known_at(id: &MessageId, position: i64) -> Work<Posted> {
+    Ok(Posted::Known { id: id.clone(), position: Position::new(0, unsigned(position)?) })
+}
+
+/// Where a message stands that is not consumed.
+fn waiting(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
+    let sql = "SELECT position FROM posts WHERE log = ?1 AND message = ?2";
+    let mut select = step.connection.prepare_cached(sql)?;
+    Ok(select.query_row(params![log, id.as_str()], |row| row.get(0)).optional()?)
+}
+
+/// Where a message stood that was consumed not long ago.
+fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
+    let sql = "SELECT position FROM consumed_posts WHERE log = ?1 AND message = ?2 AND until > ?3";
+    let mut select = step.connection.prepare_cached(sql)?;
+    Ok(select.query_row(params![log, id.as_str(), step.now], |row| row.get(0)).optional()?)
+}
+
+/// Takes a message for which there is room, unless it is known.
+fn insert(step: &Step<'_>, facts: &mut InboxFacts, post: &Post) -> Work<Posted> {
+    loop {
+        let position = Position::new(0, unsigned(facts.next)?);
+        let id = post.id.clone().unwrap_or_else(|| MessageId::from(position.to_string()));
+        let found = match consumed(step, facts.log, &id)? {
+            Some(found) => Some(found),
+            None if place(step, facts, post, &id)? => None,
+            None => waiting(step, facts.log, &id)?,
+        };
+        match found {
+            Some(found) if post.id.is_some() => return known_at(&id, found),
+            // Somebody has posted a message under just this name. The next place has another one.
+            Some(_) => facts.next += 1,
             None => {
-                let id = MessageId::from(position.to_string());
-                // Somebody may have posted a message under just this name. Then the next place has another one.
-                if known(step, state.log, &id)?.is_none() {
-                    break (id, position);
-                }
+                facts.next += 1;
+                facts.messages += 1;
+                facts.bytes += post.size;
+                return Ok(Posted::Taken { id, position });
             }
         }
-    };
+    }
+}
+
+/// Puts a message at the next position. Says no when one with this id waits there already.
+fn place(step: &Step<'_>, facts: &InboxFacts, post: &Post, id: &MessageId) -> Work<bool> {
     let mut insert = step.connection.prepare_cached(
         "INSERT INTO posts (log, position, message, size, event_type, content_type, correlation, undecodable, at, key, \
-         headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+         headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         ON CONFLICT (log, message) DO NOTHING",
     )?;
-    insert.execute(params![
-        state.log,
-        bound(position.offset),
+    let inserted = insert.execute(params![
+        facts.log,
+        facts.next,
         id.as_str(),
-        size,
-        message.event_type.as_deref(),
-        message.content_type.as_deref(),
-        message.correlation.as_deref(),
-        message.undecodable.as_deref(),
-        message.timestamp.map_or(step.now, nanos),
-        message.key.as_deref(),
-        encode_headers(&message.headers),
-        message.payload.as_deref(),
+        post.size,
+        post.event_type.as_deref(),
+        post.content_type.as_deref(),
+        post.correlation.as_deref(),
+        post.undecodable.as_deref(),
+        post.at.unwrap_or(step.now),
+        post.key.as_deref(),
+        post.headers.as_deref(),
+        post.payload.as_deref(),
     ])?;
-    state.messages += 1;
-    state.bytes += size;
-    Ok((id, position))
+    Ok(inserted == 1)
 }
 
 /// The messages from this position on.
@@ -189,14 +151,14 @@ pub(super) fn page(
     from: u64,
     most: usize,
 ) -> Work<Page> {
-    let Some(state) = state(connection, consumer)? else {
+    let Some(facts) = InboxFacts::read(connection, consumer)? else {
         return Ok(Page { messages: Vec::new(), next: 0 });
     };
     let mut select = connection.prepare_cached(
         "SELECT position, message, size, event_type, content_type, correlation, undecodable, at, key, headers, payload
          FROM posts WHERE log = ?1 AND position >= ?2 ORDER BY position LIMIT ?3",
     )?;
-    let mut rows = select.query(params![state.log, bound(from), limit(most)])?;
+    let mut rows = select.query(params![facts.log, bound(from), limit(most)])?;
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while bytes < PAGE_BYTES
         && let Some(row) = rows.next()?
@@ -204,7 +166,7 @@ pub(super) fn page(
         bytes += row.get::<_, i64>(2)?;
         messages.push(message(row, stream)?);
     }
-    Ok(Page { messages, next: unsigned(state.next)? })
+    Ok(Page { messages, next: unsigned(facts.next)? })
 }
 
 fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
@@ -227,40 +189,45 @@ fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
 }
 
 /// Makes a position durable, removes what is settled, and keeps the ids of that for a while.
-pub(super) fn commit(step: &Step<'_>, consumer: &ConsumerName, window: Duration, commit: Commit) -> Work<()> {
-    let mut state = state_or_new(step.connection, consumer)?;
+pub(super) fn commit(
+    step: &mut Step<'_>,
+    consumer: &ConsumerName,
+    window: Duration,
+    commit: Commit,
+) -> Work<()> {
+    let mut facts = step.facts.inboxes.of(step.connection, consumer)?;
     // Whatever is said, nothing that is still to be posted is settled.
-    let position = commit.position.map(|position| bound(position.offset).min(state.next - 1));
-    let committed = state.committed.max(position.filter(|position| *position >= 0));
-    if let Some(up_to) = committed.filter(|_| committed > state.committed) {
-        consume(step, &mut state, up_to, later(step.now, window))?;
+    let position = commit.position.map(|position| bound(position.offset).min(facts.next - 1));
+    let committed = facts.committed.max(position.filter(|position| *position >= 0));
+    if let Some(up_to) = committed.filter(|_| committed > facts.committed) {
+        consume(step, &mut facts, up_to, later(step.now, window))?;
     }
-    state.committed = committed;
-    save(step.connection, &state)?;
+    facts.committed = committed;
+    step.facts.inboxes.set(consumer, facts);
     let mut beyond = commit.settled_beyond;
     beyond.retain(|range| committed.is_none_or(|committed| bound(*range.end()) > committed));
     beyond.truncate(MOST_RANGES);
-    save_settled(step.connection, &state, &beyond)
+    save_settled(step.connection, &facts, &beyond)
 }
 
-fn consume(step: &Step<'_>, state: &mut State, up_to: i64, until: i64) -> Work<()> {
+fn consume(step: &Step<'_>, facts: &mut InboxFacts, up_to: i64, until: i64) -> Work<()> {
     let mut sum = step.connection.prepare_cached(
         "SELECT count(*), coalesce(sum(size), 0) FROM posts WHERE log = ?1 AND position <= ?2",
     )?;
     let (messages, bytes): (i64, i64) =
-        sum.query_row([state.log, up_to], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        sum.query_row([facts.log, up_to], |row| Ok((row.get(0)?, row.get(1)?)))?;
     prune(step, usize::try_from(messages).unwrap_or(usize::MAX))?;
     if until > step.now {
         let mut keep = step.connection.prepare_cached(
             "INSERT OR REPLACE INTO consumed_posts (log, message, position, until)
              SELECT log, message, position, ?3 FROM posts WHERE log = ?1 AND position <= ?2",
         )?;
-        keep.execute([state.log, up_to, until])?;
+        keep.execute([facts.log, up_to, until])?;
     }
     let mut delete = step.connection.prepare_cached("DELETE FROM posts WHERE log = ?1 AND position <= ?2")?;
-    delete.execute([state.log, up_to])?;
-    state.messages -= messages;
-    state.bytes -= bytes;
+    delete.execute([facts.log, up_to])?;
+    facts.messages -= messages;
+    facts.bytes -= bytes;
     Ok(())
 }
 

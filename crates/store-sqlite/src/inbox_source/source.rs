@@ -8,6 +8,7 @@ use lazaret_core::{Partition, StreamName};
 
 use super::log::InboxLog;
 use super::rows;
+use crate::facts::inboxes::InboxFacts;
 
 /// Delivers what was posted to an inbox, in the order in which it was taken.
 ///
@@ -47,13 +48,13 @@ impl InboxSource {
     async fn assign(&mut self) -> Result<SourceEvent, SourceError> {
         let consumer = self.log.consumer.clone();
         let asked = self.log.store.ask("assign", move |view| {
-            let Some(state) = rows::state(view.connection, &consumer)? else { return Ok(None) };
-            let settled = rows::settled(view.connection, &state)?;
-            Ok(Some((state, settled)))
+            let Some(facts) = InboxFacts::read(view.connection, &consumer)? else { return Ok(None) };
+            let settled = rows::settled(view.connection, &facts)?;
+            Ok(Some((facts, settled)))
         });
-        let (committed, settled) = asked.await?.map_or((None, Vec::new()), |(state, settled)| {
-            self.log.bell.seen(state.next.unsigned_abs());
-            (state.committed, settled)
+        let (committed, settled) = asked.await?.map_or((None, Vec::new()), |(facts, settled)| {
+            self.log.bell.seen(facts.next.unsigned_abs());
+            (facts.committed, settled)
         });
         self.cursor = committed.map_or(0, |committed| committed.unsigned_abs() + 1);
         self.assigned = true;

@@ -3,7 +3,9 @@
 use super::Mark;
 
 /// The way in which records are written. A log with newer records that count is refused.
-pub(super) const VERSION: u32 = 1;
+///
+/// 1 knows hand-offs and notes, 2 posts to an inbox as well.
+pub(super) const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"LZRTREDO";
 /// Magic, version, length, database, generation, number, checksum.
 pub(super) const HEADER_BYTES: usize = 8 + 4 + 4 + 16 + 8 + 4 + 8;

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed,
     Placement,
 };
 use lazaret_core::{
-    Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
+    Failure, Headers, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName,
+    Reason,
 };
 use lazaret_testkit::ManualClock;
 use lazaret_testkit::clock::test_epoch;
@@ -20,7 +22,7 @@ use tempfile::TempDir;
 use super::record::{HEADER_BYTES, Header};
 use super::{Mark, RedoLog, path_of};
 use crate::check::check;
-use crate::{Durability, Options, SqliteStore};
+use crate::{Durability, InboxLog, InboxOptions, Options, Posted, SqliteStore};
 
 /// A folder with a store, whose letters stay in the redo log until somebody asks.
 struct Place {
@@ -320,7 +322,8 @@ async fn letters_in_a_newer_log_are_not_passed_over() {
     fs::write(left.log(), &bytes).unwrap();
     let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("lazaret.db-redo holds letters in version 2"), "{error}");
+    let newer = format!("lazaret.db-redo holds letters in version {}", super::record::VERSION + 1);
+    assert!(error.to_string().contains(&newer), "{error}");
     assert_eq!(fs::read(left.log()).unwrap(), bytes, "it is left as it is");
     // Records that do not count any more stand in nobody's way.
     assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
@@ -376,12 +379,105 @@ fn note() -> AttemptNote {
     }
 }
 
+/// A message in which every field is set, and one in which none is.
+fn posts() -> Vec<NewMessage> {
+    let mut headers = Headers::new();
+    headers.push("tenant", vec![0, 255]);
+    headers.push_null("null");
+    let full = NewMessage {
+        id: Some("evt-1".into()),
+        key: Some("".into()),
+        event_type: Some("OrderPlaced".into()),
+        headers,
+        payload: Some(vec![0, 159, 146].into()),
+        content_type: Some("text/x".into()),
+        timestamp: Some(test_epoch() + Duration::from_nanos(1)),
+        correlation: Some("c".into()),
+        undecodable: Some("no".into()),
+    };
+    vec![full, NewMessage::default()]
+}
+
+fn inbox(store: &SqliteStore) -> InboxLog {
+    store.inbox_log("orders", InboxOptions::default())
+}
+
+/// What an inbox delivers.
+async fn delivered(inbox: &InboxLog) -> Vec<Message> {
+    let mut source = inbox.source();
+    assert!(matches!(source.next().await.unwrap(), SourceEvent::Assigned(_)));
+    match source.next().await.unwrap() {
+        SourceEvent::Messages(messages) => messages,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn posts_in_database(path: &Path) -> i64 {
+    Connection::open(path).unwrap().query_row("SELECT count(*) FROM posts", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn a_death_after_the_answer_takes_no_post_with_it() {
+    // I1, I5, I8
+    let place = Place::new();
+    let store = place.open();
+    let first = inbox(&store).post(posts()).await.unwrap();
+    place.clock.advance(Duration::from_secs(7));
+    let named = NewMessage { id: Some("evt-2".into()), ..NewMessage::default() };
+    let small = InboxOptions { max_messages: 3, ..InboxOptions::default() };
+    // One that is known, one that is taken, one without room; limits are those of the call.
+    let second = vec![posts().remove(0), named, NewMessage::default()];
+    let second = store.inbox_log("orders", small).post(second).await.unwrap();
+    assert_eq!((place.records().len(), posts_in_database(&place.path())), (2, 0), "no commit yet");
+    let left = place.left_behind();
+    place.clock.advance(Duration::from_secs(3600));
+    let again = left.open();
+    assert_eq!(posts_in_database(&left.path()), 3);
+    assert_eq!(delivered(&inbox(&again)).await, delivered(&inbox(&store)).await, "with their times, too");
+    assert_eq!(inbox(&again).backlog().await.unwrap(), inbox(&store).backlog().await.unwrap());
+    let position = |offset| Position::new(0, offset);
+    let taken = |id: &str, offset| Posted::Taken { id: id.into(), position: position(offset) };
+    assert_eq!(first, [taken("evt-1", 0), taken("0:1", 1)]);
+    let known = Posted::Known { id: "evt-1".into(), position: position(0) };
+    assert_eq!(second, [known.clone(), taken("evt-2", 2), Posted::Full]);
+    // Whoever saw no answer posts again.
+    let posted = inbox(&again).post(posts()).await.unwrap();
+    assert_eq!(posted, [known, taken("0:3", 3)]);
+}
+
+#[tokio::test]
+async fn a_post_is_delivered_at_once_and_its_numbers_stay_right_over_commits() {
+    // I1: delivery and commits go through the database, posts through the log.
+    let place = Place::new();
+    let store = place.open();
+    let inbox = inbox(&store);
+    let mut source = inbox.source();
+    source.next().await.unwrap();
+    for round in 0..5_u64 {
+        inbox.post(vec![NewMessage::default(), NewMessage::default()]).await.unwrap();
+        let SourceEvent::Messages(messages) = source.next().await.unwrap() else { panic!("messages") };
+        assert_eq!(messages.len(), 2, "round {round}");
+        inbox.post(vec![NewMessage::default()]).await.unwrap();
+        let commit = Commit {
+            partition: source.partition(),
+            position: Some(Position::new(0, 3 * round + 1)),
+            settled_beyond: vec![],
+        };
+        source.commit(vec![commit]).await.unwrap();
+        assert_eq!(inbox.backlog().await.unwrap().messages, 1);
+        let SourceEvent::Messages(messages) = source.next().await.unwrap() else { panic!("messages") };
+        assert_eq!(messages[0].position.offset, 3 * round + 2);
+        let left = place.left_behind().open();
+        assert_eq!(left.inbox_log("orders", InboxOptions::default()).backlog().await.unwrap().messages, 1);
+    }
+}
+
 /// The database of a fixture: what a death has left, with a log of this version beside it.
 fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/redo{version}.db"))
 }
 
-/// Leaves one of each behind: whole letters, a closed one, one that is held, one that is refused, and a note.
+/// Leaves one of each behind: whole letters, a closed one, one that is held, one that is refused, a note, and posts.
 async fn write_fixture(target: &Path) {
     let place = Place::new();
     let store = place.open();
@@ -397,6 +493,7 @@ async fn write_fixture(target: &Path) {
     let limits = Limits { max_sequences: Some(7), max_sequence_size: None };
     store.hand_off(&queue(), &limits, items).await.unwrap();
     store.note_attempts(&queue(), vec![note()]).await.unwrap();
+    inbox(&store).post(posts()).await.unwrap();
     let left = place.left_behind();
     fs::copy(left.log(), path_of(target)).unwrap();
     let file = Connection::open(left.path()).unwrap();
@@ -432,6 +529,12 @@ async fn the_logs_of_every_version_are_read() {
         assert_eq!(store.attempt_notes(&queue(), &partitions).await.unwrap(), [note()]);
         let grant = store.assign(&queue(), &partitions).await.unwrap().remove(0);
         assert_eq!((grant.fence, grant.horizon), (2, Some(41)));
+        if version >= 2 {
+            let at = |new: NewMessage, offset| new.at("orders".into(), Position::new(0, offset));
+            let [full, mut bare] = posts().try_into().unwrap();
+            bare.timestamp = Some(test_epoch());
+            assert_eq!(delivered(&inbox(&store)).await, [at(full, 0), at(bare, 1)]);
+        }
         check(&Connection::open(place.path()).unwrap());
     }
 }

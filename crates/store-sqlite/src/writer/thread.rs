@@ -22,11 +22,11 @@ use crate::schema;
 
 /// How many requests are made durable together at most (I7).
 const GROUP: usize = 256;
-/// A transaction is committed when it holds so many letters, or so many bytes of them stand in the redo log (I7).
-const OPEN_LETTERS: usize = 4096;
+/// A transaction is committed when it holds so many letters, notes and posts, or so many bytes of them stand in the redo log (I7).
+const OPEN_COUNT: usize = 4096;
 const OPEN_BYTES: u64 = 8 << 20;
-/// A group with so many letters or bytes has a commit of its own: the redo log would save nothing.
-const LARGE_LETTERS: usize = OPEN_LETTERS / 4;
+/// A group with so many of them or their bytes has a commit of its own: the redo log would save nothing.
+const LARGE_COUNT: usize = OPEN_COUNT / 4;
 const LARGE_BYTES: usize = 2 << 20;
 /// A transaction is committed when nobody asks for anything for this part of the time that it may stay open.
 const IDLE_PART: u32 = 20;
@@ -70,7 +70,7 @@ struct Open {
 
 impl Open {
     fn is_full(&self, time: Duration) -> bool {
-        self.size.letters >= OPEN_LETTERS || self.end.bytes() >= OPEN_BYTES || self.since.elapsed() >= time
+        self.size.count >= OPEN_COUNT || self.end.bytes() >= OPEN_BYTES || self.since.elapsed() >= time
     }
 }
 
@@ -259,14 +259,14 @@ impl Writer {
             let Some(more) = request.record_size() else { return false };
             size += more;
         }
-        if size.letters >= LARGE_LETTERS || size.bytes >= LARGE_BYTES {
+        if size.count >= LARGE_COUNT || size.bytes >= LARGE_BYTES {
             return false;
         }
         if self.rest > 0 && self.options.redo_from > 0 {
             self.rest -= 1;
             return false;
         }
-        open.is_recorded || size.letters >= self.options.redo_from
+        open.is_recorded || size.count >= self.options.redo_from
     }
 
     /// Appends what the group did to the redo log. Says whether it is durable there.

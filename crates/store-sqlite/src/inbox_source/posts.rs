@@ -1,0 +1,144 @@
+//! Messages on their way into an inbox, made ready for their rows by the caller, and in the same form in the
+//! [redo log](crate::redo).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lazaret_core::source::{NewMessage, Posted};
+use lazaret_core::store::{ErrorKind, Result, StoreError};
+use lazaret_core::{ConsumerName, MessageId};
+
+use super::log::InboxOptions;
+use super::rows;
+use crate::error::Work;
+use crate::redo::{Fields, Repeatable, Size, put};
+use crate::rows::{bound, encode_headers, limit, nanos};
+use crate::writer::Step;
+
+/// A message on its way in. Its position comes from the inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Post {
+    pub(super) id: Option<MessageId>,
+    pub(super) size: i64,
+    pub(super) event_type: Option<Arc<str>>,
+    pub(super) content_type: Option<Arc<str>>,
+    pub(super) correlation: Option<Arc<str>>,
+    pub(super) undecodable: Option<Arc<str>>,
+    /// When it happened; without it, when it was taken.
+    pub(super) at: Option<i64>,
+    pub(super) key: Option<Bytes>,
+    pub(super) headers: Option<Bytes>,
+    pub(super) payload: Option<Bytes>,
+}
+
+impl Post {
+    fn new(message: NewMessage) -> Self {
+        Self {
+            size: limit(message.byte_size()),
+            id: message.id,
+            event_type: message.event_type,
+            content_type: message.content_type,
+            correlation: message.correlation,
+            undecodable: message.undecodable,
+            at: message.timestamp.map(nanos),
+            key: message.key,
+            headers: encode_headers(&message.headers).map(Bytes::from),
+            payload: message.payload,
+        }
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::option(into, self.id.as_ref().map(MessageId::as_str), put::text);
+        put::signed(into, self.size);
+        for text in [&self.event_type, &self.content_type, &self.correlation, &self.undecodable] {
+            put::option(into, text.as_deref(), put::text);
+        }
+        put::option(into, self.at, put::signed);
+        for blob in [&self.key, &self.headers, &self.payload] {
+            put::option(into, blob.as_deref(), put::bytes);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let id = fields.option(Fields::text)?.map(MessageId::new);
+        let size = fields.signed()?;
+        let mut text = || -> Work<_> { Ok(fields.option(Fields::text)?.map(Arc::from)) };
+        let (event_type, content_type) = (text()?, text()?);
+        let (correlation, undecodable) = (text()?, text()?);
+        let at = fields.option(Fields::signed)?;
+        let mut blob = || -> Work<_> { Ok(fields.option(Fields::bytes)?.map(Bytes::copy_from_slice)) };
+        let (key, headers, payload) = (blob()?, blob()?, blob()?);
+        Ok(Self { id, size, event_type, content_type, correlation, undecodable, at, key, headers, payload })
+    }
+}
+
+/// What was posted to an inbox at once, and how much room the inbox has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Posts {
+    pub(super) consumer: ConsumerName,
+    pub(super) max_messages: i64,
+    pub(super) max_bytes: i64,
+    pub(super) posts: Vec<Post>,
+}
+
+impl Posts {
+    pub(super) fn new(
+        consumer: &ConsumerName,
+        options: &InboxOptions,
+        messages: Vec<NewMessage>,
+    ) -> Result<Self> {
+        if messages.iter().any(|message| message.id.as_ref().is_some_and(|id| id.as_str().is_empty())) {
+            // All messages with an empty id would be one and the same.
+            return Err(StoreError::not_done(ErrorKind::Invalid, Self::OPERATION, "an id is empty"));
+        }
+        Ok(Self {
+            consumer: consumer.clone(),
+            max_messages: bound(options.max_messages),
+            max_bytes: bound(options.max_bytes),
+            posts: messages.into_iter().map(Post::new).collect(),
+        })
+    }
+}
+
+impl Repeatable for Posts {
+    const KIND: u8 = 3;
+    const OPERATION: &'static str = "post";
+    /// What became of each, and the position that comes next.
+    type Answer = (Vec<Posted>, u64);
+
+    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
+        rows::post(step, self)
+    }
+
+    fn outcome((posted, next): &Self::Answer, into: &mut Vec<u8>) {
+        into.extend(posted.iter().map(|posted| match posted {
+            Posted::Taken { .. } => b't',
+            Posted::Known { .. } => b'k',
+            Posted::Full => b'f',
+            Posted::TooLarge => b'l',
+        }));
+        put::number(into, *next);
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::text(into, self.consumer.as_str());
+        put::signed(into, self.max_messages);
+        put::signed(into, self.max_bytes);
+        put::number(into, self.posts.len() as u64);
+        for post in &self.posts {
+            post.encode(into);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let consumer = ConsumerName::from(fields.text()?);
+        let (max_messages, max_bytes) = (fields.signed()?, fields.signed()?);
+        let posts = fields.list(Post::decode)?;
+        Ok(Self { consumer, max_messages, max_bytes, posts })
+    }
+
+    fn size(&self) -> Size {
+        let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
+        Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
+    }
+}
