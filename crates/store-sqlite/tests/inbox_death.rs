@@ -15,10 +15,11 @@ use lazaret_store_sqlite::{InboxLog, InboxOptions, Options, Posted, SqliteStore}
 
 const FILE: &str = "LAZARET_INBOX_VICTIM_FILE";
 const FIRST: &str = "LAZARET_INBOX_VICTIM_FIRST";
+const REDO: &str = "LAZARET_INBOX_VICTIM_REDO";
 
-fn inbox(path: &Path) -> InboxLog {
-    let options = InboxOptions { batch: 7, poll: Duration::from_millis(5), ..InboxOptions::default() };
-    SqliteStore::open(path, Options::default()).unwrap().inbox_log("orders", options)
+fn inbox(path: &Path, options: Options) -> InboxLog {
+    let inbox = InboxOptions { batch: 7, poll: Duration::from_millis(5), ..InboxOptions::default() };
+    SqliteStore::open(path, options).unwrap().inbox_log("orders", inbox)
 }
 
 fn numbered(number: u64) -> NewMessage {
@@ -31,7 +32,11 @@ fn numbered(number: u64) -> NewMessage {
 async fn victim() {
     let path = PathBuf::from(std::env::var_os(FILE).expect("only the other test starts this one"));
     let first: u64 = std::env::var(FIRST).unwrap().parse().unwrap();
-    let inbox = inbox(&path);
+    let mut options = Options::default();
+    if std::env::var_os(REDO).is_some() {
+        options.redo_from = 0;
+    }
+    let inbox = inbox(&path, options);
     let mut source = inbox.source();
     let posting = async {
         for number in first.. {
@@ -62,21 +67,32 @@ fn say(what: &str, number: u64) {
 
 #[tokio::test]
 async fn nothing_that_was_answered_is_lost_and_nothing_comes_twice() {
-    // I1, I8
+    survives_kill_9(false).await;
+}
+
+#[tokio::test]
+async fn nothing_is_lost_that_stands_in_the_redo_log_alone() {
+    survives_kill_9(true).await;
+}
+
+/// I1, I8
+async fn survives_kill_9(by_redo_log: bool) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
     let mut handled: Vec<u64> = Vec::new();
     let mut posted: Option<u64> = None;
-    for lines in [3, 40, 90] {
+    for lines in [3, 40, 90, 400] {
         // Whoever posts did not see the last answer, and posts it again.
         let first = posted.unwrap_or(0);
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut victim = Command::new(std::env::current_exe().unwrap());
+        victim
             .args(["victim", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(FILE, &path)
-            .env(FIRST, first.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .env(FIRST, first.to_string());
+        if by_redo_log {
+            victim.env(REDO, "yes");
+        }
+        let mut child = victim.stdout(Stdio::piped()).spawn().unwrap();
         let mut before: Option<u64> = None;
         let output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let told = output.filter_map(|line| {
@@ -103,7 +119,7 @@ async fn nothing_that_was_answered_is_lost_and_nothing_comes_twice() {
         assert!(killed, "it died by itself");
     }
     // What was committed is gone; all the rest, and nothing else, comes.
-    let inbox = inbox(&path);
+    let inbox = inbox(&path, Options::default());
     let posted = posted.unwrap();
     let mut source = inbox.source();
     source.next().await.unwrap();

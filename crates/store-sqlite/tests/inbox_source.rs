@@ -23,17 +23,23 @@ struct Bed {
     folder: TempDir,
     clock: ManualClock,
     options: InboxOptions,
+    /// Whether posts stay in the redo log until somebody asks.
+    by_redo_log: bool,
 }
 
 impl Bed {
     fn new() -> Self {
         let options = InboxOptions { window: HOUR, ..InboxOptions::default() };
-        Self { folder: tempfile::tempdir().unwrap(), clock: ManualClock::new(), options }
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, clock: ManualClock::new(), options, by_redo_log: false }
     }
 
     fn store(&self) -> SqliteStore {
         let clock = Arc::new(self.clock.clone());
-        let options = Options { clock, durability: Durability::Normal, ..Options::default() };
+        let mut options = Options { clock, durability: Durability::Normal, ..Options::default() };
+        if self.by_redo_log {
+            (options.redo_from, options.redo_time) = (0, HOUR);
+        }
         SqliteStore::open(self.folder.path().join("lazaret.db"), options).unwrap()
     }
 
@@ -93,8 +99,8 @@ struct Inboxes {
 }
 
 impl Inboxes {
-    fn new(batch: usize) -> Self {
-        let bed = Bed::new();
+    fn new(batch: usize, by_redo_log: bool) -> Self {
+        let bed = Bed { by_redo_log, ..Bed::new() };
         let store = bed.store();
         let options = InboxOptions { batch, ..bed.options.clone() };
         let logs = ["even", "odd"].map(|consumer| store.inbox_log(consumer, options.clone())).into();
@@ -140,8 +146,9 @@ impl SourceHarness for Inboxes {
     }
 }
 
-source_test_suite!(inboxes, io, || async { Inboxes::new(512) });
-source_test_suite!(inboxes_one_by_one, io, || async { Inboxes::new(1) });
+source_test_suite!(inboxes, io, || async { Inboxes::new(512, false) });
+source_test_suite!(inboxes_one_by_one, io, || async { Inboxes::new(1, false) });
+source_test_suite!(inboxes_by_redo_log, io, || async { Inboxes::new(512, true) });
 
 #[tokio::test]
 async fn a_message_comes_as_it_was_posted() {
