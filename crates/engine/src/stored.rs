@@ -313,8 +313,8 @@ impl Turn<'_> {
             if let Some(until) = shared.gate.failed(pass, shared.now()) {
                 shared.tell(&Event::BreakerOpened { until });
             }
-        } else {
-            shared.gate.succeeded(pass, shared.now());
+        } else if shared.gate.succeeded(pass, shared.now()) {
+            shared.tell(&Event::BreakerClosed);
         }
         let failure = judged.failure;
         let entry = judge::attempt_record(self.component, kind, delivery.attempt(), took, Some(&failure));

@@ -107,6 +107,22 @@ async fn an_open_breaker_holds_stored_retries_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_it_is_told() {
+    // The dependency answers again; that it refuses these messages is no fault of its own.
+    let bench = Bench::new();
+    bench.push(&["a1", "b1", "c1", "d1"]);
+    let policy = RetryPolicy { hold: secs(0), ..retry(Strategy::Ordered) };
+    let running = bench.start(with_breaker(policy), |call| match call.attempt {
+        1 => Reply::Fail(transient()),
+        _ => Reply::Fail(fatal()),
+    });
+    eventually("all are dead", || bench.counts().of(LetterState::Dead) == 4).await;
+    assert_eq!(running.handle.breaker(), Some(BreakerState::Closed));
+    assert_eq!((bench.told.count("BreakerOpened"), bench.told.count("BreakerClosed")), (1, 1));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_that_speak_of_the_message_do_not_open_the_breaker() {
     let bench = Bench::new();
     (0..20).for_each(|n| bench.push(&[&format!("k{n}x")]));
