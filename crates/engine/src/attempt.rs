@@ -12,6 +12,7 @@ use lazaret_core::handler::{Delivery, HandlerFuture};
 use lazaret_core::store::InboxClaim;
 use lazaret_core::{HandlerError, Phase, Reason};
 
+use crate::gate::Sign;
 use crate::options::InboxOptions;
 use crate::shared::Component;
 
@@ -28,6 +29,16 @@ pub(crate) enum Outcome {
     SentToDlq,
     /// It failed.
     Failed(HandlerError),
+}
+
+impl Outcome {
+    /// What an attempt that did not fail says about the dependencies of the handler.
+    pub(crate) const fn sign(&self) -> Sign {
+        match self {
+            Self::Handled | Self::SentToDlq => Sign::Well,
+            Self::Filtered | Self::Duplicate | Self::Failed(_) => Sign::None,
+        }
+    }
 }
 
 /// A handler at work. Panics come out as errors.

@@ -3,7 +3,7 @@
 //! One owner for all reasons to hold still. Healthy traffic reads one flag; only when that is up does anybody look
 //! closer.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,12 @@ use tokio::sync::Notify;
 pub(crate) struct Gate {
     /// Up when anything demands a closer look before an attempt.
     shut: AtomicBool,
+    /// Up while the breaker is closed and counts failures, which the next success ends.
+    counting: AtomicBool,
+    /// When an attempt was last seen to succeed, in nanoseconds since 1970.
+    last_success: AtomicI64,
+    /// For how long a success shows the dependencies well.
+    trust: Duration,
     /// How many lanes wait for the store.
     store_trouble: AtomicUsize,
     state: Mutex<State>,
@@ -45,16 +51,32 @@ pub(crate) enum Entry {
     Wait(Option<Timestamp>),
 }
 
+/// What the end of an attempt says about the dependencies of the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// They answer.
+    Well,
+    /// They are away, or do not work.
+    Sick,
+    /// Nothing: they were not asked.
+    None,
+}
+
 /// The right to one attempt. Tell it how the attempt ended; dropping it means that it was cancelled.
 #[derive(Debug)]
 pub(crate) struct Pass {
     probe_of: Option<Arc<Gate>>,
+    /// Whether others succeeded just before it ended, which the breaker was not told.
+    follows_success: bool,
 }
 
 impl Gate {
     pub(crate) fn new(breaker: Option<BreakerPolicy>) -> Self {
         Self {
             shut: AtomicBool::new(false),
+            counting: AtomicBool::new(false),
+            last_success: AtomicI64::new(i64::MIN),
+            trust: breaker.as_ref().map_or(Duration::ZERO, |breaker| breaker.open_for),
             store_trouble: AtomicUsize::new(0),
             state: Mutex::new(State {
                 pauses: Vec::new(),
@@ -80,7 +102,7 @@ impl Gate {
     /// Whether this message may be tried now.
     pub(crate) fn enter(self: &Arc<Self>, message: &Message, sequence: &SequenceId, now: Timestamp) -> Entry {
         if self.is_open() {
-            return Entry::Go(Pass { probe_of: None });
+            return Entry::Go(Pass::free());
         }
         let mut state = self.lock();
         for pause in &state.pauses {
@@ -97,8 +119,8 @@ impl Gate {
             }
         }
         match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
-            Admit::Yes => Entry::Go(Pass { probe_of: None }),
-            Admit::Probe => Entry::Go(Pass { probe_of: Some(self.clone()) }),
+            Admit::Yes => Entry::Go(Pass::free()),
+            Admit::Probe => Entry::Go(Pass::probe_of(self)),
             Admit::No { until } => Entry::Wait(Some(until)),
         }
     }
@@ -128,7 +150,7 @@ impl Gate {
         }
         match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
             Admit::Yes => Some(Pass::free()),
-            Admit::Probe => Some(Pass { probe_of: Some(self.clone()) }),
+            Admit::Probe => Some(Pass::probe_of(self)),
             Admit::No { .. } => None,
         }
     }
@@ -186,13 +208,16 @@ impl Gate {
         (new, gone)
     }
 
-    /// Pauses at once, before the store knows.
-    pub(crate) fn pause_now(&self, pause: Pause) {
+    /// Pauses at once, before the store knows. Says whether it was not paused before.
+    pub(crate) fn pause_now(&self, pause: Pause) -> bool {
         let mut state = self.lock();
-        state.pauses.retain(|known| known.scope != pause.scope);
+        if state.pauses.iter().any(|known| known.scope == pause.scope) {
+            return false;
+        }
         state.pauses.push(pause.clone());
         state.unstored.push(pause);
         self.publish(&state);
+        true
     }
 
     /// The pauses that the store does not know yet.
@@ -207,9 +232,13 @@ impl Gate {
 
     /// Tells the breaker of a failure that speaks of a sick dependency. Answers until when it opened, if it did.
     pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
+        let follows_success = pass.follows_success;
         let probe = pass.used();
         let mut state = self.lock();
         let breaker = state.breaker.as_mut()?;
+        if follows_success && breaker.is_closed() {
+            breaker.on_success();
+        }
         if !probe && breaker.state(now) == BreakerState::HalfOpen {
             // An attempt from before the breaker opened says nothing about now.
             return None;
@@ -226,12 +255,37 @@ impl Gate {
     pub(crate) fn succeeded(&self, pass: Pass, now: Timestamp) -> bool {
         let probe = pass.used();
         if self.is_open() {
+            self.is_well(now);
             return false;
         }
+        self.last_success.fetch_max(nanos(now), Ordering::AcqRel);
         let mut state = self.lock();
-        let closed = probe && state.breaker.as_mut().is_some_and(|breaker| breaker.on_success(now));
+        // An attempt from before the breaker opened says nothing about now.
+        let counts = |breaker: &&mut Breaker| probe || breaker.is_closed();
+        let closed = state.breaker.as_mut().filter(counts).is_some_and(Breaker::on_success);
         self.publish(&state);
         closed
+    }
+
+    /// Tells a closed breaker of attempts that show the dependencies well. Where nothing failed it looks at one flag.
+    pub(crate) fn is_well(&self, now: Timestamp) {
+        self.last_success.store(nanos(now), Ordering::Release);
+        if !self.counting.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.lock();
+        if let Some(breaker) = state.breaker.as_mut().filter(|breaker| breaker.is_closed()) {
+            breaker.on_success();
+        }
+        self.publish(&state);
+    }
+
+    /// Whether the failure of a retry is put down to its message: others have succeeded since it first failed, and not long
+    /// ago. Without this, messages that never succeed would open the breaker as soon as nothing else is left to do.
+    pub(crate) fn blames_message(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
+        let last = self.last_success.load(Ordering::Acquire);
+        let trust = i64::try_from(self.trust.as_nanos()).unwrap_or(i64::MAX);
+        last > nanos(first_failed_at) && nanos(now).saturating_sub(last) <= trust
     }
 
     /// Says that somebody waits for the store, until the guard is dropped.
@@ -253,6 +307,7 @@ impl Gate {
     }
 
     fn publish(&self, state: &State) {
+        self.counting.store(state.breaker.as_ref().is_some_and(Breaker::has_failures), Ordering::Release);
         let calm = state.pauses.iter().all(|pause| pause.scope == PauseScope::Replay)
             && state.breaker.as_ref().is_none_or(Breaker::is_closed);
         let was = self.shut.swap(!calm, Ordering::AcqRel);
@@ -280,7 +335,16 @@ impl State {
 impl Pass {
     /// The pass of an attempt that started while the gate stood open.
     pub(crate) const fn free() -> Self {
-        Self { probe_of: None }
+        Self { probe_of: None, follows_success: false }
+    }
+
+    /// The pass of such an attempt that ended when others had succeeded since the last failure.
+    pub(crate) const fn after_success() -> Self {
+        Self { probe_of: None, follows_success: true }
+    }
+
+    fn probe_of(gate: &Arc<Gate>) -> Self {
+        Self { probe_of: Some(gate.clone()), follows_success: false }
     }
 
     /// The attempt has ended; answers whether it was a probe of the breaker.
@@ -299,6 +363,12 @@ impl Drop for Pass {
             gate.publish(&state);
         }
     }
+}
+
+/// Nanoseconds since 1970, or the first or last that can be told.
+fn nanos(time: Timestamp) -> i64 {
+    let nanos = time.as_nanosecond().clamp(i64::MIN.into(), i64::MAX.into());
+    i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
 /// Somebody waits for the store as long as this lives.

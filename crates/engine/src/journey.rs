@@ -41,8 +41,8 @@ pub(crate) enum Fate {
 pub(crate) enum Begin {
     /// Nothing was tried.
     Fresh,
-    /// The first attempt is over; it took this long.
-    Ended(Outcome, Duration),
+    /// The first attempt, which had this pass, is over; it took this long.
+    Ended(Outcome, Pass, Duration),
     /// The sequencing policy failed: there is nothing to try.
     Misfit,
 }
@@ -105,7 +105,7 @@ impl Journey {
                 }
                 None
             }
-            Begin::Ended(outcome, took) => Some((outcome, Pass::free(), took)),
+            Begin::Ended(outcome, pass, took) => Some((outcome, pass, took)),
             Begin::Misfit => {
                 let error =
                     HandlerError::msg("the sequencing policy panicked").reason(Reason::SEQUENCING_FAILED);
@@ -307,7 +307,7 @@ impl Journey {
     fn limit_reached(&self, now: Timestamp) -> Option<Limit> {
         let record = self.record.as_ref()?;
         let retry = &self.component.shared.options.retry;
-        if retry.max_crashes > 0 && record.crashes >= retry.max_crashes {
+        if retry.too_many_crashes(record.crashes) {
             Some(Limit::Crashes)
         } else if record.attempts >= retry.max_attempts {
             Some(Limit::Attempts)
@@ -357,23 +357,15 @@ impl Journey {
             Outcome::SentToDlq => shared.fuse_terminal(),
             Outcome::Failed(_) => {}
         }
-        // The time matters to the breaker only, and a breaker that is closed does not ask.
-        if !shared.gate.is_open() && shared.gate.succeeded(pass, shared.now()) {
-            shared.tell(&Event::BreakerClosed);
-        }
+        shared.breaker_hears(outcome.sign(), pass);
     }
 
     async fn failed(&mut self, error: HandlerError, pass: Pass, took: Duration) -> Result<After, Left> {
         let shared = self.component.shared.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         let judged = judge::classify(&self.component, &self.delivery, &error, attempt);
-        if judge::counts_for_breaker(judged.verdict) {
-            if let Some(until) = shared.gate.failed(pass, shared.now()) {
-                shared.tell(&Event::BreakerOpened { until });
-            }
-        } else if shared.gate.succeeded(pass, shared.now()) {
-            shared.tell(&Event::BreakerClosed);
-        }
+        let retry_since = self.record.as_ref().map(|record| record.first_failed_at);
+        shared.breaker_hears(judge::sign(&self.component, &judged, retry_since), pass);
         let entry =
             judge::attempt_record(&self.component, AttemptKind::Live, attempt, took, Some(&judged.failure));
         let record = Record::failed(self.record.take().map(|record| *record), attempt, entry, judged.failure);
@@ -389,8 +381,8 @@ impl Journey {
                 Ok(After::Settled)
             }
             Step::End { state, .. } => {
-                self.keep(state, None).await?;
                 shared.fuse_terminal();
+                self.keep(state, None).await?;
                 Ok(After::Settled)
             }
             Step::Skip => {

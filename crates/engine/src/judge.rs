@@ -10,12 +10,14 @@ use lazaret_core::recorder::Suspect;
 use lazaret_core::relay::Hop;
 use lazaret_core::store::AttemptNote;
 use lazaret_core::{
-    Failure, HandlerError, Letter, LetterState, Message, Reason, SequenceId, Timestamp, Verdict,
+    Failure, HandlerError, Letter, LetterState, Message, Phase, Reason, SequenceId, Timestamp, Verdict,
 };
 
 use crate::attempt::guarded;
 use crate::decide::{End, Facts, Step, decide};
 use crate::events::{Counters, Event};
+use crate::gate::Sign;
+use crate::options::Options;
 use crate::shared::{Component, later};
 
 /// What is known about the failures of one message.
@@ -188,9 +190,17 @@ pub(crate) fn classify(
     Judged { failure, verdict }
 }
 
-/// Whether the failure speaks of a sick dependency rather than of the message.
-pub(crate) fn counts_for_breaker(verdict: Verdict) -> bool {
-    verdict == Verdict::Retry
+/// What a failure says about the dependencies of the handler: one that concerns the message alone shows them well.
+/// `retry_since` is when the message of a retry first failed.
+pub(crate) fn sign(component: &Component, judged: &Judged, retry_since: Option<Timestamp>) -> Sign {
+    let shared = &component.shared;
+    match judged.failure.phase {
+        // Nobody was asked.
+        Phase::Decode | Phase::Filter => Sign::None,
+        _ if judged.verdict != Verdict::Retry => Sign::Well,
+        _ if retry_since.is_some_and(|since| shared.gate.blames_message(since, shared.now())) => Sign::None,
+        _ => Sign::Sick,
+    }
 }
 
 /// Decides where the message goes, and tells observers when its retries ended.
@@ -276,9 +286,15 @@ pub(crate) fn write_letter(
         letter.first_failed_at = Some(record.first_failed_at);
         letter.last_failed_at = Some(record.last_failed_at);
         letter.history.clone_from(&record.history);
-        letter.poison = shared.options.poison.is_poison(record.same_failure);
+        letter.poison = is_poison(component, record);
     }
     letter
+}
+
+/// Whether the message failed too often in the same way, or killed the process too often.
+pub(crate) fn is_poison(component: &Component, record: &Record) -> bool {
+    let Options { retry, poison, .. } = &component.shared.options;
+    poison.is_poison(record.same_failure) || retry.too_many_crashes(record.crashes)
 }
 
 /// What the user's enqueue policy makes of a letter. A policy that panics is taken to say "enqueue" (I10).

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::events::{Counters, Event, Observers};
 use crate::flight::Flight;
-use crate::gate::Gate;
+use crate::gate::{Gate, Pass, Sign};
 use crate::gauges::Gauges;
 use crate::hand_offs::HandOffs;
 use crate::hash::{SequenceHash, SequenceHasher};
@@ -148,6 +148,23 @@ impl Shared {
         self.budget.lock().unwrap_or_else(PoisonError::into_inner).backlog_full(backlog)
     }
 
+    /// Tells the breaker what an attempt has shown, and observers what it did about that.
+    pub(crate) fn breaker_hears(&self, sign: Sign, pass: Pass) {
+        match sign {
+            Sign::Sick => {
+                if let Some(until) = self.gate.failed(pass, self.now()) {
+                    self.tell(&Event::BreakerOpened { until });
+                }
+            }
+            Sign::Well => {
+                if self.gate.succeeded(pass, self.now()) {
+                    self.tell(&Event::BreakerClosed);
+                }
+            }
+            Sign::None => drop(pass),
+        }
+    }
+
     /// Tells the fuse that messages went through.
     pub(crate) fn fuse_ok(&self, messages: u64) {
         if let Some(fuse) = &self.fuse {
@@ -155,15 +172,17 @@ impl Shared {
         }
     }
 
-    /// Tells the fuse that a message failed for good. When it blows, the consumer pauses: at once in memory, and in
-    /// the store as soon as that takes it.
+    /// Tells the fuse that a message failed for good, before its letter is on the way: meanwhile others would fail. When it
+    /// blows, the consumer pauses: at once in memory, and in the store as soon as that takes it. A consumer that is paused has
+    /// nothing to lose by a fuse.
     pub(crate) fn fuse_terminal(&self) {
         let Some(fuse) = &self.fuse else { return };
         let Some(blown) = fuse.lock().unwrap_or_else(PoisonError::into_inner).on_terminal() else { return };
         let why = format!("{FUSE_PAUSE}{blown}");
-        self.tell(&Event::FuseBlown { why: &why });
-        let by = Actor::engine(why);
-        self.gate.pause_now(Pause { scope: PauseScope::Consumer, by, since: self.now() });
+        let pause = Pause { scope: PauseScope::Consumer, by: Actor::engine(why.clone()), since: self.now() };
+        if self.gate.pause_now(pause) {
+            self.tell(&Event::FuseBlown { why: &why });
+        }
     }
 
     /// Whether the consumer has a fuse.

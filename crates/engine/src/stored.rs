@@ -227,7 +227,7 @@ impl Turn<'_> {
     /// somebody released has no attempts and is tried at least once, however long ago it first failed.
     fn used_up(&self, record: &Record) -> Option<Limit> {
         let retry = &self.component.shared.options.retry;
-        if retry.max_crashes > 0 && record.crashes >= retry.max_crashes {
+        if retry.too_many_crashes(record.crashes) {
             return Some(Limit::Crashes);
         }
         if record.attempts >= retry.max_attempts {
@@ -300,22 +300,16 @@ impl Turn<'_> {
                     .verdict(lazaret_core::Verdict::DeadLetter)
             }
             Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
-                if shared.gate.succeeded(pass, shared.now()) {
-                    shared.tell(&Event::BreakerClosed);
-                }
+                shared.breaker_hears(outcome.sign(), pass);
                 shared.fuse_ok(1);
                 let attempt = judge::attempt_record(self.component, kind, delivery.attempt(), took, None);
                 return Some(Settlement::Resolve(Some(attempt)));
             }
         };
         let judged = judge::classify(self.component, delivery, &error, delivery.attempt());
-        if judge::counts_for_breaker(judged.verdict) {
-            if let Some(until) = shared.gate.failed(pass, shared.now()) {
-                shared.tell(&Event::BreakerOpened { until });
-            }
-        } else if shared.gate.succeeded(pass, shared.now()) {
-            shared.tell(&Event::BreakerClosed);
-        }
+        // A replay comes long after the failure: what has happened since then says nothing.
+        let retry_since = letter.first_failed_at.filter(|_| *self.purpose == Purpose::Retry);
+        shared.breaker_hears(judge::sign(self.component, &judged, retry_since), pass);
         let failure = judged.failure;
         let entry = judge::attempt_record(self.component, kind, delivery.attempt(), took, Some(&failure));
         let replayed = *self.purpose != Purpose::Retry;
@@ -360,7 +354,7 @@ impl Turn<'_> {
             attempts,
             crash_attempts: letter.crash_attempts,
             replay_attempts: letter.replay_attempts + u32::from(replayed),
-            poison: shared.options.poison.is_poison(record.same_failure),
+            poison: judge::is_poison(self.component, &record),
             diagnostics: if ignored {
                 letter.diagnostics.clone()
             } else {
@@ -380,7 +374,8 @@ impl Turn<'_> {
             attempts: letter.attempts,
             crash_attempts: letter.crash_attempts,
             replay_attempts: letter.replay_attempts,
-            poison: letter.poison,
+            poison: letter.poison
+                || self.component.shared.options.retry.too_many_crashes(letter.crash_attempts),
             diagnostics: letter.diagnostics.clone(),
             attempt: None,
             leave_out_payload: self.leaves_out_payload(LetterState::Dead),
@@ -404,6 +399,12 @@ impl Turn<'_> {
     /// sequence goes on.
     async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         let shared = &self.component.shared;
+        if let Settlement::Requeue(requeue) = &settlement
+            && *self.purpose == Purpose::Retry
+            && !requeue.state.is_automatic()
+        {
+            shared.fuse_terminal();
+        }
         let mut delay = Duration::from_millis(20);
         let mut trouble = None;
         let mut maybe_done = false;
@@ -463,9 +464,6 @@ impl Turn<'_> {
                     cause,
                     replay,
                 });
-                if *self.purpose == Purpose::Retry && !requeue.state.is_automatic() {
-                    shared.fuse_terminal();
-                }
                 return;
             }
         };

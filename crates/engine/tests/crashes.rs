@@ -160,6 +160,7 @@ async fn the_culprit_is_charged_and_its_neighbours_are_not() {
     let letter = bench.letters("x").remove(0);
     let cause = letter.cause.expect("it has a cause");
     assert_eq!((letter.state, letter.crash_attempts), (LetterState::Dead, 3));
+    assert!(letter.poison, "it is poison");
     assert_eq!((cause.reason, cause.message.contains("3 times")), (Reason::CRASHED, true));
     assert_eq!(bench.standing("x")[1], ("x2".into(), LetterState::Waiting), "its sequence waits");
     eventually("the stream goes on", || bench.committed() == Some(4)).await;
@@ -239,7 +240,7 @@ async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
     let running = bench.start(options, script);
     eventually("it is dead", || bench.letters("x")[0].state == LetterState::Dead).await;
     let letter = bench.letters("x").remove(0);
-    assert_eq!(letter.crash_attempts, 3);
+    assert_eq!((letter.crash_attempts, letter.poison), (3, true));
     assert_eq!(letter.cause.expect("it has a cause").reason, Reason::CRASHED);
     running.stop().await;
 }

@@ -123,6 +123,59 @@ async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_it_is
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_share_of_failures_does_not_open_the_breaker_while_others_succeed() {
+    // Ten times as many failures as would open it, and a success now and then.
+    let bench = Bench::new();
+    (0..80).for_each(|n| bench.push(&[&format!("k{n}x")]));
+    let policy = RetryPolicy { hold: secs(3600), ..retry(Strategy::Ordered) };
+    let options = Options { concurrency: 1, shards: 1, ..with_breaker(policy) };
+    let number = |call: &Try| call.name.trim_matches(char::is_alphabetic).parse::<u32>().unwrap();
+    let fails = move |call: &Try| call.attempt == 1 && !number(call).is_multiple_of(3);
+    let script = move |call: &Try| if fails(call) { Reply::Fail(transient()) } else { Reply::Done };
+    bench.run(options, script).await;
+    assert_eq!(bench.calls.len(), 80 + 53);
+    assert_eq!(bench.told.count("BreakerOpened"), 0);
+    assert_eq!(bench.committed(), Some(79));
+}
+
+#[tokio::test(start_paused = true)]
+async fn poison_alone_does_not_open_the_breaker_when_all_else_is_done() {
+    for hold in [0, 3600] {
+        let bench = Bench::new();
+        (0..8).for_each(|n| bench.push(&[&format!("fine{n}x"), &format!("poison{n}x")]));
+        let policy = RetryPolicy { hold: secs(hold), ..retry(Strategy::Ordered) };
+        let options = Options { concurrency: 1, shards: 1, ..with_breaker(policy) };
+        let script = |call: &Try| match call.name.starts_with("poison") {
+            true => Reply::Fail(transient()),
+            false => Reply::after(millis(1), Reply::Done),
+        };
+        // At first each of them fails between two that succeed. Then nothing but these is left.
+        bench.run(options, script).await;
+        let dead = bench.counts().of(LetterState::Dead);
+        assert_eq!((bench.told.count("BreakerOpened"), dead), (0, 8), "hold {hold}");
+        assert_eq!(bench.calls.len(), 8 + 3 * 8);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_open_the_breaker_when_nothing_has_succeeded_since() {
+    // I4: two keys are not many, and their attempts are worth as much.
+    let (bench, dependency) = (Bench::new(), Dependency::default());
+    bench.push(&["a1", "b1"]);
+    let policy = RetryPolicy { hold: secs(3600), max_attempts: 3, ..retry(Strategy::Ordered) };
+    let running = bench.start(with_breaker(policy), dependency.script());
+    eventually("both are handled", || bench.committed() == Some(1)).await;
+    dependency.set_away(true);
+    bench.push(&["a2", "b2"]);
+    eventually("it opens", || bench.told.count("BreakerOpened") == 1).await;
+    assert_eq!(bench.calls.len(), 2 + 4);
+    dependency.set_away(false);
+    eventually("all are handled", || bench.committed() == Some(3)).await;
+    assert_eq!(bench.counts().by_state, [0; 9]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_that_speak_of_the_message_do_not_open_the_breaker() {
     let bench = Bench::new();
     (0..20).for_each(|n| bench.push(&[&format!("k{n}x")]));
@@ -161,6 +214,29 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     eventually("the rest is handled", || bench.committed() == Some(39)).await;
     assert_eq!(bench.calls.done().len() as u64, 40 - dead);
     second.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fuse_does_not_wait_for_the_letters_to_be_stored() {
+    // While they are on their way other messages would go on failing.
+    for window in [false, true] {
+        let bench = Bench::new();
+        (0..200).for_each(|n| bench.push(&[&format!("k{n}x")]));
+        bench.store.fail("hand_off", ErrorKind::Unavailable);
+        let fuse = match window {
+            false => FusePolicy { consecutive: 5, ..FusePolicy::default() },
+            true => FusePolicy { ratio: 0.5, window: 10, consecutive: 1000 },
+        };
+        let options = Options { fuse: Some(fuse), concurrency: 2, shards: 1, ..one_attempt() };
+        let running = bench.start(options, |_| Reply::after(millis(1), Reply::Fail(fatal())));
+        eventually("the fuse blows", || bench.told.count("FuseBlown") == 1).await;
+        let_pass(secs(10)).await;
+        let (calls, most) = (bench.calls.len(), if window { 11 } else { 6 });
+        assert!(calls <= most, "{calls} calls, {most} at most: those that were running");
+        bench.store.mend("hand_off");
+        eventually("they are stored", || bench.counts().of(LetterState::Dead) == calls as u64).await;
+        running.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

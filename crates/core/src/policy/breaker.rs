@@ -15,7 +15,8 @@ const PROBE_WAIT: Duration = Duration::from_millis(100);
 /// When a breaker opens, and how it closes again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BreakerPolicy {
-    /// This many failures inside the window open it.
+    /// This many failures in a row open it, if all of them are inside the window. An attempt that succeeds begins the count
+    /// anew: a dependency that answers is not away, however many messages it refuses.
     pub failures: u32,
     /// How far back failures count.
     pub window: Duration,
@@ -90,6 +91,9 @@ pub enum Admit {
 
 /// A circuit breaker: closed, open, half-open.
 ///
+/// It asks whether the dependency is away, not how well it works. A share of failures that retries can mend must not stop the
+/// messages that would succeed, so only failures with no success between them open it.
+///
 /// Results that come in while it is open belong to attempts that began before, and change nothing.
 ///
 /// ```
@@ -110,7 +114,7 @@ pub struct Breaker {
 
 #[derive(Debug)]
 enum Phase {
-    /// The times of the failures inside the window, oldest first.
+    /// The times of the failures since the last success, inside the window, oldest first.
     Closed {
         failures: VecDeque<Timestamp>,
     },
@@ -152,16 +156,19 @@ impl Breaker {
     }
 
     /// Takes note of an attempt that did not fail. True if that closed the breaker.
-    pub fn on_success(&mut self, _now: Timestamp) -> bool {
-        let Phase::HalfOpen { outstanding, succeeded } = &mut self.phase else {
-            return false;
+    pub fn on_success(&mut self) -> bool {
+        let closes = match &mut self.phase {
+            Phase::Closed { failures } => {
+                failures.clear();
+                false
+            }
+            Phase::HalfOpen { outstanding, succeeded } if *outstanding > 0 => {
+                *outstanding -= 1;
+                *succeeded += 1;
+                *succeeded >= self.policy.probes
+            }
+            Phase::Open { .. } | Phase::HalfOpen { .. } => false,
         };
-        if *outstanding == 0 {
-            return false;
-        }
-        *outstanding -= 1;
-        *succeeded += 1;
-        let closes = *succeeded >= self.policy.probes;
         if closes {
             self.phase = Phase::Closed { failures: VecDeque::new() };
         }
@@ -210,6 +217,11 @@ impl Breaker {
     /// Whether everything passes.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
+    }
+
+    /// Whether it is closed and remembers failures, which a success would make it forget.
+    pub fn has_failures(&self) -> bool {
+        matches!(&self.phase, Phase::Closed { failures } if !failures.is_empty())
     }
 }
 
@@ -282,6 +294,21 @@ mod tests {
     }
 
     #[test]
+    fn a_success_begins_the_count_anew() {
+        let mut breaker = breaker();
+        for _ in 0..100 {
+            assert!(!breaker.on_failure(at(0)));
+            assert!(!breaker.on_failure(at(0)));
+            assert!(breaker.has_failures());
+            assert!(!breaker.on_success());
+            assert!(!breaker.has_failures());
+        }
+        let opened: Vec<_> = (0..3).map(|_| breaker.on_failure(at(1))).collect();
+        assert_eq!(opened, [false, false, true]);
+        assert!(!breaker.has_failures(), "what it remembers while open, it never forgets by a success");
+    }
+
+    #[test]
     fn an_open_breaker_admits_nothing_until_its_time() {
         let mut breaker = open();
         assert!(!breaker.is_closed());
@@ -295,7 +322,7 @@ mod tests {
     fn late_results_change_nothing_while_it_is_open() {
         let mut breaker = open();
         for _ in 0..10 {
-            assert!(!breaker.on_success(at(10)));
+            assert!(!breaker.on_success());
             assert!(!breaker.on_failure(at(20_000)));
         }
         assert_eq!(breaker.state(at(20_000)), BreakerState::Open { until: at(30_000) });
@@ -307,8 +334,8 @@ mod tests {
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::No { until: at(30_100) });
-        assert!(!breaker.on_success(at(30_001)));
-        assert!(breaker.on_success(at(30_002)));
+        assert!(!breaker.on_success());
+        assert!(breaker.on_success());
         assert!(breaker.is_closed());
         assert!(!breaker.on_failure(at(30_003)), "it begins anew");
     }
@@ -318,7 +345,7 @@ mod tests {
         let mut breaker = open();
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
-        assert!(!breaker.on_success(at(31_000)));
+        assert!(!breaker.on_success());
         assert!(breaker.on_failure(at(32_000)));
         assert_eq!(breaker.admit(at(32_000)), Admit::No { until: at(62_000) });
     }
@@ -339,7 +366,7 @@ mod tests {
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         breaker.probe_cancelled();
         assert!(!breaker.on_failure(at(30_001)));
-        assert!(!breaker.on_success(at(30_001)));
+        assert!(!breaker.on_success());
         assert_eq!(breaker.state(at(30_001)), BreakerState::HalfOpen);
     }
 

@@ -214,6 +214,11 @@ impl RetryPolicy {
         Next::At { at, delay }
     }
 
+    /// Whether a message has killed the process as often as it may.
+    pub const fn too_many_crashes(&self, crashes: u32) -> bool {
+        self.max_crashes > 0 && crashes >= self.max_crashes
+    }
+
     /// Whether `max-elapsed` has passed since the first failure.
     pub fn expired(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
         self.max_elapsed.is_some_and(|limit| now > later(first_failed_at, limit))

@@ -13,7 +13,6 @@ consumers:
   shop:
     source: { file: { path: events.jsonl } }
     handler: { command: { program: [python3, handler.py], mode: lines, workers: 4 } }
-    breaker: off
     retry: { max-attempts: 5, initial-delay: 5ms, max-delay: 50ms, hold: 10ms }
     dead-letter: { max-sequences: unlimited, max-sequence-size: unlimited }
     advanced: { lease: 1s, refresh: 100ms, commit-interval: 50ms }

@@ -26,6 +26,7 @@ use crate::attempt::{self, Outcome, Running, Start};
 use crate::desks::LiveDesk;
 use crate::events::Counters;
 use crate::flight::{self, Recorded};
+use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::journey::{Begin, Fate, Journey, append_all};
 use crate::lanes::OpenSequences;
@@ -162,6 +163,8 @@ pub(crate) struct Shard {
     /// Notices not yet handed over.
     pending: Vec<Notice>,
     handled: u64,
+    /// Whether an attempt succeeded since the last one that did not.
+    follows_success: bool,
     filtered: u64,
 }
 
@@ -194,6 +197,7 @@ impl Shard {
             next_overdue: None,
             pending: Vec::new(),
             handled: 0,
+            follows_success: false,
             filtered: 0,
             components,
         }
@@ -403,9 +407,12 @@ impl Shard {
             seat.rest();
         }
         match outcome {
-            Outcome::Handled => self.handled += 1,
+            Outcome::Handled => self.count_handled(),
             Outcome::Filtered => self.filtered += 1,
-            outcome => return self.depart(parcel, lane, Begin::Ended(outcome, Duration::ZERO)),
+            outcome => {
+                let begin = Begin::Ended(outcome, self.pass(), Duration::ZERO);
+                return self.depart(parcel, lane, begin);
+            }
         }
         self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Settled);
     }
@@ -547,10 +554,25 @@ impl Shard {
     fn attempted(&mut self, parcel: Parcel, outcome: Outcome, started: Instant) {
         let lane = lane_of(&parcel);
         if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
-            return self.depart(parcel, lane, Begin::Ended(outcome, started.elapsed()));
+            let begin = Begin::Ended(outcome, self.pass(), started.elapsed());
+            return self.depart(parcel, lane, begin);
         }
-        self.handled += 1;
+        self.count_handled();
         self.end_at_once(lane, true, parcel.ticket, Fate::Settled);
+    }
+
+    fn count_handled(&mut self) {
+        self.handled += 1;
+        self.follows_success = true;
+    }
+
+    /// The pass of an attempt that was more than handled. Its journey tells the breaker, and those that were handled before it
+    /// have told nobody yet.
+    fn pass(&mut self) -> Pass {
+        match std::mem::take(&mut self.follows_success) {
+            true => Pass::after_success(),
+            false => Pass::free(),
+        }
     }
 
     /// A message came to its end. One that was not settled ends the whole assignment: nothing may overtake it (I2).
@@ -633,6 +655,7 @@ impl Shard {
         if self.handled > 0 {
             Counters::add(&shared.counters.handled, self.handled);
             shared.fuse_ok(self.handled);
+            shared.gate.is_well(shared.now());
             self.handled = 0;
         }
         if self.filtered > 0 {
