@@ -38,8 +38,10 @@ pub(crate) enum Pace {
     Read,
     /// It changes something, once for each idempotency key.
     Change,
-    /// It takes something in that carries its own identity.
+    /// It takes in a message, whose identity an idempotency key can be.
     Take,
+    /// It takes in many messages, once for each idempotency key.
+    Batch,
     /// It takes in much, which may take longer.
     Import,
 }
@@ -190,8 +192,11 @@ impl Document {
                 ParameterBuilder::new().name(*name).parameter_in(ParameterIn::Query).required(required);
             operation = operation.parameter(parameter.description(Some(*about)).schema(Some(text())));
         }
-        if route.pace == Pace::Change {
-            let about = "A change that is sent again under the same key is made once";
+        if route.pace != Pace::Read {
+            let about = match route.pace {
+                Pace::Take => "The id of the message, if it has no other; the same id is not taken twice",
+                _ => "A change that is sent again under the same key is made once",
+            };
             let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
             operation = operation.parameter(parameter.description(Some(about)).schema(Some(text())));
         }

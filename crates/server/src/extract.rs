@@ -17,8 +17,8 @@ use crate::app::App;
 use crate::fault::{Fault, Result};
 
 /// How much of a body that is too large is read all the same, and for how long.
-const DRAIN_BYTES: usize = 4 * 1024 * 1024;
-const DRAIN_TIME: Duration = Duration::from_secs(2);
+const DRAIN_BYTES: usize = 256 * 1024 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
 /// The one parameter of a path, percent-decoded.
 pub(crate) struct Name(pub(crate) String);

@@ -154,14 +154,14 @@ impl Kept {
 
 /// Makes a change once for each key. Without a key it is made as often as it is sent.
 pub(crate) async fn once(
-    State(app): State<App>,
+    State((app, most)): State<(App, usize)>,
     caller: Caller,
     request: Request,
     next: Next,
 ) -> Result<Response> {
     let Some(key) = key(request.headers())? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
-    let body = read(&parts.headers, body, app.options.limits.json_bytes).await?;
+    let body = read(&parts.headers, body, most).await?;
     let mut hasher = Sha256::new();
     for part in [parts.method.as_str().as_bytes(), parts.uri.to_string().as_bytes(), &body] {
         hasher.update((part.len() as u64).to_be_bytes());
@@ -192,7 +192,8 @@ fn is_lasting(status: StatusCode) -> bool {
         && !matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>> {
+/// The key of a request, if it has one.
+pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>> {
     let Some(given) = headers.get(HEADER) else { return Ok(None) };
     let key = given.to_str().ok().filter(|key| !key.is_empty() && key.len() <= LONGEST);
     let wrong = || Fault::invalid("Idempotency-Key", format!("a key has 1 to {LONGEST} visible characters"));

@@ -15,9 +15,9 @@ use lazaret_core::{Headers, MessageId};
 use percent_encoding::percent_decode;
 
 use crate::app::App;
-use crate::extract::{Name, read, require_type};
+use crate::extract::{Name, read};
 use crate::fault::{Fault, Result};
-use crate::stream::NDJSON;
+use crate::idempotency;
 
 /// When to come back to an inbox that is full, in seconds.
 const COME_BACK: u32 = 1;
@@ -109,6 +109,9 @@ fn facts(headers: &HeaderMap) -> Result<NewMessage> {
         })
     };
     message.id = text("lazaret-id", "ce-id").transpose()?.map(MessageId::from);
+    if message.id.is_none() {
+        message.id = idempotency::key(headers)?.map(MessageId::from);
+    }
     if message.id.as_ref().is_some_and(|id| id.as_str().is_empty()) {
         return Err(Fault::invalid("lazaret-id", "the id is empty"));
     }
@@ -143,7 +146,6 @@ pub(crate) async fn batch(
 ) -> Result<Response> {
     let inbox = inbox(&app, &consumer)?;
     let (parts, body) = request.into_parts();
-    require_type(&parts.headers, &[NDJSON, "application/jsonl", "application/json", "text/plain"])?;
     let limits = &app.options.limits;
     let body = read(&parts.headers, body, limits.batch_bytes).await?;
     let mut messages = Vec::new();
@@ -219,6 +221,15 @@ mod tests {
         let expected = [("tenant", "acme"), ("tenant", "globex"), ("traceparent", "00-1-2-01")];
         assert_eq!(kept, expected.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())));
         assert_eq!(message.content_type.as_deref(), Some("application/json"));
+    }
+
+    #[test]
+    fn an_idempotency_key_is_the_id_of_a_message_that_has_no_other() {
+        let id = |pairs: &[(&'static str, &[u8])]| facts(&headers(pairs)).unwrap().id;
+        assert_eq!(id(&[("idempotency-key", b"k-1")]), Some("k-1".into()));
+        assert_eq!(id(&[("idempotency-key", b"k-1"), ("lazaret-id", b"e-1")]), Some("e-1".into()));
+        assert_eq!(id(&[("idempotency-key", b"k-1"), ("ce-id", b"c-1")]), Some("c-1".into()));
+        assert!(facts(&headers(&[("idempotency-key", b"")])).is_err());
     }
 
     #[test]

@@ -29,7 +29,7 @@ const APPROVE: Need = Need::Scope(Scope::Approve);
 const INGEST: Need = Need::Scope(Scope::Ingest);
 const CARE: Need = Need::OneOf(&[Scope::Triage, Scope::Evict]);
 
-/// The lines that an inbox and an import take.
+/// The lines that an import takes.
 const LINES: [&str; 2] = [NDJSON, "application/jsonl"];
 
 /// Adds routes to the router and to the document at once.
@@ -62,10 +62,16 @@ impl Add for Served {
             _ => MethodFilter::GET,
         };
         let mut methods = on(filter, handler);
-        if pace == Pace::Change {
-            methods = methods.route_layer(from_fn_with_state(self.app.clone(), once));
-        }
         let limits = &self.app.options.limits;
+        let kept_body = match pace {
+            Pace::Read | Pace::Take => None,
+            Pace::Change => Some(limits.json_bytes),
+            Pace::Batch => Some(limits.batch_bytes),
+            Pace::Import => Some(limits.import_bytes),
+        };
+        if let Some(most) = kept_body {
+            methods = methods.route_layer(from_fn_with_state((self.app.clone(), most), once));
+        }
         let limit = if pace == Pace::Import { limits.import_timeout } else { limits.request_timeout };
         methods = methods.route_layer(from_fn(move |request, next| guard::in_time(limit, request, next)));
         // The last layer is the first to see a request: nothing is done for those who may not.
@@ -211,6 +217,7 @@ fn add_changes(routes: &mut impl Add) {
     let about = "Take in letters that were exported; a letter that is there already stays as it is";
     let import = Route::take("/v1/letters/import", EVICT, Pace::Import, about).body(&LINES);
     let import = import.query("queue", "Another queue than the one they came from");
+    let import = import.query("reason", "Why; it stands in the audit. Without it: import");
     routes.add(import.answers::<api::ImportAnswer>(200), import::import);
 }
 
@@ -261,7 +268,8 @@ fn add_inboxes(routes: &mut impl Add) {
     let post = Route::take("/v1/inbox/{consumer}", INGEST, Pace::Take, about).body(&["*/*"]);
     routes.add(post.answers::<api::InboxAnswer>(202).answers::<api::InboxAnswer>(200), inbox::post);
     let about = "Post many messages, one a line: 202 when all are durable, 200 when all are known";
-    let batch = Route::take("/v1/inbox/{consumer}/batch", INGEST, Pace::Take, about).body(&LINES);
+    let batch = Route::take("/v1/inbox/{consumer}/batch", INGEST, Pace::Batch, about);
+    let batch = batch.body(&[NDJSON, "application/jsonl", "*/*"]);
     routes.add(batch.answers::<api::BatchAnswer>(202).answers::<api::BatchAnswer>(200), inbox::batch);
     let route = Route::get("/v1/inbox/{consumer}", READ, "How much waits in an inbox");
     routes.add(route.answers::<api::InboxBacklog>(200), inbox::backlog);

@@ -6,7 +6,7 @@
 //! elsewhere to notice that too.
 
 use async_trait::async_trait;
-use lazaret_core::store::{Actor, Audit, AuditEntry, Result};
+use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sha2::{Digest, Sha256};
 
@@ -114,6 +114,15 @@ fn entries(connection: &Connection, after: u64, limit: usize) -> Work<Vec<(Audit
 
 #[async_trait]
 impl Audit for SqliteStore {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        let (note, by) = (note.clone(), by.clone());
+        self.write("note", move |step| {
+            let AuditNote { action, subject, after } = &note;
+            write(step.connection, step.now, &by, action, subject, None, after.as_deref())
+        })
+        .await
+    }
+
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         let found = self.ask("audit", move |view| entries(view.connection, after, limit)).await?;
         Ok(found.into_iter().map(|(entry, ..)| entry).collect())

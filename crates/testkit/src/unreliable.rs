@@ -14,9 +14,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
-    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Store,
-    StoreError,
+    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Claim, Cleared, Counts, ErrorKind, Grant, HandOff,
+    HeadsPage, Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement, Store, StoreError,
 };
 use lazaret_core::{
     ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId,
@@ -306,6 +306,10 @@ impl<S: Store> LetterStore for Unreliable<S> {
 
 #[async_trait]
 impl<S: Store> Audit for Unreliable<S> {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        self.call("note", self.inner.note(note, by)).await
+    }
+
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         self.call("audit", self.inner.audit(after, limit)).await
     }

@@ -54,9 +54,24 @@ pub struct AuditEntry {
     pub after: Option<String>,
 }
 
+/// Something to be written into the audit that is more than one act of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditNote {
+    /// What is done: `import`.
+    pub action: String,
+    /// To what: a queue.
+    pub subject: String,
+    /// What there is to say about it.
+    pub after: Option<String>,
+}
+
 /// The append-only record of acts. Entries are written by the store itself, in the same step as the act.
 #[async_trait]
 pub trait Audit: Send + Sync + 'static {
+    /// Writes down something that the store does not see as one act, before it is done: whoever is about to do it must not
+    /// go on when this fails.
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()>;
+
     /// The entries after this number, oldest first, at most `limit`.
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>>;
 }

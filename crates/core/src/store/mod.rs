@@ -28,7 +28,7 @@ mod outbox;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditEntry};
+pub use audit::{Actor, Audit, AuditEntry, AuditNote};
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use course::{Course, PlanHasher, plan_hash};

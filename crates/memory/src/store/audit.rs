@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use lazaret_core::store::{Actor, Audit, AuditEntry, Result};
+use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
 
 use super::MemoryStore;
 
@@ -52,6 +52,12 @@ impl AuditLog {
 
 #[async_trait]
 impl Audit for MemoryStore {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        let (mut state, now) = self.begin();
+        state.audit.write(now, by, &note.action, note.subject.clone(), None, note.after.as_deref());
+        Ok(())
+    }
+
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         Ok(self.begin().0.audit.after(after, limit))
     }

@@ -6,11 +6,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use lazaret_api::{ImportAnswer, ImportFailure, LetterDetail};
 use lazaret_core::source::jsonl::is_blank;
-use lazaret_core::store::{HandOff, Limits, Placed, Placement};
+use lazaret_core::store::{AuditNote, HandOff, Limits, Placed, Placement};
 use lazaret_core::{Letter, QueueName};
 use serde::Deserialize;
 
 use crate::app::App;
+use crate::auth::Caller;
 use crate::extract::{Params, read, require_type};
 use crate::fault::Result;
 use crate::stream::NDJSON;
@@ -20,25 +21,39 @@ const FAILURES: usize = 100;
 /// How many letters are handed to the store at once.
 const AT_ONCE: usize = 256;
 
-/// Where the letters go.
+/// Where the letters go, and why.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct ImportParams {
     queue: Option<String>,
+    reason: Option<String>,
 }
 
 pub(crate) async fn import(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<ImportParams>,
     request: Request<Body>,
 ) -> Result<axum::Json<ImportAnswer>> {
+    let by = caller.actor(Some(params.reason.as_deref().unwrap_or("import")))?;
     let (parts, body) = request.into_parts();
     require_type(&parts.headers, &[NDJSON, "application/jsonl"])?;
     let bytes = read(&parts.headers, body, app.options.limits.import_bytes).await?;
     let queue = params.queue.map(QueueName::from);
     let mut answer = ImportAnswer::default();
     let letters = letters(&bytes, queue.as_ref(), &mut answer);
-    for (queue, letters) in letters {
+    for (queue, mut letters) in letters {
+        refuse_unapproved(&app, &queue, &mut letters, &mut answer);
+        if letters.is_empty() {
+            continue;
+        }
+        // I11: before the first letter is taken in.
+        let after = match letters.len() {
+            1 => "1 letter".to_owned(),
+            count => format!("{count} letters"),
+        };
+        let note = AuditNote { action: "import".to_owned(), subject: queue.to_string(), after: Some(after) };
+        app.store.note(&note, &by).await?;
         hand_off(&app, &queue, letters, &mut answer).await?;
         app.wake(&queue);
     }
@@ -67,6 +82,31 @@ fn letters(
         letters.sort_by(|(_, a), (_, b)| (&a.sequence, a.index).cmp(&(&b.sequence, b.index)));
     }
     by_queue
+}
+
+/// Where a second person must say yes before handlers run again, no letter comes in that would run by itself.
+fn refuse_unapproved(
+    app: &App,
+    queue: &QueueName,
+    letters: &mut Vec<(u64, Letter)>,
+    answer: &mut ImportAnswer,
+) {
+    if !app.registry.needs_approval(queue.consumer()) {
+        return;
+    }
+    letters.retain(|(line, letter)| {
+        let runs = letter.state.is_automatic();
+        if runs {
+            let why = format!(
+                "{} demands a second person, and a letter in the state {} would be tried at once: import it as dead, \
+                 and plan a retry",
+                queue.consumer(),
+                letter.state
+            );
+            failed(answer, *line, why);
+        }
+        !runs
+    });
 }
 
 fn failed(answer: &mut ImportAnswer, line: u64, why: String) {

@@ -11,7 +11,7 @@ use crate::app::App;
 
 /// How often the store is asked.
 const EVERY: Duration = Duration::from_millis(500);
-/// How far the store's clock may be behind ours. Who is told of an end twice has lost nothing.
+/// How far the store's clock may be behind ours. Who is told of a change twice has lost nothing.
 const SLACK: SignedDuration = SignedDuration::from_secs(2);
 /// How many of the latest operations are looked at.
 const LATEST: usize = 50;
@@ -19,7 +19,7 @@ const LATEST: usize = 50;
 /// Tells changes of operations until the server stops.
 pub(crate) async fn watch_operations(app: App) {
     let mut known: HashMap<OperationId, Timestamp> = HashMap::new();
-    // What was over before anybody listened is no news.
+    // What happened before anybody listened is no news.
     let mut silent_until = app.clock.now();
     loop {
         tokio::select! {
@@ -35,11 +35,7 @@ pub(crate) async fn watch_operations(app: App) {
         let mut seen = HashMap::with_capacity(page.operations.len());
         for operation in page.operations.iter().rev() {
             seen.insert(operation.id, operation.updated_at);
-            let news = match known.get(&operation.id) {
-                Some(before) => *before != operation.updated_at,
-                None => !operation.state.is_over() || operation.updated_at + SLACK >= silent_until,
-            };
-            if news {
+            if is_news(known.get(&operation.id), operation.updated_at, silent_until) {
                 tell(&app, operation.into());
             }
         }
@@ -47,8 +43,31 @@ pub(crate) async fn watch_operations(app: App) {
     }
 }
 
+/// Whether an operation that was updated then has moved on since it was last seen, or else since anybody listens.
+fn is_news(seen: Option<&Timestamp>, updated_at: Timestamp, silent_until: Timestamp) -> bool {
+    match seen {
+        Some(seen) => *seen != updated_at,
+        None => updated_at + SLACK >= silent_until,
+    }
+}
+
 /// Tells how an operation stands.
 pub(crate) fn tell(app: &App, operation: Operation) {
     let event = Event::new(EventKind::Operation, app.clock.now());
     app.feed.publish(Event { operation: Some(operation), ..event });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stood_still_before_anybody_listened_is_no_news() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert!(!is_news(None, at(10), at(100)), "it waits for approval since long ago");
+        assert!(is_news(None, at(101), at(100)));
+        assert!(is_news(None, at(99), at(100)), "clocks may differ a little");
+        assert!(!is_news(Some(&at(101)), at(101), at(100)));
+        assert!(is_news(Some(&at(101)), at(102), at(100)));
+    }
 }

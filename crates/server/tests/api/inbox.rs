@@ -157,7 +157,40 @@ async fn an_inbox_that_is_not_there_and_an_id_that_is_empty_are_refused() {
     bench.send(bench.request(Method::POST, "/v1/inbox/nobody").body("x")).await.problem(404, "LZ0229");
     bench.get("/v1/inbox/nobody").await.problem(404, "LZ0229");
     post(&bench, Some(""), "x").await.problem(400, "LZ0200");
-    let form =
-        bench.request(Method::POST, "/v1/inbox/orders/batch").header("content-type", "multipart/form-data");
-    bench.send(form.body("x")).await.problem(415, "LZ0212");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_lines_whatever_type_its_sender_names() {
+    // `curl --data-binary` says that it is a form, others say nothing.
+    let bench = still(Setup::default()).await;
+    let path = "/v1/inbox/orders/batch";
+    for (n, kind) in ["application/x-www-form-urlencoded", "application/octet-stream"].iter().enumerate() {
+        let lines = format!("{{\"id\":\"{n}\",\"payload\":1}}");
+        bench
+            .send(bench.request(Method::POST, path).header("content-type", *kind).body(lines))
+            .await
+            .expect(202);
+    }
+    bench.send(bench.request(Method::POST, path).body("{\"id\":\"x\",\"payload\":1}")).await.expect(202);
+    assert_eq!(bench.inbox.backlog().await.unwrap().messages, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_posted_twice_under_one_key_is_taken_once() {
+    // I8
+    let bench = still(Setup::default()).await;
+    let keyed = |path: &str, body: &'static str| {
+        bench.request(Method::POST, path).header("idempotency-key", "k-1").body(body)
+    };
+    let first = bench.send(keyed("/v1/inbox/orders", "a")).await.expect(202).json;
+    assert_eq!(first["id"], "k-1", "a message that names no id has this one");
+    let again = bench.send(keyed("/v1/inbox/orders", "a")).await.expect(200).json;
+    assert_eq!((&again["position"], &again["duplicate"]), (&first["position"], &json!(true)));
+    let path = "/v1/inbox/orders/batch";
+    let lines = "{\"payload\":1}\n{\"payload\":2}";
+    let first = bench.send(keyed(path, lines)).await.expect(202);
+    let again = bench.send(keyed(path, lines)).await.expect(202);
+    assert_eq!((first.json, again.header("idempotency-replayed")), (again.json.clone(), Some("true")));
+    bench.send(keyed(path, "{\"payload\":3}")).await.problem(422, "LZ0216");
+    assert_eq!(bench.inbox.backlog().await.unwrap().messages, 3);
 }

@@ -174,6 +174,9 @@ async fn nonsense_is_told_where_it_is() {
     bench.send(form).await.problem(415, "LZ0212");
     let large = json!({"action": "retry", "query": "x".repeat(3 * 1024 * 1024)});
     bench.post("/v1/plans", large).await.problem(413, "LZ0211");
+    // Who sends far more than the limit and does not ask first still hears why.
+    let huge = bench.request(Method::POST, "/v1/plans").header("content-type", "application/json");
+    bench.send(huge.body(vec![b' '; 24 * 1024 * 1024])).await.problem(413, "LZ0211");
     let deep = format!("{{\"action\": {}}}", "[".repeat(100_000));
     let deep = bench.request(Method::POST, "/v1/plans").header("content-type", "application/json").body(deep);
     bench.send(deep).await.problem(400, "LZ0200");

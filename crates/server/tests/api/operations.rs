@@ -104,6 +104,27 @@ async fn seen(bench: &Bench, name: &str, path: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_import_does_not_go_around_the_second_person() {
+    let from = Bench::new().await;
+    from.letters(&[("a", "bad1"), ("b", "bad2")], 2).await;
+    let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
+    let export = from.send(lines).await.expect(200).text;
+    let runs = export.lines().next().unwrap().replace("\"state\":\"dead\"", "\"state\":\"retrying\"");
+    let waits = export.lines().nth(1).unwrap();
+    let bench = Bench::with(people()).await;
+    bench.mend();
+    let import = bench
+        .request(Method::POST, "/v1/letters/import?reason=moved")
+        .bearer_auth(secret("maker"))
+        .header("content-type", "application/x-ndjson");
+    let answer = bench.send(import.body(format!("{runs}\n{waits}"))).await.expect(200).json;
+    assert_eq!((&answer["taken"], &answer["failures"]), (&json!(1), &json!(1)), "{answer}");
+    assert_eq!(answer["failed"][0]["line"], 1);
+    assert!(answer["failed"][0]["why"].as_str().unwrap().contains("a second person"), "{answer}");
+    assert_eq!(bench.handle.stats().handled, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_needs_a_second_person_waits_for_one() {
     let bench = Bench::with(people()).await;
     let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));

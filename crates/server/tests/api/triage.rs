@@ -285,6 +285,13 @@ async fn an_export_is_taken_in_elsewhere_once_and_in_order() {
     let operation = to.post("/v1/operations", release).await.expect(201).json;
     let over = to.over(operation["id"].as_str().unwrap()).await;
     assert_eq!((&over["ok"], &over["skipped"]), (&json!(4), &json!(0)), "{over}");
+    // I11: who, why, where and how much.
+    let audit = to.get("/v1/audit").await.json;
+    let entries: Vec<&Value> =
+        audit["entries"].as_array().unwrap().iter().filter(|entry| entry["action"] == "import").collect();
+    assert_eq!(entries.len(), 3, "{audit}");
+    assert_eq!((&entries[0]["subject"], &entries[0]["after"]), (&json!("billing/mail"), &json!("4 letters")));
+    assert_eq!((&entries[0]["who"], &entries[0]["why"]), (&json!("local"), &json!("import")));
     let wrong = to.request(Method::POST, "/v1/letters/import").header("content-type", "text/csv").body("x");
     to.send(wrong).await.problem(415, "LZ0212");
 }

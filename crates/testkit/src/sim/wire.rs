@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
-    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Store,
-    StoreError,
+    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Claim, Cleared, Counts, ErrorKind, Grant, HandOff,
+    HeadsPage, Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
+    Settlement, Store, StoreError,
 };
 use lazaret_core::{
     ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
@@ -307,6 +307,10 @@ impl LetterStore for Wire {
 
 #[async_trait]
 impl Audit for Wire {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        send!(self, false, note(note, by))
+    }
+
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         self.world.ask(self.store.audit(after, limit))
     }

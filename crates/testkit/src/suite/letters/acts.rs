@@ -1,6 +1,6 @@
 //! What people do by hand: acts, clearing, pauses, and the audit of all that.
 
-use lazaret_core::store::{Act, Actor, ErrorKind, PauseScope, Placed, Settled, Store};
+use lazaret_core::store::{Act, Actor, AuditEntry, AuditNote, ErrorKind, PauseScope, Placed, Settled, Store};
 use lazaret_core::{LetterState, Partition};
 
 use super::bed::{Desk, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
@@ -188,6 +188,27 @@ pub async fn every_act_is_audited_with_who_why_before_and_after<S: Store>(t: Des
         assert_eq!((&entry.by, entry.subject.clone()), (&operator(), t.id_of("1").to_string()));
     }
     assert!(audit.windows(2).all(|pair| pair[0].number < pair[1].number && pair[0].at < pair[1].at));
+}
+
+pub async fn what_is_more_than_one_act_is_noted_in_the_audit<S: Store>(t: Desk<S>) {
+    // I11
+    t.enqueue("a", "1").await;
+    t.act("1", Act::Park).await.unwrap();
+    let note = |after: Option<&str>| AuditNote {
+        action: "import".to_owned(),
+        subject: "orders/orders".to_owned(),
+        after: after.map(str::to_owned),
+    };
+    t.store.note(&note(Some("3 letters")), &operator()).await.unwrap();
+    t.store.note(&note(None), &Actor::new("grace", "api", "again")).await.unwrap();
+    t.act("1", Act::Release).await.unwrap();
+    let audit = t.audit().await;
+    let said = |entry: &AuditEntry| (entry.action.clone(), entry.before.clone(), entry.after.clone());
+    let noted = |after: Option<&str>| ("import".to_owned(), None, after.map(str::to_owned));
+    assert_eq!([said(&audit[1]), said(&audit[2])], [noted(Some("3 letters")), noted(None)]);
+    assert_eq!((&audit[1].by, audit[2].by.who.as_str()), (&operator(), "grace"));
+    assert_eq!((audit[1].subject.as_str(), audit[1].at), ("orders/orders", t.now()));
+    assert_eq!(audit.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
 pub async fn an_act_that_is_refused_is_not_audited<S: Store>(t: Desk<S>) {

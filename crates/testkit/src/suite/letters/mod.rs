@@ -253,6 +253,7 @@ macro_rules! __store_test_suite {
                 a_letter_is_not_restored_in_front_of_a_worker
                 after_the_lease_ended_a_person_may_act_and_the_worker_may_not
                 every_act_is_audited_with_who_why_before_and_after
+                what_is_more_than_one_act_is_noted_in_the_audit
                 an_act_that_is_refused_is_not_audited
                 the_audit_comes_in_pages
                 clearing_is_audited_once_and_can_be_taken_back
