@@ -201,6 +201,22 @@ impl Headers {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
+    /// The first value under this name; if there is none, under the name in other cases. HTTP writes names in lower case, and people
+    /// write them as they like.
+    ///
+    /// ```
+    /// use lazaret_core::Headers;
+    /// let mut headers = Headers::new();
+    /// headers.push("tenant", "acme");
+    /// assert_eq!(headers.find("Tenant").unwrap().as_ref(), b"acme");
+    /// headers.push("Tenant", "globex");
+    /// assert_eq!(headers.find("Tenant").unwrap().as_ref(), b"globex");
+    /// ```
+    pub fn find(&self, name: &str) -> Option<&Bytes> {
+        let other = || self.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+        self.get(name).or_else(other)
+    }
+
     /// The first value under this name, if it is UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())

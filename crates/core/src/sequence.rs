@@ -94,7 +94,7 @@ impl Sequencing {
     pub fn text<'m>(&self, message: &'m Message) -> Cow<'m, str> {
         match self {
             Self::Key => key_text(message),
-            Self::Header(name) => match message.headers.get(name) {
+            Self::Header(name) => match message.headers.find(name) {
                 Some(value) => bytes_text(value),
                 None => key_text(message),
             },
@@ -201,6 +201,7 @@ mod tests {
         let table = [
             (Sequencing::Key, "k"),
             (Sequencing::Header("tenant".into()), "acme"),
+            (Sequencing::Header("Tenant".into()), "acme"),
             (Sequencing::Header("absent".into()), "k"),
             (Sequencing::Json("/order/id".into()), "7"),
             (Sequencing::Json("/nowhere".into()), "k"),

@@ -79,6 +79,14 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    /// The same for a log: the words of a failure only where somebody asks for them.
+    pub(crate) fn for_log(&self, with_words: bool) -> String {
+        match self {
+            Self::Run(error) if !with_words => error.without_words(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether the same may go well later without anybody changing the configuration or the message.
     pub(crate) fn may_pass(&self) -> bool {
         use lazaret_engine::Error as Ended;
@@ -105,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_a_person_has_to_mend_does_not_pass() {
-        let stopped = lazaret_engine::Error::Stopped { message: "m".into(), why: "stop".into() };
+        let stopped = lazaret_engine::Error::Stopped { message: "m".into(), why: "stop", failure: None };
         assert!(!Trouble::from(stopped).may_pass());
         assert!(!Trouble::from(SourceError::permanent("the file is gone")).may_pass());
         assert!(!Trouble::from(BuildError::NoHandler).may_pass());

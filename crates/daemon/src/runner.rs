@@ -151,9 +151,9 @@ impl Runner {
 
     /// Waits after a failure until the consumer may be started anew; or it is over.
     async fn recover(&mut self, trouble: &Trouble, failures: u32) -> Option<End> {
-        let why = trouble.to_string();
         let may_pass = trouble.may_pass();
-        self.shared.registry.failed(&self.name, &why);
+        self.shared.registry.failed(&self.name, &trouble.to_string());
+        let why = trouble.for_log(self.shared.telemetry.with_error_messages);
         self.has_failed.store(true, Ordering::Release);
         if !may_pass && self.shared.until_idle {
             tracing::error!(consumer = self.name, error = why, "failed for good");

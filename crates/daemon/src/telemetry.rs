@@ -25,7 +25,8 @@ const FRESH: Duration = Duration::from_secs(2);
 pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,
     alerts: Option<Alerts>,
-    with_error_messages: bool,
+    /// Whether the words of failures go into the log.
+    pub(crate) with_error_messages: bool,
     #[cfg(feature = "otlp")]
     tracing: Option<lazaret_telemetry::traces::Tracing>,
 }

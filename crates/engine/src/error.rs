@@ -1,5 +1,6 @@
 //! Why a consumer could not be built, or ended.
 
+use lazaret_core::Failure;
 use lazaret_core::policy::PolicyError;
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
@@ -59,14 +60,42 @@ pub enum Error {
     Store(#[from] StoreError),
     /// A failure was classified as `stop`, or there was nowhere to put a message that failed for good. The position
     /// stays before the message.
-    #[error("stopped at message {message}: {why}")]
+    #[error("stopped at message {message}: {why}{}", told(failure.as_deref()))]
     Stopped {
         /// The message.
         message: String,
         /// Why.
-        why: String,
+        why: &'static str,
+        /// The failure that led to it. Its words may hold what the message holds.
+        failure: Option<Box<Failure>>,
     },
     /// A part of the engine panicked: a bug in Lazaret.
     #[error("a part of the engine panicked: {0}")]
     Panicked(String),
+}
+
+impl Error {
+    /// The same without the words of a failure, for logs: they may hold what messages hold.
+    ///
+    /// ```
+    /// use lazaret_core::{Failure, Reason};
+    /// use lazaret_engine::Error;
+    /// let failure = Box::new(Failure::new(Reason::TIMEOUT, "HttpError", "customer 4711"));
+    /// let error = Error::Stopped { message: "m-1".into(), why: "classified as stop", failure: Some(failure) };
+    /// assert_eq!(error.without_words(), "stopped at message m-1: classified as stop: TIMEOUT");
+    /// assert!(error.to_string().contains("customer 4711"));
+    /// ```
+    pub fn without_words(&self) -> String {
+        match self {
+            Self::Stopped { message, why, failure: Some(failure) } => {
+                format!("stopped at message {message}: {why}: {}", failure.reason)
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What a failure says, as the end of a sentence.
+fn told(failure: Option<&Failure>) -> String {
+    failure.map_or_else(String::new, |failure| format!(": {failure}"))
 }

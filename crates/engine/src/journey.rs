@@ -535,12 +535,10 @@ impl Journey {
         Ok(())
     }
 
-    fn stop(&self, why: &str) -> Left {
-        let cause = self.record.as_ref().map(|record| format!("{why}: {}", record.failure));
-        self.component.shared.stop(Error::Stopped {
-            message: self.delivery.message().id.to_string(),
-            why: cause.unwrap_or_else(|| why.to_owned()),
-        });
+    fn stop(&self, why: &'static str) -> Left {
+        let failure = self.record.as_ref().map(|record| Box::new(record.failure.clone()));
+        let message = self.delivery.message().id.to_string();
+        self.component.shared.stop(Error::Stopped { message, why, failure });
         Left::Gone
     }
 

@@ -335,8 +335,8 @@ impl Turn<'_> {
             Step::Skip => return Some(Settlement::Skip(failure.to_string())),
             Step::Duplicate => return Some(Settlement::Resolve(None)),
             Step::Stop => {
-                let why = format!("the failure was classified as stop: {failure}");
-                shared.stop(Error::Stopped { message: letter.message.id.to_string(), why });
+                let (message, why) = (letter.message.id.to_string(), "the failure was classified as stop");
+                shared.stop(Error::Stopped { message, why, failure: Some(Box::new(failure)) });
                 return None;
             }
         };

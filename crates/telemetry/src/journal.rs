@@ -54,12 +54,13 @@ impl Observer for Journal {
             Event::LetterStored { queue, message, state, cause, replay, .. } => {
                 let letter = LetterId::of(queue, &message.id);
                 let (reason, operation) = (cause.map(|cause| cause.reason.as_str()), *replay);
+                let error = cause.and_then(|cause| self.words(&cause.message));
                 if *state == LetterState::Waiting {
                     // One of many behind a head that was told of.
                     tracing::debug!(consumer, %queue, message_id = %message.id, %letter, %state, "a message waits behind its head");
                 } else {
                     tracing::info!(
-                        consumer, %queue, message_id = %message.id, %letter, %state, reason, operation,
+                        consumer, %queue, message_id = %message.id, %letter, %state, reason, error, operation,
                         "a message became a letter"
                     );
                 }

@@ -10,6 +10,8 @@ use crate::error::Error;
 
 /// What a file of tokens lacks to be a whole configuration.
 const REST: &str = "consumers: {}\n";
+/// How a token begins that `lazaret token` makes.
+const TOKEN: &str = "lz_";
 
 /// The tokens of the configuration and of its file of tokens. None at all when nobody is asked.
 pub(crate) fn tokens(config: &Config) -> Result<Tokens, Error> {
@@ -30,7 +32,7 @@ fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let read = |name: &str, text: String| check(name, text.as_bytes(), &ProcessEnv);
     let checked = read(&path.display().to_string(), format!("{}\n{REST}", text.trim_end()));
-    let Some(config) = checked.config else { return Err(wrong(checked.diagnostics.plain())) };
+    let Some(config) = checked.config else { return Err(wrong(redacted(&checked.diagnostics.plain()))) };
     if let Some(nothing) = read("", REST.to_owned()).config {
         let others = diff(&nothing, &config).changes;
         if let Some(other) = others.iter().find(|change| !is_token(&change.path)) {
@@ -41,6 +43,27 @@ fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
         }
     }
     Ok(config.auth.map(|auth| auth.tokens).unwrap_or_default())
+}
+
+/// The text without tokens: whoever redirects all that `lazaret token` prints has the token itself in the file as well, and what is
+/// wrong with a file goes into logs.
+fn redacted(text: &str) -> String {
+    let mut parts = text.split(TOKEN);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    let mut held = false;
+    for part in parts {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+        held |= rest.len() < part.len();
+        shown.push_str(TOKEN);
+        shown.push_str(if rest.len() < part.len() { "…" } else { "" });
+        shown.push_str(rest);
+    }
+    if held {
+        shown.push_str(
+            "\nthe token itself does not belong into the file, only the lines below it: take it out",
+        );
+    }
+    shown
 }
 
 fn is_token(path: &str) -> bool {
@@ -110,6 +133,9 @@ mod tests {
         assert!(read("auth: { tokens-file: other.yaml }\n").unwrap_err().contains("auth.tokens-file"));
         assert!(read("auth: { tokens: 5 }\n").unwrap_err().contains("tokens.yaml:1:"));
         assert!(in_file(&here.path().join("none.yaml")).is_err());
+        let with_secret = read(&format!("lz_eEA0IGkuKuC17NWjFFsqw3a-MOk_z\n{tokens}\n")).unwrap_err();
+        assert!(!with_secret.contains("eEA0"), "{with_secret}");
+        assert!(with_secret.contains("lz_…") && with_secret.contains("take it out"), "{with_secret}");
     }
 
     #[test]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, Change, Claim, Cleared, Command, Conduct, Counts, ErrorKind,
-    Expired, Grant, Group, GroupId, GroupsPage, GroupsRequest, HandOff, HeadsPage, Item, Lease, LetterStore,
-    LettersPage, Limits, Matches, OpenedPage, Operation, OperationId, Operations, OperationsPage, Pause,
-    PauseScope, Placed, Plan, PlanId, PlanRequest, QueueSummary, Result, Settled, Settlement, StoreError,
-    Taken, Triage,
+    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Change, Claim, Cleared, Command, Conduct, Counts,
+    ErrorKind, Expired, Grant, Group, GroupId, GroupsPage, GroupsRequest, HandOff, HeadsPage, Item, Lease,
+    LetterStore, LettersPage, Limits, Matches, OpenedPage, Operation, OperationId, Operations,
+    OperationsPage, Pause, PauseScope, Placed, Plan, PlanId, PlanRequest, QueueSummary, Result, Settled,
+    Settlement, StoreError, Taken, Triage,
 };
 use lazaret_core::{
     ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
@@ -148,6 +148,7 @@ delegate! { LetterStore {
 } }
 
 delegate! { Audit {
+    fn note(&self, note: &AuditNote, by: &Actor) -> ();
     fn audit(&self, after: u64, limit: usize) -> Vec<AuditEntry>;
 } }
 

@@ -67,7 +67,7 @@ impl Queue {
                 self.put(letter, placement, again, limits, step)?
             }
             (None, Some(kind)) => {
-                let context = format!("an earlier message of {} was refused in this call", letter.sequence);
+                let context = "an earlier message of its sequence was refused in this call";
                 return Err(StoreError::not_done(kind, HAND_OFF, context));
             }
         };
@@ -133,8 +133,7 @@ impl Queue {
         }
         if self.is_full(&letter.sequence, limits) {
             let what = if is_open { "the sequence" } else { "the queue" };
-            let context =
-                format!("{what} has no room for message {} of {}", letter.message.id, letter.sequence);
+            let context = format!("{what} has no room for message {}", letter.message.id);
             return Err(StoreError::not_done(ErrorKind::Full, HAND_OFF, context));
         }
         let (sequence, id) = (letter.sequence.clone(), letter.id);

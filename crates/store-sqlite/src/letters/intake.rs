@@ -73,7 +73,7 @@ impl Queue<'_> {
                 self.put(letter, again, limits)?
             }
             (None, Some(kind)) => {
-                let context = format!("an earlier message of {} was refused in this call", letter.sequence);
+                let context = "an earlier message of its sequence was refused in this call".to_owned();
                 return Self::refuse(kind, HAND_OFF, context);
             }
         };
@@ -135,7 +135,7 @@ impl Queue<'_> {
         }
         if is_full(row.as_ref().map(|row| row.count), self.facts.sequences, limits) {
             let what = if row.is_some() { "the sequence" } else { "the queue" };
-            let context = format!("{what} has no room for message {} of {}", letter.message, letter.sequence);
+            let context = format!("{what} has no room for message {}", letter.message);
             return Self::refuse(ErrorKind::Full, HAND_OFF, context);
         }
         let Some(mut row) = row else {
