@@ -42,6 +42,15 @@ async fn look(shared: &Arc<Shared>, components: &[Arc<Component>], shards: &Shar
     }
     let full = shared.backlog_full(backlog);
     if shared.backlog_full.swap(full, Ordering::AcqRel) != full {
+        let consumer = shared.name.as_str();
+        match full {
+            true => tracing::warn!(
+                consumer,
+                backlog,
+                "so many letters wait for a retry that no more messages are read"
+            ),
+            false => tracing::info!(consumer, backlog, "messages are read again"),
+        }
         shared.gate.poke();
     }
     Ok(())

@@ -85,12 +85,14 @@ families! {
         "0 closed, 1 half-open, 2 open.";
     FUSE_BLOWN = Gauge "lazaret_fuse_blown" ["consumer"]
         "1 while a blown fuse pauses the consumer.";
+    CONSUMER_FAILED = Gauge "lazaret_consumer_failed" ["consumer"]
+        "1 while the consumer has failed and does not run.";
     INFLIGHT = Gauge "lazaret_inflight" ["consumer"]
         "Messages that were read and are not settled.";
     STORE_TROUBLE = Gauge "lazaret_store_trouble" ["consumer"]
         "1 while messages wait because the store does not take them.";
     REPLAY = Counter "lazaret_replay_total" ["consumer", "queue", "outcome"]
-        "Letters that were replayed: ok, failed-again or skipped.";
+        "Letters that were replayed: ok, failed-again or skipped. Letters that an operation passed over without a turn are told by the operation alone.";
     READ = Counter "lazaret_read_total" ["consumer"]
         "Messages that were read from the source.";
     SKIPPED = Counter "lazaret_skipped_total" ["consumer"]

@@ -150,7 +150,14 @@ impl Metrics {
         let mut scraped = Scraped { handle, counted: Stats::default() };
         self.read(&name, &mut scraped);
         self.begin_at_zero(&name, &scraped.handle);
+        self.failed(&name, false);
         consumers.insert(name, scraped);
+    }
+
+    /// Says whether a consumer has failed: while it has, nothing else can be read of it.
+    pub fn failed(&self, consumer: &str, failed: bool) {
+        let gauge = self.gauge(&names::CONSUMER_FAILED, vec![label("consumer", consumer)]);
+        gauge.set(if failed { 1.0 } else { 0.0 });
     }
 
     /// Shows counters that alerts go by before anything happened: a counter that appears with 1 has not increased.
