@@ -4,7 +4,10 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 
 use clap::{Args, ValueEnum};
-use lazaret_config::{Answers, InitHandler, InitOrder, InitSource, InitStore, NoEnv};
+use lazaret_config::{
+    Answers, Code, Diagnostics, InitHandler, InitOrder, InitSource, InitStore, NoEnv, load,
+};
+use lazaret_daemon::capabilities;
 
 use super::Run;
 use super::check::File;
@@ -85,13 +88,10 @@ impl Run for Init {
         let path = self.file.config.clone();
         let answers = self.answers()?;
         let text = lazaret_config::init(&answers);
-        let checked = lazaret_config::check(&path.display().to_string(), text.as_bytes(), &NoEnv);
-        if checked.config.is_none() {
-            let hint = "letters, digits, `-`, `_` and `.` are always fine";
-            return Err(Error::usage_hint(
-                format!("{:?} cannot be the name of a consumer", answers.name),
-                hint,
-            ));
+        // What is written can be run: by this build, as it is.
+        let checked = load(&path.display().to_string(), text.as_bytes(), &NoEnv, &capabilities());
+        if let Err(found) = checked {
+            return Err(refused(&found, &answers));
         }
         let written = OpenOptions::new().write(true).create_new(true).open(&path);
         let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -106,6 +106,23 @@ impl Run for Init {
         context.screen.next(&format!("lazaret doctor -c {}", path.display()));
         Ok(Exit::Ok)
     }
+}
+
+/// Why a file with these answers would be of no use.
+fn refused(found: &Diagnostics, answers: &Answers) -> Error {
+    if answers.source == InitSource::Inbox && answers.store == InitStore::Memory {
+        let hint = "choose --store sqlite, or another --source";
+        return Error::usage_hint(
+            "an inbox needs a store that lasts: it answers when a message is durable",
+            hint,
+        );
+    }
+    let missing = found.list().iter().find(|found| found.code() == Code::NotInThisBuild);
+    if let Some(missing) = missing {
+        return Error::usage_hint(missing.message(), "choose another one, or use a build that has it");
+    }
+    let what = format!("{:?} cannot be the name of a consumer", answers.name);
+    Error::usage_hint(what, "letters, digits, `-`, `_` and `.` are always fine")
 }
 
 impl Init {
