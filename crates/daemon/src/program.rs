@@ -122,7 +122,7 @@ fn tell(done: &Reloaded) {
     let waits = done.restart.len() + done.held_back.len();
     match done.taken.len() {
         0 if waits > 0 => {
-            tracing::warn!(waits, "nothing of the configuration was taken over; restart to have it")
+            tracing::warn!(waits, "nothing of the configuration was taken over; restart to have it");
         }
         taken if waits > 0 => {
             tracing::warn!(
