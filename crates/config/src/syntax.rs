@@ -119,7 +119,9 @@ fn second_colon(text: &str, at: usize) -> Finding {
     if let Some((key, _)) = before.split_once(": ") {
         let line = text[start..].lines().next().unwrap_or_default();
         let hint = in_quotes(key, &line[key.len() + 2..]);
-        return Trouble::new(Code::Syntax, colon, "a second `: ` in one line").hint(hint);
+        let is_last = text[colon.end..].lines().next().unwrap_or_default().trim().is_empty();
+        let message = if is_last { "a value that ends with a colon" } else { "a second `: ` in one line" };
+        return Trouble::new(Code::Syntax, colon, message).hint(hint);
     }
     if let Some(line) = line_without_colon(text, start) {
         return without_colon(text, line);
