@@ -132,18 +132,25 @@ impl Init {
             Some(name) => name,
             None => prompt::answer("The name of the consumer", &Answers::default().name)?,
         };
+        let source = choose(self.source, "Where do messages come from")?;
+        let handler = choose(self.handler, "Who handles them")?;
+        // An inbox is kept in the store, and only one of them lasts: there is nothing to ask.
+        let store = match (self.store, source) {
+            (None, Source::Inbox) => Store::Sqlite,
+            (said, _) => choose(said, "Where are letters kept")?,
+        };
         Ok(Answers {
             name,
-            source: match choose(self.source, "Where do messages come from")? {
+            source: match source {
                 Source::Inbox => InitSource::Inbox,
                 Source::File => InitSource::File,
                 Source::Kafka => InitSource::Kafka,
             },
-            handler: match choose(self.handler, "Who handles them")? {
+            handler: match handler {
                 Handler::Http => InitHandler::Http,
                 Handler::Command => InitHandler::Command,
             },
-            store: match choose(self.store, "Where are letters kept")? {
+            store: match store {
                 Store::Sqlite => InitStore::Sqlite,
                 Store::Memory => InitStore::Memory,
             },

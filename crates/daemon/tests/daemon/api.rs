@@ -52,7 +52,8 @@ fn what_this_build_cannot_do_is_refused_before_anything_starts() {
     }
     if cfg!(feature = "kafka") {
         // Without a broker: the client alone knows.
-        let source = "{ kafka: { brokers: '127.0.0.1:1', topics: [a], properties: { max.poll.records: 5 } } }";
+        let source =
+            "{ kafka: { brokers: '127.0.0.1:1', topics: [a], properties: { max.poll.records: 5 } } }";
         cases.push(("{ inbox: {} }", source, "the Kafka client has no property `max.poll.records`"));
     }
     for (line, other, words) in cases {
