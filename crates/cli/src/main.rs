@@ -1,5 +1,6 @@
 //! The binary `lazaret`: reads the command line and ends with the code of what came of it.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use lazaret_cli::{Cli, Exit};
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     match runtime {
         Ok(runtime) => runtime.block_on(cli.run()).into(),
         Err(error) => {
-            eprintln!("error: the runtime cannot be started: {error}");
+            let _ = writeln!(std::io::stderr(), "error: the runtime cannot be started: {error}");
             Exit::Error.into()
         }
     }

@@ -16,7 +16,7 @@ pub(crate) use fields::Fields;
 pub(crate) use gist::gist;
 pub(crate) use line::{Line, Tone};
 pub(crate) use numbers::{age, bars, count, moment, plural, span};
-pub(crate) use record::{Record, print_page};
+pub(crate) use record::{Record, print_page, print_values};
 pub(crate) use screen::Screen;
 pub(crate) use table::{Cell, Column, Table};
 

@@ -119,7 +119,7 @@ codes! {
     BadAddress, "LZ0137", Error, "The address cannot be read.",
         "`listen` is a host and a port, as in `127.0.0.1:7117` or `[::1]:7117`. A URL has its scheme: `http://127.0.0.1:8080/events`.";
     BadStore, "LZ0138", Error, "There is no such store.",
-        "A store is `memory:` or `sqlite:PATH`. `postgres://…` and `mongodb://…` can be read, but this version does not have these stores yet.";
+        "A store is `sqlite:PATH` or, in quotes, `\"memory:\"`: without them YAML takes the colon for that of a key. `postgres://…` and `mongodb://…` can be read, but this version does not have these stores yet.";
     Contradiction, "LZ0139", Error, "Two values contradict each other.",
         "Each of them is possible, both together are not. The message names both.";
     OpenWithoutAuth, "LZ0140", Error, "Others can reach the API, and nobody asks who they are.",
@@ -127,11 +127,15 @@ codes! {
     NeedsKafka, "LZ0141", Error, "This needs a Kafka source.",
         "Retry topics and a topic for dead letters live in the broker that the source reads from.";
     OwnProperty, "LZ0142", Error, "This property is not for the user to set.",
-        "Lazaret sets it itself, because positions are committed when messages are settled and not before.";
+        "Lazaret sets it itself. Properties of the Kafka client, because positions are committed when messages are settled and not before; \
+         headers for a handler, because they say what the message is and where it ends.";
     BadSequence, "LZ0143", Error, "The sequence rule cannot be read.",
         "A sequence is `key`, `header:NAME`, `json:/pointer` or `partition`.";
     BadToken, "LZ0144", Error, "The token cannot be used.",
         "A token has a name of its own, the SHA-256 of its text as `sha256:` and 64 hexadecimal digits, and an expiry in RFC 3339.";
+    BadProperty, "LZ0145", Error, "The Kafka client does not take this property.",
+        "`properties` go to librdkafka as they are. It has no property by this name, or not with this value. Names of the Java client, such as \
+         `max.poll.records` or `value.deserializer`, mean nothing to it.";
     NotInThisBuild, "LZ0150", Error, "This build does not have it.",
         "The configuration is right, but the program does not have this part. Either it was built without it, and another build has it; or no \
          build of this version has it yet, and another source or store is needed. The message says which.";
@@ -156,6 +160,12 @@ codes! {
         "Take it from the environment: `${NAME}`. A file is copied, backed up and committed.";
     ForgetsAll, "LZ0169", Warning, "The store is in memory.",
         "Letters and positions are gone when the process ends. Use `sqlite:PATH` for anything that matters.";
+    NobodyElse, "LZ0170", Warning, "There is no second person.",
+        "With `approval: second-person` somebody else than who asked has to approve a replay. Without `auth` nobody is asked who they are, so \
+         that everybody is the same person and no replay can ever begin. Configure `auth` with a token for each person.";
+    EndsEarlier, "LZ0171", Warning, "Retries may end before `max-attempts`.",
+        "A message that fails in the same way `poison.same-failure` times in a row is poison: its retries end there, and it becomes a dead \
+         letter. Raise `same-failure` as well, or switch the rule off with `poison: off`.";
 }
 
 impl fmt::Display for Code {

@@ -18,7 +18,7 @@ pub struct Diagnostic {
     code: Code,
     message: String,
     span: Span,
-    hint: Option<String>,
+    hint: String,
     other: Option<(Span, String)>,
     source: Arc<SourceText>,
 }
@@ -45,8 +45,8 @@ impl Diagnostic {
     }
 
     /// What to do.
-    pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
+    pub fn hint(&self) -> &str {
+        &self.hint
     }
 
     /// Another place that has to do with it, and how.
@@ -81,7 +81,7 @@ impl miette::Diagnostic for Diagnostic {
     }
 
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.hint.as_ref().map(|hint| Box::new(hint) as Box<dyn fmt::Display>)
+        Some(Box::new(&self.hint))
     }
 
     fn source_code(&self) -> Option<&dyn miette::SourceCode> {
@@ -167,35 +167,37 @@ impl miette::Diagnostic for Diagnostics {
     }
 }
 
-/// Something that was found, before the file that it is in is known.
+/// Something that was found, before the file that it is in is known. It always says what to do: there is no way to make one
+/// that does not.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
+    trouble: Trouble,
+    hint: String,
+}
+
+/// What is wrong, as long as it does not say what to do.
+#[derive(Clone, Debug)]
+#[must_use]
+pub(crate) struct Trouble {
     code: Code,
     message: String,
     span: Span,
-    hint: Option<String>,
     other: Option<(Span, String)>,
 }
 
-impl Finding {
+impl Trouble {
     pub(crate) fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), span, hint: None, other: None }
-    }
-
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-
-    pub(crate) fn maybe_hint(mut self, hint: Option<String>) -> Self {
-        self.hint = hint.or(self.hint);
-        self
+        Self { code, message: message.into(), span, other: None }
     }
 
     pub(crate) fn other(mut self, span: Span, label: impl Into<String>) -> Self {
         // The same place twice says nothing.
         self.other = (span != self.span).then(|| (span, label.into()));
         self
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Finding {
+        Finding { trouble: self, hint: hint.into() }
     }
 }
 
@@ -214,20 +216,22 @@ impl Findings {
     }
 
     pub(crate) fn has_errors(&self) -> bool {
-        self.0.iter().any(|finding| finding.code.severity() == Severity::Error)
+        self.0.iter().any(|finding| finding.trouble.code.severity() == Severity::Error)
     }
 
     /// Orders what was found by its place. What stands in `defaults` is found once per consumer, and told once.
     pub(crate) fn finish(mut self, source: &Arc<SourceText>) -> Diagnostics {
-        self.0.sort_by_key(|finding| (finding.span.start, finding.span.end, finding.code));
-        self.0.dedup_by(|a, b| a.code == b.code && a.span == b.span && a.message == b.message);
+        self.0.sort_by_key(|Finding { trouble, .. }| (trouble.span.start, trouble.span.end, trouble.code));
+        self.0.dedup_by(|Finding { trouble: a, .. }, Finding { trouble: b, .. }| {
+            a.code == b.code && a.span == b.span && a.message == b.message
+        });
         let left_off = self.0.len().saturating_sub(LIMIT);
-        let list = self.0.into_iter().take(LIMIT).map(|finding| Diagnostic {
-            code: finding.code,
-            message: finding.message,
-            span: finding.span,
-            hint: finding.hint,
-            other: finding.other,
+        let list = self.0.into_iter().take(LIMIT).map(|Finding { trouble, hint }| Diagnostic {
+            code: trouble.code,
+            message: trouble.message,
+            span: trouble.span,
+            hint,
+            other: trouble.other,
             source: Arc::clone(source),
         });
         Diagnostics { list: list.collect(), left_off }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::capability::Capabilities;
 use crate::code::Code;
-use crate::diagnostic::{Diagnostics, Finding, Findings};
+use crate::diagnostic::{Diagnostics, Findings, Trouble};
 use crate::env::Env;
 use crate::forms;
 use crate::merge::merged;
@@ -34,8 +35,13 @@ pub(crate) struct ConsumerFields {
     pub(crate) fields: Fields,
 }
 
-/// Reads and checks a file. There is a document when there are no errors.
-pub(crate) fn read(name: &str, bytes: &[u8], env: &dyn Env) -> (Option<Document>, Diagnostics) {
+/// Reads and checks a file, and for a build that has these parts only. There is a document when there are no errors.
+pub(crate) fn read(
+    name: &str,
+    bytes: &[u8],
+    env: &dyn Env,
+    build: Option<&Capabilities>,
+) -> (Option<Document>, Diagnostics) {
     let mut findings = Findings::default();
     let text = match decoded(bytes, &mut findings) {
         Ok(text) => text,
@@ -58,6 +64,10 @@ pub(crate) fn read(name: &str, bytes: &[u8], env: &dyn Env) -> (Option<Document>
     let document = parts.map(|(top, consumers)| Document { source: Arc::clone(&source), top, consumers });
     if let Some(document) = &document {
         rules::check(document, &mut findings);
+        // What a build does not have is told whatever else is wrong: nobody wants to hear of it last.
+        if let Some(build) = build {
+            build.missing(document, &mut findings);
+        }
     }
     let usable = !findings.has_errors();
     (document.filter(|_| usable), findings.finish(&source))
@@ -67,7 +77,7 @@ pub(crate) fn read(name: &str, bytes: &[u8], env: &dyn Env) -> (Option<Document>
 fn decoded<'a>(bytes: &'a [u8], findings: &mut Findings) -> Result<&'a str, String> {
     if bytes.len() > LARGEST {
         let message = format!("the file has {} bytes; at most 1 MiB is read", bytes.len());
-        findings.add(Finding::new(Code::TooLarge, Span::default(), message).hint("is this the right file?"));
+        findings.add(Trouble::new(Code::TooLarge, Span::default(), message).hint("is this the right file?"));
         let beginning = String::from_utf8_lossy(&bytes[..1024]);
         return Err(beginning.lines().next().unwrap_or_default().to_owned());
     }
@@ -78,7 +88,7 @@ fn decoded<'a>(bytes: &'a [u8], findings: &mut Findings) -> Result<&'a str, Stri
             _ => "save the file as UTF-8",
         };
         findings.add(
-            Finding::new(Code::NotText, Span::new(at, at), format!("byte {at} is not UTF-8")).hint(hint),
+            Trouble::new(Code::NotText, Span::new(at, at), format!("byte {at} is not UTF-8")).hint(hint),
         );
         String::from_utf8_lossy(bytes).into_owned()
     })
@@ -109,7 +119,7 @@ fn consumers_of(reader: &mut Reader<'_>, consumers: &Entry, defaults: Option<&En
                 Kind::Named(&CONSUMER).expected(),
                 consumers.value.kind()
             );
-            let finding = Finding::new(Code::WrongType, consumers.value.span, message);
+            let finding = Trouble::new(Code::WrongType, consumers.value.span, message);
             reader
                 .findings
                 .add(finding.hint("write a name with a colon, and the keys of the consumer below it"));
@@ -117,7 +127,7 @@ fn consumers_of(reader: &mut Reader<'_>, consumers: &Entry, defaults: Option<&En
         }
     };
     if entries.is_empty() {
-        let finding = Finding::new(Code::NothingToRun, consumers.name_span, "there are no consumers");
+        let finding = Trouble::new(Code::NothingToRun, consumers.name_span, "there are no consumers");
         reader.findings.add(finding.hint("add one below `consumers`"));
     }
     entries.iter().map(|entry| consumer(reader, entry, defaults)).collect()
@@ -125,8 +135,8 @@ fn consumers_of(reader: &mut Reader<'_>, consumers: &Entry, defaults: Option<&En
 
 fn consumer(reader: &mut Reader<'_>, entry: &Entry, defaults: Option<&Entry>) -> ConsumerFields {
     if let Err(bad) = forms::read(Form::Name, &entry.name) {
-        let finding = Finding::new(bad.code, entry.name_span, format!("`{}` {}", entry.name, bad.why));
-        reader.findings.add(finding.maybe_hint(bad.hint));
+        let finding = Trouble::new(bad.code, entry.name_span, format!("`{}` {}", entry.name, bad.why));
+        reader.findings.add(finding.hint(bad.hint.unwrap_or_else(|| "give it a name".to_owned())));
     }
     let node = match defaults {
         Some(defaults) => merged(&CONSUMER, &entry.value, &defaults.value),

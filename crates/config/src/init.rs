@@ -92,7 +92,8 @@ impl InitOrder {
     pub const ALL: [Self; 3] = [Self::Key, Self::Partition, Self::None];
 }
 
-/// A configuration file with remarks. It always passes [`check`](crate::check), if the name can be the name of a consumer.
+/// A configuration file with remarks. It always passes [`check`](crate::check), if the name can be the name of a consumer. A build
+/// may not have all of it: [`load`](crate::load) says so.
 pub fn init(answers: &Answers) -> String {
     let name = quoted(&answers.name);
     let (store, source, handler) =
@@ -184,7 +185,8 @@ fn inbox(name: &str) -> String {
     let name = if is_plain { name } else { "CONSUMER" };
     format!(
         "    # Messages are sent over HTTP, and are durable when it answers. Id and key are headers; without a key there is no order.\n    \
-         #   curl localhost:7117/v1/inbox/{name} -H 'lazaret-id: e-1' -H 'lazaret-key: order-7' -d '{{\"total\": 12.50}}'\n    \
+         #   curl localhost:7117/v1/inbox/{name} -H 'content-type: application/json' -H 'lazaret-id: e-1' -H 'lazaret-key: order-7' \
+         -d '{{\"total\": 12.50}}'\n    \
          source:\n      inbox: {{}}"
     )
 }

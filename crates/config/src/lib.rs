@@ -48,9 +48,11 @@ mod forms;
 mod init;
 mod merge;
 mod model;
+mod own;
 mod quantity;
 mod read;
 mod reference;
+mod remedy;
 mod render;
 mod rules;
 mod scalar;
@@ -63,7 +65,7 @@ mod table;
 mod tree;
 mod value;
 
-pub use capability::{Capabilities, Capability};
+pub use capability::{Capabilities, Capability, CheckProperty, PropertyFault};
 pub use code::{Code, Severity};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use diff::{Change, Diff, What, diff};
@@ -108,11 +110,12 @@ pub struct Loaded {
 /// assert!(checked.diagnostics.plain().contains("needs the key `consumers`"));
 /// ```
 pub fn check(name: &str, bytes: &[u8], env: &dyn Env) -> Checked {
-    let (document, diagnostics) = document::read(name, bytes, env);
+    let (document, diagnostics) = document::read(name, bytes, env, None);
     Checked { config: document.map(Config::new), diagnostics }
 }
 
-/// Reads and checks a file for a build that has these parts. Everything that keeps it from running is an error.
+/// Reads and checks a file for a build that has these parts. Everything that keeps it from running is an error, and all errors
+/// are told at once.
 ///
 /// ```
 /// use lazaret_config::{load, Capabilities, Capability, Code, NoEnv};
@@ -123,8 +126,9 @@ pub fn check(name: &str, bytes: &[u8], env: &dyn Env) -> Checked {
 /// assert_eq!(load("lazaret.yaml", text, &NoEnv, &Capabilities::all()).unwrap().warnings.warnings(), 1);
 /// ```
 pub fn load(name: &str, bytes: &[u8], env: &dyn Env, build: &Capabilities) -> Result<Loaded, Diagnostics> {
-    let checked = check(name, bytes, env);
-    let Some(config) = checked.config else { return Err(checked.diagnostics) };
-    let missing = config.missing(build);
-    if missing.is_empty() { Ok(Loaded { config, warnings: checked.diagnostics }) } else { Err(missing) }
+    let (document, diagnostics) = document::read(name, bytes, env, Some(build));
+    match document {
+        Some(document) => Ok(Loaded { config: Config::new(document), warnings: diagnostics }),
+        None => Err(diagnostics),
+    }
 }

@@ -1,9 +1,10 @@
 //! Reads a tree by the table of keys: unknown keys, wrong types and impossible values are told, all of them.
 
 use crate::code::Code;
-use crate::diagnostic::{Finding, Findings};
+use crate::diagnostic::{Findings, Trouble};
 use crate::env::{Env, EnvError, Expanded, expand};
 use crate::forms;
+use crate::remedy;
 use crate::scalar::typed;
 use crate::secrets::{is_secret_name, painted};
 use crate::source::Span;
@@ -31,8 +32,8 @@ struct Subject<'a> {
     /// Where the name stands; a missing key is told there.
     at: Span,
     secret: bool,
-    /// What it is for.
-    doc: &'static str,
+    /// The key in the table; that of the list or map for what stands inside.
+    key: &'static Key,
     /// The word that stands for none.
     none: Option<&'static str>,
 }
@@ -62,7 +63,7 @@ impl Reader<'_> {
             Data::Null => &empty,
             Data::Broken => return Fields::default(),
             _ => {
-                self.wrong_type(&Kind::Section(section), name, node);
+                self.wrong_type(&Kind::Section(section), name, None, node);
                 return Fields::default();
             }
         };
@@ -100,7 +101,7 @@ impl Reader<'_> {
         }
         if let Some(entry) = entry {
             let subject =
-                Subject { name: key.name, at: entry.name_span, secret: key.secret, doc: key.doc, none: None };
+                Subject { name: key.name, at: entry.name_span, secret: key.secret, key, none: None };
             return self.value(&key.kind, subject, &entry.value, mode).map(Some).ok_or(Told);
         }
         if mode == Mode::Partial {
@@ -125,7 +126,7 @@ impl Reader<'_> {
         }
         let example = if key.example.is_empty() { "…" } else { key.example };
         let who = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
-        let finding = Finding::new(Code::MissingKey, at, format!("{who} needs the key `{}`", key.name));
+        let finding = Trouble::new(Code::MissingKey, at, format!("{who} needs the key `{}`", key.name));
         let hint = match &key.kind {
             Kind::OneOf(section) => {
                 let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
@@ -149,7 +150,8 @@ impl Reader<'_> {
             name => format!("unknown key `{}` in `{name}`", entry.name),
         };
         if self.findings.is_full() {
-            self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message));
+            let finding = Trouble::new(Code::UnknownKey, entry.name_span, message);
+            self.findings.add(finding.hint("all keys: `lazaret schema`"));
             return None;
         }
         let meant = nearest(&entry.name, section.names());
@@ -164,7 +166,7 @@ impl Reader<'_> {
                 }
             }),
         };
-        self.findings.add(Finding::new(Code::UnknownKey, entry.name_span, message).hint(hint));
+        self.findings.add(Trouble::new(Code::UnknownKey, entry.name_span, message).hint(hint));
         meant
     }
 
@@ -184,14 +186,14 @@ impl Reader<'_> {
                     return Some(self.field(Value::Nothing, node, subject));
                 }
                 if inner.section().is_some() && matches!(data, Data::Scalar { .. }) {
-                    self.wrong_type(kind, subject.name, node);
+                    self.wrong_type(kind, subject.name, Some(subject.key), node);
                     return None;
                 }
                 self.value(inner, Subject { none: Some(word), ..subject }, node, mode)
             }
             (_, Data::Null) => {
                 let finding =
-                    Finding::new(Code::EmptyValue, subject.at, format!("`{}` has no value", subject.name));
+                    Trouble::new(Code::EmptyValue, subject.at, format!("`{}` has no value", subject.name));
                 self.findings.add(
                     finding.hint(format!("expected {}; remove the key to have the default", kind.expected())),
                 );
@@ -203,7 +205,7 @@ impl Reader<'_> {
             }
             (Kind::Map { names, of }, Data::Map(entries)) => self.map(*names, of, subject, node, entries),
             (Kind::List { .. } | Kind::Map { .. }, _) | (_, Data::List(_) | Data::Map(_)) => {
-                self.wrong_type(kind, subject.name, node);
+                self.wrong_type(kind, subject.name, Some(subject.key), node);
                 None
             }
             (_, Data::Scalar { text, plain }) => self.scalar(kind, subject, node, text, *plain),
@@ -229,6 +231,10 @@ impl Reader<'_> {
         node: &Node,
         mode: Mode,
     ) -> Option<Field> {
+        if matches!(node.data, Data::Scalar { .. } | Data::List(_)) {
+            self.wrong_type(&Kind::OneOf(section), subject.name, None, node);
+            return None;
+        }
         let fields = self.section(section, subject.name, subject.at, node, mode);
         let given: Vec<&Entry> = match &node.data {
             Data::Map(entries) => entries.iter().filter(|entry| section.key(&entry.name).is_some()).collect(),
@@ -246,12 +252,12 @@ impl Reader<'_> {
                 }
                 let message = format!("`{}` is empty", subject.name);
                 let hint = format!("choose one of {}", names.join(", "));
-                self.findings.add(Finding::new(Code::NotExactlyOne, subject.at, message).hint(hint));
+                self.findings.add(Trouble::new(Code::NotExactlyOne, subject.at, message).hint(hint));
                 None
             }
             [first, .., last] => {
                 let message = format!("`{}` has both `{}` and `{}`", subject.name, first.name, last.name);
-                let finding = Finding::new(Code::NotExactlyOne, last.name_span, message)
+                let finding = Trouble::new(Code::NotExactlyOne, last.name_span, message)
                     .other(first.name_span, "the other one");
                 let hint = if subject.name == "source" {
                     "keep one; two sources are two consumers"
@@ -275,8 +281,8 @@ impl Reader<'_> {
     ) -> Option<Field> {
         if items.len() < least {
             let finding =
-                Finding::new(Code::OutOfRange, node.span, format!("`{}` must not be empty", subject.name));
-            self.findings.add(finding);
+                Trouble::new(Code::OutOfRange, node.span, format!("`{}` must not be empty", subject.name));
+            self.findings.add(finding.hint(remedy::of_empty_list(subject.key, of)));
             return None;
         }
         let mut fields = Vec::new();
@@ -314,7 +320,8 @@ impl Reader<'_> {
                 Ok(_) => true,
                 Err(bad) => {
                     let message = format!("`{}` in `{}` {}", entry.name, subject.name, bad.why);
-                    self.findings.add(Finding::new(bad.code, entry.name_span, message).maybe_hint(bad.hint));
+                    let hint = bad.hint.unwrap_or_else(|| format!("write {}", remedy::of_form(names)));
+                    self.findings.add(Trouble::new(bad.code, entry.name_span, message).hint(hint));
                     false
                 }
             };
@@ -342,12 +349,14 @@ impl Reader<'_> {
         let is_number = matches!(kind, Kind::Flag | Kind::Count { .. } | Kind::Number { .. } | Kind::Jitter);
         if is_number && !plain && !text.contains("${") {
             let fits = typed(kind, text, subject.name).is_ok();
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::WrongType,
                 node.span,
                 format!("`{}` must be {}, not a text", subject.name, kind.expected()),
             );
-            self.findings.add(if fits { finding.hint("remove the quotes") } else { finding });
+            let hint =
+                if fits { "remove the quotes".to_owned() } else { remedy::of_scalar(subject.key, kind) };
+            self.findings.add(finding.hint(hint));
             return None;
         }
         match typed(kind, &expanded.text, subject.name) {
@@ -358,23 +367,21 @@ impl Reader<'_> {
                 field.secret = subject.secret && !matches!(kind, Kind::Text(Form::Hash));
                 Some(field)
             }
-            Err(mut bad) => {
-                // Where there is nothing better to say, what the key is for often helps.
+            Err(bad) => {
                 let what = match subject.none {
                     Some("unlimited") => "write `unlimited` for no limit".to_owned(),
                     Some(word) => format!("write `{word}` for none"),
-                    None => subject.doc.to_owned(),
+                    None => remedy::of_scalar(subject.key, kind),
                 };
-                bad.hint = bad.hint.or(Some(what));
+                let hint = bad.hint.unwrap_or(what);
                 let value = match (subject.secret, expanded.from_env) {
                     (true, _) => "the value".to_owned(),
                     (false, true) => format!("what `{}` stands for", painted(text, &[])),
                     // A password may stand in a URL.
                     (false, false) => format!("`{}`", painted(text, &[])),
                 };
-                self.findings.add(
-                    Finding::new(bad.code, node.span, bad.why.replace("{}", &value)).maybe_hint(bad.hint),
-                );
+                self.findings
+                    .add(Trouble::new(bad.code, node.span, bad.why.replace("{}", &value)).hint(hint));
                 None
             }
         }
@@ -390,13 +397,13 @@ impl Reader<'_> {
             let (EnvError::Missing { at, length, .. } | EnvError::Malformed { at, length, .. }) = error;
             let span = self.inside(node.span, text.get(at..at + length).unwrap_or_default());
             let finding = match error {
-                EnvError::Missing { name, .. } => Finding::new(
+                EnvError::Missing { name, .. } => Trouble::new(
                     Code::EnvMissing,
                     span,
                     format!("`{}` needs the environment variable {name}, which is not set", subject.name),
                 )
                 .hint(format!("set {name}, or write `${{{name}:-default}}`")),
-                EnvError::Malformed { why, .. } => Finding::new(Code::EnvSyntax, span, why)
+                EnvError::Malformed { why, .. } => Trouble::new(Code::EnvSyntax, span, why)
                     .hint("write `${NAME}` or `${NAME:-default}`, and `$${` for `${` itself"),
             };
             self.findings.add(finding);
@@ -410,34 +417,14 @@ impl Reader<'_> {
         found.map_or(span, |at| Span::new(span.start + at, span.start + at + part.len()))
     }
 
-    fn wrong_type(&mut self, kind: &Kind, name: &str, node: &Node) {
+    fn wrong_type(&mut self, kind: &Kind, name: &str, key: Option<&Key>, node: &Node) {
         let subject = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
-        let finding = Finding::new(
+        let finding = Trouble::new(
             Code::WrongType,
             node.span,
             format!("{subject} must be {}, not {}", kind.expected(), node.kind()),
         );
-        let hint = match (kind, &node.data) {
-            (Kind::List { .. }, Data::Scalar { text, .. }) if !text.contains([',', ':', '$']) => {
-                let words: Vec<_> = text.split_whitespace().collect();
-                Some(format!("write `[{}]`", words.join(", ")))
-            }
-            (Kind::List { .. }, Data::Scalar { .. }) => Some("put it in brackets: `[…]`".to_owned()),
-            (Kind::Section(_), Data::List(_)) => Some("write the keys without dashes".to_owned()),
-            (Kind::Or(word, _), Data::Scalar { text, .. }) if text == "true" => {
-                Some(format!("remove the key to have it as it is by default, or write `{word}` to have none"))
-            }
-            (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. })
-                if text.contains(':') && !text.contains("://") =>
-            {
-                Some("put a space after the colon: `key: value`".to_owned())
-            }
-            (kind, Data::List(items)) if items.len() == 1 && kind.section().is_none() => {
-                Some("write it without brackets or dash".to_owned())
-            }
-            _ => None,
-        };
-        self.findings.add(finding.maybe_hint(hint));
+        self.findings.add(finding.hint(remedy::of_shape(kind, name, key, node)));
     }
 
     fn field(&self, value: Value, node: &Node, subject: Subject<'_>) -> Field {
@@ -475,7 +462,7 @@ fn built_in(key: &'static Key, text: &str) -> Field {
     };
     let env = crate::env::NoEnv;
     let mut reader = Reader { text, env: &env, findings: &mut findings, secrets: Vec::new(), defaults: None };
-    let subject = Subject { name: key.name, at: Span::default(), secret: false, doc: key.doc, none: None };
+    let subject = Subject { name: key.name, at: Span::default(), secret: false, key, none: None };
     let field = reader.value(&key.kind, subject, &node, Mode::Whole);
     let mut field = field.unwrap_or(Field {
         value: Value::Nothing,

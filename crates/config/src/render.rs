@@ -58,9 +58,7 @@ fn one(out: &mut String, diagnostic: &Diagnostic) {
     if let Some((span, label)) = diagnostic.other() {
         place(out, source, span, margin, label, ":::");
     }
-    if let Some(hint) = diagnostic.hint() {
-        let _ = writeln!(out, "{:margin$} = hint: {}", "", shown(hint));
-    }
+    let _ = writeln!(out, "{:margin$} = hint: {}", "", shown(diagnostic.hint()));
 }
 
 /// The name of the place, the line, and a mark below.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::policy::PolicyError;
 
 use crate::code::Code;
-use crate::diagnostic::{Finding, Findings};
+use crate::diagnostic::{Findings, Trouble};
 use crate::document::{ConsumerFields, Document};
 use crate::forms::StoreAt;
 use crate::model;
@@ -23,11 +23,14 @@ pub(crate) fn check(document: &Document, findings: &mut Findings) {
             topics(fields, retry, findings);
         }
         policies(fields, consumer.name_span, findings);
+        poison(fields, findings);
         rules(fields, findings);
         letters(fields, findings);
         width(fields, findings);
         order(fields, findings);
         kafka(fields, findings);
+        content_type(fields, findings);
+        approval(&document.top, fields, findings);
         plain_secrets(fields, findings);
     }
     shared_groups(&document.consumers, findings);
@@ -47,13 +50,13 @@ fn top(document: &Document, findings: &mut Findings) {
     {
         let message = format!("`listen` is open to others at {}, and `auth` is missing", address.host);
         let hint = "configure `auth`, or listen on 127.0.0.1";
-        findings.add(Finding::new(Code::OpenWithoutAuth, span.unwrap_or_default(), message).hint(hint));
+        findings.add(Trouble::new(Code::OpenWithoutAuth, span.unwrap_or_default(), message).hint(hint));
     }
     if let Some(Field { value: Value::Store(store), span: Some(span), text: written, .. }) = top.get("store")
     {
         if *store == StoreAt::Memory {
             let finding =
-                Finding::new(Code::ForgetsAll, *span, "letters and positions are gone when the process ends");
+                Trouble::new(Code::ForgetsAll, *span, "letters and positions are gone when the process ends");
             findings.add(finding.hint("use `sqlite:PATH` for anything that matters"));
         }
         if has_password(written) {
@@ -73,7 +76,7 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     let tokens = auth.list("tokens");
     if auth.get("tokens-file").is_none() && tokens.is_empty() {
         let finding =
-            Finding::new(Code::MissingKey, top.span("auth").unwrap_or_default(), "`auth` names no token");
+            Trouble::new(Code::MissingKey, top.span("auth").unwrap_or_default(), "`auth` names no token");
         findings.add(finding.hint("add `tokens-file: PATH` or `tokens: […]`"));
     }
     let mut seen: Vec<(&str, Span)> = Vec::new();
@@ -81,7 +84,7 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
         let Value::Section(token) = &token.value else { continue };
         let (Some(name), Some(span)) = (token.text("name"), token.span("name")) else { continue };
         if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
-            let finding = Finding::new(Code::BadToken, span, format!("two tokens are named `{name}`"));
+            let finding = Trouble::new(Code::BadToken, span, format!("two tokens are named `{name}`"));
             findings.add(
                 finding
                     .other(*first, "first named here")
@@ -107,23 +110,83 @@ fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
         let Some(section) = fields.section(name).filter(|section| section.told.is_empty()) else { continue };
         let Err(PolicyError::Invalid { field, why }) = validate(section) else { continue };
         let span = section.span(field).or(fields.span(name)).unwrap_or(at);
-        let finding = Finding::new(Code::Contradiction, span, format!("`{field}` {why}"));
-        // The one rule of two fields is that of the delays; whoever wrote only the other one looks there.
-        let other = section.span("max-delay").filter(|_| field == "initial-delay");
-        findings.add(match (section.span(field), other) {
-            (Some(_), Some(other)) => finding.other(other, "`max-delay` stands here"),
-            (None, Some(other)) => {
-                let message = format!("`initial-delay` {why}; it is 500ms unless given");
-                Finding::new(Code::Contradiction, other, message)
-            }
-            _ => finding.hint("`max-delay` is 30s unless given"),
-        });
+        if field == "initial-delay" {
+            delays(section, why, span, findings);
+            continue;
+        }
+        let finding = Trouble::new(Code::Contradiction, span, format!("`{field}` {why}"));
+        findings.add(finding.hint("correct it, or remove the key to have the default"));
     }
     let lease = fields
         .section("advanced")
         .and_then(|advanced| Some((advanced.duration("lease")?, advanced.span("lease")?)));
     if let Some((_, span)) = lease.filter(|(lease, _)| *lease < Duration::from_millis(100)) {
-        findings.add(Finding::new(Code::OutOfRange, span, "`lease` must be at least 100ms"));
+        let finding = Trouble::new(Code::OutOfRange, span, "`lease` must be at least 100ms");
+        findings.add(finding.hint("write `30s`, or remove the key: that is the default"));
+    }
+}
+
+/// The first delay is longer than the longest. Whoever wrote only one of the two looks there.
+fn delays(retry: &Fields, why: &str, at: Span, findings: &mut Findings) {
+    let written = |name: &str| retry.get(name).map(|field| field.text.as_str()).unwrap_or_default();
+    let (first, most) = (written("initial-delay"), written("max-delay"));
+    let message = format!("`initial-delay` {why}");
+    let finding = match (retry.span("initial-delay"), retry.span("max-delay")) {
+        (Some(own), Some(other)) => Trouble::new(Code::Contradiction, own, message)
+            .other(other, "`max-delay` stands here")
+            .hint(format!("raise `max-delay` to `{first}` or more, or lower `initial-delay`")),
+        (None, Some(other)) => {
+            let message = format!("{message}; it is 500ms unless given");
+            Trouble::new(Code::Contradiction, other, message)
+                .hint(format!("add `initial-delay: {most}` or less, or raise `max-delay`"))
+        }
+        _ => Trouble::new(Code::Contradiction, at, message)
+            .hint(format!("`max-delay` is 30s unless given: add `max-delay: {first}` or more")),
+    };
+    findings.add(finding);
+}
+
+/// The same failure so many times in a row ends the retries before their number does. Who wrote both numbers knows.
+fn poison(fields: &Fields, findings: &mut Findings) {
+    let (Some(retry), Some(poison)) = (fields.section("retry"), fields.section("poison")) else { return };
+    let (Some(attempts), Some(same)) = (retry.count("max-attempts"), poison.count("same-failure")) else {
+        return;
+    };
+    let is_forgotten = attempts > same && is_built_in(poison, "same-failure");
+    if let Some(span) = retry.span("max-attempts").filter(|_| is_forgotten) {
+        let message = format!("{same} failures of the same kind end the retries, before attempt {attempts}");
+        findings.add(Trouble::new(Code::EndsEarlier, span, message).hint(format!(
+            "write `poison: {{ same-failure: {attempts} }}`, or `poison: off`, if all {attempts} are meant"
+        )));
+    }
+}
+
+/// Without tokens everybody is the same person, and nobody can approve what they asked for.
+fn approval(top: &Fields, fields: &Fields, findings: &mut Findings) {
+    let Some(replay) = fields.section("replay") else { return };
+    let needs_two = replay.text("approval") == Some("second-person");
+    // An `auth` that could not be read is told by itself.
+    if needs_two && top.get("auth").is_none() && !top.told.contains(&"auth") {
+        let span = replay.span("approval").unwrap_or_default();
+        let message = "nobody can be the second person: `auth` is missing, so everybody is the same one";
+        findings.add(
+            Trouble::new(Code::NobodyElse, span, message)
+                .hint("configure `auth` with a token for each person; `lazaret token` makes them"),
+        );
+    }
+}
+
+/// A media type for messages that bring their own is never sent.
+fn content_type(fields: &Fields, findings: &mut Findings) {
+    let Some(("file", _)) = fields.section("source").and_then(Fields::chosen) else { return };
+    let Some(("http", http)) = fields.section("handler").and_then(Fields::chosen) else { return };
+    let named = http.map("headers").iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    if let Some((name, field)) = named {
+        let message = format!("`{name}` is not sent: a `payload` in a file is `application/json`");
+        let finding = Trouble::new(Code::NoEffect, field.span.unwrap_or_default(), message);
+        findings.add(finding.hint(
+            "it holds for messages that bring none, as with `payload-base64`; a line says its own with `content-type`",
+        ));
     }
 }
 
@@ -132,7 +195,7 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     for (reason, span) in reasons(retry, "retry-on") {
         if let Some((_, other)) = denied.iter().find(|(denied, _)| *denied == reason) {
             let message = format!("{reason} is in `retry-on` and in `no-retry-on`");
-            let finding = Finding::new(Code::ListsOverlap, span, message).other(*other, "this one wins");
+            let finding = Trouble::new(Code::ListsOverlap, span, message).other(*other, "this one wins");
             findings.add(finding.hint("such failures are not retried; remove one of the two"));
         }
     }
@@ -140,13 +203,15 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     let Some(elapsed) = policy.max_elapsed.filter(|_| retry.told.is_empty()) else { return };
     let span = retry.span("max-elapsed").unwrap_or(at);
     if policy.max_attempts > 1 && elapsed < policy.initial_delay {
-        let finding = Finding::new(Code::NeverRetries, span, "`max-elapsed` is over before the first retry");
+        let finding = Trouble::new(Code::NeverRetries, span, "`max-elapsed` is over before the first retry");
         findings.add(match retry.span("initial-delay") {
-            Some(other) => finding.other(other, "the first delay"),
+            Some(other) => finding
+                .other(other, "the first delay")
+                .hint("raise `max-elapsed`, or write `max-attempts: 1` if no retry is meant"),
             None => finding.hint("`initial-delay` is 500ms unless given"),
         });
     } else if is_own(retry, "hold") && policy.hold > elapsed {
-        let finding = Finding::new(
+        let finding = Trouble::new(
             Code::NoEffect,
             retry.span("hold").unwrap_or(at),
             "`hold` is longer than `max-elapsed`",
@@ -172,17 +237,17 @@ fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
     let uses_topics = retry.text("strategy") == Some("topics");
     if uses_topics && !is_kafka {
         let span = retry.span("strategy").unwrap_or_default();
-        let finding = Finding::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
+        let finding = Trouble::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
         findings.add(finding.hint("use `ordered`, `unordered` or `in-place`"));
     }
     if !uses_topics && is_own(retry, "topics") && retry.get("strategy").is_some() {
         let finding =
-            Finding::new(Code::NoEffect, retry.span("topics").unwrap_or_default(), "`topics` has no effect");
+            Trouble::new(Code::NoEffect, retry.span("topics").unwrap_or_default(), "`topics` has no effect");
         findings.add(finding.hint("it is read only with `strategy: topics`"));
     }
     let letters = fields.section("dead-letter");
     if let Some(span) = letters.and_then(|letters| letters.span("topic")).filter(|_| !is_kafka) {
-        let finding = Finding::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
+        let finding = Trouble::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
         findings.add(finding.hint("letters are in the store anyway; remove the key"));
     }
     let delays = retry.section("topics").map(|topics| topics.list("delays")).unwrap_or_default();
@@ -190,7 +255,7 @@ fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
         if let (Value::Duration(first), Value::Duration(second)) = (&pair[0].value, &pair[1].value)
             && second < first
         {
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::Contradiction,
                 pair[1].span.unwrap_or_default(),
                 "a delay that is shorter than the one before",
@@ -208,7 +273,7 @@ fn rules(fields: &Fields, findings: &mut Findings) {
     for rule in fields.list("classify") {
         let Value::Section(parts) = &rule.value else { continue };
         if let Some(first) = catches_all {
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::UnreachableRule,
                 rule.span.unwrap_or_default(),
                 "this rule can never decide",
@@ -229,7 +294,7 @@ fn letters(fields: &Fields, findings: &mut Findings) {
     let Some(letters) = fields.section("dead-letter") else { return };
     let keeps_payload = letters.flag("include-payload") == Some(true);
     if letters.duration("ttl") == Some(Duration::ZERO) && keeps_payload {
-        let finding = Finding::new(
+        let finding = Trouble::new(
             Code::KeptForEver,
             letters.span("ttl").unwrap_or_default(),
             "letters and their payloads are kept for ever",
@@ -240,13 +305,16 @@ fn letters(fields: &Fields, findings: &mut Findings) {
         let idle =
             letters.list.iter().find(|(key, field)| key.name != "enabled" && field.origin == Origin::Own);
         if let Some((key, field)) = idle {
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::NoEffect,
                 field.span.unwrap_or_default(),
                 format!("`{}` has no effect", key.name),
             );
-            findings
-                .add(finding.other(letters.span("enabled").unwrap_or_default(), "there are no dead letters"));
+            findings.add(
+                finding
+                    .other(letters.span("enabled").unwrap_or_default(), "there are no dead letters")
+                    .hint("remove it, or `enabled: false`"),
+            );
         }
     }
     let Some(reprocess) = letters.section("reprocess") else { return };
@@ -254,17 +322,20 @@ fn letters(fields: &Fields, findings: &mut Findings) {
     // Who writes `strategy: manual` beside a schedule has switched it off on purpose; without it, it was forgotten.
     if !by_clock && is_own(reprocess, "cron") && is_built_in(reprocess, "strategy") {
         let finding =
-            Finding::new(Code::NoEffect, reprocess.span("cron").unwrap_or_default(), "`cron` has no effect");
+            Trouble::new(Code::NoEffect, reprocess.span("cron").unwrap_or_default(), "`cron` has no effect");
         findings.add(finding.hint("add `strategy: cron`"));
     }
     if by_clock && !keeps_payload && letters.get("include-payload").is_some() {
-        let finding = Finding::new(
+        let finding = Trouble::new(
             Code::NoEffect,
             reprocess.span("strategy").unwrap_or_default(),
             "letters without a payload cannot be replayed",
         );
-        findings
-            .add(finding.other(letters.span("include-payload").unwrap_or_default(), "payloads are not kept"));
+        findings.add(
+            finding
+                .other(letters.span("include-payload").unwrap_or_default(), "payloads are not kept")
+                .hint("keep payloads, or write `strategy: manual`"),
+        );
     }
 }
 
@@ -274,7 +345,7 @@ fn width(fields: &Fields, findings: &mut Findings) {
     let window = fields.section("advanced").and_then(|advanced| advanced.count("window"));
     if let Some(window) = window.filter(|window| *window < concurrency) {
         let advanced = fields.section("advanced").and_then(|advanced| advanced.span("window"));
-        let finding = Finding::new(
+        let finding = Trouble::new(
             Code::TooWide,
             span.or(advanced).unwrap_or_default(),
             format!("`concurrency` {concurrency} is never reached: {window} messages are in flight at most"),
@@ -287,7 +358,7 @@ fn width(fields: &Fields, findings: &mut Findings) {
             && count > concurrency
         {
             let message = format!("`{name}` {count} is never reached: `concurrency` is {concurrency}");
-            findings.add(Finding::new(Code::TooWide, span, message).hint("raise `concurrency`"));
+            findings.add(Trouble::new(Code::TooWide, span, message).hint("raise `concurrency`"));
         }
     }
 }
@@ -297,7 +368,7 @@ fn order(fields: &Fields, findings: &mut Findings) {
     if order != "key" && is_own(fields, "sequence") {
         let span = fields.span("sequence").unwrap_or_default();
         let finding =
-            Finding::new(Code::NoEffect, span, format!("`sequence` has no effect with `order: {order}`"));
+            Trouble::new(Code::NoEffect, span, format!("`sequence` has no effect with `order: {order}`"));
         findings.add(finding.hint("sequences are kept in order only with `order: key`"));
     }
     let Some(retry) = fields.section("retry") else { return };
@@ -305,7 +376,7 @@ fn order(fields: &Fields, findings: &mut Findings) {
     if strategy != "ordered" && is_own(retry, "hold") {
         let span = retry.span("hold").unwrap_or_default();
         let finding =
-            Finding::new(Code::NoEffect, span, format!("`hold` has no effect with `strategy: {strategy}`"));
+            Trouble::new(Code::NoEffect, span, format!("`hold` has no effect with `strategy: {strategy}`"));
         findings.add(finding.hint("only `ordered` moves a lane to the store after a while"));
     }
 }
@@ -316,7 +387,7 @@ fn kafka(fields: &Fields, findings: &mut Findings) {
     for (name, field) in kafka.map("properties") {
         let is_reset = name == "auto.offset.reset";
         if is_reset && field.value.text().is_some_and(|text| !known.contains(&text)) {
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::UnknownWord,
                 field.span.unwrap_or_default(),
                 "`auto.offset.reset` cannot be that",
@@ -348,7 +419,7 @@ fn plain_secrets(fields: &Fields, findings: &mut Findings) {
 }
 
 fn plain_secret(span: Span, name: &str, findings: &mut Findings) {
-    let finding = Finding::new(Code::PlainSecret, span, format!("the secret of `{name}` stands in the file"));
+    let finding = Trouble::new(Code::PlainSecret, span, format!("the secret of `{name}` stands in the file"));
     findings.add(finding.hint("take it from the environment: `${NAME}`"));
 }
 
@@ -374,7 +445,7 @@ fn shared_groups(consumers: &[ConsumerFields], findings: &mut Findings) {
         let group = kafka.text("group").unwrap_or(&consumer.name);
         let span = kafka.span("group").unwrap_or(consumer.name_span);
         if let Some((_, _, first)) = seen.iter().find(|(b, g, _)| (*b, *g) == (brokers, group)) {
-            let finding = Finding::new(
+            let finding = Trouble::new(
                 Code::SharedGroup,
                 span,
                 format!("another consumer is in the group `{group}`, too"),

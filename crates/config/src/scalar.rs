@@ -7,7 +7,7 @@ use lazaret_core::policy::Rate;
 use crate::code::Code;
 use crate::forms;
 use crate::quantity;
-use crate::suggest::nearest;
+use crate::suggest::{nearest, synonym};
 use crate::table::{Kind, Word};
 use crate::value::Value;
 
@@ -68,8 +68,12 @@ fn flag(text: &str, name: &str) -> Result<bool, BadScalar> {
 }
 
 fn count(text: &str, name: &str, least: u64, most: u64) -> Result<u64, BadScalar> {
-    let range =
-        || BadScalar::new(Code::OutOfRange, format!("`{name}` must be {}, not {{}}", between(least, most)));
+    let is_negative = text.starts_with('-');
+    let range = |is_low: bool| {
+        let limits = between(least, most, is_low);
+        let why = format!("`{name}` must be {limits}, not {{}}");
+        BadScalar { code: Code::OutOfRange, why, hint: (!is_low).then(|| format!("write `{most}` or less")) }
+    };
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         let plain: String = text.chars().filter(|c| !"_,' ".contains(*c)).collect();
@@ -81,14 +85,16 @@ fn count(text: &str, name: &str, least: u64, most: u64) -> Result<u64, BadScalar
             hint,
         });
     }
-    let value = text.parse::<u64>().map_err(|_| range())?;
-    if (least..=most).contains(&value) { Ok(value) } else { Err(range()) }
+    // Digits alone that are no number are too many.
+    let value = text.parse::<u64>().map_err(|_| range(is_negative))?;
+    if (least..=most).contains(&value) { Ok(value) } else { Err(range(value < least)) }
 }
 
-/// "at least 1", "at most 9", "between 1 and 9".
-fn between(least: u64, most: u64) -> String {
+/// "at least 1", "at most 9", "between 1 and 9". Where the most is more than anybody needs, only the limit that was broken.
+fn between(least: u64, most: u64, is_low: bool) -> String {
     match (least, most) {
-        (least, most) if most >= u64::from(u32::MAX) => format!("at least {least}"),
+        (least, most) if most >= u64::from(u32::MAX) && is_low => format!("at least {least}"),
+        (_, most) if most >= u64::from(u32::MAX) => format!("at most {most}"),
         (0, most) => format!("at most {most}"),
         (least, most) => format!("between {least} and {most}"),
     }
@@ -183,7 +189,8 @@ fn choice(text: &str, name: &str, words: &'static [Word]) -> Result<Value, BadSc
     if let Some(word) = words.iter().find(|word| word.0 == text) {
         return Ok(Value::Word(word.0));
     }
-    let hint = match nearest(text, words.iter().map(|word| word.0)) {
+    let candidates = || words.iter().map(|word| word.0);
+    let hint = match synonym(text, candidates()).or_else(|| nearest(text, candidates())) {
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("use {}", Kind::Choice(words).expected()),
     };

@@ -169,6 +169,9 @@ fn text(form: Form) -> Json {
     match form {
         // Numbers and flags are texts there as well: `fetch.min.bytes: 1`.
         Form::Free => json!({ "type": ["string", "number", "boolean"] }),
+        Form::HeaderValue => {
+            json!({ "type": ["string", "number", "boolean"], "pattern": "^[^\\x00-\\x08\\x0A-\\x1F\\x7F]*$" })
+        }
         Form::Reason => or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" })),
         Form::Store => or_variable(
             json!({ "type": "string", "pattern": "^(memory:$|sqlite:.|postgres(ql)?://.|mongodb(\\+srv)?://.)" }),

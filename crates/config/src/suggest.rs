@@ -7,8 +7,26 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let plain = simple(word);
     let distance = |candidate: &str| distance(&plain, &simple(candidate));
     let best = candidates.into_iter().map(|c| (distance(c), c)).min_by_key(|(distance, _)| *distance)?;
-    let allowed = plain.len().max(best.1.len()).div_ceil(3).min(4);
+    // In a short word two letters are half of it: `drop` is no slip of `stop`.
+    let allowed = match plain.len().max(best.1.len()) {
+        ..=4 => 1,
+        length => length.div_ceil(3).min(4),
+    };
     (best.0 <= allowed && best.0 < plain.len()).then_some(best.1)
+}
+
+/// What others call the words of a verdict.
+const SYNONYMS: [(&str, &[&str]); 4] = [
+    ("skip", &["drop", "ignore", "discard", "ack", "pass"]),
+    ("dead-letter", &["dlq", "dlt", "dead", "reject", "fail", "nack"]),
+    ("park", &["hold", "pause", "defer", "wait"]),
+    ("stop", &["halt", "abort", "exit", "crash"]),
+];
+
+/// The candidate that is called like this elsewhere.
+pub(crate) fn synonym<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let (meant, _) = SYNONYMS.iter().find(|(_, others)| others.contains(&word))?;
+    candidates.into_iter().find(|candidate| candidate == meant)
 }
 
 /// Up to 64 characters in lower case, with dashes: longer words are no slips of the pen.
@@ -62,6 +80,9 @@ mod tests {
             ("retries", Some("retry")),
             ("holds", Some("hold")),
             ("backoff", None),
+            ("hodl", Some("hold")),
+            ("cold", Some("hold")),
+            ("bald", None),
             ("x", None),
             ("", None),
         ];

@@ -3,72 +3,90 @@
 use granit_parser::{ErrorKind, ScanError};
 
 use crate::code::Code;
-use crate::diagnostic::Finding;
+use crate::diagnostic::{Finding, Trouble};
+use crate::secrets::is_secret_name;
 use crate::source::Span;
 
 /// From the parser's error to a finding that says what to do.
 pub(crate) fn explain(text: &str, error: &ScanError) -> Finding {
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     if let Some(tab) = tab_in_indentation(text, at) {
-        let finding = Finding::new(Code::Tab, Span::new(tab, tab + 1), "a tab stands in the indentation");
+        let finding = Trouble::new(Code::Tab, Span::new(tab, tab + 1), "a tab stands in the indentation");
         return finding.hint("indent with spaces");
     }
     let place = shown_place(text, at);
     match error.kind() {
         ErrorKind::RecursionLimitExceeded => {
-            Finding::new(Code::TooDeep, place, "the file is nested more than 64 levels deep")
+            Trouble::new(Code::TooDeep, place, "the file is nested more than 64 levels deep")
+                .hint("no configuration needs so many: look for a bracket or a dash too many")
         }
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInIndentation
         | ErrorKind::TabAtBlockScalarStart
         | ErrorKind::TabInPlainScalar => {
-            Finding::new(Code::Tab, place, "a tab stands where YAML wants spaces").hint("use spaces")
+            Trouble::new(Code::Tab, place, "a tab stands where YAML wants spaces").hint("use spaces")
         }
         ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockMappingKey
         | ErrorKind::ExpectedBlockSequenceEntry
         | ErrorKind::BlockSequenceEntryNotAllowed
         | ErrorKind::MappingKeyNotAllowed => {
-            Finding::new(Code::Indentation, place, "this line does not fit into the indentation")
+            Trouble::new(Code::Indentation, place, "this line does not fit into the indentation")
                 .hint("keys of one section begin in the same column")
         }
         ErrorKind::MappingValueNotAllowed => second_colon(text, at),
         ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => without_colon(text, place),
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
             let open = opening_quote(text, at).map_or(place, |quote| Span::new(quote, quote + 1));
-            Finding::new(Code::Syntax, open, "this quote is never closed").hint("add the closing quote")
+            Trouble::new(Code::Syntax, open, "this quote is never closed").hint("add the closing quote")
         }
         ErrorKind::UnclosedFlowCollection { open } | ErrorKind::MismatchedFlowCollectionEnd { open, .. } => {
-            Finding::new(Code::Syntax, place, format!("the `{open}` is not closed"))
+            Trouble::new(Code::Syntax, place, format!("the `{open}` is not closed"))
                 .hint(brace_hint(text, at))
         }
         ErrorKind::UnexpectedEofFlowMapping
         | ErrorKind::UnexpectedEofImplicitFlowMapping
         | ErrorKind::ExpectedFlowMappingSeparator => {
-            Finding::new(Code::Syntax, place, "expected `,` or `}` here").hint(brace_hint(text, at))
+            Trouble::new(Code::Syntax, place, "expected `,` or `}` here").hint(brace_hint(text, at))
         }
         ErrorKind::UnexpectedEofFlowSequence | ErrorKind::ExpectedFlowSequenceSeparator => {
-            Finding::new(Code::Syntax, place, "expected `,` or `]` here")
+            Trouble::new(Code::Syntax, place, "expected `,` or `]` here")
                 .hint("close the list, or put the value in quotes")
         }
         ErrorKind::UnexpectedCharacter { character } if character.is_control() => {
-            Finding::new(Code::Syntax, place, "there is a control character here").hint("remove it")
+            Trouble::new(Code::Syntax, place, "there is a control character here").hint("remove it")
         }
         ErrorKind::UnexpectedCharacter { character } => {
-            Finding::new(Code::Syntax, place, format!("a value cannot begin with `{character}`"))
+            Trouble::new(Code::Syntax, place, format!("a value cannot begin with `{character}`"))
                 .hint("put the value in quotes")
         }
         ErrorKind::UnknownQuotedScalarEscape => {
-            Finding::new(Code::Syntax, place, "there is no such escape in double quotes")
+            Trouble::new(Code::Syntax, place, "there is no such escape in double quotes")
                 .hint(r"use single quotes, or write the backslash twice")
         }
         ErrorKind::InvalidTrailingDoubleQuotedScalar | ErrorKind::InvalidTrailingSingleQuotedScalar => {
-            Finding::new(Code::Syntax, place, "there is text behind the closing quote")
+            Trouble::new(Code::Syntax, place, "there is text behind the closing quote")
                 .hint("put all of the value in quotes")
         }
-        kind => Finding::new(Code::Syntax, place, format!("this is not YAML: {kind}")),
+        ErrorKind::MissingAnchorOrAliasName => lone_sign(text, at),
+        ErrorKind::CommentInterceptedScalar | ErrorKind::CommentNotSeparated => {
+            Trouble::new(Code::Syntax, place, "a `#` begins a remark, in the middle of a value")
+                .hint("put the value in quotes if the `#` is part of it, or a space before the `#`")
+        }
+        kind => Trouble::new(Code::Syntax, place, format!("this is not YAML: {kind}"))
+            .hint("put a value in quotes if one of `* & : # { [ ! % @` is part of it"),
     }
+}
+
+/// A `*` or `&` that stands alone, which YAML takes for an alias or an anchor without a name.
+fn lone_sign(text: &str, at: usize) -> Finding {
+    let is_sign = |at: &usize| text[*at..].starts_with(['*', '&']);
+    let sign = [at, at.saturating_sub(1)].into_iter().filter(|at| text.is_char_boundary(*at)).find(is_sign);
+    let span = sign.map_or(shown_place(text, at), |sign| Span::new(sign, sign + 1));
+    let sign = sign.map_or("*", |sign| &text[sign..=sign]);
+    Trouble::new(Code::Anchor, span, format!("a `{sign}` alone means nothing"))
+        .hint(format!("put it in quotes if it is meant as itself: `'{sign}'`; an empty list often means all"))
 }
 
 /// Where the error is shown: the word at the place, or the end of the last line that holds something.
@@ -98,16 +116,32 @@ fn second_colon(text: &str, at: usize) -> Finding {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let before = &text[start..at];
     let colon = Span::new(at, (at + 1).min(text.len()));
-    if before.contains(": ") {
-        return Finding::new(Code::Syntax, colon, "a second `: ` in one line")
-            .hint("put the value in quotes");
+    if let Some((key, _)) = before.split_once(": ") {
+        let line = text[start..].lines().next().unwrap_or_default();
+        let hint = in_quotes(key, &line[key.len() + 2..]);
+        let is_last = text[colon.end..].lines().next().unwrap_or_default().trim().is_empty();
+        let message = if is_last { "a value that ends with a colon" } else { "a second `: ` in one line" };
+        return Trouble::new(Code::Syntax, colon, message).hint(hint);
     }
     if let Some(line) = line_without_colon(text, start) {
         return without_colon(text, line);
     }
     let indent = start + before.len() - before.trim_start().len();
-    Finding::new(Code::Indentation, Span::new(indent, at), "this line does not fit into the indentation")
+    Trouble::new(Code::Indentation, Span::new(indent, at), "this line does not fit into the indentation")
         .hint("keys of one section begin in the same column; a section has no value of its own")
+}
+
+/// How a value with a colon in it is written, as in `store: "memory:"`. Shown only if it is plain words and no secret.
+fn in_quotes(key: &str, value: &str) -> String {
+    let (key, value) = (key.trim_start_matches([' ', '-', '{']), value.trim());
+    let is_plain = |text: &str, also: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "._-".contains(c) || also.contains(c))
+    };
+    let names_secret = |text: &str| text.split([':', ' ']).any(is_secret_name);
+    if is_plain(key, "") && is_plain(value, ": ") && !is_secret_name(key) && !names_secret(value) {
+        return format!("put the value in quotes: `{key}: \"{value}\"`");
+    }
+    "put the value in quotes".to_owned()
 }
 
 /// A `${…}` inside of braces needs quotes, because its own braces mean something there.
@@ -125,9 +159,9 @@ fn brace_hint(text: &str, at: usize) -> &'static str {
 fn without_colon(text: &str, place: Span) -> Finding {
     let word = text.get(place.start..place.end).unwrap_or_default();
     if word.starts_with('-') {
-        return Finding::new(Code::Syntax, place, "a dash without a space").hint("write `- item`");
+        return Trouble::new(Code::Syntax, place, "a dash without a space").hint("write `- item`");
     }
-    let finding = Finding::new(Code::Syntax, place, "a key without a colon");
+    let finding = Trouble::new(Code::Syntax, place, "a key without a colon");
     finding.hint("write `key: value`, with a space after the colon")
 }
 

@@ -6,7 +6,7 @@ use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::Value as Json;
 
 use crate::code::Code;
-use crate::diagnostic::{Finding, Findings};
+use crate::diagnostic::{Findings, Trouble};
 use crate::source::Span;
 use crate::syntax;
 
@@ -119,7 +119,7 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     match root {
         None | Some(Node { data: Data::Null, .. }) => {
             findings.add(
-                Finding::new(Code::Empty, Span::default(), "the file holds no configuration")
+                Trouble::new(Code::Empty, Span::default(), "the file holds no configuration")
                     .hint("`lazaret init` writes a file to begin with"),
             );
             None
@@ -156,7 +156,7 @@ impl Builder<'_> {
         let span = range(at);
         if let Some(tag) = at.tag_span() {
             self.findings.add(
-                Finding::new(Code::Tag, range(tag), "tags are not read")
+                Trouble::new(Code::Tag, range(tag), "tags are not read")
                     .hint("remove it: the type of the value is known from its key"),
             );
         }
@@ -183,7 +183,7 @@ impl Builder<'_> {
         self.documents += 1;
         if self.documents > 1 {
             self.findings.add(
-                Finding::new(Code::SeveralDocuments, span, "a second document begins here").hint(
+                Trouble::new(Code::SeveralDocuments, span, "a second document begins here").hint(
                     "a configuration is one document; put everything into it, or into a file of its own",
                 ),
             );
@@ -238,7 +238,7 @@ impl Builder<'_> {
         let hint = format!(
             "put the value in quotes if `{sign}` is part of it; what consumers share belongs into `defaults`"
         );
-        self.findings.add(Finding::new(Code::Anchor, span, message).hint(hint));
+        self.findings.add(Trouble::new(Code::Anchor, span, message).hint(hint));
         self.refused = Some(span);
     }
 }
@@ -248,7 +248,7 @@ fn key_of(node: Node, findings: &mut Findings) -> (String, Span) {
         Data::Scalar { text, .. } if !text.is_empty() => (text, node.span),
         Data::Broken => (String::new(), node.span),
         _ => {
-            let finding = Finding::new(Code::BadKey, node.span, format!("{} cannot be a key", node.kind()));
+            let finding = Trouble::new(Code::BadKey, node.span, format!("{} cannot be a key", node.kind()));
             findings.add(finding.hint("a key is a word, followed by a colon and a space"));
             (String::new(), node.span)
         }
@@ -261,7 +261,7 @@ fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, finding
         return;
     }
     if entry.name == "<<" {
-        let finding = Finding::new(Code::Anchor, entry.name_span, "merge keys are not read");
+        let finding = Trouble::new(Code::Anchor, entry.name_span, "merge keys are not read");
         findings.add(finding.hint("put what consumers share into `defaults`"));
         return;
     }
@@ -279,7 +279,7 @@ fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, finding
     } else {
         (Code::DuplicateKey, format!("`{}` is given twice", entry.name), "keep one of them")
     };
-    let finding = Finding::new(code, entry.name_span, message);
+    let finding = Trouble::new(code, entry.name_span, message);
     findings.add(finding.other(first, "first given here").hint(hint));
 }
 

@@ -219,19 +219,37 @@ fn every_schedule_that_is_taken_is_one_for_the_engine() {
         ("0 */15 * * * *", true),
         ("*/5 * * * *", true),
         ("@daily", true),
-        ("0 0 31 2 *", true),
+        ("0 0 29 2 *", true),
+        ("0 0 31 2 *", false),
+        ("0 0 30 2 1", true),
         ("* * *", false),
         ("0 61 * * * *", false),
     ] {
         let text =
             consumer(&format!("    dead-letter: {{ reprocess: {{ strategy: cron, cron: '{cron}' }} }}"));
         let config = check("f", text.as_bytes(), &NoEnv).config;
-        assert_eq!(config.is_some(), cron.parse::<Schedule>().is_ok(), "{cron}");
+        // One whose time never comes is a schedule for the engine, and a mistake in a file.
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let comes = cron.parse::<Schedule>().is_ok_and(|schedule| schedule.next_after(now).is_some());
+        assert_eq!(config.is_some(), comes, "{cron}");
         assert_eq!(config.is_some(), fits, "{cron}");
         if let Some(config) = config {
             let letters = config.consumers[0].dead_letter.clone().unwrap();
             assert_eq!(letters.reprocess, Reprocess::Cron { schedule: cron.to_owned(), batch_size: 100 });
         }
+    }
+}
+
+#[test]
+fn off_and_false_mean_the_same_wherever_something_can_be_switched_off() {
+    for word in ["off", "false"] {
+        let keys =
+            ["breaker", "fuse", "poison", "inbox-dedupe"].map(|key| format!("    {key}: {word}\n")).concat();
+        let text = format!("flight-recorder: {word}\n{}", consumer(&keys));
+        let config = read(&text);
+        let one = &config.consumers[0];
+        assert!(one.breaker.is_none() && one.fuse.is_none() && one.inbox_dedupe.is_none(), "{word}");
+        assert!(one.poison.same_failure.is_none() && config.flight_recorder.is_none(), "{word}");
     }
 }
 

@@ -57,7 +57,9 @@ fn every_answer_gives_a_file_that_passes() {
 fn an_inbox_says_how_a_message_is_posted() {
     let text = init(&Answers { name: "orders".to_owned(), ..Answers::default() });
     assert!(
-        text.contains("curl localhost:7117/v1/inbox/orders -H 'lazaret-id: e-1' -H 'lazaret-key: "),
+        text.contains(
+            "curl localhost:7117/v1/inbox/orders -H 'content-type: application/json' -H 'lazaret-id: e-1' -H 'lazaret-key: "
+        ),
         "{text}"
     );
     let text = init(&Answers { name: "or ders".to_owned(), ..Answers::default() });

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lazaret_config::{Capabilities, Capability, Checked, Code, Diagnostic, Diagnostics, check, load};
+use lazaret_config::{
+    Capabilities, Capability, Checked, Code, Diagnostic, Diagnostics, PropertyFault, check, keys_markdown,
+    load,
+};
 
 /// What must never be seen, wherever it came from.
 const SECRETS: [&str; 2] = ["hunter2", "do-not-show"];
@@ -35,7 +38,17 @@ fn env() -> BTreeMap<String, String> {
 /// A build like the first one: without PostgreSQL and MongoDB.
 fn build() -> Capabilities {
     let missing = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
-    Capabilities::of(Capability::ALL.into_iter().filter(|part| !missing.contains(part)))
+    let parts = Capability::ALL.into_iter().filter(|part| !missing.contains(part));
+    Capabilities::of(parts).checking_kafka_properties(property)
+}
+
+/// A Kafka client that knows little.
+fn property(name: &str, value: &str) -> Result<(), PropertyFault> {
+    match (name, value) {
+        ("max.poll.records", _) => Err(PropertyFault::Unknown),
+        ("security.protocol", "pigeon") => Err(PropertyFault::Value),
+        _ => Ok(()),
+    }
 }
 
 fn name_of(path: &Path) -> String {
@@ -113,6 +126,47 @@ fn every_message_has_a_file_and_every_code_a_message() {
     }
     let never: Vec<_> = Code::ALL.iter().filter(|code| !seen.contains(code)).collect();
     assert!(never.is_empty(), "no file shows {never:?}");
+}
+
+/// The contract: file, line, column, the offending line and a hint.
+#[test]
+fn every_message_has_a_place_its_line_and_a_hint_that_says_what_to_do() {
+    // What a key is for is no answer to what to do.
+    let reference = keys_markdown();
+    for folder in ["broken", "suspicious"] {
+        for path in files(folder) {
+            let name = name_of(&path);
+            let found = match load(&name, &fs::read(&path).unwrap(), &env(), &build()) {
+                Ok(loaded) => loaded.warnings,
+                Err(found) => found,
+            };
+            let blocks: Vec<_> = found.plain().split("\n\n").map(str::to_owned).collect();
+            assert_eq!(blocks.len(), found.list().len() + 1, "{name}");
+            for (found, block) in found.list().iter().zip(blocks) {
+                let (line, column) = found.source().position(found.span().start);
+                let at = format!("--> {name}:{line}:{column}\n");
+                let number = format!("{line} | ");
+                let shows_line = block.lines().any(|line| line.trim_start().starts_with(&number));
+                assert!(block.contains(&at) && shows_line, "{block}");
+                let last = block.lines().last().unwrap().trim_start();
+                let hint = last.strip_prefix("= hint: ").unwrap_or_else(|| panic!("no hint:\n{block}"));
+                assert!(hint.len() > 3 && !reference.contains(&format!("| {hint} |")), "{block}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_build_does_not_have_is_told_with_everything_else() {
+    let text = b"store: postgres://127.0.0.1/x\nlisen: 127.0.0.1:80\nconsumers: {}\n";
+    let found = load("lazaret.yaml", text, &env(), &build()).unwrap_err();
+    let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
+    assert_eq!(codes, [Code::NotInThisBuild, Code::UnknownKey, Code::NothingToRun]);
+    // What cannot be read asks for nothing.
+    let text = b"store: oracle:x\nconsumers: { a: { source: { inbox: {} }, handler: { command: { program: [x] } } } }\n";
+    let found = load("lazaret.yaml", text, &env(), &Capabilities::of([])).unwrap_err();
+    let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
+    assert_eq!(codes, [Code::BadStore, Code::NotInThisBuild]);
 }
 
 #[test]

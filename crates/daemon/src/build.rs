@@ -17,5 +17,8 @@ pub fn capabilities() -> Capabilities {
         .chain([Capability::Traces].into_iter().filter(|_| cfg!(feature = "otlp")))
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));
-    Capabilities::of(parts)
+    let parts = Capabilities::of(parts);
+    #[cfg(feature = "kafka")]
+    let parts = parts.checking_kafka_properties(crate::assemble::check_kafka_property);
+    parts
 }

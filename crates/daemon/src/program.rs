@@ -1,5 +1,6 @@
 //! What `lazaret run`, `lazaret check` and `lazaret doctor` do. Talk goes to standard error; the number is the exit code.
 
+use std::io::Write;
 use std::path::Path;
 
 use lazaret_config::{Config, Diagnostics, Loaded};
@@ -7,7 +8,7 @@ use lazaret_telemetry::logs::{self, Format};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Handle, Options, Service};
-use crate::doctor::{self, Health};
+use crate::doctor::{self, Finding, Health};
 use crate::exit;
 use crate::read::{Unreadable, read};
 use crate::reload::Reloaded;
@@ -34,24 +35,34 @@ pub async fn run(path: &Path, options: Options) -> u8 {
 
 /// Checks a configuration file, and says what is wrong with it.
 pub fn check(path: &Path) -> u8 {
-    match read(path) {
+    judge(path, &read(path))
+}
+
+/// Says what came of reading a file.
+pub fn judge(path: &Path, read: &Result<Loaded, Unreadable>) -> u8 {
+    match read {
         Ok(loaded) => {
             if !loaded.warnings.is_empty() {
-                eprintln!("{}", loaded.warnings.plain().trim_end());
+                talk(loaded.warnings.plain().trim_end());
             }
-            eprintln!("{} is fine: {}", path.display(), consumers(loaded.config.consumers.len()));
+            talk(&format!("{} is fine: {}", path.display(), consumers(loaded.config.consumers.len())));
             exit::OK
         }
-        Err(error) => refuse(&error),
+        Err(error) => refuse(error),
     }
 }
 
 /// Looks at everything that a configuration file speaks of, and says on standard output how it is and what to do.
 pub async fn doctor(path: &Path) -> u8 {
     let found = doctor::examine(path).await;
-    for finding in &found {
-        println!("{finding}");
-    }
+    let lines: String = found.iter().map(|finding| format!("{finding}\n")).collect();
+    // Who has read enough closes the pipe. That changes nothing about what was found.
+    let _ = std::io::stdout().lock().write_all(lines.as_bytes());
+    verdict(&found)
+}
+
+/// The exit code that goes with what a doctor found.
+pub fn verdict(found: &[Finding]) -> u8 {
     let failed = found.iter().any(|finding| finding.health == Health::Fail);
     if failed { exit::ERROR } else { exit::OK }
 }
@@ -105,16 +116,37 @@ fn tell(done: &Reloaded) {
     for change in &done.restart {
         tracing::warn!(%change, "not taken over: it needs a restart");
     }
-    tracing::info!("the configuration was reloaded");
+    for change in &done.held_back {
+        tracing::warn!(%change, "not taken over: its consumer waits for the restart as a whole");
+    }
+    let waits = done.restart.len() + done.held_back.len();
+    match done.taken.len() {
+        0 if waits > 0 => {
+            tracing::warn!(waits, "nothing of the configuration was taken over; restart to have it");
+        }
+        taken if waits > 0 => {
+            tracing::warn!(
+                taken,
+                waits,
+                "a part of the configuration was taken over; restart to have the rest"
+            );
+        }
+        taken => tracing::info!(taken, "the configuration was reloaded"),
+    }
 }
 
 fn refuse(error: &Unreadable) -> u8 {
     match error {
         // Each of them says by itself that it is an error.
-        Unreadable::Mistakes(_) => eprintln!("{error}"),
-        _ => eprintln!("error: {error}"),
+        Unreadable::Mistakes(_) => talk(&error.to_string()),
+        _ => talk(&format!("error: {error}")),
     }
     exit::ERROR
+}
+
+/// Says something to whoever runs the command. Who does not listen is not told.
+fn talk(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Warnings of a daemon belong into its log, which may be for machines.

@@ -7,15 +7,18 @@ use lazaret_config::{Diagnostics, Loaded, ProcessEnv, load};
 
 use crate::build::capabilities;
 
+const NAME_ONE: &str = "name yours with -c, or let `lazaret init` write one to begin with";
+const LET_IT_BE_READ: &str = "name a file with -c that this user may read";
+
 /// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
     /// There is no such file.
-    #[error("there is no file {}: name yours with -c, or let `lazaret init` write one to begin with", .0.display())]
+    #[error("there is no file {}: {NAME_ONE}", .0.display())]
     Missing(PathBuf),
     /// The system does not give it.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}; {LET_IT_BE_READ}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -25,6 +28,19 @@ pub enum Unreadable {
     /// It has mistakes, or asks for what this build does not have.
     #[error("{}", .0.plain().trim_end())]
     Mistakes(Box<Diagnostics>),
+}
+
+impl Unreadable {
+    /// What is wrong and what to do, apart from each other. Mistakes have both of their own.
+    pub fn told(&self) -> (String, &'static str) {
+        match self {
+            Self::Missing(path) => (format!("there is no file {}", path.display()), NAME_ONE),
+            Self::File { path, source } => {
+                (format!("cannot read {}: {source}", path.display()), LET_IT_BE_READ)
+            }
+            Self::Mistakes(found) => (found.to_string(), "correct the file"),
+        }
+    }
 }
 
 /// Reads and checks a file for this build. Variables come from the environment of the process.

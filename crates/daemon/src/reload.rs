@@ -35,6 +35,8 @@ pub struct Reloaded {
     pub again: Vec<String>,
     /// What needs a restart. A consumer with such a change goes on as it was, all of it.
     pub restart: Vec<Change>,
+    /// What could be taken over by itself, and waits for the restart that another change of the same consumer needs.
+    pub held_back: Vec<Change>,
 }
 
 impl Reloaded {
@@ -74,7 +76,10 @@ pub(crate) fn take_over(running: &mut Running, config: Config) -> Reloaded {
                     known.desk.send_modify(|_| {});
                     done.again.push(name.clone());
                 }
-                done.restart.extend(own);
+                let (restart, held_back): (Vec<_>, Vec<_>) =
+                    own.into_iter().partition(|change| change.reload == Reload::Restart);
+                done.restart.extend(restart);
+                done.held_back.extend(held_back);
             }
         }
     }
@@ -138,6 +143,22 @@ mod tests {
         }
         assert!(!desks["orders"].has_changed().unwrap());
         assert_eq!(desks["mail"].borrow().retry.policy.max_attempts, 5);
+    }
+
+    #[test]
+    fn a_change_that_needs_a_restart_holds_back_all_changes_of_its_consumer() {
+        let (mut running, desks) =
+            run(two("concurrency: 2\n    retry: { max-attempts: 4 }", "concurrency: 2"));
+        for _ in 0..2 {
+            let done = take_over(
+                &mut running,
+                two("concurrency: 3\n    retry: { max-attempts: 3 }", "concurrency: 2"),
+            );
+            assert_eq!(paths(&done.restart), ["consumers.orders.concurrency"]);
+            assert_eq!(paths(&done.held_back), ["consumers.orders.retry.max-attempts"]);
+            assert!(done.taken.is_empty());
+        }
+        assert!(desks.values().all(|desk| !desk.has_changed().unwrap()));
     }
 
     #[test]

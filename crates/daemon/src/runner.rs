@@ -152,7 +152,7 @@ impl Runner {
     /// Waits after a failure until the consumer may be started anew; or it is over.
     async fn recover(&mut self, trouble: &Trouble, failures: u32) -> Option<End> {
         let may_pass = trouble.may_pass();
-        self.shared.registry.failed(&self.name, &trouble.to_string());
+        self.shared.registry.failed(&self.name, trouble.to_string());
         self.shared.telemetry.metrics.failed(&self.name, true);
         let why = trouble.for_log(self.shared.telemetry.with_error_messages);
         self.has_failed.store(true, Ordering::Release);

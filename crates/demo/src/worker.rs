@@ -162,7 +162,7 @@ fn note(journal: &Journal, event: &Event<'_>) {
         _ => return,
     };
     if let Err(error) = journal.write(message.id.as_str(), fact) {
-        eprintln!("the journal cannot be written: {error}");
+        let _ = writeln!(io::stderr(), "the journal cannot be written: {error}");
     }
 }
 

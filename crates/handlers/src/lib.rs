@@ -46,4 +46,4 @@ mod words;
 pub use command::{CommandHandler, CommandOptions, Mode};
 pub use error::Error;
 pub use facts::{HEADER_BYTES_LIMIT, HEADERS_LIMIT, NAME_BYTES_LIMIT};
-pub use http::{HttpHandler, HttpOptions, HttpVersion};
+pub use http::{CertificateFault, HttpHandler, HttpOptions, HttpVersion, Unreachable, knock};

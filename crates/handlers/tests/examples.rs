@@ -18,6 +18,12 @@ fn order(id: &str, payload: &str) -> Message {
     message
 }
 
+/// The same from a source that does not tell what it is.
+fn untold(mut message: Message) -> Message {
+    message.content_type = None;
+    message
+}
+
 /// The program of an example, in its folder.
 struct Example(Child);
 
@@ -58,6 +64,7 @@ impl Example {
 async fn behaves(handler: &HttpHandler) {
     let send = async |id: &str, payload: &str| call(handler, order(id, payload)).await;
     send("e-1", r#"{"total": 5}"#).await.unwrap();
+    call(handler, untold(order("e-0", r#"{"total": 5}"#))).await.unwrap();
     let facts = |outcome: Result<(), HandlerError>| {
         let error = outcome.unwrap_err();
         let failure = error.failure();
@@ -118,6 +125,13 @@ async fn the_python_worker_does_what_it_says() {
     let options = CommandOptions::new([&python, "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
     let handler = CommandHandler::new(options.with_timeout(Duration::from_secs(60))).unwrap();
     call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
+    // As bytes, because nobody says that it is JSON.
+    call(&handler, untold(order("e-1", r#"{"total": 5}"#))).await.unwrap();
+    let error = call(&handler, untold(order("e-2", "\u{0}\u{1}"))).await.unwrap_err();
+    assert_eq!(
+        (error.asked_verdict(), error.failure().reason.as_str()),
+        (Some(Verdict::DeadLetter), "INVALID_SCHEMA")
+    );
     let table = [
         (r#"{"total": -1}"#, Verdict::DeadLetter, "NEGATIVE_TOTAL", None),
         (r#"{"total": 0}"#, Verdict::Retry, "HANDLER_ERROR", Some(Duration::from_secs(30))),
@@ -136,6 +150,7 @@ async fn the_shell_handler_does_what_it_says() {
     let folder = root().join("examples/handlers/shell");
     let handler = CommandHandler::new(CommandOptions::new(["sh", "handler.sh"]).in_folder(folder)).unwrap();
     call(&handler, order("e-1", r#"{"total": 5}"#)).await.unwrap();
+    call(&handler, untold(order("e-1", r#"{"total": 5}"#))).await.unwrap();
     let table = [
         (r#"{"total": -1}"#, Verdict::DeadLetter, "a negative total"),
         (r#"{"total": 0}"#, Verdict::Retry, "not priced yet, attempt 1"),

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hyper::Version;
 use lazaret_core::Reason;
-use lazaret_handlers::{HttpHandler, HttpOptions, HttpVersion};
+use lazaret_handlers::{CertificateFault, HttpHandler, HttpOptions, HttpVersion, Unreachable, knock};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::PrivateKeyDer;
@@ -208,6 +209,61 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
     assert!(server.seen().is_empty());
 }
 
+/// A server whose certificate is made like this, and that certificate.
+async fn knocked(params: CertificateParams) -> (Result<(), Unreachable>, usize) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let server = Server::start_with(Some(TlsAcceptor::from(Arc::new(tls))), |_| status(204)).await;
+    let knocked = knock(&server.options().with_ca_pem(certificate.pem())).await;
+    (knocked, server.seen().len())
+}
+
+#[tokio::test]
+async fn knocking_says_what_is_wrong_with_a_certificate_and_calls_nobody() {
+    let here = || CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    assert!(matches!(knocked(here()).await, (Ok(()), 0)));
+    let mut authority = here();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let mut old = here();
+    (old.not_before, old.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+    let mut early = here();
+    (early.not_before, early.not_after) = (date_time_ymd(4001, 1, 1), date_time_ymd(4002, 1, 1));
+    let table = [
+        (authority, CertificateFault::IsAuthority),
+        (old, CertificateFault::Expired),
+        (early, CertificateFault::NotYet),
+        (CertificateParams::new(["example.com".to_owned()]).unwrap(), CertificateFault::OtherName),
+    ];
+    for (params, expected) in table {
+        let (found, seen) = knocked(params).await;
+        assert!(
+            matches!(&found, Err(Unreachable::Certificate { fault, .. }) if *fault == expected) && seen == 0,
+            "{expected:?}: {found:?}"
+        );
+    }
+    // Somebody else, and somebody else who has the same name.
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut stranger = here();
+    stranger.distinguished_name.push(rcgen::DnType::CommonName, "a stranger");
+    for other in [stranger.self_signed(&key).unwrap().pem(), certificate(&[]).0] {
+        let (_, tls) = certificate(&[]);
+        let server = Server::start_with(Some(tls), |_| status(204)).await;
+        let found = knock(&server.options().with_ca_pem(other)).await;
+        let Err(Unreachable::Certificate { fault: CertificateFault::UnknownIssuer, .. }) = found else {
+            panic!("{found:?}");
+        };
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_does_not_speak_tls_is_unreachable() {
     let url = raw(|mut stream, _| async move {
@@ -217,5 +273,7 @@ async fn a_server_that_does_not_speak_tls_is_unreachable() {
     .await;
     let (pem, _) = certificate(&[]);
     let options = HttpOptions::new(url.replace("http:", "https:")).with_ca_pem(pem);
+    let knocked = knock(&options).await;
+    assert!(matches!(knocked, Err(Unreachable::Tls(_))), "{knocked:?}");
     assert_eq!(failed(&HttpHandler::new(options).unwrap()).await.0.reason, Reason::HANDLER_UNREACHABLE);
 }

@@ -1,9 +1,15 @@
 """A worker: one JSON line in, one JSON line out. program: [python3, worker.py], mode: lines"""
-import json, sys
+import base64, json, sys
+
+
+def payload(message):
+    if "payload-base64" in message:  # what the source did not call JSON
+        return json.loads(base64.b64decode(message["payload-base64"]))
+    return message["payload"]
 
 
 def handle(message):
-    total = message["payload"]["total"]
+    total = payload(message)["total"]
     if total < 0:
         return {"verdict": "dead-letter", "reason": "NEGATIVE_TOTAL", "message": "a negative total"}
     if total == 0:

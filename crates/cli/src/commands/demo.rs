@@ -1,6 +1,7 @@
 //! `demo`: the whole story in one command, without a server.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -62,7 +63,7 @@ async fn work(folder: &std::path::Path) -> ! {
     let code = match lazaret_demo::work(folder).await {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("error: {error}");
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             1
         }
     };

@@ -4,7 +4,10 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 
 use clap::{Args, ValueEnum};
-use lazaret_config::{Answers, InitHandler, InitOrder, InitSource, InitStore, NoEnv};
+use lazaret_config::{
+    Answers, Code, Diagnostics, InitHandler, InitOrder, InitSource, InitStore, NoEnv, load,
+};
+use lazaret_daemon::capabilities;
 
 use super::Run;
 use super::check::File;
@@ -85,13 +88,10 @@ impl Run for Init {
         let path = self.file.config.clone();
         let answers = self.answers()?;
         let text = lazaret_config::init(&answers);
-        let checked = lazaret_config::check(&path.display().to_string(), text.as_bytes(), &NoEnv);
-        if checked.config.is_none() {
-            let hint = "letters, digits, `-`, `_` and `.` are always fine";
-            return Err(Error::usage_hint(
-                format!("{:?} cannot be the name of a consumer", answers.name),
-                hint,
-            ));
+        // What is written can be run: by this build, as it is.
+        let checked = load(&path.display().to_string(), text.as_bytes(), &NoEnv, &capabilities());
+        if let Err(found) = checked {
+            return Err(refused(&found, &answers));
         }
         let written = OpenOptions::new().write(true).create_new(true).open(&path);
         let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -108,6 +108,23 @@ impl Run for Init {
     }
 }
 
+/// Why a file with these answers would be of no use.
+fn refused(found: &Diagnostics, answers: &Answers) -> Error {
+    if answers.source == InitSource::Inbox && answers.store == InitStore::Memory {
+        let hint = "choose --store sqlite, or another --source";
+        return Error::usage_hint(
+            "an inbox needs a store that lasts: it answers when a message is durable",
+            hint,
+        );
+    }
+    let missing = found.list().iter().find(|found| found.code() == Code::NotInThisBuild);
+    if let Some(missing) = missing {
+        return Error::usage_hint(missing.message(), "choose another one, or use a build that has it");
+    }
+    let what = format!("{:?} cannot be the name of a consumer", answers.name);
+    Error::usage_hint(what, "letters, digits, `-`, `_` and `.` are always fine")
+}
+
 impl Init {
     /// What was said, and what is answered for the rest.
     fn answers(self) -> Result<Answers> {
@@ -115,18 +132,25 @@ impl Init {
             Some(name) => name,
             None => prompt::answer("The name of the consumer", &Answers::default().name)?,
         };
+        let source = choose(self.source, "Where do messages come from")?;
+        let handler = choose(self.handler, "Who handles them")?;
+        // An inbox is kept in the store, and only one of them lasts: there is nothing to ask.
+        let store = match (self.store, source) {
+            (None, Source::Inbox) => Store::Sqlite,
+            (said, _) => choose(said, "Where are letters kept")?,
+        };
         Ok(Answers {
             name,
-            source: match choose(self.source, "Where do messages come from")? {
+            source: match source {
                 Source::Inbox => InitSource::Inbox,
                 Source::File => InitSource::File,
                 Source::Kafka => InitSource::Kafka,
             },
-            handler: match choose(self.handler, "Who handles them")? {
+            handler: match handler {
                 Handler::Http => InitHandler::Http,
                 Handler::Command => InitHandler::Command,
             },
-            store: match choose(self.store, "Where are letters kept")? {
+            store: match store {
                 Store::Sqlite => InitStore::Sqlite,
                 Store::Memory => InitStore::Memory,
             },

@@ -4,7 +4,7 @@ use clap::Args;
 use lazaret_daemon::{Options, program};
 
 use super::Run as Runs;
-use super::check::File;
+use super::check::{File, check};
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
@@ -25,9 +25,9 @@ pub struct Run {
 }
 
 impl Runs for Run {
-    async fn run(self, _: &mut Context) -> Result<Exit> {
+    async fn run(self, context: &mut Context) -> Result<Exit> {
         if self.check {
-            return Ok(Exit::of_daemon(program::check(&self.file.config)));
+            return check(context, &self.file.config).map(|(exit, _)| exit);
         }
         let options = Options { until_idle: self.until_idle, ..Options::default() };
         Ok(Exit::of_daemon(program::run(&self.file.config, options).await))

@@ -68,3 +68,26 @@ pub(crate) fn print_page<R: Record>(
             .try_for_each(|(index, record)| record.print_line(screen, format, index == 0)),
     }
 }
+
+/// Prints things that have no table of their own: as one JSON list, as JSON a line, or as CSV with these columns.
+///
+/// # Errors
+/// When they cannot be written.
+pub(crate) fn print_values(
+    screen: &Screen,
+    format: Format,
+    columns: &[&str],
+    values: &[impl Serialize],
+) -> Result<()> {
+    match format {
+        Format::Json => screen.json(&values),
+        Format::Table | Format::Jsonl => values.iter().try_for_each(|value| screen.json_line(value)),
+        Format::Csv => {
+            screen.raw(format!("{}\n", csv_header(columns)).as_bytes())?;
+            values.iter().try_for_each(|value| {
+                let value = serde_json::to_value(value).map_err(|error| Error::Other(error.to_string()))?;
+                screen.raw(format!("{}\n", csv_row(columns, &value)).as_bytes())
+            })
+        }
+    }
+}

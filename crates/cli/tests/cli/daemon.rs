@@ -108,8 +108,182 @@ fn a_new_file_passes_its_check_and_is_never_written_over_another() {
     // Nothing asks where there is no terminal.
     run(folder.path(), &["init"]).ends(0);
     run(folder.path(), &["check"]).ends(0);
+    let text = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
+    assert!(text.contains("-H 'content-type: application/json'"), "{text}");
     run(folder.path(), &["init", "-c", "bad.yaml", "--name", "a/b"]).ends(2);
     assert!(!folder.path().join("bad.yaml").exists());
+}
+
+/// Whatever is asked for, what is written can be used, and what cannot be used is not written.
+#[test]
+fn every_choice_of_init_passes_its_check_or_is_refused_with_a_word() {
+    let folder = TempDir::new().unwrap();
+    let mut written = 0;
+    for source in ["inbox", "file", "kafka"] {
+        for handler in ["http", "command"] {
+            for store in ["sqlite", "memory"] {
+                for order in ["key", "partition", "none"] {
+                    let file = format!("{source}-{handler}-{store}-{order}.yaml");
+                    let choices =
+                        ["--source", source, "--handler", handler, "--store", store, "--order", order];
+                    let ran = run(folder.path(), &[&["init", "-c", &file][..], &choices].concat());
+                    let is_there = folder.path().join(&file).exists();
+                    let refused = (source == "inbox" && store == "memory")
+                        || (source == "kafka" && !cfg!(feature = "kafka"));
+                    assert_eq!(
+                        (ran.code, is_there),
+                        if refused { (2, false) } else { (0, true) },
+                        "{file}: {}",
+                        ran.err
+                    );
+                    if refused {
+                        assert!(ran.err.contains("hint: choose "), "{}", ran.err);
+                        continue;
+                    }
+                    run(folder.path(), &["check", "-c", &file]).ends(0);
+                    written += 1;
+                }
+            }
+        }
+    }
+    assert!(written >= 18, "{written}");
+    // The source is an inbox unless said otherwise.
+    let ran = run(folder.path(), &["init", "-c", "memory.yaml", "--store", "memory"]).ends(2);
+    assert!(
+        ran.err.contains("an inbox needs a store that lasts") && ran.err.contains("--store sqlite"),
+        "{}",
+        ran.err
+    );
+}
+
+const SUSPICIOUS: &str = "store: \"memory:\"\nconsumers: {}\n";
+const WRONG: &str = "store: \"memory:\"\nlisen: 127.0.0.1:80\nconsumers: 5\n";
+
+#[test]
+fn problems_of_a_file_are_a_list_for_programs() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    fs::write(folder.path().join("suspicious.yaml"), SUSPICIOUS).unwrap();
+    fs::write(folder.path().join("wrong.yaml"), WRONG).unwrap();
+    let check =
+        |file: &str, format: &[&str]| run(folder.path(), &[&["check", "-c", file][..], format].concat());
+    // All is well: an empty list.
+    let ran = check("lazaret.yaml", &["-o", "json"]).ends(0);
+    assert_eq!((ran.json(), &*ran.err), (serde_json::json!([]), ""));
+    assert_eq!(check("lazaret.yaml", &["-o", "jsonl"]).ends(0).out, "");
+    assert_eq!(
+        check("lazaret.yaml", &["-o", "csv"]).ends(0).out,
+        "code,severity,file,line,column,message,hint\n"
+    );
+    // A warning is one of the list, and no reason to fail.
+    let ran = check("suspicious.yaml", &["--json"]).ends(0);
+    assert_eq!(ran.json()[0]["severity"], "warning");
+    let ran = check("wrong.yaml", &["--json"]).ends(1);
+    let list = ran.json();
+    let facts: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|found| (&found["code"], &found["severity"], &found["line"]))
+        .collect();
+    let (warning, error) = ("warning".into(), "error".into());
+    assert_eq!(
+        facts,
+        [
+            (&"LZ0169".into(), &warning, &1.into()),
+            (&"LZ0120".into(), &error, &2.into()),
+            (&"LZ0122".into(), &error, &3.into())
+        ]
+    );
+    assert_eq!(
+        list[1],
+        serde_json::json!({
+            "code": "LZ0120", "severity": "error", "file": "wrong.yaml", "line": 2, "column": 1,
+            "message": "unknown key `lisen` at the top of the file", "hint": "did you mean `listen`?",
+        })
+    );
+    assert_eq!(check("wrong.yaml", &["-o", "jsonl"]).ends(1).lines(), *list.as_array().unwrap());
+    let csv = check("wrong.yaml", &["-o", "csv"]).ends(1).out;
+    assert!(csv.lines().nth(2).unwrap().starts_with("LZ0120,error,wrong.yaml,2,1,"), "{csv}");
+    // The same from `run --check`, and a file that is not there is one of the list, too.
+    assert_eq!(run(folder.path(), &["run", "--check", "-c", "wrong.yaml", "--json"]).ends(1).json(), list);
+    let nowhere = check("nowhere.yaml", &["--json"]).ends(1).json();
+    assert_eq!(
+        (&nowhere[0]["message"], &nowhere[0]["line"]),
+        (&"there is no file nowhere.yaml".into(), &serde_json::Value::Null)
+    );
+    assert!(nowhere[0]["hint"].as_str().unwrap().contains("lazaret init"));
+    // What is no list is not printed in the place of one.
+    run(folder.path(), &["check", "--effective", "orders", "--json"]).ends(2);
+}
+
+#[test]
+fn the_next_step_explains_the_first_error_and_not_a_warning_before_it() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("lazaret.yaml"), WRONG).unwrap();
+    let ran = run(folder.path(), &["check"]).ends(1);
+    assert!(ran.err.ends_with("next: lazaret explain LZ0120\n"), "{}", ran.err);
+    fs::write(folder.path().join("lazaret.yaml"), SUSPICIOUS).unwrap();
+    let ran = run(folder.path(), &["check"]).ends(0);
+    assert!(!ran.err.contains("next:"), "{}", ran.err);
+}
+
+#[test]
+fn what_the_doctor_found_is_a_list_for_programs() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    fs::remove_file(folder.path().join("events.jsonl")).unwrap();
+    let doctor = |format: &[&str]| run(folder.path(), &[&["doctor"][..], format].concat()).ends(1);
+    let list = doctor(&["--json"]).json();
+    let list = list.as_array().unwrap();
+    let of = |subject: &str| list.iter().find(|found| found["subject"] == subject).unwrap();
+    assert_eq!(
+        *of("orders source"),
+        serde_json::json!({
+            "subject": "orders source", "outcome": "fail",
+            "detail": "events.jsonl: No such file or directory (os error 2)", "advice": "make the file, or correct `path`",
+        })
+    );
+    assert_eq!((&of("store")["outcome"], &of("store")["advice"]), (&"ok".into(), &serde_json::Value::Null));
+    let subjects =
+        |list: &[serde_json::Value]| list.iter().map(|found| found["subject"].clone()).collect::<Vec<_>>();
+    assert_eq!(subjects(&doctor(&["-o", "jsonl"]).lines()), subjects(list));
+    let csv = doctor(&["-o", "csv"]).out;
+    assert!(
+        csv.starts_with("subject,outcome,detail,advice\n") && csv.contains("\norders source,fail,"),
+        "{csv}"
+    );
+    assert_eq!(csv.lines().count(), list.len() + 1);
+}
+
+/// What needs no daemon may be asked by a script that reads only the beginning, or nothing.
+#[test]
+fn no_command_minds_that_nobody_reads() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    fs::write(folder.path().join("wrong.yaml"), WRONG).unwrap();
+    let commands: [(&[&str], i32); 12] = [
+        (&["doctor"], 0),
+        (&["doctor", "--json"], 0),
+        (&["doctor", "-c", "wrong.yaml"], 1),
+        (&["check"], 0),
+        (&["check", "-c", "wrong.yaml"], 1),
+        (&["check", "-c", "nowhere.yaml"], 1),
+        (&["schema"], 0),
+        (&["explain", "LZ0120"], 0),
+        (&["completion", "bash"], 0),
+        (&["token"], 0),
+        (&["init", "-c", "new.yaml"], 0),
+        (&["status", "--url", "http://127.0.0.1:1"], 1),
+    ];
+    for (arguments, code) in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = lazaret(arguments);
+        command.current_dir(folder.path()).stdin(Stdio::null());
+        command.stdout(writer.try_clone().unwrap()).stderr(writer);
+        assert_eq!(command.status().unwrap().code(), Some(code), "{arguments:?}");
+    }
 }
 
 #[test]

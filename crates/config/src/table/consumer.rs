@@ -8,6 +8,7 @@ use super::{Form, Key, Kind, Section, Word};
 const MOST: u64 = u32::MAX as u64;
 const COUNT: Kind = Kind::Count { least: 1, most: MOST };
 const UNLIMITED: Kind = Kind::Or("unlimited", &COUNT);
+const FOR_EVER: &str = "write a duration, as in `30d`, or `0` for ever";
 const REASONS: Kind = Kind::List { of: &Kind::Text(Form::Reason), least: 0 };
 
 pub(crate) static CONSUMER: Section = Section {
@@ -76,7 +77,9 @@ static RETRY: Section = Section {
             "For `ordered`: how long a lane may wait in memory before it moves to the store.",
         )
         .or("5s"),
-        Key::new("max-attempts", COUNT, "The most attempts, the first one included.").or("3"),
+        Key::new("max-attempts", COUNT, "The most attempts, the first one included.")
+            .or("3")
+            .remedy("write `1` to try once and never again, `3` for up to two retries"),
         Key::new(
             "max-elapsed",
             Kind::Or("unlimited", &Kind::Duration { zero: false }),
@@ -91,7 +94,8 @@ static RETRY: Section = Section {
             Kind::Number { least: 1.0, most: 1e6, above: false },
             "By how much each delay is longer than the one before.",
         )
-        .or("2.0"),
+        .or("2.0")
+        .remedy("write `1` for delays that stay the same, `2.0` for delays that double"),
         Key::new("max-delay", Kind::Duration { zero: true }, "The longest delay, before jitter.").or("30s"),
         Key::new(
             "jitter",
@@ -186,7 +190,9 @@ static WHEN: Section = Section {
     doc: "The conditions of a rule.",
     keys: &[
         Key::new("reason", Kind::Text(Form::Reason), "The reason code.").example("TIMEOUT"),
-        Key::new("status", Kind::Count { least: 0, most: 65_535 }, "The HTTP status or exit code.").example("418"),
+        Key::new("status", Kind::Count { least: 0, most: 65_535 }, "The HTTP status or exit code.")
+            .example("418")
+            .remedy("write one number, as in `418`; to catch many at once use `reason` in its place, as in `reason: HANDLER_ERROR`"),
         Key::new("type", Kind::Text(Form::Glob), "The type of the event; `*` stands for any text.").example("Case*"),
         Key::new(
             "phase",
@@ -262,8 +268,8 @@ static DEAD_LETTER: Section = Section {
     keys: &[
         Key::new("enabled", Kind::Flag, "Whether there are dead letters at all. Without them, the consumer stops at a message that fails for good.").or("true"),
         Key::new("owner", Kind::Text(Form::Line), "The team that owns the letters.").absent("nobody"),
-        Key::new("ttl", Kind::Duration { zero: true }, "How long a letter may stay open; 0 for ever.").or("30d"),
-        Key::new("keep-closed", Kind::Duration { zero: true }, "How long a closed letter can be looked at; 0 for ever.").or("30d"),
+        Key::new("ttl", Kind::Duration { zero: true }, "How long a letter may stay open; 0 for ever.").or("30d").remedy(FOR_EVER),
+        Key::new("keep-closed", Kind::Duration { zero: true }, "How long a closed letter can be looked at; 0 for ever.").or("30d").remedy(FOR_EVER),
         Key::new("include-payload", Kind::Flag, "Whether payloads are kept. Without its payload a letter cannot be replayed.").or("true"),
         Key::new("include-backtrace", Kind::Flag, "Whether backtraces are kept.").or("true"),
         Key::new("max-sequences", UNLIMITED, "How many sequences may be open. When there are more, the source waits.").or("1024"),

@@ -38,7 +38,7 @@ static KAFKA: Section = Section {
         Key::new("brokers", Kind::Text(Form::Brokers), "Where to find the cluster: hosts and ports, separated by commas.")
             .required()
             .example("127.0.0.1:9092"),
-        Key::new("topics", Kind::List { of: &Kind::Text(Form::Topic), least: 1 }, "What to read.").required(),
+        Key::new("topics", Kind::List { of: &Kind::Text(Form::Topic), least: 1 }, "What to read.").required().example("events"),
         Key::new("group", TEXT, "The consumer group.").absent("the name of the consumer"),
         Key::new(
             "properties",
@@ -154,8 +154,9 @@ static HTTP: Section = Section {
         Key::new("timeout", Kind::Duration { zero: false }, "How long one attempt may take.").or("10s").live(),
         Key::new(
             "headers",
-            Kind::Map { names: Form::HeaderName, of: &Kind::Text(Form::Free) },
-            "Headers to send along, for example for authorization. Take secrets from the environment: `${NAME}`.",
+            Kind::Map { names: Form::HeaderName, of: &Kind::Text(Form::HeaderValue) },
+            "Headers to send along, for example for authorization. Take secrets from the environment: `${NAME}`. Those that say what the message \
+             is (`lazaret-…`, `ce-…`) or frame the request are Lazaret's own; a `Content-Type` is sent with messages that bring none.",
         )
         .or("{}")
         .secret()

@@ -44,6 +44,8 @@ pub(crate) struct Key {
     pub(crate) reload: Option<Reload>,
     /// What stands in the schema as an example; empty for none.
     pub(crate) example: &'static str,
+    /// What to do about a value that cannot be; empty for what its kind says.
+    pub(crate) remedy: &'static str,
 }
 
 /// What holds when a key is not given.
@@ -148,6 +150,8 @@ pub(crate) enum Form {
     Fingerprint,
     /// The name of an HTTP header.
     HeaderName,
+    /// The value of an HTTP header.
+    HeaderValue,
     /// The name of an environment variable.
     EnvName,
     /// The name of a Kafka topic.
@@ -163,7 +167,7 @@ pub(crate) enum Form {
 impl Key {
     pub(crate) const fn new(name: &'static str, kind: Kind, doc: &'static str) -> Self {
         let preset = Preset::Absent("none");
-        Self { name, kind, preset, doc, secret: false, reload: None, example: "" }
+        Self { name, kind, preset, doc, secret: false, reload: None, example: "", remedy: "" }
     }
 
     /// Without it there is an error.
@@ -198,6 +202,11 @@ impl Key {
 
     pub(crate) const fn example(self, example: &'static str) -> Self {
         Self { example, ..self }
+    }
+
+    /// What to do about a value that cannot be.
+    pub(crate) const fn remedy(self, remedy: &'static str) -> Self {
+        Self { remedy, ..self }
     }
 }
 

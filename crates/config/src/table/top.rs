@@ -14,7 +14,7 @@ pub(crate) static TOP: Section = Section {
         )
         .or("127.0.0.1:7117")
         .restart(),
-        Key::new("store", Kind::Text(Form::Store), "Where letters and positions are kept: `memory:` or `sqlite:PATH`. This version does not have `postgres://…` and `mongodb://…` yet.")
+        Key::new("store", Kind::Text(Form::Store), "Where letters and positions are kept: `sqlite:PATH` or, in quotes, `\"memory:\"`. This version does not have `postgres://…` and `mongodb://…` yet.")
             .or("sqlite:lazaret.db")
             .restart(),
         Key::new(

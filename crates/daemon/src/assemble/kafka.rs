@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_config::{Consumer as Wanted, KafkaSource as From};
+use lazaret_config::{Consumer as Wanted, KafkaSource as From, PropertyFault};
 use lazaret_core::QueueName;
 use lazaret_core::policy::Strategy;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::SourceError;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, Mirror, RetryTopics};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 use tokio_util::sync::CancellationToken;
 
 use super::Stores;
@@ -32,6 +35,18 @@ pub(super) async fn open(
     }
     let source = KafkaSource::open_with(options, &relay)?;
     Ok((source, Some(Arc::new(relay))))
+}
+
+/// Asks the client about a property, without a broker. What it says about a value may hold the value, and is not passed on.
+pub(crate) fn check_property(name: &str, value: &str) -> Result<(), PropertyFault> {
+    let asked = ClientConfig::new().set(name, value).create_native_config();
+    match asked {
+        Ok(_) => Ok(()),
+        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
+            Err(PropertyFault::Unknown)
+        }
+        Err(_) => Err(PropertyFault::Value),
+    }
 }
 
 /// What the configuration says, in the words of the source.
@@ -100,4 +115,24 @@ pub(super) async fn mirrored(wanted: &Wanted, stores: &Stores) {
 
 fn queue(wanted: &Wanted) -> QueueName {
     QueueName::of(&wanted.name, &wanted.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_knows_its_properties_without_a_broker() {
+        let table = [
+            ("auto.offset.reset", "latest", Ok(())),
+            ("fetch.min.bytes", "1", Ok(())),
+            ("sasl.password", "anything", Ok(())),
+            ("max.poll.records", "500", Err(PropertyFault::Unknown)),
+            ("fetch.min.bytes", "many", Err(PropertyFault::Value)),
+            ("security.protocol", "pigeon", Err(PropertyFault::Value)),
+        ];
+        for (name, value, expected) in table {
+            assert_eq!(check_property(name, value), expected, "{name}: {value}");
+        }
+    }
 }

@@ -18,7 +18,9 @@ use lazaret_server::Registry;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use access::{limits, tokens};
-pub(crate) use handler::handler;
+pub(crate) use handler::{handler, http_options};
+#[cfg(feature = "kafka")]
+pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::Stores;
 

@@ -1,5 +1,6 @@
 //! The daemon alone: `lazaret-daemon run|check|doctor -c FILE [--until-idle] [--check]`, for tests and small images.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,13 +17,13 @@ struct Asked {
 
 fn main() -> ExitCode {
     let Some(asked) = arguments(std::env::args().skip(1)) else {
-        eprintln!("{USAGE}");
+        talk(USAGE);
         return ExitCode::from(2);
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("cannot start: {error}");
+            talk(&format!("cannot start: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -34,11 +35,16 @@ fn main() -> ExitCode {
         "run" | "check" => program::check(&asked.file),
         "doctor" => runtime.block_on(program::doctor(&asked.file)),
         _ => {
-            eprintln!("{USAGE}");
+            talk(USAGE);
             2
         }
     };
     ExitCode::from(code)
+}
+
+/// Who does not listen is not told.
+fn talk(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 fn arguments(mut given: impl Iterator<Item = String>) -> Option<Asked> {

@@ -11,14 +11,33 @@ const LEAST: u64 = 64 << 20;
 /// Less than this will not last long.
 const LITTLE: u64 = 1 << 30;
 
-/// Whether files can be made in a folder, which is made itself if it is missing.
-pub(super) fn folder(subject: &str, folder: &Path) -> Finding {
+/// Who makes a folder that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// Lazaret, with all folders above it.
+    Lazaret,
+    /// Nobody but a person.
+    #[cfg(feature = "sqlite")]
+    Person,
+}
+
+/// Whether files can be made in a folder.
+pub(super) fn folder(subject: &str, folder: &Path, maker: Maker) -> Finding {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {
         let advice = "name another folder, or move that file away";
         return Finding::fail(subject, format!("{shown} is not a folder"), advice);
     }
+    if !folder.exists() && maker != Maker::Lazaret {
+        let advice = format!("make it: mkdir -p {shown}");
+        return Finding::fail(subject, format!("the folder {shown} is not there"), advice);
+    }
     let there = existing(folder);
+    // What is in the way of a folder is not made away with.
+    if !there.is_dir() {
+        let advice = "name another folder, or move that file away";
+        return Finding::fail(subject, format!("{} is not a folder", there.display()), advice);
+    }
     if let Err(error) = access(&there, Access::WRITE_OK | Access::EXEC_OK) {
         let advice = format!("let the user who runs Lazaret write to {}", there.display());
         return Finding::fail(subject, format!("{shown} cannot be written to: {error}"), advice);
@@ -79,14 +98,27 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_a_file_is_found_and_a_missing_one_is_no_trouble() {
+    fn a_folder_that_is_a_file_is_found_and_a_missing_one_is_no_trouble_for_who_makes_it() {
         let here = tempfile::tempdir().unwrap();
         let file = here.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(folder("f", &file).health, Health::Fail);
-        let found = folder("f", &here.path().join("a/b"));
+        assert_eq!(folder("f", &file, Maker::Lazaret).health, Health::Fail);
+        assert_eq!(folder("f", &file.join("below"), Maker::Lazaret).health, Health::Fail);
+        let found = folder("f", &here.path().join("a/b"), Maker::Lazaret);
         assert_eq!(found.health, Health::Ok, "{found}");
         assert!(!here.path().join("a").exists(), "looking makes nothing");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn a_folder_that_nobody_makes_must_be_there() {
+        let here = tempfile::tempdir().unwrap();
+        let missing = here.path().join("a/b");
+        let found = folder("f", &missing, Maker::Person);
+        assert_eq!(found.health, Health::Fail, "{found}");
+        assert!(found.advice.unwrap().contains("mkdir -p"));
+        std::fs::create_dir_all(&missing).unwrap();
+        assert_eq!(folder("f", &missing, Maker::Person).health, Health::Ok);
     }
 
     #[cfg(feature = "sqlite")]

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lazaret_config::{Consumer as Wanted, Handler};
+use lazaret_config::{Consumer as Wanted, Handler, HttpHandler};
+use lazaret_handlers::{CertificateFault, Unreachable, knock};
 use rustix::fs::{Access, access};
-use tokio::net::TcpStream;
 
 use super::{Finding, Health, PATIENCE};
 use crate::assemble;
@@ -17,7 +17,7 @@ pub(super) async fn examine(wanted: &Wanted) -> Finding {
         return Finding::fail(subject, error.to_string(), "correct `handler`");
     }
     match &wanted.handler {
-        Handler::Http(http) => reachable(subject, &http.url).await,
+        Handler::Http(http) => reachable(subject, wanted, http).await,
         Handler::Command(command) => {
             let (program, arguments) =
                 command.program.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
@@ -28,19 +28,60 @@ pub(super) async fn examine(wanted: &Wanted) -> Finding {
     }
 }
 
-/// Whether somebody listens there. Nothing is sent.
-async fn reachable(subject: String, url: &str) -> Finding {
-    let Some((host, port)) = place(url) else {
+/// Whether somebody listens there and, over https, whether its certificate is trusted. No request is sent.
+async fn reachable(subject: String, wanted: &Wanted, http: &HttpHandler) -> Finding {
+    let Some((host, port)) = place(&http.url) else {
         return Finding::fail(subject, "its URL has no host and port", "correct `url`");
     };
-    let connected = tokio::time::timeout(PATIENCE, TcpStream::connect((host.as_str(), port))).await;
-    let advice = "start it, or correct `url`; until then the breaker opens and messages wait";
-    match connected {
-        Ok(Ok(_)) => Finding::ok(subject, format!("{host}:{port} takes connections")),
-        Ok(Err(error)) => Finding::fail(subject, format!("{host}:{port}: {error}"), advice),
-        Err(_) => {
-            Finding::fail(subject, format!("{host}:{port} does not answer within {PATIENCE:?}"), advice)
+    let knocked = tokio::time::timeout(PATIENCE, knock(&assemble::http_options(wanted, http))).await;
+    match knocked {
+        Ok(Ok(())) if http.url.starts_with("https:") => {
+            Finding::ok(subject, format!("{host}:{port} takes connections, and its certificate is trusted"))
         }
+        Ok(Ok(())) => Finding::ok(subject, format!("{host}:{port} takes connections")),
+        Ok(Err(error)) => {
+            let advice = advice(&error, &host, http.tls_ca.as_deref());
+            Finding::fail(subject, format!("{host}:{port}: {error}"), advice)
+        }
+        Err(_) => {
+            Finding::fail(subject, format!("{host}:{port} does not answer within {PATIENCE:?}"), START_IT)
+        }
+    }
+}
+
+const START_IT: &str = "start it, or correct `url`; until then the breaker opens and messages wait";
+
+/// What to do about a handler that could not be called.
+fn advice(error: &Unreachable, host: &str, authorities: Option<&Path>) -> String {
+    let Unreachable::Certificate { fault, .. } = error else {
+        return match error {
+            Unreachable::Tls(_) => {
+                "see whether it speaks TLS there; for plain HTTP write `http://`".to_owned()
+            }
+            Unreachable::Options(_) => "correct `handler`".to_owned(),
+            _ => START_IT.to_owned(),
+        };
+    };
+    match (fault, authorities) {
+        (CertificateFault::UnknownIssuer, Some(file)) => format!(
+            "put the certificate of the authority that signed it into {}, which `tls-ca` names",
+            file.display()
+        ),
+        (CertificateFault::UnknownIssuer, None) => {
+            "put the certificate of the authority that signed it into a PEM file, and name that file in `tls-ca`"
+                .to_owned()
+        }
+        (CertificateFault::OtherName, _) => {
+            format!("write the name in `url` for which it was made, or make a certificate for {host}")
+        }
+        (CertificateFault::Expired, _) => "renew it; if it is new, set the clock of this machine".to_owned(),
+        (CertificateFault::NotYet, _) => "set the clock of this machine, or wait until it is good".to_owned(),
+        (CertificateFault::IsAuthority, _) => {
+            "it may sign others (CA:TRUE), and so it cannot be that of a server: sign one for the server with it and keep it in \
+             `tls-ca`, or make it anew without that, as openssl does with -addext basicConstraints=critical,CA:FALSE"
+                .to_owned()
+        }
+        (_, _) => "give the handler another certificate".to_owned(),
     }
 }
 
@@ -128,6 +169,26 @@ mod tests {
         assert_eq!(at("https://user:secret@handlers.internal/?a").as_deref(), Some("handlers.internal 443"));
         assert_eq!(at("http://[::1]:9/").as_deref(), Some("::1 9"));
         assert_eq!(at("http://[::1]").as_deref(), Some("::1 80"));
+    }
+
+    #[test]
+    fn every_trouble_with_a_certificate_has_its_own_advice() {
+        let told = |fault, file: Option<&str>| {
+            let error = Unreachable::Certificate { fault, why: String::new() };
+            advice(&error, "handlers.internal", file.map(Path::new))
+        };
+        let table = [
+            (told(CertificateFault::UnknownIssuer, None), "name that file in `tls-ca`"),
+            (told(CertificateFault::UnknownIssuer, Some("ca.pem")), "into ca.pem"),
+            (told(CertificateFault::OtherName, None), "a certificate for handlers.internal"),
+            (told(CertificateFault::Expired, None), "renew it"),
+            (told(CertificateFault::NotYet, None), "set the clock"),
+            (told(CertificateFault::IsAuthority, Some("ca.pem")), "CA:FALSE"),
+            (advice(&Unreachable::Tls(String::new()), "h", None), "`http://`"),
+        ];
+        for (advice, expected) in table {
+            assert!(advice.contains(expected), "{advice}");
+        }
     }
 
     #[test]

@@ -47,17 +47,18 @@ impl fmt::Display for Health {
     }
 }
 
-/// What was found about one thing.
+/// What was found about one thing. As JSON it has all four keys, whatever was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was looked at: `store`, `shop handler`.
     pub subject: String,
     /// How it is.
+    #[serde(rename = "outcome")]
     pub health: Health,
     /// What was seen.
+    #[serde(rename = "detail")]
     pub seen: String,
     /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
@@ -107,7 +108,7 @@ async fn with(first: Finding, config: &Config) -> Vec<Finding> {
         found.push(tokens(config));
     }
     if let Some(folder) = &config.flight_recorder {
-        found.push(disk::folder("flight recorder", folder));
+        found.push(disk::folder("flight recorder", folder, disk::Maker::Lazaret));
         found.push(disk::room("flight recorder", folder));
     }
     for consumer in &config.consumers {

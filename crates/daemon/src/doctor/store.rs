@@ -4,7 +4,7 @@ use lazaret_config::StoreAt;
 
 use super::Finding;
 #[cfg(feature = "sqlite")]
-use super::disk;
+use super::{Health, disk};
 
 /// Looks at the store, without making it or changing its format.
 pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
@@ -25,7 +25,9 @@ pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
 #[cfg(feature = "sqlite")]
 async fn sqlite(path: &std::path::Path) -> Vec<Finding> {
     let folder = disk::of_file(path);
-    let store = if path.exists() { file(path).await } else { disk::folder("store", &folder) };
+    // Logs are made beside the file, so the folder matters even when the file is there.
+    let beside = disk::folder("store", &folder, disk::Maker::Person);
+    let store = if path.exists() && beside.health == Health::Ok { file(path).await } else { beside };
     vec![store, disk::room("disk", &folder)]
 }
 
@@ -78,7 +80,15 @@ mod tests {
     use lazaret_store_sqlite::{Options, SqliteStore};
 
     use super::*;
-    use crate::doctor::Health;
+
+    #[tokio::test]
+    async fn a_store_in_a_folder_that_is_missing_cannot_be_made() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("nope/dir/lazaret.db");
+        assert!(SqliteStore::open(&path, Options::default()).is_err(), "and so the doctor must not say ok");
+        let found = sqlite(&path).await;
+        assert_eq!(found[0].health, Health::Fail, "{}", found[0]);
+    }
 
     #[tokio::test]
     async fn a_clock_that_went_back_is_found() {

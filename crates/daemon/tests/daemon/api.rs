@@ -50,6 +50,12 @@ fn what_this_build_cannot_do_is_refused_before_anything_starts() {
         let traced = "telemetry: { otlp-endpoint: 'http://127.0.0.1:4318' }\nconsumers:\n";
         cases.push(("consumers:\n", traced, "traces by OTLP"));
     }
+    if cfg!(feature = "kafka") {
+        // Without a broker: the client alone knows.
+        let source =
+            "{ kafka: { brokers: '127.0.0.1:1', topics: [a], properties: { max.poll.records: 5 } } }";
+        cases.push(("{ inbox: {} }", source, "the Kafka client has no property `max.poll.records`"));
+    }
     for (line, other, words) in cases {
         let folder = folder(&CONFIG.replace(line, other));
         for arguments in [&["run"][..], &["check"], &["run", "--check"]] {

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::support::{Folder, event};
 
@@ -80,6 +81,120 @@ fn what_is_well_is_said_to_be_well() {
     let mut said = Vec::new();
     std::io::Read::read_to_end(&mut stream, &mut said).unwrap();
     assert!(said.is_empty(), "and nothing was sent");
+}
+
+#[test]
+fn a_store_that_run_could_not_open_is_not_said_to_be_well() {
+    let folder = Folder::new();
+    folder.write("lazaret.yaml", "listen: 127.0.0.1:0\nstore: sqlite:nope/dir/x.db\nconsumers: {}\n");
+    assert_eq!(folder.run(&["run", "--until-idle"]), 1);
+    let (text, code) = examine(&folder);
+    assert_says(&text, &["FAIL  store: the folder nope/dir is not there\n      make it: mkdir -p nope/dir"]);
+    assert_eq!(code, Some(1), "{text}");
+    std::fs::create_dir_all(folder.path("nope/dir")).unwrap();
+    let (text, code) = examine(&folder);
+    assert_says(&text, &["ok    store: nope/dir can be written to"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(folder.run(&["run", "--until-idle"]), 0);
+}
+
+/// A server for one TLS handshake after the other, with a certificate that signs itself; and that certificate.
+fn secured(is_authority: bool) -> (u16, String) {
+    let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    if is_authority {
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    }
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let secret = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], secret)
+        .unwrap();
+    let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            // A client that refuses the certificate goes away.
+            let _ = connection.complete_io(&mut stream.unwrap());
+        }
+    });
+    (port, certificate.pem())
+}
+
+#[test]
+fn a_certificate_that_the_handler_would_refuse_is_found_with_how_to_mend_it() {
+    let folder = Folder::new();
+    let (port, pem) = secured(false);
+    let configure = |tls: &str| {
+        let handler = format!("{{ http: {{ url: 'https://127.0.0.1:{port}/'{tls} }} }}");
+        let consumer = format!("{{ source: {{ inbox: {{}} }}, handler: {handler} }}");
+        folder.write("lazaret.yaml", &format!("listen: 127.0.0.1:0\nconsumers: {{ shop: {consumer} }}\n"));
+    };
+    configure("");
+    let (text, code) = examine(&folder);
+    assert_says(
+        &text,
+        &["FAIL  shop handler: 127.0.0.1:", "its certificate is refused: ", "name that file in `tls-ca`"],
+    );
+    assert_eq!(code, Some(1), "{text}");
+    configure(", tls-ca: ca.pem");
+    folder.write("ca.pem", &pem);
+    let (text, code) = examine(&folder);
+    assert_says(&text, &["ok    shop handler: 127.0.0.1:", "and its certificate is trusted"]);
+    assert_eq!(code, Some(0), "{text}");
+    folder.write("ca.pem", &secured(false).1);
+    assert_says(&examine(&folder).0, &["into ca.pem, which `tls-ca` names"]);
+}
+
+#[test]
+fn a_certificate_of_an_authority_is_explained() {
+    let folder = Folder::new();
+    let (port, pem) = secured(true);
+    folder.write("ca.pem", &pem);
+    folder.write(
+        "lazaret.yaml",
+        &format!(
+            "
+listen: 127.0.0.1:0
+consumers:
+  shop:
+    source: {{ inbox: {{}} }}
+    handler: {{ http: {{ url: 'https://127.0.0.1:{port}/', tls-ca: ca.pem }} }}
+"
+        ),
+    );
+    let (text, code) = examine(&folder);
+    assert_says(&text, &["FAIL  shop handler: ", "CA:TRUE", "basicConstraints=critical,CA:FALSE"]);
+    assert_eq!(code, Some(1), "{text}");
+}
+
+#[test]
+fn who_has_read_enough_changes_nothing_about_how_it_ends() {
+    let folder = Folder::new();
+    folder.write("lazaret.yaml", "listen: 127.0.0.1:0\nconsumers: {}\n");
+    folder.write("wrong.yaml", "consumers: 5\n");
+    for (verb, file, code) in [
+        ("doctor", "lazaret.yaml", 0),
+        ("doctor", "wrong.yaml", 1),
+        ("check", "lazaret.yaml", 0),
+        ("check", "wrong.yaml", 1),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
+            .args([verb, "-c", file])
+            .current_dir(folder.path("."))
+            .stdout(writer.try_clone().unwrap())
+            .stderr(writer)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(code), "{verb} {file}");
+    }
 }
 
 #[test]

@@ -66,10 +66,15 @@ fn a_file_with_mistakes_changes_nothing_and_what_needs_a_restart_is_said() {
     folder.write("lazaret.yaml", "consumers: 5\n");
     daemon.signal(Signal::HUP);
     daemon.logs("everything goes on as before", 1);
-    folder.write("lazaret.yaml", &config(5, "    concurrency: 3\n"));
+    folder.write("lazaret.yaml", &config(4, "    concurrency: 3\n"));
     daemon.signal(Signal::HUP);
-    daemon.logs("needs a restart", 1);
-    assert!(folder.read("stderr.log").contains("consumers.shop.concurrency"));
+    daemon.logs("nothing of the configuration was taken over", 1);
+    let log = folder.read("stderr.log");
+    let line =
+        |word: &str| log.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {log}"));
+    assert!(line("consumers.shop.concurrency").contains("not taken over: it needs a restart"), "{log}");
+    assert!(line("max-attempts: 5 -> 4").contains("its consumer waits for the restart"), "{log}");
+    assert!(!log.contains("the configuration was reloaded") && !log.contains("starts anew"), "{log}");
     folder.append("events.jsonl", &event(0, "k", "fine"));
     wait_for("a message", || (attempts(&folder).len() == 1).then_some(()));
     folder.write("lazaret.yaml", &config(5, ""));
