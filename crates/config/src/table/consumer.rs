@@ -221,10 +221,15 @@ static BREAKER: Section = Section {
         Key::new(
             "failures",
             Kind::Count { least: 1, most: 65_536 },
-            "So many failures inside the window open it.",
+            "So many failures in a row, with no success between them, open it.",
         )
         .or("20"),
-        Key::new("window", Kind::Duration { zero: false }, "How far back failures count.").or("10s"),
+        Key::new(
+            "window",
+            Kind::Duration { zero: false },
+            "How far back failures count: all of them must be inside.",
+        )
+        .or("10s"),
         Key::new(
             "open-for",
             Kind::Duration { zero: false },
