@@ -8,7 +8,7 @@ use super::status::pause_line;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::quoted;
+use crate::hints::resume_command;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
 
 /// What is meant, and why.
@@ -53,21 +53,6 @@ impl What {
         request.scope().map_err(Error::usage)?;
         Ok(request)
     }
-
-    /// The same thing on the command line.
-    fn words(&self) -> String {
-        let mut words = quoted(&self.consumer);
-        let parts = [("stream", &self.stream), ("partition", &self.partition), ("sequence", &self.sequence)];
-        for (name, value) in parts {
-            if let Some(value) = value {
-                words.push_str(&format!(" --{name} {}", quoted(value)));
-            }
-        }
-        if self.replay {
-            words.push_str(" --replay");
-        }
-        words
-    }
 }
 
 /// Pause a consumer.
@@ -85,7 +70,9 @@ impl Run for PauseCommand {
         match context.format() {
             Format::Table => {
                 screen.line(&pause_line(&self.what.consumer, &pause, context.now()))?;
-                screen.next(&format!("lazaret resume {} --reason TEXT", self.what.words()));
+                screen.next(
+                    &resume_command(&self.what.consumer, &pause).unwrap_or_else(|| "lazaret status".into()),
+                );
             }
             Format::Json | Format::Jsonl => screen.json_line(&pause)?,
             Format::Csv => {
