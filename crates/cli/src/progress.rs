@@ -30,7 +30,10 @@ impl Progress {
     pub(crate) fn new(screen: &Screen, operation: &Operation) -> Self {
         let bar = screen.talks_to_terminal().then(|| {
             let target = ProgressDrawTarget::stderr_with_hz(10);
-            ProgressBar::with_draw_target(Some(operation.letters), target)
+            let line = fit(operation, screen.talk_width());
+            // All at once, so that nothing else is drawn first.
+            let bar = ProgressBar::with_draw_target(Some(operation.letters), target);
+            bar.with_style(style(line.bar)).with_prefix(line.before).with_message(line.behind)
         });
         Self { screen: screen.clone(), bar, drawn: Cell::new(None), last: RefCell::new(None) }
     }
@@ -57,11 +60,15 @@ impl Progress {
         }
     }
 
-    /// Says something besides.
-    pub(crate) fn tell(&self, text: &str) {
+    /// Says something besides, and what can be done about it.
+    pub(crate) fn tell(&self, text: &str, next: Option<&str>) {
+        let say = || {
+            self.screen.warn(text);
+            next.iter().for_each(|next| self.screen.next(next));
+        };
         match &self.bar {
-            Some(bar) => bar.suspend(|| self.screen.warn(text)),
-            None => self.screen.warn(text),
+            Some(bar) => bar.suspend(say),
+            None => say(),
         }
     }
 

@@ -112,7 +112,7 @@ async fn follow(
             }
             Err(error) if passes(&error) => {
                 let since = *silent_since.get_or_insert_with(|| {
-                    progress.tell(&format!("{error}; {} goes on when it is back", operation.id));
+                    progress.tell(&format!("{error}; {} goes on when it is back", operation.id), None);
                     Instant::now()
                 });
                 if since.elapsed() > PATIENCE {
@@ -147,8 +147,7 @@ impl Stall {
 /// Says what keeps an operation from going on.
 async fn tell_why(client: &Client, operation: &Operation, progress: &Progress) {
     for hold in holds(client, operation).await {
-        let end = hold.end.map_or_else(String::new, |end| format!("; {end}"));
-        progress.tell(&format!("{} waits: {}{end}", operation.id, hold.why));
+        progress.tell(&format!("{} waits: {}", operation.id, hold.why), hold.end.as_deref());
     }
 }
 

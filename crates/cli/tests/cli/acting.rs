@@ -235,7 +235,13 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
         assert_eq!(bench.run(&words).ends(0).json(), json!({"resumed": true}), "{}", status.err);
         assert_eq!(paused("resume"), json!({"resumed": false}));
     }
-    bench.run(&["pause", "orders", "--partition", "3", "--reason", "x"]).ends(2);
+    // A stream is not guessed; letters name one that there is.
+    let bare = ["pause", "orders", "--partition", "3", "--reason", "x"];
+    assert!(!bench.run(&bare).ends(2).err.contains("hint"));
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let refused = bench.run(&bare).ends(2);
+    let hint = "hint: its letters come from orders: say --stream orders --partition 3\n";
+    assert!(refused.err.ends_with(hint), "{}", refused.err);
     bench.run(&["pause", "orders", "--replay", "--sequence", "a", "--reason", "x"]).ends(2);
     bench.run(&["pause", "orders"]).ends(2);
     bench.run(&["pause", "nobody", "--reason", "x"]).ends(4);

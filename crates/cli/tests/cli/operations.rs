@@ -67,7 +67,7 @@ fn who_waits_for_a_paused_consumer_is_told_why() {
     let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "-o", "json"];
     let why = "op_1 waits: replays of orders are paused by ada: deploy";
     let resume = "lazaret resume orders --replay --reason TEXT";
-    let waiting = bench.start_until(&arguments, &format!("{why}; {resume}"));
+    let waiting = bench.start_until(&arguments, &format!("warning: {why}\nnext: {resume}\n"));
     // Whoever looks at it is told as well.
     let list = bench.run(&["op", "ls"]).ends(0);
     assert!(list.out.ends_with(&format!("\n{why}\n")), "{}", list.out);

@@ -158,7 +158,7 @@ impl Page {
                 match open.take() {
                     // Behind a mark it begins or ends, at the beginning of a line it goes on.
                     Some((begun, text)) if index == 0 => {
-                        open = Some((begun, format!("{text} {}", piece.trim())))
+                        open = Some((begun, format!("{text} {}", piece.trim())));
                     }
                     Some(whole) => pieces.push(whole),
                     None if index > 0 => open = Some((number, piece.to_owned())),
