@@ -47,8 +47,9 @@ pub(crate) fn resume_command(consumer: &str, pause: &Pause) -> Option<String> {
         (PauseScope::Sequence, .., Some(sequence)) => format!(" --sequence {}", quoted(sequence)),
         _ => return None,
     };
-    let command = format!("lazaret resume {}{part} --reason TEXT", quoted(consumer));
-    Some(command).filter(|command| !command.contains(r"\x00"))
+    let words = [Some(consumer), pause.stream.as_deref(), pause.sequence.as_deref()];
+    let has_zero = words.into_iter().flatten().any(|word| word.contains('\0'));
+    (!has_zero).then(|| format!("lazaret resume {}{part} --reason TEXT", quoted(consumer)))
 }
 
 /// A value in the query language, in quotes where it needs them.
@@ -110,6 +111,7 @@ mod tests {
         assert_eq!(of(PauseScope::Partition, Some("s"), Some(3), None).unwrap(), " --stream s --partition 3");
         assert_eq!(of(PauseScope::Sequence, None, None, Some("x")).unwrap(), " --sequence x");
         assert_eq!(of(PauseScope::Sequence, None, None, Some("x\0")), None);
+        assert_eq!(of(PauseScope::Sequence, None, None, Some(r"\x00")).unwrap(), r" --sequence '\x00'");
     }
 
     #[test]

@@ -115,6 +115,11 @@ impl Demo {
         match outcome {
             Ok(outcome) => {
                 print(context, &outcome)?;
+                if context.format() == Format::Table {
+                    context
+                        .screen
+                        .next_of(&["init", "doctor", "run"].map(|verb| format!("{} {verb}", command())));
+                }
                 Ok(if outcome.ok { Exit::Ok } else { Exit::Error })
             }
             Err(None) => Ok(Exit::Interrupted),
