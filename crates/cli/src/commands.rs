@@ -23,7 +23,7 @@ mod schema;
 mod seq;
 mod show;
 #[cfg(test)]
-mod snapshots;
+pub(crate) mod snapshots;
 mod status;
 mod tail;
 mod token;

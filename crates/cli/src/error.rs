@@ -71,7 +71,10 @@ pub enum Error {
     },
     /// Somebody said no when asked.
     #[error("nothing was done")]
-    Declined,
+    Declined {
+        /// What can be done instead.
+        next: String,
+    },
     /// A file, or another thing outside of Lazaret.
     #[error("{what}: {source}")]
     Io {

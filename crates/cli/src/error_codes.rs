@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use lazaret_config::Severity;
+use serde::Serialize;
 
 /// What is known of a code.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct ErrorCode {
     /// The code, such as `LZ0203`.
     pub(crate) code: &'static str,
@@ -13,15 +14,27 @@ pub(crate) struct ErrorCode {
     pub(crate) title: &'static str,
     /// What it means and what to do.
     pub(crate) page: &'static str,
-    /// A warning, or the status that goes with it; empty for other errors.
+    /// How bad it is.
     kind: Kind,
+    /// The status of answers that have it.
+    status: Option<u16>,
+    /// Where it comes from.
+    #[serde(skip)]
+    pub(crate) origin: Origin,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 enum Kind {
     Error,
     Warning,
-    Status(u16),
+}
+
+/// Who gives a code out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Configuration,
+    Api,
 }
 
 /// The codes about configuration files.
@@ -34,6 +47,8 @@ fn of_configuration() -> impl Iterator<Item = ErrorCode> {
             Severity::Error => Kind::Error,
             Severity::Warning => Kind::Warning,
         },
+        status: None,
+        origin: Origin::Configuration,
     })
 }
 
@@ -43,10 +58,9 @@ fn of_api() -> impl Iterator<Item = ErrorCode> {
         code: code.as_str(),
         title: code.title(),
         page: code.page(),
-        kind: match code.status() {
-            0 => Kind::Error,
-            status => Kind::Status(status),
-        },
+        kind: Kind::Error,
+        status: Some(code.status()).filter(|status| *status > 0),
+        origin: Origin::Api,
     })
 }
 
@@ -74,10 +88,10 @@ pub fn error_codes() -> String {
 }
 
 fn page(text: &mut String, code: &ErrorCode) {
-    let kind = match code.kind {
-        Kind::Error => String::new(),
-        Kind::Warning => " A warning.".to_owned(),
-        Kind::Status(status) => format!(" Status {status}."),
+    let kind = match (code.kind, code.status) {
+        (Kind::Warning, _) => " A warning.".to_owned(),
+        (Kind::Error, Some(status)) => format!(" Status {status}."),
+        (Kind::Error, None) => String::new(),
     };
     // Writing to a string cannot fail.
     let _ = write!(text, "\n### {}\n\n**{}**{kind}\n\n{}\n", code.code, sentence(code.title), code.page);

@@ -1,12 +1,55 @@
 //! The pieces of commands that are named as the next ones, such that they can be copied and run as they stand.
 
-/// A word that the shell takes for one word, whatever stands in it.
+use std::fmt::Write;
+
+use lazaret_api::{Pause, PauseScope};
+
+use crate::neutral::neutral;
+
+/// A word that the shell takes for one word, whatever stands in it, and that is shown as it is.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
         return text.to_owned();
     }
-    format!("'{}'", text.replace('\'', r"'\''"))
+    let word = format!("'{}'", text.replace('\'', r"'\''"));
+    if neutral(&word) == word { word } else { spelt_out(text) }
+}
+
+/// A word with what a screen would show in another way written out, as bash, zsh and ksh read it.
+fn spelt_out(text: &str) -> String {
+    let mut word = String::from("$'");
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => word.extend(['\\', c]),
+            ' '..='~' => word.push(c),
+            c => {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a string cannot fail.
+                    let _ = write!(word, "\\x{byte:02x}");
+                }
+            }
+        }
+    }
+    word.push('\'');
+    word
+}
+
+/// The command that ends a pause. `None` when no command line can say what is paused: arguments hold no zero byte.
+pub(crate) fn resume_command(consumer: &str, pause: &Pause) -> Option<String> {
+    let part = match (pause.scope, pause.stream.as_deref(), pause.partition, pause.sequence.as_deref()) {
+        (PauseScope::Consumer, ..) => String::new(),
+        (PauseScope::Replay, ..) => " --replay".to_owned(),
+        (PauseScope::Stream, Some(stream), ..) => format!(" --stream {}", quoted(stream)),
+        (PauseScope::Partition, Some(stream), Some(number), _) => {
+            format!(" --stream {} --partition {number}", quoted(stream))
+        }
+        (PauseScope::Sequence, .., Some(sequence)) => format!(" --sequence {}", quoted(sequence)),
+        _ => return None,
+    };
+    let words = [Some(consumer), pause.stream.as_deref(), pause.sequence.as_deref()];
+    let has_zero = words.into_iter().flatten().any(|word| word.contains('\0'));
+    (!has_zero).then(|| format!("lazaret resume {}{part} --reason TEXT", quoted(consumer)))
 }
 
 /// A value in the query language, in quotes where it needs them.
@@ -38,6 +81,37 @@ mod tests {
         assert_eq!(quoted("state:dead"), "state:dead");
         assert_eq!(quoted("it's $(me)"), r"'it'\''s $(me)'");
         assert_eq!((quoted(""), quoted("-x")), ("''".into(), "'-x'".into()));
+        // What the screen would write in another way is written as the shell reads it.
+        assert_eq!(quoted("s\u{1b}[31m"), r"$'s\x1b[31m'");
+        assert_eq!(quoted("it's \\ ü\n\u{202e}"), r"$'it\'s \\ \xc3\xbc\x0a\xe2\x80\xae'");
+        assert_eq!(quoted("ü 7"), "'ü 7'");
+    }
+
+    #[test]
+    fn a_pause_is_ended_by_the_flags_that_name_it() {
+        let pause = |scope, stream: Option<&str>, partition, sequence: Option<&str>| Pause {
+            scope,
+            stream: stream.map(str::to_owned),
+            partition,
+            sequence: sequence.map(str::to_owned),
+            who: "ada".into(),
+            via: "cli".into(),
+            why: "deploy".into(),
+            since: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let part = |pause: &Pause| {
+            let command = resume_command("shop", pause)?;
+            let part = command.strip_prefix("lazaret resume shop")?.strip_suffix(" --reason TEXT")?;
+            Some(part.to_owned())
+        };
+        let of = |scope, stream, partition, sequence| part(&pause(scope, stream, partition, sequence));
+        assert_eq!(of(PauseScope::Consumer, None, None, None).unwrap(), "");
+        assert_eq!(of(PauseScope::Replay, None, None, None).unwrap(), " --replay");
+        assert_eq!(of(PauseScope::Stream, Some("a b"), None, None).unwrap(), " --stream 'a b'");
+        assert_eq!(of(PauseScope::Partition, Some("s"), Some(3), None).unwrap(), " --stream s --partition 3");
+        assert_eq!(of(PauseScope::Sequence, None, None, Some("x")).unwrap(), " --sequence x");
+        assert_eq!(of(PauseScope::Sequence, None, None, Some("x\0")), None);
+        assert_eq!(of(PauseScope::Sequence, None, None, Some(r"\x00")).unwrap(), r" --sequence '\x00'");
     }
 
     #[test]

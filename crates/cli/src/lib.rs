@@ -14,12 +14,15 @@ mod error;
 mod error_codes;
 mod exit;
 mod hints;
+mod holders;
 mod misread;
 mod output;
 mod paging;
+mod progress;
 mod prompt;
 mod reference;
 mod selection;
+mod standstill;
 mod watch;
 
 use clap::Parser;
@@ -51,7 +54,8 @@ pub struct Cli {
 impl Cli {
     /// Reads the command line. What makes no sense ends the process with a word on what may be meant.
     pub fn of_process() -> Self {
-        Self::try_parse().unwrap_or_else(|error| misread::explained(error).exit())
+        let explain = |error| misread::explained(misread::as_written(error, std::env::args_os()));
+        Self::try_parse().unwrap_or_else(|error| explain(error).exit())
     }
 
     /// Does what the command line says, and tells how it ended.

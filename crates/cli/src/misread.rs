@@ -1,6 +1,22 @@
 //! What may be meant by a command line that cannot be read, where the parser does not know it.
 
+use std::ffi::OsString;
+
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::Cli;
+
+/// The same error as if no variable said anything. The parser takes what a variable says for written, and its usage would name
+/// that option as if it were needed.
+pub(crate) fn as_written(error: clap::Error, words: impl IntoIterator<Item = OsString>) -> clap::Error {
+    let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if is_answer {
+        return error;
+    }
+    let command = Cli::command().mut_arg("url", |url| url.env(None::<&'static str>));
+    command.try_get_matches_from(words).err().unwrap_or(error)
+}
 
 /// The same error, with a tip where a file was named without `-c`, as other programs would have it.
 pub(crate) fn explained(mut error: clap::Error) -> clap::Error {
@@ -18,7 +34,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::Cli;
 
     #[test]
     fn a_file_without_its_flag_gets_the_flag() {

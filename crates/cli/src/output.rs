@@ -18,7 +18,7 @@ pub(crate) use line::{Line, Tone};
 pub(crate) use numbers::{age, bars, count, moment, plural, span};
 pub(crate) use record::{Record, print_page, print_values};
 pub(crate) use screen::Screen;
-pub(crate) use table::{Cell, Column, Table};
+pub(crate) use table::{Cell, Column, Table, cut};
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

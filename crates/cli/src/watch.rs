@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lazaret_api::{Code, ConsumerState, Operation, OperationState, PauseScope};
+use lazaret_api::{Code, Operation, OperationState};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::quoted;
-use crate::neutral::neutral;
-use crate::output::{Screen, count};
+use crate::output::count;
+use crate::progress::Progress;
+use crate::standstill::holds;
 
 /// How soon after a look the next one comes, at least and at most.
 const SOONEST: Duration = Duration::from_millis(100);
@@ -113,7 +112,7 @@ async fn follow(
             }
             Err(error) if passes(&error) => {
                 let since = *silent_since.get_or_insert_with(|| {
-                    progress.tell(&format!("{error}; {} goes on when it is back", operation.id));
+                    progress.tell(&format!("{error}; {} goes on when it is back", operation.id), None);
                     Instant::now()
                 });
                 if since.elapsed() > PATIENCE {
@@ -145,24 +144,10 @@ impl Stall {
     }
 }
 
-/// Says what may keep an operation from going on: consumers that are paused or do not run.
+/// Says what keeps an operation from going on.
 async fn tell_why(client: &Client, operation: &Operation, progress: &Progress) {
-    // Without an answer there is nothing to tell; the next look at the operation says what is wrong.
-    let Ok(status) = client.status().await else { return };
-    for consumer in &status.consumers {
-        let pause = consumer
-            .pauses
-            .iter()
-            .find(|pause| matches!(pause.scope, PauseScope::Consumer | PauseScope::Replay));
-        let name = &consumer.name;
-        if let Some(pause) = pause {
-            let replay = if pause.scope == PauseScope::Replay { " --replay" } else { "" };
-            let resume = format!("lazaret resume {}{replay} --reason TEXT", quoted(name));
-            let who = format!("{name} is paused by {}: {}", pause.who, pause.why);
-            progress.tell(&format!("{} waits: {who}; {resume}", operation.id));
-        } else if matches!(consumer.state, ConsumerState::Failed | ConsumerState::Stopped) {
-            progress.tell(&format!("{} waits: {name} has {}", operation.id, consumer.state.as_str()));
-        }
+    for hold in holds(client, operation).await {
+        progress.tell(&format!("{} waits: {}", operation.id, hold.why), hold.end.as_deref());
     }
 }
 
@@ -197,57 +182,6 @@ pub(crate) fn exit_of(operation: &Operation) -> Exit {
         OperationState::Cancelled | OperationState::Paused => Exit::Partly,
         _ if operation.failed_again > 0 => Exit::Partly,
         _ => Exit::Ok,
-    }
-}
-
-/// What is shown while one waits.
-struct Progress {
-    screen: Screen,
-    bar: Option<ProgressBar>,
-    /// What was said last, where there is no bar.
-    last: std::cell::RefCell<Option<(OperationState, u64)>>,
-}
-
-impl Progress {
-    fn new(screen: &Screen, operation: &Operation) -> Self {
-        let bar = screen.talks_to_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(
-                Some(operation.letters),
-                ProgressDrawTarget::stderr_with_hz(10),
-            );
-            let style = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {msg}");
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "))
-        });
-        Self { screen: screen.clone(), bar, last: std::cell::RefCell::new(None) }
-    }
-
-    fn show(&self, operation: &Operation) {
-        let Some(bar) = &self.bar else { return self.log(operation) };
-        bar.set_length(operation.letters);
-        bar.set_prefix(neutral(&format!("{} {}", operation.id, operation.state)));
-        bar.set_message(neutral(&numbers(operation)));
-        bar.set_position(operation.sent + operation.skipped);
-    }
-
-    fn log(&self, operation: &Operation) {
-        let now = Some((operation.state, operation.stage));
-        if *self.last.borrow() != now {
-            *self.last.borrow_mut() = now;
-            self.screen.say(&format!("{} {}: {}", operation.id, operation.state, numbers(operation)));
-        }
-    }
-
-    fn tell(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| self.screen.warn(text)),
-            None => self.screen.warn(text),
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 

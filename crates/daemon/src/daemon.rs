@@ -49,8 +49,8 @@ impl Default for Options {
 pub struct Report {
     /// Consumers that ended with an error, and why.
     pub failed: Vec<(String, String)>,
-    /// How many letters of the consumers are open.
-    pub open_letters: u64,
+    /// How many letters are open, of each consumer that has any.
+    pub open_letters: BTreeMap<String, u64>,
     /// Whether it was told to stop, rather than having nothing left to do.
     pub drained: bool,
 }
@@ -240,8 +240,13 @@ fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Build
 }
 
 /// How many letters of these consumers are open.
-async fn open_letters(stores: &Stores, consumers: &[String]) -> Result<u64, Error> {
-    let queues = stores.letters.queues().await?;
-    let ours = queues.iter().filter(|summary| consumers.iter().any(|name| name == summary.queue.consumer()));
-    Ok(ours.map(|summary| summary.counts.open()).sum())
+async fn open_letters(stores: &Stores, consumers: &[String]) -> Result<BTreeMap<String, u64>, Error> {
+    let mut open = BTreeMap::new();
+    for summary in stores.letters.queues().await? {
+        let (consumer, letters) = (summary.queue.consumer(), summary.counts.open());
+        if letters > 0 && consumers.iter().any(|name| name == consumer) {
+            *open.entry(consumer.to_owned()).or_default() += letters;
+        }
+    }
+    Ok(open)
 }

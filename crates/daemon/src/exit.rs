@@ -13,22 +13,22 @@ pub const LETTERS_REMAIN: u8 = 3;
 ///
 /// ```
 /// use lazaret_daemon::{Report, exit};
-/// let report = |failed: &[&str], open_letters| Report {
+/// let report = |failed: &[&str], open: &[(&str, u64)]| Report {
 ///     failed: failed.iter().map(|name| ((*name).to_owned(), "why".to_owned())).collect(),
-///     open_letters,
+///     open_letters: open.iter().map(|(name, letters)| ((*name).to_owned(), *letters)).collect(),
 ///     drained: false,
 /// };
-/// assert_eq!(exit::code(&report(&[], 0)), exit::OK);
-/// assert_eq!(exit::code(&report(&[], 2)), exit::LETTERS_REMAIN);
-/// assert_eq!(exit::code(&report(&["orders"], 2)), exit::ERROR);
+/// assert_eq!(exit::code(&report(&[], &[])), exit::OK);
+/// assert_eq!(exit::code(&report(&[], &[("orders", 2)])), exit::LETTERS_REMAIN);
+/// assert_eq!(exit::code(&report(&["orders"], &[("orders", 2)])), exit::ERROR);
 /// // Who is asked to stop and stops has done what was asked, whatever is left.
-/// assert_eq!(exit::code(&Report { drained: true, ..report(&["orders"], 2) }), exit::OK);
+/// assert_eq!(exit::code(&Report { drained: true, ..report(&["orders"], &[("orders", 2)]) }), exit::OK);
 /// ```
 pub fn code(report: &Report) -> u8 {
     match report {
         Report { drained: true, .. } => OK,
         Report { failed, .. } if !failed.is_empty() => ERROR,
-        Report { open_letters: 1.., .. } => LETTERS_REMAIN,
+        Report { open_letters, .. } if !open_letters.is_empty() => LETTERS_REMAIN,
         Report { .. } => OK,
     }
 }

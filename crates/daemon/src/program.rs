@@ -1,5 +1,6 @@
 //! What `lazaret run`, `lazaret check` and `lazaret doctor` do. Talk goes to standard error; the number is the exit code.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use lazaret_config::{Config, Diagnostics, Loaded};
 use lazaret_telemetry::logs::{self, Format};
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::{Handle, Options, Service};
+use crate::daemon::{Handle, Options, Report, Service};
 use crate::doctor::{self, Finding, Health};
 use crate::exit;
 use crate::read::{Unreadable, read};
@@ -25,7 +26,13 @@ pub async fn run(path: &Path, options: Options) -> u8 {
     logs::begin(format, config.telemetry.log_level);
     log(&warnings);
     match serve(path, config, options).await {
-        Ok(code) => code,
+        Ok(report) => {
+            let code = exit::code(&report);
+            if !report.drained && code != exit::ERROR {
+                conclude(&report.open_letters, path, format);
+            }
+            code
+        }
         Err(error) => {
             tracing::error!(%error, "cannot run");
             exit::ERROR
@@ -67,7 +74,7 @@ pub fn verdict(found: &[Finding]) -> u8 {
     if failed { exit::ERROR } else { exit::OK }
 }
 
-async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<dyn std::error::Error>> {
+async fn serve(path: &Path, config: Config, options: Options) -> Result<Report, Box<dyn std::error::Error>> {
     let mut signals = Signals::listen()?;
     let service = Service::open(config, options).await?;
     let handle = service.handle();
@@ -75,7 +82,7 @@ async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<
     let mut running = tokio::spawn(service.run(drain.clone()));
     loop {
         tokio::select! {
-            ended = &mut running => return Ok(exit::code(&ended??)),
+            ended = &mut running => return Ok(ended??),
             asked = signals.next() => match asked {
                 Asked::Reload => reload(path, &handle),
                 Asked::Stop(_) if !drain.is_cancelled() => {
@@ -87,6 +94,42 @@ async fn serve(path: &Path, config: Config, options: Options) -> Result<u8, Box<
             },
         }
     }
+}
+
+/// Says what is left when nothing is left to do, as the last words. Letters can be looked at only while a daemon runs.
+fn conclude(open: &BTreeMap<String, u64>, path: &Path, format: Format) {
+    match format {
+        Format::Json if open.is_empty() => tracing::info!("all is handled: no letter is open"),
+        Format::Json => {
+            for (consumer, letters) in open {
+                tracing::warn!(consumer, letters, "letters are open");
+            }
+        }
+        Format::Text if open.is_empty() => talk("all is handled: no letter is open"),
+        Format::Text => {
+            talk(&remaining(open));
+            talk(&format!("next: lazaret run -c {}", word(path)));
+            talk("then: lazaret groups");
+        }
+    }
+}
+
+/// A path as a shell takes it for one word.
+fn word(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
+    if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+/// How many letters are open, and whose they are.
+fn remaining(open: &BTreeMap<String, u64>) -> String {
+    let all: u64 = open.values().sum();
+    let letters = if all == 1 { "1 letter is open".to_owned() } else { format!("{all} letters are open") };
+    let whose: Vec<String> = match open.len() {
+        1 => open.keys().cloned().collect(),
+        _ => open.iter().map(|(consumer, letters)| format!("{consumer} {letters}")).collect(),
+    };
+    format!("{letters}: {}", whose.join(", "))
 }
 
 /// Reads the file again. One that has mistakes changes nothing.
@@ -158,4 +201,18 @@ fn log(warnings: &Diagnostics) {
 
 fn consumers(count: usize) -> String {
     format!("{count} consumer{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_remains_is_told_by_consumer_where_there_are_several() {
+        let of = |open: &[(&str, u64)]| {
+            remaining(&open.iter().map(|(consumer, letters)| ((*consumer).to_owned(), *letters)).collect())
+        };
+        assert_eq!(of(&[("orders", 1)]), "1 letter is open: orders");
+        assert_eq!(of(&[("orders", 2), ("mail", 1)]), "3 letters are open: mail 1, orders 2");
+    }
 }

@@ -11,8 +11,8 @@ use crate::orders::{self, CUSTOMERS, HARBOUR, LAST_HEALTHY};
 use crate::outcome::Outcome;
 use crate::stage::Stage;
 
-/// Orders per second.
-const RATE: u32 = 200;
+/// Orders per second, unless that were too few for the story.
+const USUAL_RATE: u32 = 200;
 /// How often orders are sent.
 const SEND_EVERY: Duration = Duration::from_millis(25);
 
@@ -52,7 +52,8 @@ pub(crate) async fn play(
     command: &str,
     mut teller: Teller<'_>,
 ) -> Result<Outcome, Error> {
-    let total = RATE.saturating_mul(seconds).max(orders::SHORTEST);
+    let rate = rate(seconds);
+    let total = rate.saturating_mul(seconds);
     stage.until("the worker does not start", |board| board.running, |_| {}).await?;
     teller.say(
         &stage.board,
@@ -65,11 +66,11 @@ pub(crate) async fn play(
             &format!("the API is at {url} while this lasts: try {command} --url {url} groups"),
         );
     }
-    send(stage, LAST_HEALTHY, &mut teller).await?;
+    send(stage, LAST_HEALTHY, rate, &mut teller).await?;
     settled(stage, &mut teller).await?;
 
     stage.set_outage(true)?;
-    send(stage, total, &mut teller).await?;
+    send(stage, total, rate, &mut teller).await?;
     settled(stage, &mut teller).await?;
     let at_rest = quiet(stage.board.told);
     stage.until("retries do not end", at_rest, |board| teller.follow(board)).await?;
@@ -96,11 +97,16 @@ fn quiet(told: u64) -> impl Fn(&Board) -> bool {
     move |board| board.told >= told + 2 && board.state.of("retrying") == 0 && board.state.in_flight == 0
 }
 
+/// How many orders are sent in a second, such that all of the story is told in so many seconds.
+fn rate(seconds: u32) -> u32 {
+    USUAL_RATE.max(orders::SHORTEST.div_ceil(seconds.max(1)))
+}
+
 /// Sends orders up to this one, so many a second.
-async fn send(stage: &mut Stage, up_to: u32, teller: &mut Teller<'_>) -> Result<(), Error> {
+async fn send(stage: &mut Stage, up_to: u32, rate: u32, teller: &mut Teller<'_>) -> Result<(), Error> {
     let (begun, first) = (Instant::now(), stage.sender.sent());
     while stage.sender.sent() < up_to {
-        let due = (begun.elapsed().as_secs_f64() * f64::from(RATE)) as u32;
+        let due = (begun.elapsed().as_secs_f64() * f64::from(rate)) as u32;
         stage.sender.send_up_to(up_to.min(first.saturating_add(due)))?;
         stage.look()?;
         teller.follow(&stage.board);
@@ -141,5 +147,16 @@ fn tell_replay(stage: &Stage, teller: &mut Teller<'_>) {
             done.id, done.ok, done.failed_again
         );
         teller.say(&stage.board, &line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_time_is_used_for_the_whole_story() {
+        assert_eq!([1, 2, 3, 60].map(rate), [400, 200, 200, 200]);
+        assert!((1..100).all(|seconds| rate(seconds) * seconds >= orders::SHORTEST));
     }
 }

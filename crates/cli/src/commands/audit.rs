@@ -47,25 +47,34 @@ impl Run for Audit {
         if let Some(last) = self.last {
             let entries = last_entries(&client, last as usize).await?;
             let page = AuditPage { entries, next: None };
-            print_page(&context.screen, context.format(), &page, &page.entries, context.now())?;
+            if context.format() != Format::Table || !page.entries.is_empty() {
+                print_page(&context.screen, context.format(), &page, &page.entries, context.now())?;
+            }
             if context.format() == Format::Table {
-                context.screen.next("lazaret audit verify");
+                conclude(context, page.entries.is_empty(), None);
             }
             return Ok(Exit::Ok);
         }
         let fetch = async |after: Option<String>, limit| client.audit(after.as_deref(), Some(limit)).await;
         let listed = print_list(context, &self.paging, fetch, |_| true).await?;
         if context.format() == Format::Table {
-            match (listed.records.is_empty(), listed.next) {
-                (true, _) => context.screen.say("nothing was done yet"),
-                (false, Some(next)) => {
-                    let more = format!("lazaret audit --after {next}");
-                    context.screen.next_of(&[more, "lazaret audit --last 50".to_owned()]);
-                }
-                (false, None) => context.screen.next("lazaret audit verify"),
-            }
+            conclude(context, listed.records.is_empty(), listed.next);
         }
         Ok(Exit::Ok)
+    }
+}
+
+fn conclude(context: &Context, is_empty: bool, next: Option<String>) {
+    let screen = &context.screen;
+    match (is_empty, next) {
+        (true, _) => {
+            screen.say("nothing was done yet");
+            screen.next("lazaret status");
+        }
+        (false, Some(next)) => {
+            screen.next_of(&[format!("lazaret audit --after {next}"), "lazaret audit --last 50".to_owned()]);
+        }
+        (false, None) => screen.next("lazaret audit verify"),
     }
 }
 

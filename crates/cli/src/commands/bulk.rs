@@ -6,6 +6,7 @@ use lazaret_core::query::Query;
 use serde::Serialize;
 
 use super::Run;
+use super::groups::argument;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -21,6 +22,7 @@ const FAILURES_SHOWN: usize = 10;
 
 /// Which letters, and why.
 #[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Yes, every evicted letter is meant")))]
 pub(super) struct Bulk {
     #[command(flatten)]
     letters: Letters,
@@ -91,10 +93,11 @@ impl Bulk {
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
         let selection = about_evicted(self.letters.selection(&client).await?)?;
-        if !self.yes {
-            ask(&client, verb, &selection).await?;
-        }
-        let sum = carry_out(&client, verb, selection, &self.reason).await?;
+        let sum = if self.yes || is_wanted(&client, verb, &selection).await? {
+            carry_out(&client, verb, selection, &self.reason).await?
+        } else {
+            BulkAnswer::default()
+        };
         conclude(context, verb, &sum)
     }
 }
@@ -112,12 +115,17 @@ fn about_evicted(selection: Selection) -> Result<Selection> {
     Ok(Selection { query: Some(query), ids: None, all: false })
 }
 
-async fn ask(client: &Client, verb: Verb, selection: &Selection) -> Result<()> {
-    let (letters, sign) = match (&selection.ids, &selection.query) {
-        (Some(ids), _) => (ids.len() as u64, ""),
+/// Asks whether it shall be done. Where nothing matches there is nothing to ask, and nothing is wanted.
+async fn is_wanted(client: &Client, verb: Verb, selection: &Selection) -> Result<bool> {
+    let (letters, sign, list) = match (&selection.ids, &selection.query) {
+        (Some(ids), _) => (ids.len() as u64, "", argument("state:evicted")),
         (None, query) => {
-            let all = client.count(query.as_deref().unwrap_or_default()).await?;
-            (all.letters, if all.exact { "" } else { "at least " })
+            let query = query.as_deref().unwrap_or_default();
+            let all = client.count(query).await?;
+            if all.exact && all.letters == 0 {
+                return Ok(false);
+            }
+            (all.letters, if all.exact { "" } else { "at least " }, argument(query))
         }
     };
     let letters = plural(letters, "letter");
@@ -127,7 +135,7 @@ async fn ask(client: &Client, verb: Verb, selection: &Selection) -> Result<()> {
             prompt::confirm_word(&format!("Purge {sign}{letters}? They cannot be brought back."), "purge")?
         }
     };
-    if yes { Ok(()) } else { Err(Error::Declined) }
+    if yes { Ok(true) } else { Err(Error::Declined { next: format!("lazaret ls{list}") }) }
 }
 
 /// Asks again and again until all of it is done, or nothing moves any more.
@@ -190,10 +198,14 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
                 plural(sum.done, "letter"),
                 verb.done()
             )))?;
+            if sum.done == 0 && sum.failed.is_empty() {
+                screen.talk(&Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"));
+            }
             if sum.failed.iter().any(|failure| passes(&failure.detail)) {
                 screen.say("somebody works on these sequences at this moment: try again in a moment");
             }
-            screen.next(if verb == Verb::Restore { "lazaret ls" } else { "lazaret status" });
+            let is_back = verb == Verb::Restore && sum.done > 0;
+            screen.next(if is_back { "lazaret ls" } else { "lazaret status" });
         }
     }
     let all_missing =

@@ -37,7 +37,8 @@ pub struct Demo {
     #[arg(long)]
     headless: bool,
 
-    /// How long orders are sent; on a terminal until you quit unless said otherwise, elsewhere for 6 seconds
+    /// How many seconds orders are sent; on a terminal until you quit unless said otherwise, elsewhere for 6. The story takes 400
+    /// orders: in a shorter time they come faster
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
 
@@ -115,6 +116,11 @@ impl Demo {
         match outcome {
             Ok(outcome) => {
                 print(context, &outcome)?;
+                if context.format() == Format::Table {
+                    context
+                        .screen
+                        .next_of(&["init", "doctor", "run"].map(|verb| format!("{} {verb}", command())));
+                }
                 Ok(if outcome.ok { Exit::Ok } else { Exit::Error })
             }
             Err(None) => Ok(Exit::Interrupted),

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::short_id;
-use crate::output::{Format, Line, Tone, count, print_page};
+use crate::output::{Format, Line, Tone, count, plural, print_page};
 use crate::prompt;
 use crate::selection::resolve_one;
 
@@ -54,10 +54,12 @@ impl Run for Edit {
                 "give the payload with --payload FILE",
             ));
         }
+        prompt::needs_yes(self.yes)?;
         let client = context.client()?;
         let id = resolve_one(&client, &self.id).await?;
         let Some(request) = self.request(context, &client, &id).await? else {
             context.screen.say("nothing was changed");
+            context.screen.next(&look(&id));
             return Ok(Exit::Ok);
         };
         let letter = client.edit(&id, &request).await?;
@@ -86,10 +88,16 @@ impl Edit {
     async fn request(&self, context: &Context, client: &Client, id: &str) -> Result<Option<EditRequest>> {
         let reason = Some(self.reason.clone());
         if self.tombstone {
+            self.ask(id, &format!("Take the payload of {} away?", short_id(id)))?;
             return Ok(Some(EditRequest { tombstone: true, reason, ..EditRequest::default() }));
         }
         let payload = match &self.payload {
-            Some(file) => Some(read(file)?),
+            Some(file) => {
+                let payload = read(file)?;
+                let size = plural(payload.len() as u64, "byte");
+                self.ask(id, &format!("Give {} this payload ({size})?", short_id(id)))?;
+                Some(payload)
+            }
             None => self.edited(context, client, id).await?,
         };
         Ok(payload.map(|payload| match String::from_utf8(payload) {
@@ -121,11 +129,18 @@ impl Edit {
             context.screen.warn(&format!("it was JSON, and is not any more: {error}"));
         }
         let sizes = format!("{} bytes, {} before", count(after.len() as u64), count(before.len() as u64));
-        if self.yes || prompt::confirm(&format!("Take this payload ({sizes})?"))? {
-            return Ok(Some(after));
-        }
-        Err(Error::Declined)
+        self.ask(id, &format!("Take this payload ({sizes})?"))?;
+        Ok(Some(after))
     }
+
+    /// Asks, unless somebody said yes already.
+    fn ask(&self, id: &str, question: &str) -> Result<()> {
+        if self.yes || prompt::confirm(question)? { Ok(()) } else { Err(Error::Declined { next: look(id) }) }
+    }
+}
+
+fn look(id: &str) -> String {
+    format!("lazaret show {}", short_id(id))
 }
 
 fn read(file: &str) -> Result<Vec<u8>> {

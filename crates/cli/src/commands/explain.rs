@@ -5,9 +5,12 @@ use clap::Args;
 use super::Run;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::error_codes::{find, sentence};
+use crate::error_codes::{Origin, find, sentence};
 use crate::exit::Exit;
-use crate::output::{Line, Tone};
+use crate::output::{Format, Line, Tone, csv_header, csv_row};
+
+/// What is printed as CSV.
+const COLUMNS: [&str; 5] = ["code", "title", "kind", "status", "page"];
 
 /// Say what an error code means.
 #[derive(Debug, Args)]
@@ -21,9 +24,24 @@ impl Run for Explain {
         let found = find(&self.code);
         let code =
             found.ok_or_else(|| Error::not_found(format!("there is no error code {:?}", self.code)))?;
-        let title = Line::new().add(code.code, Tone::Strong).plain(format!(": {}", sentence(code.title)));
-        context.screen.line(&title)?;
-        context.screen.line(&Line::of(code.page))?;
+        let screen = &context.screen;
+        match context.format() {
+            Format::Json => screen.json(&code)?,
+            Format::Jsonl => screen.json_line(&code)?,
+            Format::Csv => {
+                let row = csv_row(&COLUMNS, &serde_json::to_value(code).unwrap_or_default());
+                screen.raw(format!("{}\n{row}\n", csv_header(&COLUMNS)).as_bytes())?;
+            }
+            Format::Table => {
+                let title = Line::new().add(code.code, Tone::Strong);
+                screen.line(&title.plain(format!(": {}", sentence(code.title))))?;
+                screen.line(&Line::of(code.page))?;
+                screen.next(match code.origin {
+                    Origin::Configuration => "lazaret check -c lazaret.yaml",
+                    Origin::Api => "lazaret status",
+                });
+            }
+        }
         Ok(Exit::Ok)
     }
 }

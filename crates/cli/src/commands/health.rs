@@ -1,12 +1,13 @@
 //! `health`: whether the daemon lives, for containers and scripts that have no other client.
 
 use clap::Args;
+use serde::Serialize;
 
 use super::Run;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::output::{Format, Line};
+use crate::output::{Format, Line, csv_header, csv_row};
 
 /// Whether the daemon lives.
 #[derive(Debug, Args)]
@@ -19,25 +20,31 @@ pub struct HealthCommand {
 impl Run for HealthCommand {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
-        let screen = &context.screen;
         if !self.ready {
             let health = client.health().await?;
-            match context.format() {
-                Format::Json | Format::Jsonl => screen.json_line(&health)?,
-                Format::Table | Format::Csv => {
-                    screen.line(&Line::of(format!("alive, version {}", health.version)))?;
-                }
-            }
+            print(context, &health, &["status", "version"], &[format!("alive, version {}", health.version)])?;
             return Ok(Exit::Ok);
         }
         let readiness = client.readiness().await?;
-        match context.format() {
-            Format::Json | Format::Jsonl => screen.json_line(&readiness)?,
-            Format::Table | Format::Csv => {
-                screen.line(&Line::of(if readiness.ready { "ready" } else { "not ready" }))?;
-                readiness.reasons.iter().try_for_each(|why| screen.line(&Line::of(why)))?;
-            }
-        }
+        let mut lines = vec![if readiness.ready { "ready" } else { "not ready" }.to_owned()];
+        lines.extend(readiness.reasons.iter().cloned());
+        print(context, &readiness, &["ready", "reasons"], &lines)?;
         Ok(if readiness.ready { Exit::Ok } else { Exit::Error })
     }
+}
+
+fn print(context: &Context, answer: &impl Serialize, columns: &[&str], lines: &[String]) -> Result<()> {
+    let screen = &context.screen;
+    match context.format() {
+        Format::Json | Format::Jsonl => screen.json_line(answer)?,
+        Format::Csv => {
+            let row = csv_row(columns, &serde_json::to_value(answer).unwrap_or_default());
+            screen.raw(format!("{}\n{row}\n", csv_header(columns)).as_bytes())?;
+        }
+        Format::Table => {
+            lines.iter().try_for_each(|line| screen.line(&Line::of(line)))?;
+            screen.next("lazaret status");
+        }
+    }
+    Ok(())
 }

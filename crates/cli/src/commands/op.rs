@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use lazaret_api::{Command, Item, Operation, OperationState, Outcome};
 
 use super::Run;
+use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
@@ -14,6 +15,7 @@ use crate::output::{
     Cell, Column, Fields, Format, Line, Record, Tone, age, count, moment, plural, print_page, span,
 };
 use crate::paging::{Paging, print_list};
+use crate::standstill::{Hold, holds, holds_in};
 use crate::watch::{Ended, Interrupt, exit_of, numbers, wait};
 
 /// Operations.
@@ -69,16 +71,36 @@ impl Run for List {
             return Ok(Exit::Ok);
         }
         let screen = &context.screen;
+        let mut next = print_holds(context, &client, &listed.records).await?;
         match (listed.records.first(), listed.next) {
             (None, _) => {
                 screen.say("no operations");
-                screen.next("lazaret plan retry QUERY");
+                next.push("lazaret plan retry QUERY".to_owned());
             }
-            (Some(_), Some(next)) => screen.next(&format!("lazaret op ls --after {next}")),
-            (Some(first), None) => screen.next(&format!("lazaret op show {}", first.id)),
+            (Some(_), Some(after)) => next.push(format!("lazaret op ls --after {after}")),
+            (Some(first), None) => next.push(format!("lazaret op show {}", first.id)),
         }
+        screen.next_of(&next);
         Ok(Exit::Ok)
     }
+}
+
+/// Says which of these operations stand still, and why; what to do about it comes back.
+async fn print_holds(context: &Context, client: &Client, operations: &[Operation]) -> Result<Vec<String>> {
+    let mut ends = Vec::new();
+    let is_running = |operation: &&Operation| operation.state == OperationState::Running;
+    let mut running = operations.iter().filter(is_running).peekable();
+    if running.peek().is_none() {
+        return Ok(ends);
+    }
+    let status = client.status().await?;
+    for operation in running {
+        for hold in holds_in(client, &status, operation).await {
+            context.screen.line(&hold_line(operation, &hold))?;
+            ends.extend(hold.end.filter(|end| !ends.contains(end)));
+        }
+    }
+    Ok(ends)
 }
 
 fn outcome() -> impl TypedValueParser<Value = Outcome> {
@@ -110,7 +132,8 @@ impl Run for Show {
         let operation = client.operation(&self.id).await?;
         let is_table = context.format() == Format::Table;
         if !self.items && self.outcome.is_none() {
-            return print_operation(context, &operation);
+            let holds = if is_table { holds(&client, &operation).await } else { Vec::new() };
+            return print_operation(context, &operation, &holds);
         }
         let fetch = async |after: Option<String>, limit| {
             client.operation_items(&self.id, after.as_deref(), Some(limit)).await
@@ -139,23 +162,30 @@ impl Run for Show {
     }
 }
 
-fn print_operation(context: &Context, operation: &Operation) -> Result<Exit> {
+/// Why an operation stands still, on one line.
+fn hold_line(operation: &Operation, hold: &Hold) -> Line {
+    let line = Line::new().add(&operation.id, Tone::Strong);
+    line.add(" waits", Tone::Warning).plain(format!(": {}", hold.why))
+}
+
+fn print_operation(context: &Context, operation: &Operation, holds: &[Hold]) -> Result<Exit> {
     let (screen, now) = (&context.screen, context.now());
     if context.format() != Format::Table {
         print_page(screen, context.format(), operation, std::slice::from_ref(operation), now)?;
         return Ok(Exit::Ok);
     }
-    for line in describe(operation, now).lines() {
+    for line in describe(operation, holds, now).lines() {
         screen.line(&line)?;
     }
-    screen.next_of(&next(operation));
+    screen.next_of(&next(operation, holds));
     Ok(Exit::Ok)
 }
 
-fn describe(operation: &Operation, now: Timestamp) -> Fields {
+fn describe(operation: &Operation, holds: &[Hold], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("operation", &operation.id, Tone::Strong);
     fields.toned("state", operation.state.as_str(), tone(operation));
+    holds.iter().for_each(|hold| fields.toned("waits", &hold.why, Tone::Warning));
     fields.maybe("note", operation.note.as_deref());
     fields.add("action", format!("{} {}", operation.action, plural(operation.letters, "letter")));
     fields.add("so far", numbers(operation));
@@ -193,7 +223,7 @@ impl Run for Watch {
         let operation = client.operation(&self.id).await?;
         match wait(context, &client, operation, &mut interrupt, true).await? {
             Ended::Still(operation) => {
-                print_outcome(context, &operation)?;
+                print_outcome(context, &operation, &[])?;
                 Ok(exit_of(&operation))
             }
             Ended::Detached => Ok(Exit::Interrupted),
@@ -218,19 +248,22 @@ impl Tell {
         if reason.trim().is_empty() {
             return Err(Error::usage("the reason is empty"));
         }
-        let operation = context.client()?.command(&self.id, command, &reason).await?;
-        print_outcome(context, &operation)?;
+        let client = context.client()?;
+        let operation = client.command(&self.id, command, &reason).await?;
+        let holds = holds(&client, &operation).await;
+        print_outcome(context, &operation, &holds)?;
         Ok(Exit::Ok)
     }
 }
 
-/// How an operation stands, on one line; then what comes next.
-pub(super) fn print_outcome(context: &Context, operation: &Operation) -> Result<()> {
+/// How an operation stands, on one line, and why it does not move; then what comes next.
+pub(super) fn print_outcome(context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
     let screen = &context.screen;
     match context.format() {
         Format::Table => {
             screen.line(&outcome_line(operation))?;
-            screen.next_of(&next(operation));
+            holds.iter().for_each(|hold| screen.talk(&hold_line(operation, hold)));
+            screen.next_of(&next(operation, holds));
             Ok(())
         }
         Format::Json | Format::Jsonl => screen.json_line(operation),
@@ -238,7 +271,7 @@ pub(super) fn print_outcome(context: &Context, operation: &Operation) -> Result<
     }
 }
 
-fn outcome_line(operation: &Operation) -> Line {
+pub(super) fn outcome_line(operation: &Operation) -> Line {
     let line = Line::new()
         .add(&operation.id, Tone::Strong)
         .plain(" ")
@@ -250,8 +283,14 @@ fn outcome_line(operation: &Operation) -> Line {
     line.plain(format!(": {}{}{}", numbers(operation), took.unwrap_or_default(), note.unwrap_or_default()))
 }
 
-/// The next useful commands for an operation that stands like this.
-fn next(operation: &Operation) -> Vec<String> {
+/// The next useful commands for an operation that stands like this, and is held by this.
+fn next(operation: &Operation, holds: &[Hold]) -> Vec<String> {
+    let ends = holds.iter().filter_map(|hold| hold.end.clone());
+    ends.chain(next_of_state(operation)).collect()
+}
+
+/// The next useful commands for an operation in this state.
+fn next_of_state(operation: &Operation) -> Vec<String> {
     let id = &operation.id;
     let tell = |verb: &str| format!("lazaret op {verb} {id} --reason TEXT");
     let watch = || format!("lazaret op watch {id}");
@@ -376,7 +415,7 @@ mod tests {
     #[test]
     fn commands_that_change_something_are_named_with_their_reason() {
         assert_eq!(
-            next(&operation(OperationState::Paused, 0)),
+            next(&operation(OperationState::Paused, 0), &[]),
             ["lazaret op resume op_31 --reason TEXT", "lazaret op cancel op_31 --reason TEXT"]
         );
     }

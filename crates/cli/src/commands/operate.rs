@@ -1,19 +1,22 @@
 //! `retry`, `evict`, `park` and `release`: carry out a plan, or freeze one and carry it out.
 
 use clap::Args;
-use lazaret_api::{Action, BeginRequest, Operation, OperationState, Plan};
+use lazaret_api::{Action, BeginRequest, Excluded, Operation, OperationState, Plan};
+use serde::Serialize;
 
 use super::Run;
-use super::op::print_outcome;
+use super::op::{outcome_line, print_outcome};
 use super::plan::{excluded, freeze};
 use crate::client::Client;
 use crate::conduct::Conduct;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Format, Line, Tone, plural};
+use crate::holders::holders;
+use crate::output::{Format, Line, Record, Tone, csv_header, csv_row, plural};
 use crate::prompt;
 use crate::selection::Letters;
+use crate::standstill::{Hold, holds};
 use crate::watch::{Ended, Interrupt, exit_of, wait};
 
 /// What is to be done, and how.
@@ -80,36 +83,44 @@ impl Operate {
         }
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
-        let plan = self.plan(&client, action).await?;
-        if !self.yes && plan.letters > 0 {
-            ask(context, &plan)?;
+        let (plan, ids) = self.plan(&client, action).await?;
+        let left_out = LeftOut { holders: holders(&client, &plan, ids.as_deref()).await, plan };
+        if !self.yes && left_out.plan.letters > 0 {
+            ask(context, &left_out)?;
         }
         let mut request = BeginRequest {
-            plan: Some(plan.id.clone()),
+            plan: Some(left_out.plan.id.clone()),
             reason: Some(self.reason.clone()),
             ..Default::default()
         };
         self.conduct.apply(&mut request);
         let mut interrupt = self.wait.then(Interrupt::listen);
         let begun = client.begin(&request).await?;
+        if self.yes && left_out.plan.letters > 0 {
+            left_out.tell(context);
+        }
         let Some(interrupt) = &mut interrupt else {
-            conclude(context, &begun, &plan)?;
+            let holds = holds(&client, &begun).await;
+            left_out.conclude(context, &begun, &holds)?;
             // What was only begun has not failed.
             let told = begun.state.is_over() || begun.state == OperationState::AwaitingApproval;
             return Ok(if told { exit_of(&begun) } else { Exit::Ok });
         };
         match wait(context, &client, begun, interrupt, false).await? {
             Ended::Still(operation) => {
-                conclude(context, &operation, &plan)?;
+                left_out.conclude(context, &operation, &[])?;
                 Ok(exit_of(&operation))
             }
             Ended::Detached => Ok(Exit::Interrupted),
         }
     }
 
-    async fn plan(&self, client: &Client, action: Action) -> Result<Plan> {
+    /// The plan, and the letters that were named for it.
+    async fn plan(&self, client: &Client, action: Action) -> Result<(Plan, Option<Vec<String>>)> {
         let Some(id) = &self.plan else {
-            return freeze(client, action, self.letters.selection(client).await?, None).await;
+            let selection = self.letters.selection(client).await?;
+            let ids = selection.ids.clone();
+            return Ok((freeze(client, action, selection, None).await?, ids));
         };
         let plan = client.plan(id).await?;
         if plan.action != action {
@@ -119,14 +130,13 @@ impl Operate {
                 hint,
             ));
         }
-        Ok(plan)
+        Ok((plan, None))
     }
 }
 
-fn ask(context: &Context, plan: &Plan) -> Result<()> {
-    if !plan.excluded.is_empty() {
-        context.screen.say(&format!("left out: {}", excluded(plan)));
-    }
+fn ask(context: &Context, left_out: &LeftOut) -> Result<()> {
+    left_out.tell(context);
+    let plan = &left_out.plan;
     if plan.needs_approval {
         context.screen.say("a second person has to approve it");
     }
@@ -136,8 +146,7 @@ fn ask(context: &Context, plan: &Plan) -> Result<()> {
     if prompt::confirm(&question)? {
         return Ok(());
     }
-    context.screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id));
-    Err(Error::Declined)
+    Err(Error::Declined { next: format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id) })
 }
 
 fn capitalised(action: Action) -> &'static str {
@@ -149,15 +158,62 @@ fn capitalised(action: Action) -> &'static str {
     }
 }
 
-/// Says how the operation stands, and what comes next.
-fn conclude(context: &Context, operation: &Operation, plan: &Plan) -> Result<()> {
-    if context.format() == Format::Table && operation.letters == 0 {
-        let why = if plan.excluded.is_empty() {
+/// A plan with what it leaves out.
+struct LeftOut {
+    plan: Plan,
+    /// The operations that hold letters of it.
+    holders: Vec<String>,
+}
+
+/// An operation with what its plan left out, for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Begun<'a> {
+    #[serde(flatten)]
+    operation: &'a Operation,
+    excluded: &'a [Excluded],
+    held_by: &'a [String],
+}
+
+impl LeftOut {
+    /// Says which letters are left out, if any are.
+    fn tell(&self, context: &Context) {
+        if !self.plan.excluded.is_empty() {
+            context.screen.say(&format!("left out: {}", excluded(&self.plan, &self.holders)));
+        }
+    }
+
+    /// Says how the operation stands, and what comes next.
+    fn conclude(&self, context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
+        let screen = &context.screen;
+        let begun = Begun { operation, excluded: &self.plan.excluded, held_by: &self.holders };
+        match context.format() {
+            Format::Json | Format::Jsonl => screen.json_line(&begun),
+            Format::Csv => {
+                let columns = [Operation::CSV, &["excluded", "held-by"]].concat();
+                let row = csv_row(&columns, &serde_json::to_value(begun).unwrap_or_default());
+                screen.raw(format!("{}\n{row}\n", csv_header(&columns)).as_bytes())
+            }
+            Format::Table => self.print(context, operation, holds),
+        }
+    }
+
+    fn print(&self, context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
+        let screen = &context.screen;
+        if operation.letters > 0 {
+            return print_outcome(context, operation, holds);
+        }
+        let why = if self.plan.excluded.is_empty() {
             "no letters match".to_owned()
         } else {
-            format!("left out: {}", excluded(plan))
+            format!("left out: {}", excluded(&self.plan, &self.holders))
         };
-        context.screen.talk(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
+        screen.talk(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
+        screen.line(&outcome_line(operation))?;
+        screen.next(&match self.holders.first() {
+            Some(holder) => format!("lazaret op show {holder}"),
+            None => "lazaret status".to_owned(),
+        });
+        Ok(())
     }
-    print_outcome(context, operation)
 }

@@ -1,14 +1,17 @@
 //! `pause` and `resume`: a consumer, or a part of it.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use lazaret_api::PauseRequest;
 
 use super::Run;
 use super::status::pause_line;
+use crate::client::{Client, LetterQuery};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::quoted;
+use crate::hints::{query_value, quoted, resume_command};
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
 
 /// What is meant, and why.
@@ -38,35 +41,44 @@ pub(super) struct What {
     reason: String,
 }
 
+/// How many letters are looked at for the streams of a consumer (I7).
+const LOOKED_AT: usize = 100;
+
 impl What {
-    fn request(&self) -> Result<PauseRequest> {
+    /// What to ask for. The API does not tell the streams of a consumer, so a partition without one is not guessed: a pause that
+    /// holds nothing, or something else, would be noticed too late. Letters name streams that there are.
+    async fn request(&self, client: &Client) -> Result<PauseRequest> {
+        let request = self.parts()?;
+        let Err(what) = request.scope() else { return Ok(request) };
+        let bare = self.partition.as_deref().filter(|_| self.stream.is_none());
+        let Some(number) = bare.and_then(|partition| partition.parse::<u32>().ok()) else {
+            return Err(Error::usage(what));
+        };
+        let streams = self.streams_of_letters(client).await;
+        let Some(first) = streams.first() else { return Err(Error::usage(what)) };
+        let all: Vec<String> = streams.iter().map(|stream| quoted(stream)).collect();
+        let say = format!("say --stream {} --partition {number}", quoted(first));
+        Err(Error::usage_hint(what, format!("its letters come from {}: {say}", all.join(", "))))
+    }
+
+    async fn streams_of_letters(&self, client: &Client) -> BTreeSet<String> {
+        let query = format!("consumer:{} state:open,closed", query_value(&self.consumer));
+        // Without an answer there is no hint.
+        let page = client.letters(&LetterQuery { query, after: None, limit: Some(LOOKED_AT) }).await;
+        page.map(|page| page.letters.into_iter().map(|letter| letter.stream).collect()).unwrap_or_default()
+    }
+
+    fn parts(&self) -> Result<PauseRequest> {
         if self.reason.trim().is_empty() {
             return Err(Error::usage("the reason is empty"));
         }
-        let request = PauseRequest {
+        Ok(PauseRequest {
             stream: self.stream.clone(),
             partition: self.partition.clone(),
             sequence: self.sequence.clone(),
             replay: self.replay,
             reason: Some(self.reason.clone()),
-        };
-        request.scope().map_err(Error::usage)?;
-        Ok(request)
-    }
-
-    /// The same thing on the command line.
-    fn words(&self) -> String {
-        let mut words = quoted(&self.consumer);
-        let parts = [("stream", &self.stream), ("partition", &self.partition), ("sequence", &self.sequence)];
-        for (name, value) in parts {
-            if let Some(value) = value {
-                words.push_str(&format!(" --{name} {}", quoted(value)));
-            }
-        }
-        if self.replay {
-            words.push_str(" --replay");
-        }
-        words
+        })
     }
 }
 
@@ -79,13 +91,16 @@ pub struct PauseCommand {
 
 impl Run for PauseCommand {
     async fn run(self, context: &mut Context) -> Result<Exit> {
-        let request = self.what.request()?;
-        let pause = context.client()?.pause(&self.what.consumer, &request).await?;
+        let client = context.client()?;
+        let request = self.what.request(&client).await?;
+        let pause = client.pause(&self.what.consumer, &request).await?;
         let screen = &context.screen;
         match context.format() {
             Format::Table => {
                 screen.line(&pause_line(&self.what.consumer, &pause, context.now()))?;
-                screen.next(&format!("lazaret resume {} --reason TEXT", self.what.words()));
+                screen.next(
+                    &resume_command(&self.what.consumer, &pause).unwrap_or_else(|| "lazaret status".into()),
+                );
             }
             Format::Json | Format::Jsonl => screen.json_line(&pause)?,
             Format::Csv => {
@@ -108,8 +123,9 @@ pub struct ResumeCommand {
 
 impl Run for ResumeCommand {
     async fn run(self, context: &mut Context) -> Result<Exit> {
-        let request = self.what.request()?;
-        let answer = context.client()?.resume(&self.what.consumer, &request).await?;
+        let client = context.client()?;
+        let request = self.what.request(&client).await?;
+        let answer = client.resume(&self.what.consumer, &request).await?;
         let screen = &context.screen;
         match context.format() {
             Format::Table => {

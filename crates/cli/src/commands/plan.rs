@@ -11,6 +11,7 @@ use crate::conduct::duration;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::holders::holders;
 use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, plural, print_page};
 use crate::selection::Letters;
 
@@ -40,19 +41,21 @@ impl Run for PlanCommand {
         self.letters.check()?;
         let selection = self.letters.selection(&client).await?;
         let valid_for = self.valid_for.map(|valid_for| valid_for.as_secs().unsigned_abs());
+        let ids = selection.ids.clone();
         let plan = freeze(&client, self.action, selection, valid_for).await?;
         let (screen, now) = (&context.screen, context.now());
         if context.format() != Format::Table {
             print_page(screen, context.format(), &plan, std::slice::from_ref(&plan), now)?;
             return Ok(Exit::Ok);
         }
-        for line in describe(&plan, now).lines() {
+        let holders = holders(&client, &plan, ids.as_deref()).await;
+        for line in describe(&plan, &holders, now).lines() {
             screen.line(&line)?;
         }
-        if plan.letters == 0 {
-            screen.next("lazaret ls");
-        } else {
-            screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id));
+        match (plan.letters, holders.first()) {
+            (1.., _) => screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id)),
+            (0, Some(holder)) => screen.next(&format!("lazaret op show {holder}")),
+            (0, None) => screen.next("lazaret ls"),
         }
         Ok(Exit::Ok)
     }
@@ -78,7 +81,7 @@ pub(super) async fn freeze(
 }
 
 /// What a plan says, in words.
-pub(super) fn describe(plan: &Plan, now: Timestamp) -> Fields {
+fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("plan", &plan.id, Tone::Strong);
     fields.add("action", plan.action.as_str());
@@ -90,7 +93,7 @@ pub(super) fn describe(plan: &Plan, now: Timestamp) -> Fields {
     fields.toned("does", letters, Tone::Strong);
     if !plan.excluded.is_empty() {
         let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
-        fields.toned("leaves out", format!("{}: {}", count(all), excluded(plan)), Tone::Warning);
+        fields.toned("leaves out", format!("{}: {}", count(all), excluded(plan, holders)), Tone::Warning);
     }
     let approval = if plan.needs_approval {
         ("a second person has to", Tone::Warning)
@@ -104,13 +107,18 @@ pub(super) fn describe(plan: &Plan, now: Timestamp) -> Fields {
     fields
 }
 
-/// Why letters are left out, with their numbers.
-pub(super) fn excluded(plan: &Plan) -> String {
+/// Why letters are left out, with their numbers, and which operations hold them.
+pub(super) fn excluded(plan: &Plan, holders: &[String]) -> String {
+    let held = match holders {
+        [] => "held by another operation".to_owned(),
+        [holder] => format!("held by operation {holder}"),
+        several => format!("held by operations {}", several.join(", ")),
+    };
     let why = |reason| match reason {
         Exclusion::NotFound => "not found",
         Exclusion::Closed => "closed",
         Exclusion::Already => "already in that state",
-        Exclusion::InOperation => "part of another operation",
+        Exclusion::InOperation => held.as_str(),
         Exclusion::Quarantined => "quarantined, and nobody asked for that state",
         Exclusion::NoPayload => "without their payload",
         Exclusion::Behind => "behind a letter that is not part of the plan",

@@ -3,6 +3,7 @@
 use clap::Args;
 use jiff::Timestamp;
 use lazaret_api::{Letter, Sequence};
+use unicode_width::UnicodeWidthStr;
 
 use super::Run;
 use super::ls::state_tone;
@@ -10,10 +11,13 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
-use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, gist, plural, print_page};
+use crate::neutral::neutral;
+use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, cut, gist, plural, print_page};
 
 /// How many letters are shown unless said otherwise.
 const SHOWN: u64 = 50;
+/// How much of a sequence's name is shown at least, however narrow the terminal is.
+const LEAST_NAME: usize = 8;
 
 /// A sequence.
 #[derive(Debug, Args)]
@@ -71,14 +75,36 @@ fn history(sequence: &str) -> String {
 }
 
 fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp) -> Result<()> {
-    let waiting = sequence.size.saturating_sub(1);
-    let head = Line::new().add(&sequence.sequence, Tone::Strong).plain(format!(" in {}: ", sequence.queue));
-    let oldest = sequence.letters.first().filter(|_| from_head);
-    let since = oldest.map(|letter| format!(", open since {}", age(letter.enqueued_at, now)));
-    let waits = if waiting == 1 { "waits" } else { "wait" };
-    let what = format!("{} {waits} behind the head{}", plural(waiting, "letter"), since.unwrap_or_default());
-    context.screen.line(&head.plain(what))?;
+    for line in heading(sequence, from_head, now, context.screen.width()) {
+        context.screen.line(&line)?;
+    }
     context.screen.table(&lane(&sequence.letters, from_head, now))
+}
+
+/// Whose sequence it is and who waits: on one line, or on as many as it takes at this width.
+fn heading(sequence: &Sequence, from_head: bool, now: Timestamp, width: usize) -> Vec<Line> {
+    let waiting = sequence.size.saturating_sub(1);
+    let waits = if waiting == 1 { "waits" } else { "wait" };
+    let oldest = sequence.letters.first().filter(|_| from_head);
+    let since = oldest.map(|letter| format!("open since {}", age(letter.enqueued_at, now)));
+    let comma = if since.is_some() { "," } else { "" };
+    let place = format!(" in {}:", neutral(&sequence.queue));
+    let name = cut(&neutral(&sequence.sequence), width.saturating_sub(place.width()).max(LEAST_NAME));
+    let mut used = name.width() + place.width();
+    let mut lines = vec![Line::new().add(name, Tone::Strong).plain(place)];
+    let behind = format!("{} {waits} behind the head{comma}", plural(waiting, "letter"));
+    for piece in std::iter::once(behind).chain(since) {
+        used += 1 + piece.width();
+        match lines.pop() {
+            Some(line) if used <= width => lines.push(line.plain(format!(" {piece}"))),
+            last => {
+                lines.extend(last);
+                used = piece.width();
+                lines.push(Line::of(piece));
+            }
+        }
+    }
+    lines
 }
 
 const COLUMNS: [Column; 8] = [

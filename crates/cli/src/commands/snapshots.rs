@@ -98,9 +98,8 @@ fn groups() {
     ]));
 }
 
-#[test]
-fn consumers() {
-    let consumer = |name: &str, state, dead| Consumer {
+pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer {
+    Consumer {
         name: name.into(),
         state,
         error: None,
@@ -120,7 +119,11 @@ fn consumers() {
         breaker: Breaker::HalfOpen,
         store_trouble: false,
         queues: vec![],
-    };
+    }
+}
+
+#[test]
+fn consumers() {
     let elsewhere = Consumer {
         lag: None,
         in_flight: None,
@@ -134,7 +137,7 @@ fn consumers() {
     ]));
 }
 
-pub(super) fn operation(state: OperationState, failed_again: u64) -> Operation {
+pub(crate) fn operation(state: OperationState, failed_again: u64) -> Operation {
     let by = Actor { who: "maria".into(), via: "cli".into(), why: "fixed in 2.8.2, OPS-1421".into() };
     Operation {
         id: "op_31".into(),

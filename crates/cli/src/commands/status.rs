@@ -8,7 +8,7 @@ use super::Run;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::hints::quoted;
+use crate::hints::resume_command;
 use crate::output::{Cell, Column, Format, Line, Record, Screen, Tone, age, count, print_page, span};
 
 /// How everything stands.
@@ -81,14 +81,22 @@ pub(super) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Line 
 }
 
 fn next(status: &lazaret_api::Status) -> String {
-    let paused = status.consumers.iter().find(|consumer| consumer.paused.is_some());
-    if let Some(consumer) = paused {
-        return format!("lazaret resume {} --reason TEXT", quoted(&consumer.name));
+    let pauses = status.consumers.iter().flat_map(|consumer| {
+        consumer.pauses.iter().filter_map(move |pause| Some((pause, resume_command(&consumer.name, pause)?)))
+    });
+    // What holds most stands first.
+    if let Some((_, resume)) = pauses.min_by_key(|(pause, _)| extent(pause.scope)) {
+        return resume;
     }
     if let Some(operation) = status.operations.first() {
-        // One that is paused does not move: there is nothing to watch.
-        let verb = if operation.state == OperationState::Paused { "show" } else { "watch" };
-        return format!("lazaret op {verb} {}", operation.id);
+        let id = &operation.id;
+        return match operation.state {
+            // A second person does that.
+            OperationState::AwaitingApproval => format!("lazaret op approve {id} --reason TEXT"),
+            // One that is paused does not move: there is nothing to watch.
+            OperationState::Paused => format!("lazaret op show {id}"),
+            _ => format!("lazaret op watch {id}"),
+        };
     }
     let has_letters =
         |consumer: &Consumer| consumer.dead + consumer.parked + consumer.quarantined + consumer.retrying > 0;
@@ -96,6 +104,17 @@ fn next(status: &lazaret_api::Status) -> String {
         "lazaret groups".to_owned()
     } else {
         "lazaret tail".to_owned()
+    }
+}
+
+/// How much a pause holds, the most first.
+fn extent(scope: PauseScope) -> u8 {
+    match scope {
+        PauseScope::Consumer => 0,
+        PauseScope::Stream => 1,
+        PauseScope::Partition => 2,
+        PauseScope::Replay => 3,
+        PauseScope::Sequence => 4,
     }
 }
 

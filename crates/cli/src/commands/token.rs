@@ -1,5 +1,6 @@
 //! `token`: makes a token and the lines for the configuration, or hashes one that is there.
 
+use std::collections::HashMap;
 use std::io::Read;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -16,6 +17,9 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
+
+/// A token with less than this can be guessed. Random ones of 128 bits have more, whatever they are written in.
+const ENOUGH_BITS: f64 = 90.0;
 
 /// Make a token.
 #[derive(Debug, Args)]
@@ -48,12 +52,21 @@ struct New {
     scopes: Vec<Scope>,
 
     /// How long it is good: 90d; for ever unless said otherwise
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires: Option<SignedDuration>,
 }
 
 fn scope() -> impl TypedValueParser<Value = Scope> {
     PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(|word| word.parse::<Scope>())
+}
+
+/// How long a token is good. One that has ended when it is made is good for nothing.
+fn lifetime(text: &str) -> std::result::Result<SignedDuration, String> {
+    let lifetime = duration(text)?;
+    if lifetime < SignedDuration::from_secs(1) {
+        return Err("such a token has ended before it can be used: write it as 12h or 90d".to_owned());
+    }
+    Ok(lifetime)
 }
 
 /// What is printed, once.
@@ -93,9 +106,9 @@ impl New {
     }
 }
 
-/// When a token ends that is good for so long. Whole seconds are enough.
+/// When a token ends that is good for so long, to the next whole second.
 fn end(wait: SignedDuration) -> Result<Timestamp> {
-    let end = Timestamp::now().checked_add(wait).and_then(|end| Timestamp::from_second(end.as_second()));
+    let end = Timestamp::now().checked_add(wait).and_then(|end| Timestamp::from_second(end.as_second() + 1));
     end.map_err(|error| Error::usage(format!("that is too long: {error}")))
 }
 
@@ -145,11 +158,45 @@ fn hash(context: &Context) -> Result<Exit> {
     if token.is_empty() {
         return Err(Error::usage_hint("there is no token on standard input", "lazaret token hash < FILE"));
     }
+    let bits = most_bits(token);
+    if bits < ENOUGH_BITS {
+        let strength = format!("it has {bits:.0} bits at most, and {ENOUGH_BITS:.0} are the least");
+        context.screen.warn(&format!("this token can be guessed: {strength}; `lazaret token new` makes one"));
+    }
     let hash = TokenHash::of(token).to_string();
     match context.format() {
         Format::Json | Format::Jsonl => context.screen.json_line(&serde_json::json!({ "hash": hash }))?,
         Format::Csv => context.screen.raw(format!("hash\n{hash}\n").as_bytes())?,
-        Format::Table => context.screen.line(&Line::of(&hash))?,
+        Format::Table => {
+            context.screen.line(&Line::of(&hash))?;
+            context.screen.next("lazaret check -c lazaret.yaml");
+        }
     }
     Ok(Exit::Ok)
+}
+
+/// How much somebody who knows which characters stand in a token, and how often, has to guess: Shannon's entropy. A token that
+/// was drawn at random has about as much, any other has less.
+fn most_bits(token: &str) -> f64 {
+    let mut times: HashMap<char, f64> = HashMap::new();
+    token.chars().for_each(|c| *times.entry(c).or_default() += 1.0);
+    let length: f64 = times.values().sum();
+    times.values().map(|times| times * (length / times).log2()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_guessed_is_told_from_what_was_drawn() {
+        for weak in ["a", "mytoken", "correct horse battery", &"ab".repeat(40)] {
+            assert!(most_bits(weak) < ENOUGH_BITS, "{weak}");
+        }
+        // Ours, and 128 bits as others write them.
+        let (ours, _) = generate_token().unwrap();
+        for strong in [&*ours, "9f86d081884c7d659a2feaa0c55ad015", "6fa459ea-ee8a-4ca4-894e-db77e160355e"] {
+            assert!(most_bits(strong) >= ENOUGH_BITS, "{strong}");
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::io::Read;
 
 use bytes::Bytes;
 use clap::Args;
+use lazaret_api::PayloadState;
+use serde::Deserialize;
 
 use super::Run;
 use crate::client::Lines;
@@ -64,32 +66,56 @@ impl Run for Export {
         let client = context.client()?;
         let lines = client.letter_lines(&self.query.text(), true).await?;
         let written = write(context, format, lines, self.limit.unwrap_or(u64::MAX)).await?;
-        context.screen.say(&format!("{} written", plural(written, "letter")));
-        if format == Format::Jsonl && written > 0 {
-            context.screen.next("lazaret import FILE --url URL");
-        }
+        written.conclude(context, format);
         Ok(Exit::Ok)
     }
 }
 
-async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) -> Result<u64> {
+/// How many letters were written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    letters: u64,
+    /// Those of them whose content the token may not see.
+    hidden: u64,
+}
+
+impl Written {
+    fn conclude(self, context: &Context, format: Format) {
+        let screen = &context.screen;
+        screen.say(&format!("{} written", plural(self.letters, "letter")));
+        if self.hidden > 0 {
+            let without = format!("{} without payload and headers", count(self.hidden));
+            screen.warn(&format!(
+                "{without}: the token lacks the scope payload. Such letters cannot be imported"
+            ));
+            screen.next("lazaret token new --scope read,payload");
+        } else if format == Format::Jsonl && self.letters > 0 {
+            screen.next("lazaret import FILE --url URL");
+        } else {
+            screen.next("lazaret ls");
+        }
+    }
+}
+
+async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) -> Result<Written> {
     let screen = &context.screen;
-    let mut written = 0;
+    let mut written = Written::default();
     match format {
         Format::Csv => screen.raw(format!("{}\n", csv_header(COLUMNS)).as_bytes())?,
         Format::Json => screen.raw(b"[")?,
         Format::Table | Format::Jsonl => {}
     }
-    while written < limit
+    while written.letters < limit
         && let Some(line) = lines.next().await?
     {
         if line.is_empty() {
             continue;
         }
-        let separator = if format == Format::Json && written > 0 { ",\n" } else { "" };
+        let separator = if format == Format::Json && written.letters > 0 { ",\n" } else { "" };
         let end = if format == Format::Json { "" } else { "\n" };
         screen.raw(format!("{separator}{}{end}", one(format, &line)?).as_bytes())?;
-        written += 1;
+        written.letters += 1;
+        written.hidden += u64::from(is_hidden(&line));
     }
     if format == Format::Json {
         screen.raw(b"]\n")?;
@@ -107,6 +133,21 @@ fn one(format: Format, line: &Bytes) -> Result<String> {
     let text = std::str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| unreadable(error.to_string()))?;
     Ok(json_text(text))
+}
+
+/// Whether the token may not see what is in a letter.
+fn is_hidden(line: &Bytes) -> bool {
+    #[derive(Deserialize)]
+    struct Whole {
+        content: Content,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Content {
+        payload_state: PayloadState,
+    }
+    serde_json::from_slice::<Whole>(line)
+        .is_ok_and(|letter| letter.content.payload_state == PayloadState::Hidden)
 }
 
 /// Take in letters that were exported.

@@ -35,7 +35,7 @@ impl Screen {
             ColorChoice::Auto => auto != anstream::ColorChoice::Never,
         };
         Self {
-            width: width(),
+            width: width(terminal_size::terminal_size_of(io::stdout())),
             out_color: decide(anstream::AutoStream::choice(&out)),
             out_is_terminal: out.is_terminal(),
             err_color: decide(anstream::AutoStream::choice(&err)),
@@ -62,6 +62,11 @@ impl Screen {
     /// Whether somebody looks at what goes to standard error.
     pub fn talks_to_terminal(&self) -> bool {
         self.err_is_terminal
+    }
+
+    /// How wide a line on standard error may be, at this moment.
+    pub fn talk_width(&self) -> usize {
+        width(terminal_size::terminal_size_of(io::stderr()))
     }
 
     /// Whether standard error may have colours.
@@ -158,20 +163,16 @@ impl Screen {
         if let Some(hint) = error.hint() {
             self.talk(&Line::new().add("hint: ", Tone::Hint).plain(hint));
         }
+        if let Error::Declined { next } = error {
+            self.next(next);
+        }
     }
 }
 
-/// The width that `COLUMNS` says, or the terminal; elsewhere there is no end.
-fn width() -> usize {
+/// The width that `COLUMNS` says, or the terminal that was found; elsewhere there is no end.
+fn width(found: Option<(terminal_size::Width, terminal_size::Height)>) -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
-    let found = || console_width();
-    said.filter(|columns| *columns > 0).or_else(found).map_or(WIDTH_ELSEWHERE, |width| width.max(NARROWEST))
-}
-
-fn console_width() -> Option<usize> {
-    if !io::stdout().is_terminal() {
-        return None;
-    }
-    let (terminal_size::Width(width), _) = terminal_size::terminal_size_of(io::stdout())?;
-    (width > 0).then_some(usize::from(width))
+    let found = found.map(|(terminal_size::Width(width), _)| usize::from(width));
+    let widths = [said, found].into_iter().flatten();
+    widths.filter(|columns| *columns > 0).map(|width| width.max(NARROWEST)).next().unwrap_or(WIDTH_ELSEWHERE)
 }

@@ -174,7 +174,7 @@ fn shrink(shown: &mut [(usize, usize)], mins: &[usize], width: usize) {
 }
 
 /// The beginning of a text that is no wider than `width`, with a sign that there is more.
-fn cut(text: &str, width: usize) -> String {
+pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }

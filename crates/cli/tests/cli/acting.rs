@@ -136,6 +136,24 @@ fn evicted_letters_come_back_until_they_are_purged() {
 }
 
 #[test]
+fn where_nothing_matches_there_is_nothing_to_do() {
+    let bench = Bench::new();
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    for verb in ["restore", "purge"] {
+        let ran = bench.run(&[verb, "--all", "--reason", "x", "--yes"]).ends(0);
+        assert_eq!(ran.out, format!("0 letters {verb}d, 0 not\n"));
+        assert_eq!(ran.err, "nothing to do: no letters match\nnext: lazaret status\n");
+        // What they are about is not what is open.
+        let help = bench.run(&[verb, "--help"]).ends(0).out;
+        assert!(
+            help.contains("Yes, every evicted letter is meant") && !help.contains("every open"),
+            "{help}"
+        );
+    }
+    assert!(bench.run(&["retry", "--help"]).ends(0).out.contains("Yes, every open letter is meant"));
+}
+
+#[test]
 fn released_letters_are_tried_again() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
@@ -152,19 +170,26 @@ fn a_payload_is_replaced_and_the_one_before_it_is_kept() {
     let id = &ids(&bench, "")[0];
     let file = bench.folder().join("payload");
     std::fs::write(&file, "\"good\"").unwrap();
-    let ran = bench.run(&["edit", id, "--payload", file.to_str().unwrap(), "--reason", "typo"]).ends(0);
+    // Nothing is asked without a terminal, and nothing is changed without a yes.
+    let arguments = ["edit", id, "--payload", file.to_str().unwrap(), "--reason", "typo"];
+    let no_yes = bench.run(&arguments).ends(2);
+    assert!(no_yes.err.contains("say --yes"), "{}", no_yes.err);
+    bench.run(&["edit", id, "--tombstone", "--reason", "x"]).ends(2);
+    let untouched = bench.run(&["show", id, "-o", "json"]).ends(0).json();
+    assert_eq!((&untouched["content"]["payload"], &untouched["edits"]), (&"\"bad\"".into(), &json!([])));
+    let ran = bench.run(&[&arguments[..], &["--yes"]].concat()).ends(0);
     assert_eq!(ran.err, format!("next: lazaret retry --ids {} --reason TEXT\n", &id[..8]));
     let detail = |id: &str| bench.run(&["show", id, "-o", "json"]).ends(0).json();
     assert_eq!(detail(id)["content"]["payload"], "\"good\"");
     assert_eq!(detail(id)["edits"][0]["original"], "\"bad\"");
-    bench.run_with(&["edit", id, "--payload", "-", "--reason", "bytes"], "x\ty\n").ends(0);
+    bench.run_with(&["edit", id, "--payload", "-", "--reason", "bytes", "--yes"], "x\ty\n").ends(0);
     assert_eq!(detail(id)["content"]["payload"], "x\ty\n");
-    bench.run(&["edit", id, "--tombstone", "--reason", "none"]).ends(0);
+    bench.run(&["edit", id, "--tombstone", "--reason", "none", "--yes"]).ends(0);
     assert_eq!(detail(id)["content"]["payload-state"], "none");
     // Without a terminal there is no editor.
     let ran = bench.run(&["edit", id, "--reason", "x"]).ends(2);
     assert!(ran.err.contains("--payload FILE"), "{}", ran.err);
-    bench.run(&["edit", id, "--payload", "/nowhere/file", "--reason", "x"]).ends(1);
+    bench.run(&["edit", id, "--payload", "/nowhere/file", "--reason", "x", "--yes"]).ends(1);
 }
 
 #[test]
@@ -200,9 +225,23 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
         };
         let pause = paused("pause");
         assert_ne!(pause["scope"], "consumer", "{pause}");
-        assert_eq!(paused("resume"), json!({"resumed": true}));
+        // What status names as the next command is what ends it.
+        let status = bench.run(&["status"]).ends(0);
+        let next = status.err.strip_prefix("next: lazaret ").unwrap().replace("TEXT", "test");
+        let next = next.trim_end().replace("'a b'", "a\tb");
+        let words: Vec<String> = next.split(' ').map(|word| word.replace('\t', " ")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).chain(["-o", "json"]).collect();
+        assert_eq!(words[..2], ["resume", "orders"], "{}", status.err);
+        assert_eq!(bench.run(&words).ends(0).json(), json!({"resumed": true}), "{}", status.err);
+        assert_eq!(paused("resume"), json!({"resumed": false}));
     }
-    bench.run(&["pause", "orders", "--partition", "3", "--reason", "x"]).ends(2);
+    // A stream is not guessed; letters name one that there is.
+    let bare = ["pause", "orders", "--partition", "3", "--reason", "x"];
+    assert!(!bench.run(&bare).ends(2).err.contains("hint"));
+    bench.letters(&[message("m-1", "a", "bad")], 1);
+    let refused = bench.run(&bare).ends(2);
+    let hint = "hint: its letters come from orders: say --stream orders --partition 3\n";
+    assert!(refused.err.ends_with(hint), "{}", refused.err);
     bench.run(&["pause", "orders", "--replay", "--sequence", "a", "--reason", "x"]).ends(2);
     bench.run(&["pause", "orders"]).ends(2);
     bench.run(&["pause", "nobody", "--reason", "x"]).ends(4);
@@ -238,6 +277,16 @@ fn a_token_is_made_and_its_hash_is_for_the_configuration() {
         checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain())).auth.unwrap().tokens;
     assert_eq!((tokens[0].name.as_str(), tokens[0].scopes.len()), ("ci", 2));
     assert!(tokens[0].expires.is_some());
+    // One that has ended before it is used is good for nothing.
+    for never in ["0s", "500ms"] {
+        let refused = bench.run(&["token", "new", "--expires", never]).ends(2);
+        assert!(refused.out.is_empty() && refused.err.contains("--expires"), "{}", refused.err);
+    }
+    // What can be guessed is hashed, and that it can be guessed is said.
+    let weak = bench.run_with(&["token", "hash"], "mytoken\n").ends(0);
+    assert!(weak.out.starts_with("sha256:"), "{}", weak.out);
+    assert!(weak.err.starts_with("warning: this token can be guessed"), "{}", weak.err);
+    assert!(!bench.run_with(&["token", "hash"], token).ends(0).err.contains("warning"));
     bench.run(&["token", "new", "--name", "a b"]).ends(2);
     bench.run(&["token", "new", "--scope", "everything"]).ends(2);
     bench.run(&["token", "hash"]).ends(2);

@@ -34,6 +34,8 @@ fn a_second_person_approves_what_the_first_began() {
     assert_eq!(begun.last()["state"], "awaiting-approval");
     let shown = bench.run_as("ada", &["op", "show", "op_1"]).ends(0);
     assert!(shown.err.starts_with("next: lazaret op approve op_1"), "{}", shown.err);
+    let status = bench.run_as("ada", &["status"]).ends(0);
+    assert_eq!(status.err, "next: lazaret op approve op_1 --reason TEXT\n");
     let own = bench.run_as("ada", &["op", "approve", "op_1", "--reason", "mine"]).ends(6);
     assert!(own.err.contains("LZ0220"), "{}", own.err);
 

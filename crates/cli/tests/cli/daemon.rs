@@ -42,7 +42,10 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     run(folder.path(), &["run", "--check"]).ends(0);
-    run(folder.path(), &["run", "--until-idle"]).ends(3);
+    let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
+    // The last words say what is left and what can be done: letters are looked at while a daemon runs.
+    let last = "2 letters are open: orders\nnext: lazaret run -c lazaret.yaml\nthen: lazaret groups\n";
+    assert!(left.err.ends_with(last), "{}", left.err);
     // I1, I8: a second run finds the same letters and takes nothing in twice.
     run(folder.path(), &["run", "-c", "lazaret.yaml", "--until-idle"]).ends(3);
     fs::write(
@@ -53,7 +56,32 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
     for file in ["lazaret.db", "lazaret.db-wal", "lazaret.db-shm", "lazaret.db-redo"] {
         let _ = fs::remove_file(folder.path().join(file));
     }
-    run(folder.path(), &["run", "--until-idle"]).ends(0);
+    let done = run(folder.path(), &["run", "--until-idle"]).ends(0);
+    assert!(done.err.ends_with("\nall is handled: no letter is open\n"), "{}", done.err);
+}
+
+#[test]
+fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let path = folder.path().join("lazaret.yaml");
+    let config = fs::read_to_string(&path).unwrap();
+    let (_, consumer) = config.split_once("  orders:\n").unwrap();
+    fs::write(&path, format!("{config}  mail:\n{consumer}")).unwrap();
+    let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
+    assert!(left.err.contains("\n4 letters are open: mail 2, orders 2\nnext: "), "{}", left.err);
+    // Lines for machines stay lines for machines.
+    let config = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{config}telemetry: {{ log-format: json }}\n")).unwrap();
+    let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
+    let lines: Vec<serde_json::Value> =
+        left.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |name: &str| {
+        let is_it =
+            |line: &&serde_json::Value| line["message"] == "letters are open" && line["consumer"] == name;
+        lines.iter().find(is_it).map(|line| line["letters"].clone())
+    };
+    assert_eq!((told("mail"), told("orders")), (Some(2.into()), Some(2.into())), "{}", left.err);
 }
 
 #[test]
@@ -352,7 +380,7 @@ fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
     };
     assert_eq!((&dead["message"]["id"], &dead["reason"]), (&"e-2".into(), &"INVALID_SCHEMA".into()));
     let id = dead["id"].as_str().unwrap();
-    ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend"]).ends(0);
+    ask(&["edit", id, "--payload", "/dev/null", "--reason", "mend", "--yes"]).ends(0);
     ask(&["retry", "--ids", id, "--reason", "mended", "--yes", "--wait"]).ends(0);
     let stopped = Command::new("kill").args(["-TERM", &daemon.child().id().to_string()]).status().unwrap();
     assert!(stopped.success());

@@ -61,6 +61,7 @@ fn without_a_terminal_the_story_is_told_line_by_line_and_ends_with_tables() {
         assert!(ran.out.contains(part), "{part} is not in\n{}", ran.out);
     }
     assert!(!ran.out.contains('\u{1b}') && !ran.out.contains("NO "), "{}", ran.out);
+    assert!(ran.err.contains("next: ") && ran.err.ends_with(" run\n"), "{}", ran.err);
     is_empty(folder.path());
 }
 

@@ -86,6 +86,16 @@ fn ctrl_c_detaches_and_the_operation_goes_on() {
 }
 
 #[test]
+fn the_usage_names_what_is_missing_and_not_what_a_variable_says() {
+    let bench = Bench::new();
+    let ran = bench.run(&["resume", "orders"]).ends(2);
+    assert!(ran.err.contains("Usage: lazaret resume --reason <TEXT> <CONSUMER>\n"), "{}", ran.err);
+    // The help still says which variable there is, and what it says.
+    let help = bench.run(&["resume", "--help"]).ends(0).out;
+    assert!(help.contains(&format!("LAZARET_URL={}", bench.url)), "{help}");
+}
+
+#[test]
 fn error_codes_are_explained() {
     let explained = finish(lazaret(&["explain", "lz0120"]), "").ends(0);
     assert!(explained.out.starts_with("LZ0120: There is no such key here.\n"), "{}", explained.out);

@@ -62,6 +62,28 @@ fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
 }
 
 #[test]
+#[cfg(unix)]
+fn the_command_that_ends_a_pause_means_the_same_sequence() {
+    let bench = bench();
+    let next = |ran: &Ran| {
+        harmless(ran);
+        let next = ran.err.lines().find_map(|line| line.strip_prefix("next: ")).unwrap().to_owned();
+        next.replace("TEXT", "test")
+    };
+    for command in [&["pause", "orders", "--sequence", KEY, "--reason", "x"][..], &["status"]] {
+        bench.run(&["pause", "orders", "--sequence", KEY, "--reason", "x"]).ends(0);
+        let command = next(&bench.run(command).ends(0));
+        // As somebody would copy it into a shell.
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_lazaret")).parent().unwrap();
+        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-c", &format!("{command} -o json")]).env("PATH", path).env("LAZARET_URL", &bench.url);
+        let ran = crate::support::finish(shell, "").ends(0);
+        assert_eq!(ran.json(), serde_json::json!({"resumed": true}), "{command}");
+    }
+}
+
+#[test]
 fn a_payload_cannot_write_a_line_of_its_own() {
     let bench = bench();
     let ran = bench.run(&["groups"]).ends(0);

@@ -9,6 +9,7 @@ mod daemon;
 #[cfg(feature = "demo")]
 mod demo;
 mod exits;
+mod formats;
 mod hostile;
 mod operations;
 mod pages;

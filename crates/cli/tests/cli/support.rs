@@ -197,14 +197,21 @@ impl Bench {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut talk = BufReader::new(child.stderr.take().unwrap());
+        let talk = BufReader::new(child.stderr.take().unwrap());
+        let (tell, lines) = std::sync::mpsc::channel();
+        // Read to its end, so that the child can say the rest when nobody listens any more.
+        std::thread::spawn(move || {
+            talk.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
+        });
+        let deadline = Instant::now() + DEADLINE;
         let mut heard = String::new();
         while !heard.contains(said) {
-            let read = talk.read_line(&mut heard).unwrap();
-            assert!(read > 0, "it ended without saying {said:?}: {heard}");
+            let Ok(line) = lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
+                let _ = child.kill();
+                panic!("it did not say {said:?}: {heard}");
+            };
+            heard += &format!("{line}\n");
         }
-        // Whoever waits for the child gets the rest of what it says.
-        std::thread::spawn(move || std::io::copy(&mut talk, &mut std::io::sink()));
         child
     }
 }

@@ -1,6 +1,8 @@
 //! Letters that move from one daemon to another.
 
-use crate::support::{Bench, message};
+use lazaret_api::Scope;
+
+use crate::support::{Bench, Setup, message, secret, token};
 
 #[test]
 fn an_export_is_taken_in_elsewhere_as_it_was() {
@@ -35,6 +37,26 @@ fn an_export_is_taken_in_elsewhere_as_it_was() {
     let moved = to.run_with(&["import", "-", "--queue", "other/mail"], &export.out).ends(0);
     assert!(moved.out.starts_with("3 letters taken in"), "{}", moved.out);
     assert_eq!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(0).lines().len(), 3);
+}
+
+#[test]
+fn an_export_without_payloads_says_that_it_cannot_be_taken_in() {
+    let tokens = vec![token("rita", &[Scope::Read]), token("feed", &[Scope::Ingest])];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() });
+    bench.feed_as(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], Some(&secret("feed")));
+    bench.eventually("the letters are there", || {
+        bench.run_as("rita", &["ls", "-o", "jsonl"]).ends(0).out.lines().count() == 2
+    });
+    let export = bench.run_as("rita", &["export"]).ends(0);
+    assert_eq!(
+        export.err,
+        "2 letters written\nwarning: 2 without payload and headers: the token lacks the scope payload. Such letters cannot be \
+         imported\nnext: lazaret token new --scope read,payload\n"
+    );
+    // That is so.
+    let open = Bench::new();
+    let refused = open.run_with(&["import", "-"], &export.out).ends(3);
+    assert!(refused.out.contains("0 letters taken in, 0 known already, 2 not"), "{}", refused.out);
 }
 
 #[test]

@@ -35,6 +35,17 @@ impl Block {
     }
 }
 
+/// Every page below `docs`, and those that people read beside the code.
+pub(crate) fn all_pages() -> Vec<Page> {
+    // The changelog is left out: it may speak of commands that are no more.
+    let beside = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "deploy/README.md"];
+    let beside = beside.map(|path| Page {
+        path: format!("../{path}"),
+        text: fs::read_to_string(root().join(path)).unwrap(),
+    });
+    pages().into_iter().chain(beside).collect()
+}
+
 /// Every page below `docs`, by path.
 pub(crate) fn pages() -> Vec<Page> {
     let docs = root().join("docs");
@@ -134,12 +145,28 @@ impl Page {
         links
     }
 
-    /// Pieces of code in the text, with their line. A piece that goes over two lines is not seen.
+    /// Pieces of code in the text, with the line on which they begin. A piece may go on on the next line.
     pub(crate) fn inline_code(&self) -> Vec<(usize, String)> {
-        let pieces = |(number, line): (usize, &str)| -> Vec<(usize, String)> {
-            line.split('`').skip(1).step_by(2).map(|piece| (number, piece.to_owned())).collect()
-        };
-        self.prose().into_iter().flat_map(pieces).collect()
+        let mut pieces = Vec::new();
+        let mut open: Option<(usize, String)> = None;
+        for (number, line) in self.prose() {
+            // A paragraph that ends ends its pieces.
+            if line.trim().is_empty() {
+                open = None;
+            }
+            for (index, piece) in line.split('`').enumerate() {
+                match open.take() {
+                    // Behind a mark it begins or ends, at the beginning of a line it goes on.
+                    Some((begun, text)) if index == 0 => {
+                        open = Some((begun, format!("{text} {}", piece.trim())));
+                    }
+                    Some(whole) => pieces.push(whole),
+                    None if index > 0 => open = Some((number, piece.to_owned())),
+                    None => {}
+                }
+            }
+        }
+        pieces
     }
 }
 
@@ -169,4 +196,7 @@ fn a_page_is_taken_apart() {
         ("sh", "# no heading\n", Some("look"))
     );
     assert_eq!(page.inline_code(), [(1, "b".to_owned()), (5, "[no](no.md)".to_owned())]);
+    let page = Page { path: String::new(), text: "a `b\n  c` d `e`, `f\n\ng `h`\n".to_owned() };
+    let pieces: Vec<String> = page.inline_code().into_iter().map(|(_, piece)| piece).collect();
+    assert_eq!(pieces, ["b c", "e", "h"]);
 }

@@ -129,7 +129,7 @@ impl User {
         let mut command = Command::new("bash");
         command.args(["-e", "-u", "-o", "pipefail", "-c", &script.replace(PORT, &self.port)]);
         command.current_dir(&self.folder).stdin(Stdio::null());
-        command.env("PATH", format!("{}:{path}", program.display())).env("COLUMNS", "120").env("USER", "ada");
+        command.env("PATH", format!("{}:{path}", program.display())).env("COLUMNS", "122").env("USER", "ada");
         command.env("LAZARET_URL", format!("http://127.0.0.1:{}", self.port));
         for name in ["LAZARET_TOKEN", "CLICOLOR_FORCE"] {
             command.env_remove(name);
