@@ -85,7 +85,10 @@ consumers:
     let run = tokio::spawn(service.run(CancellationToken::new()));
     let took = server.wait().await;
     let report = run.await.expect("the daemon does not panic").map_err(|error| error.to_string())?;
-    assert!(report.failed.is_empty() && report.open_letters.is_empty(), "every message is handled: {report:?}");
+    assert!(
+        report.failed.is_empty() && report.open_letters.is_empty(),
+        "every message is handled: {report:?}"
+    );
     remove(&store);
     _ = std::fs::remove_dir_all(store.with_extension("flight"));
     Ok(rate(messages, took))
