@@ -1,6 +1,6 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka` or `daemon`) in one process,
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `daemon`, or `all`) in one process,
 //! or one benchmark of it: every subject beside its baseline. `kafka` and `daemon` are there when it was built with the feature of
 //! that name. It prints a table and writes the JSON that scripts read. Times depend on the
 //! machine, ratios much less: bars stand on ratios wherever the issue asks for one. A bar that is missed is said loudly
@@ -25,7 +25,8 @@ use table::{Row, Table};
 /// The worker threads of the runtime, for subjects and baselines alike.
 const WORKERS: usize = 2;
 
-const USAGE: &str = "usage: lazaret-bench core|embedded|kafka|daemon [--only NAME] [--json FILE] [--quick]";
+const USAGE: &str =
+    "usage: lazaret-bench core|embedded|kafka|daemon|all [--only NAME] [--json FILE] [--quick]";
 
 /// How much work the benchmarks do.
 #[derive(Clone, Copy)]
@@ -55,14 +56,25 @@ enum Group {
 }
 
 impl Group {
-    fn named(name: &str) -> Option<Self> {
+    /// All that this was built with.
+    const ALL: &[Self] = &[
+        Self::Core,
+        Self::Embedded,
+        #[cfg(feature = "kafka")]
+        Self::Kafka,
+        #[cfg(feature = "daemon")]
+        Self::Daemon,
+    ];
+
+    fn named(name: &str) -> Option<&'static [Self]> {
         match name {
-            "core" => Some(Self::Core),
-            "embedded" => Some(Self::Embedded),
+            "all" => Some(Self::ALL),
+            "core" => Some(&[Self::Core]),
+            "embedded" => Some(&[Self::Embedded]),
             #[cfg(feature = "kafka")]
-            "kafka" => Some(Self::Kafka),
+            "kafka" => Some(&[Self::Kafka]),
             #[cfg(feature = "daemon")]
-            "daemon" => Some(Self::Daemon),
+            "daemon" => Some(&[Self::Daemon]),
             _ => None,
         }
     }
@@ -93,7 +105,7 @@ impl Group {
 
 /// What the command line asks for.
 struct Arguments {
-    group: Group,
+    groups: Vec<Group>,
     only: Option<String>,
     json: Option<PathBuf>,
     scale: Scale,
@@ -102,13 +114,13 @@ struct Arguments {
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let group = words.next().ok_or("name a group")?;
-        let group = Group::named(&group).ok_or_else(|| match group.as_str() {
+        let groups = Group::named(&group).ok_or_else(|| match group.as_str() {
             "kafka" | "daemon" => {
                 format!("this was built without the feature {group}; `cargo xtask bench {group}` builds it with it")
             }
             _ => format!("there is no group {group:?}"),
         })?;
-        let mut arguments = Self { group, only: None, json: None, scale: Scale::FULL };
+        let mut arguments = Self { groups: groups.to_vec(), only: None, json: None, scale: Scale::FULL };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => arguments.scale = Scale::QUICK,
@@ -117,12 +129,14 @@ impl Arguments {
                 other => return Err(format!("unknown argument {other:?}")),
             }
         }
-        match &arguments.only {
-            Some(name) if !group.names().contains(&name.as_str()) => {
-                Err(format!("there is no benchmark {name:?}, but {}", group.names().join(", ")))
+        if let Some(only) = &arguments.only {
+            arguments.groups.retain(|group| group.names().contains(&only.as_str()));
+            if arguments.groups.is_empty() {
+                let names: Vec<&str> = groups.iter().flat_map(|group| group.names()).copied().collect();
+                return Err(format!("there is no benchmark {only:?}, but {}", names.join(", ")));
             }
-            _ => Ok(arguments),
         }
+        Ok(arguments)
     }
 }
 
@@ -151,13 +165,16 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-    let rows = match runtime.block_on(arguments.group.run(arguments.scale, arguments.only.as_deref())) {
-        Ok(rows) => rows,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+    let mut rows = Vec::new();
+    for group in &arguments.groups {
+        match runtime.block_on(group.run(arguments.scale, arguments.only.as_deref())) {
+            Ok(more) => rows.extend(more),
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
         }
-    };
+    }
     let table = Table::new(rows);
     print!("{table}");
     if let Some(path) = arguments.json
@@ -189,7 +206,10 @@ mod tests {
     #[test]
     fn a_benchmark_is_looked_for_in_its_group() {
         let arguments = parse("embedded --only restart --quick").unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!((arguments.group, arguments.only.as_deref()), (Group::Embedded, Some("restart")));
+        assert_eq!((arguments.groups, arguments.only.as_deref()), (vec![Group::Embedded], Some("restart")));
+        let arguments = parse("all --only restart").unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(arguments.groups, [Group::Embedded]);
+        assert_eq!(parse("all").map(|arguments| arguments.groups).as_deref(), Ok(Group::ALL));
         assert!(parse("core --only restart").is_err_and(|error| error.contains("healthy")));
         assert!(parse("fly").is_err());
         assert!(parse("").is_err());

@@ -42,8 +42,8 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --json FILE   write the results there too
                                --quick       fewer and shorter measurements
                                --only NAME   only this one of the group
-                             NAME is core unless given, or embedded, or kafka, which starts the
-                             services that it needs
+                             NAME is core, embedded, kafka or daemon, or all, which it is unless given;
+                             services that they need are started
   services                   start the services that the tests need, and print the variables that name them; with
                                eval \"$(cargo xtask services)\"   `cargo test` uses them
   services stop              stop them

@@ -3,6 +3,8 @@
 use crate::process::Cargo;
 use crate::services::Services;
 
+/// Every group of benchmarks.
+const ALL: &str = "all";
 /// The benchmarks that need a broker, and its client.
 const KAFKA: &str = "kafka";
 
@@ -55,13 +57,14 @@ pub(crate) fn story(arguments: &[String]) -> Result<Cargo, String> {
     Ok(test.with_variable("LAZARET_STORY", &format!("{messages},{kills}")))
 }
 
-/// A benchmark, by default the one of the core.
+/// A group of benchmarks, by default all of them.
 pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     let (name, rest) = match arguments.split_first() {
         Some((name, rest)) if !name.starts_with('-') => (name.clone(), rest),
-        _ => ("core".to_owned(), arguments),
+        _ => (ALL.to_owned(), arguments),
     };
     let program = match name.as_str() {
+        ALL => "run --release -p lazaret-bench --features kafka,daemon --",
         KAFKA => "run --release -p lazaret-bench --features kafka --",
         "daemon" => "run --release -p lazaret-bench --features daemon --",
         _ => "run --release -p lazaret-bench --",
@@ -72,7 +75,8 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
 /// Runs a benchmark, with the services that it needs.
 pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     let benchmark = benchmark(arguments);
-    if arguments.first().is_none_or(|name| name != KAFKA) {
+    let name = arguments.first().filter(|name| !name.starts_with('-')).map_or(ALL, String::as_str);
+    if ![ALL, KAFKA].contains(&name) {
         return benchmark.run().map(|_| ());
     }
     let services = Services::take()?;
@@ -124,12 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_without_a_name_is_that_of_the_core() {
+    fn without_a_name_all_benchmarks_are_run() {
+        for (given, passed) in [("", "all"), ("--json results.json", "all --json results.json")] {
+            let expected =
+                format!("cargo run --release -p lazaret-bench --features kafka,daemon -- {passed}");
+            assert_eq!(benchmark(&words(given)).to_string(), expected);
+        }
         let table = [
-            ("", "core"),
             ("core --quick", "core --quick"),
-            ("--json results.json", "core --json results.json"),
-            ("store --json results.json", "store --json results.json"),
+            ("embedded --json results.json", "embedded --json results.json"),
         ];
         for (given, passed) in table {
             let expected = format!("cargo run --release -p lazaret-bench -- {passed}");
