@@ -10,6 +10,8 @@ use lazaret_core::source::SourceError;
 pub(crate) enum Trouble {
     /// The system says no.
     Unreadable(PathBuf, io::Error),
+    /// It is to be followed and was not made yet.
+    NotThereYet(PathBuf),
     /// A directory, a pipe, a device.
     NotAFile(PathBuf),
     /// It was cut after it was read.
@@ -33,18 +35,22 @@ impl From<Trouble> for SourceError {
                 let told = if stays { Self::permanent(what) } else { Self::temporary(what) };
                 told.with_source(error)
             }
+            Trouble::NotThereYet(path) => Self::temporary(format!(
+                "{} is not there yet; it is looked for again, because it is to be followed",
+                path.display()
+            )),
             Trouble::NotAFile(path) => Self::permanent(format!(
                 "{} is not a regular file, so no position in it would last",
                 path.display()
             )),
             Trouble::Shorter { path, length, read } => Self::permanent(format!(
-                "{} was cut: it has {length} bytes and was read up to {read}; put it back, or remove the checkpoint \
-                 to read it from the start",
+                "{} was cut: it has {length} bytes and was read up to {read}; put it back, or read it with a \
+                 consumer of another name: messages without an id are known by their position",
                 path.display()
             )),
             Trouble::Replaced(path) => Self::permanent(format!(
-                "{} is not the file that was read before; put that back, or remove the checkpoint to read this one \
-                 from the start",
+                "{} is not the file that was read before; put that back, or read this one with a consumer of \
+                 another name: messages without an id are known by their position",
                 path.display()
             )),
             Trouble::Gone(path) => {

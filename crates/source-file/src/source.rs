@@ -1,6 +1,7 @@
 //! The source: a reader on another thread, and positions in a checkpoint.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +79,13 @@ impl FileSource {
             let path = path.clone();
             let (follow, max_line, batch) = (options.follow, options.max_line, options.batch);
             spawn_blocking(move || -> Result<_, Trouble> {
-                let mut reader = Reader::open(path.clone(), follow, max_line, batch)?;
+                let opened = Reader::open(path.clone(), follow, max_line, batch);
+                let mut reader = opened.map_err(|trouble| match trouble {
+                    Trouble::Unreadable(path, error) if follow && error.kind() == ErrorKind::NotFound => {
+                        Trouble::NotThereYet(path)
+                    }
+                    other => other,
+                })?;
                 let Some((place, head)) = place else { return Ok((reader, Place::default())) };
                 let length = reader.length().map_err(|error| Trouble::Unreadable(path.clone(), error))?;
                 if length < place.offset {

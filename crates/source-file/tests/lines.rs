@@ -382,6 +382,19 @@ async fn a_file_that_cannot_be_read_says_why() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_to_be_followed_may_come_later() {
+    let mut bed = Bed::new("");
+    bed.path = bed.folder.path().join("later.jsonl");
+    let following = Options { follow: true, ..Options::default() };
+    let error = bed.try_open(following.clone()).await.err().unwrap();
+    assert!(error.is_temporary() && error.to_string().contains("is not there yet"), "{error}");
+    let error = bed.refused().await;
+    assert!(!error.is_temporary(), "one that is read to its end has to be there: {error}");
+    fs::write(&bed.path, "{\"payload\":1}\n").unwrap();
+    bed.try_open(following).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_stream_may_be_named() {
     let bed = Bed::new("{\"payload\":1}\n");
     let all = bed.all(Options { stream: Some("orders".into()), ..Options::default() }).await;
