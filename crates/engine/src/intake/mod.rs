@@ -38,6 +38,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const REWIND_PAUSE: Duration = Duration::from_secs(1);
 /// How long to wait after the source had trouble.
 const SOURCE_PAUSE: Duration = Duration::from_millis(200);
+/// How often it is told that a source has trouble, while it has.
+const TROUBLE_AGAIN: Duration = Duration::from_secs(30);
 
 /// A partition from its coming to its going.
 struct Slot {
@@ -111,6 +113,8 @@ pub(crate) struct Intake {
     /// When a drain must be over.
     drain_until: Option<Instant>,
     source_rest: Option<Instant>,
+    /// When it was last told that the source has trouble, which has not ended.
+    trouble_told: Option<Instant>,
     idle_check: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
     next_idle_check: Instant,
 }
@@ -141,6 +145,7 @@ impl Intake {
             draining: false,
             drain_until: None,
             source_rest: None,
+            trouble_told: None,
             idle_check: None,
             next_idle_check: Instant::now(),
         }
@@ -193,6 +198,9 @@ impl Intake {
     }
 
     fn on(&mut self, event: Result<SourceEvent, SourceError>) {
+        if event.is_ok() && self.trouble_told.take().is_some() {
+            tracing::info!(consumer = self.shared.name.as_str(), "the source answers again");
+        }
         match event {
             Ok(SourceEvent::Messages(messages)) => self.take_in(messages),
             Ok(SourceEvent::Assigned(assignments)) => self.assigned(assignments),
@@ -204,8 +212,12 @@ impl Intake {
                 self.committed(&moved, outcome);
             }
             Err(error) if error.is_temporary() => {
-                tracing::warn!(%error, "the source has trouble");
-                self.source_rest = Some(Instant::now() + SOURCE_PAUSE);
+                let now = Instant::now();
+                if self.trouble_told.is_none_or(|told| now - told >= TROUBLE_AGAIN) {
+                    tracing::warn!(consumer = self.shared.name.as_str(), %error, "the source has trouble");
+                    self.trouble_told = Some(now);
+                }
+                self.source_rest = Some(now + SOURCE_PAUSE);
             }
             Err(error) => self.shared.stop(Error::Source(error)),
         }
