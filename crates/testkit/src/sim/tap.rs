@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lazaret_core::Partition;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_memory::MemorySource;
+use tokio::time::Instant;
 
 use super::world::{Life, World};
 
@@ -15,11 +16,20 @@ pub(crate) struct Tap {
     world: Arc<World>,
     life: Life,
     inner: MemorySource,
-    /// A commit that was begun, and after how many other events it is over.
-    begun: Option<(Vec<Commit>, u32)>,
+    /// A commit that was begun.
+    begun: Option<Begun>,
     /// How many were begun.
     begins: u32,
     closed: bool,
+}
+
+/// A commit that was begun.
+struct Begun {
+    commits: Vec<Commit>,
+    /// After how many other events it is over.
+    after: u32,
+    /// When it is over at the latest. Whoever asks may stop asking and ask again, which takes no longer for it.
+    until: Instant,
 }
 
 /// After this time a commit that was begun is over, whatever else happens.
@@ -56,7 +66,7 @@ impl Tap {
             return Ok(SourceEvent::Committed(Err("this commit fails".to_owned())));
         }
         // It stays begun until it is done: whoever asks may stop asking.
-        let commits = self.begun.as_ref().map(|(commits, _)| commits.clone()).unwrap_or_default();
+        let commits = self.begun.as_ref().map(|begun| begun.commits.clone()).unwrap_or_default();
         self.commit_checked(commits).await?;
         self.begun = None;
         Ok(SourceEvent::Committed(Ok(())))
@@ -75,14 +85,14 @@ impl Source for Tap {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         let event = match &mut self.begun {
             None => self.inner.next().await?,
-            Some((_, 0)) => return self.end_commit().await,
-            Some((_, after)) => tokio::select! {
+            Some(Begun { after: 0, .. }) => return self.end_commit().await,
+            Some(begun) => tokio::select! {
                 biased;
                 event = self.inner.next() => {
-                    *after -= 1;
+                    begun.after -= 1;
                     event?
                 }
-                () = tokio::time::sleep(COMMITTING) => return self.end_commit().await,
+                () = tokio::time::sleep_until(begun.until) => return self.end_commit().await,
             },
         };
         match &event {
@@ -112,15 +122,16 @@ impl Source for Tap {
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        if let Some((begun, _)) = self.begun.take() {
-            self.commit_checked(begun).await?;
+        if let Some(begun) = self.begun.take() {
+            self.commit_checked(begun.commits).await?;
         }
         self.commit_checked(commits).await
     }
 
     fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         self.begins += 1;
-        self.begun = Some((commits, (self.begins + self.life.number as u32) % 4));
+        let after = (self.begins + self.life.number as u32) % 4;
+        self.begun = Some(Begun { commits, after, until: Instant::now() + COMMITTING });
         Ok(())
     }
 
