@@ -84,6 +84,12 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(OperationsPage { operations, next })
     }
 
+    /// The status shows them.
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        let status: api::Status = self.api.get("/v1/status", &[]).await.map_err(refused("under_way"))?;
+        Ok(status.operations.into_iter().map(words::operation).take(limit).collect())
+    }
+
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.items_of(&format!("/v1/operations/{id}/items"), from, limit).await
     }

@@ -378,6 +378,7 @@ macro_rules! __store_test_suite {
                 a_conduct_that_makes_no_sense_is_refused
                 an_operation_about_nothing_is_done_at_once
                 operations_come_latest_first_in_pages
+                operations_under_way_are_told_however_many_came_after
                 nothing_happens_before_a_second_person_approves
                 a_rejected_operation_touches_nothing
                 a_scheduled_operation_waits_for_its_time
