@@ -81,6 +81,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The body, where it is JSON.
+    pub(crate) json: Value,
     /// What was asked, for those who have to look why.
     asked: String,
 }
@@ -128,7 +130,7 @@ impl Client {
         let answer = self.look(path, params, "application/x-ndjson").await?;
         assert_eq!(answer.header("content-type"), Some("application/x-ndjson"), "{}", answer.shown());
         let lines = answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        Ok(lines.map(|line| strict(line, &answer.asked)).collect())
+        Ok(lines.map(|line| strict(&serde_json::from_slice(line).unwrap(), &answer.asked)).collect())
     }
 
     /// Looks at bytes.
@@ -178,7 +180,10 @@ impl Client {
                 (response.status(), response.headers().clone(), response.bytes().await.unwrap())
             }
         };
-        let answer = Answer { status: status.as_u16(), headers, body, asked };
+        let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        let is_json = kind == b"application/json" || kind == Problem::MEDIA_TYPE.as_bytes();
+        let json = if is_json { serde_json::from_slice(&body).unwrap() } else { Value::Null };
+        let answer = Answer { status: status.as_u16(), headers, body, json, asked };
         self.contract.check(&method, &path, &answer);
         answer
     }
@@ -207,14 +212,14 @@ impl Answer {
         if self.status < 400 {
             return Ok(self);
         }
-        let problem: Problem = strict(&self.body, &self.asked);
+        let problem: Problem = strict(&self.json, &self.asked);
         assert_eq!((problem.status, problem.code.status()), (self.status, self.status), "{}", self.asked);
         Err(Box::new(problem))
     }
 
     /// The answer as plain data.
     pub(crate) fn typed<T: DeserializeOwned + Serialize>(&self) -> T {
-        strict(&self.body, &self.asked)
+        strict(&self.json, &self.asked)
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -229,9 +234,8 @@ impl Answer {
 }
 
 /// Reads JSON and loses nothing of it: written again, it is what was read.
-fn strict<T: DeserializeOwned + Serialize>(body: &[u8], asked: &str) -> T {
-    let value: Value = serde_json::from_slice(body).unwrap_or_else(|error| panic!("{asked}: {error}"));
-    let typed: T = serde_json::from_slice(body).unwrap_or_else(|error| panic!("{asked}: {error}: {value}"));
-    assert_eq!(serde_json::to_value(&typed).unwrap(), value, "{asked}: something got lost");
+fn strict<T: DeserializeOwned + Serialize>(json: &Value, asked: &str) -> T {
+    let typed = T::deserialize(json).unwrap_or_else(|error| panic!("{asked}: {error}: {json}"));
+    assert_eq!(serde_json::to_value(&typed).unwrap(), *json, "{asked}: something got lost");
     typed
 }

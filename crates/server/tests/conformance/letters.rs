@@ -21,14 +21,17 @@ use crate::words::{self, if_there, refused};
 impl<S: Store> ThroughApi<S> {
     /// A letter as the API shows it, which must be as it is stored. Its payload comes alone as well.
     pub(crate) async fn whole(&self, id: LetterId) -> Answered<Option<Letter>> {
-        let path = format!("/v1/letters/{id}");
-        let Some(detail) = if_there(self.api.get(&path, &[]).await)? else { return Ok(None) };
+        let Some(detail) = self.detail(id).await? else { return Ok(None) };
         let letter = words::letter(detail);
-        let payload = if_there(self.api.bytes(&format!("{path}/payload")).await)?;
+        let payload = if_there(self.api.bytes(&format!("/v1/letters/{id}/payload")).await)?;
         assert_eq!(payload, letter.message.payload);
         let stored = self.inner.get(&letter.queue, id).await.unwrap();
         assert_eq!(stored.as_ref(), Some(&letter), "the API shows what is stored");
         Ok(Some(letter))
+    }
+
+    async fn detail(&self, id: LetterId) -> Answered<Option<api::LetterDetail>> {
+        if_there(self.api.get(&format!("/v1/letters/{id}"), &[]).await)
     }
 
     /// The letters that a list showed in short, whole.
@@ -59,8 +62,8 @@ impl<S: Store> ThroughApi<S> {
 
     /// Refuses a letter that is there, but in another queue.
     pub(crate) async fn check_queue(&self, queue: &QueueName, id: LetterId) -> Result<()> {
-        match self.whole(id).await.map_err(refused("get"))? {
-            Some(letter) if letter.queue != *queue => {
+        match self.detail(id).await.map_err(refused("get"))? {
+            Some(detail) if detail.letter.queue != queue.as_str() => {
                 Err(StoreError::not_done(ErrorKind::NotFound, "get", format!("there is no {id} in {queue}")))
             }
             _ => Ok(()),

@@ -55,6 +55,14 @@ async fn sqlite(clock: Arc<dyn Clock>) -> ThroughApi<SqliteStore> {
 store_test_suite!(memory_by_socket, io, super::memory, except super::EXCEPTIONS);
 store_test_suite!(sqlite_by_router, io, super::sqlite, except super::EXCEPTIONS);
 
+/// Random calls, as every store has to bear them.
+#[test]
+fn the_api_behaves_like_the_model() {
+    lazaret_testkit::model::check(8, |clock| async {
+        ThroughApi::in_process(MemoryStore::new(clock.clone()), clock)
+    });
+}
+
 #[test]
 fn nothing_is_left_out_but_what_is_named() {
     assert_eq!(EXCEPTIONS.len(), 2);
