@@ -58,6 +58,7 @@ async fn sizes<P: Page>(store: &ThroughApi<MemoryStore>, path: &str, limit: &str
         let named = if path == "/v1/sequences" { &queue[..] } else { &[] };
         let (things, next) = store.api.get::<P>(path, &[named, &params].concat()).await.unwrap().split();
         sizes.push(things.len());
+        assert!(next.is_none() || next != after, "the list does not go on: {path}");
         after = next;
         if after.is_none() {
             return sizes;

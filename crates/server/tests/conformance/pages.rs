@@ -55,6 +55,7 @@ impl Client {
             let (things, next) = self.get::<P>(path, &[params, &paging].concat()).await?.split();
             assert!(things.len() <= limit.max(1), "a page holds at most its limit: {path}");
             assert!(after.is_none() || !things.is_empty(), "the page before promised more: {path}");
+            assert!(next.is_none() || next != after, "the list does not go on: {path}");
             found.extend(things.into_iter().filter(&wanted));
             if found.len() >= limit || next.is_none() {
                 let more = found.len() > limit || next.is_some();
