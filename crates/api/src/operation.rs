@@ -21,6 +21,9 @@ pub struct PlanRequest {
     /// How long the plan can be carried out; 15 minutes unless said otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_for_seconds: Option<u64>,
+    /// What it is for; `plan` unless said otherwise, because a plan changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// How many letters are not part of a plan, and why.

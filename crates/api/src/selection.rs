@@ -36,6 +36,9 @@ pub struct ActRequest {
 pub struct CommentRequest {
     /// What it says.
     pub text: String,
+    /// Why, for the audit, which does not show the remark itself; `comment` unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Who looks after a letter.

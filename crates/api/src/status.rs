@@ -13,7 +13,7 @@ use crate::pause::Pause;
 pub struct Status {
     /// The consumers: those of this process, and those whose letters are in the store.
     pub consumers: Vec<Consumer>,
-    /// Operations that are not over, the latest first.
+    /// Operations that are not over, the latest first, at most 200.
     pub operations: Vec<Operation>,
 }
 

@@ -6,7 +6,6 @@ pub(crate) mod many;
 pub(crate) mod operations;
 pub(crate) mod pauses;
 
-use jiff::Timestamp;
 use lazaret_api::{Code, Event, EventKind, Problem, Selection};
 use lazaret_core::query::Query;
 use lazaret_core::store::Actor;
@@ -57,7 +56,7 @@ pub(crate) fn meant(app: &App, caller: &Caller, selection: &Selection) -> Result
 
 /// Tells listeners that somebody changed a letter.
 pub(crate) fn told(app: &App, letter: &Letter, action: &str, by: &Actor) {
-    let event = Event::new(EventKind::LetterChanged, Timestamp::now());
+    let event = Event::new(EventKind::LetterChanged, app.clock.now());
     app.feed.publish(Event {
         consumer: Some(letter.queue.consumer().to_owned()),
         queue: Some(letter.queue.to_string()),

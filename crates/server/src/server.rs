@@ -1,12 +1,13 @@
 //! The server: built from a store and what else there is, then run, or embedded as a router.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -215,14 +216,13 @@ impl Builder {
         let limits = &self.options.limits;
         let feed = self.registry.feed().clone();
         feed.keep(limits.events);
-        let document = serde_json::to_vec_pretty(&routes::document()).unwrap_or_default();
         let app = App::new(Shared {
             hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),
             answers: Answers::new(limits.idempotency_keys, limits.idempotency_window),
             requests: Arc::new(Semaphore::new(limits.requests.max(1))),
             streams: Arc::new(Semaphore::new(limits.streams)),
             stopping: CancellationToken::new(),
-            document: document.into(),
+            document: document(),
             feed,
             store: self.store,
             registry: self.registry,
@@ -235,6 +235,13 @@ impl Builder {
         });
         Server { app }
     }
+}
+
+/// The document as it is served, written once for all servers of the process: it is the same for each.
+fn document() -> Bytes {
+    static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+    let write = || serde_json::to_vec_pretty(&routes::document()).unwrap_or_default().into();
+    DOCUMENT.get_or_init(write).clone()
 }
 
 /// The OpenAPI document of the API, as it is served at `/v1/openapi.json`.

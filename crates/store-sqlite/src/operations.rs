@@ -55,6 +55,10 @@ impl Operations for SqliteStore {
         self.ask("operations", move |view| table::operations(view.connection, before, limit)).await
     }
 
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        self.ask("under_way", move |view| table::under_way(view.connection, limit)).await
+    }
+
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.ask("items", move |view| match table::course(view.connection, id)? {
             Some(course) => table::items(view.connection, course.operation.plan, from, limit),

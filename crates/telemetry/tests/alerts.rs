@@ -434,6 +434,44 @@ async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
 }
 
 #[tokio::test]
+async fn an_operation_that_waits_is_not_taken_for_decided_because_many_came_after() {
+    let (bench, metrics) = (Bench::new(), Metrics::prometheus());
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad", "b-bad"]);
+    eventually("both letters", || watched.running.handle.stats().handed_off == 2).await;
+    let by = |who: &str| Actor { who: who.to_owned(), ..Actor::engine("test") };
+    let begin = async |query: &str| {
+        let request = PlanRequest {
+            action: Action::Retry,
+            selection: Selection::Query(Query::parse(query).unwrap()),
+            valid_for: Duration::from_secs(60),
+            max_letters: 100,
+        };
+        let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
+        let conduct = Conduct { needs_approval: true, ..Conduct::default() };
+        bench.store.begin(plan.id, &conduct, &by("ada")).await.unwrap().id
+    };
+    let first = begin("seq:key-of-a").await;
+    receiver.wait_for(1).await;
+    for _ in 0..60 {
+        begin("seq:nobody").await;
+    }
+    let second = begin("seq:key-of-b").await;
+    receiver.wait_for(2).await;
+    bench.store.command(second, Command::Reject, &by("grace")).await.unwrap();
+    receiver.wait_for(3).await;
+    bench.store.command(first, Command::Reject, &by("grace")).await.unwrap();
+    let notices = receiver.wait_for(4).await;
+    assert_eq!(words(&notices)[2..], ["approval-needed resolved", "approval-needed resolved"]);
+    let about: Vec<Value> = notices.iter().map(|notice| told(notice)["operation"].clone()).collect();
+    let [first, second] = [first, second].map(|id| Value::from(id.to_string()));
+    assert_eq!(about, [first.clone(), second.clone(), second, first]);
+    watched.stop().await;
+}
+
+#[tokio::test]
 async fn every_rule_of_the_table_is_a_word_for_webhooks_and_others_are_refused() {
     let bench = Bench::new();
     let all: Vec<String> = RULES.iter().map(|rule| rule.event.to_owned()).collect();

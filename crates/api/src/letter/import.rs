@@ -74,9 +74,6 @@ impl LetterDetail {
                 format!("{:?} is not consumer/component", queue.as_str()),
             ));
         }
-        if letter.sequence.is_empty() {
-            return Err(InvalidLetter::of("sequence", "it is empty"));
-        }
         let payload_left_out = content.payload_state == PayloadState::LeftOut;
         let mut position = parse_position(&letter.message.position)?;
         position.token = token(content.position_token_base64.clone())?;
@@ -282,7 +279,9 @@ mod tests {
             message: plain.message.as_ref().clone().with_payload("").with_key("").into(),
             ..plain.clone()
         };
-        for letter in [plain, left_out, empty] {
+        // A rule of the user's own may name a sequence as it likes.
+        let nameless = Letter { sequence: "".into(), ..plain.clone() };
+        for letter in [plain, left_out, empty, nameless] {
             assert_eq!(through_json(&LetterDetail::of(&letter, true)).into_letter(None).unwrap(), letter);
         }
     }
@@ -310,9 +309,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named() {
         type Spoil = fn(&mut LetterDetail);
-        let spoilt: [(&str, Spoil); 8] = [
+        let spoilt: [(&str, Spoil); 7] = [
             ("queue", |d| d.letter.queue = "alone".into()),
-            ("sequence", |d| d.letter.sequence.clear()),
             ("message.id", |d| d.letter.message.id.clear()),
             ("message.position", |d| d.letter.message.position = "1-2".into()),
             ("content.payload-base64", |d| d.content.payload_base64 = Some("!".into())),

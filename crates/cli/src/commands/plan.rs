@@ -72,7 +72,7 @@ pub(super) async fn freeze(
     valid_for_seconds: Option<u64>,
 ) -> Result<Plan> {
     let named = selection.ids.is_some();
-    let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds }).await?;
+    let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds, reason: None }).await?;
     let is_missing = |excluded: &lazaret_api::Excluded| excluded.reason == Exclusion::NotFound;
     if named && plan.letters == 0 && plan.excluded.iter().all(is_missing) {
         return Err(Error::not_found("there are no such letters"));

@@ -518,6 +518,9 @@ pub struct Taken {
     pub again_at: Option<Timestamp>,
 }
 
+/// How many operations are looked at in one step for those that are under way.
+const LOOKED_AT: usize = 500;
+
 /// Plans and operations.
 #[async_trait]
 pub trait Operations: Send + Sync + 'static {
@@ -548,6 +551,22 @@ pub trait Operations: Send + Sync + 'static {
 
     /// All operations, the latest first, in pages: those before `before`.
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage>;
+
+    /// Operations that are not over, the latest first, at most `limit`, however many were begun since.
+    ///
+    /// Looks through all operations; a store that can tell them apart does better.
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let page = self.operations(before, LOOKED_AT).await?;
+            found.extend(page.operations.into_iter().filter(|operation| !operation.state.is_over()));
+            before = page.next;
+            if before.is_none() || found.len() >= limit {
+                found.truncate(limit);
+                return Ok(found);
+            }
+        }
+    }
 
     /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; none when there is
     /// no such operation.

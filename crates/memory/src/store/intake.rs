@@ -62,8 +62,8 @@ impl Queue {
             (Some(held), _) => Placed::Held(held),
             (None, None) => {
                 let known = self.grants.get(&partition).and_then(|row| row.horizon);
-                // What comes under no grant comes in any order.
-                let again = grant.is_none() || known.is_some_and(|horizon| offset <= horizon);
+                // Whatever was handed off, under a grant or not, is at or below the horizon: beyond it nothing is later.
+                let again = known.is_some_and(|horizon| offset <= horizon);
                 self.put(letter, placement, again, limits, step)?
             }
             (None, Some(kind)) => {

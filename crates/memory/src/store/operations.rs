@@ -64,6 +64,10 @@ impl Operations for MemoryStore {
         Ok(self.begin().0.operations.page(before, limit))
     }
 
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        Ok(self.begin().0.operations.under_way(limit))
+    }
+
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
         let (state, _) = self.begin();
         let plan = state.operations.course(id).map(|course| course.operation.plan);

@@ -8,6 +8,7 @@ use lazaret_api::{BeginRequest, Code, CommandRequest, Operation, Plan, PlanReque
 use lazaret_core::QueueName;
 use lazaret_core::store::{self, Action, Actor, Command, ErrorKind};
 
+use super::letters::reason_or;
 use super::{Meant, meant};
 use crate::app::App;
 use crate::auth::Caller;
@@ -29,7 +30,7 @@ const fn scope_of(action: Action) -> Scope {
     }
 }
 
-/// A plan changes nothing, so it needs no reason; who froze it is kept.
+/// A plan changes nothing, so it needs no reason; who froze it is kept, and why, if they say it.
 pub(crate) async fn freeze(
     State(app): State<App>,
     caller: Caller,
@@ -37,7 +38,7 @@ pub(crate) async fn freeze(
 ) -> Result<(StatusCode, axum::Json<Plan>)> {
     let action = Action::from(request.action);
     caller.require(scope_of(action))?;
-    let by = caller.actor(Some("plan"))?;
+    let by = caller.actor(reason_or(request.reason.as_deref(), "plan"))?;
     let valid_for = request.valid_for_seconds.map_or(VALID_FOR, Duration::from_secs);
     let frozen = frozen(&app, &caller, action, &request.selection, valid_for.min(VALID_AT_MOST), &by).await?;
     let needs_approval = needs_approval(&app, &frozen).await?;

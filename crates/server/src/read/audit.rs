@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
 
-use super::PageParams;
+use super::{PageParams, cut};
 use crate::app::App;
 use crate::cursor;
 use crate::extract::Params;
@@ -32,9 +32,8 @@ pub(crate) async fn list(
         }));
     }
     let limit = app.page(params.limit);
-    let entries = app.store.audit(after, limit).await?;
-    let last = entries.last().filter(|_| entries.len() == limit);
-    let next = last.map(|last| cursor::write(LIST, &last.number.to_string()));
+    let mut entries = app.store.audit(after, limit + 1).await?;
+    let next = cut(&mut entries, limit).map(|last| cursor::write(LIST, &last.number.to_string()));
     Ok(axum::Json(AuditPage { entries: entries.iter().map(AuditEntry::from).collect(), next })
         .into_response())
 }

@@ -8,7 +8,7 @@ use lazaret_core::query::Query;
 use lazaret_core::{QueueName, SequenceId};
 use serde::Deserialize;
 
-use super::query_of;
+use super::{cut, query_of};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::cursor;
@@ -169,13 +169,13 @@ pub(crate) async fn sequence(
     let from = cursor::read_number("sequence", params.after.as_deref())?.unwrap_or(0);
     let limit = app.page(params.limit);
     let size = app.store.sequence_size(&queue, &sequence).await?;
-    let letters = app.store.sequence(&queue, &sequence, from, limit).await?;
-    let last = letters.last().filter(|_| letters.len() == limit);
+    let mut letters = app.store.sequence(&queue, &sequence, from, limit + 1).await?;
+    let next = cut(&mut letters, limit).map(|last| last.index + 1);
     Ok(axum::Json(Sequence {
         queue: queue.to_string(),
         sequence: sequence.to_string(),
         size,
-        next: last.map(|last| cursor::write("sequence", &(last.index + 1).to_string())),
+        next: next.map(|next| cursor::write("sequence", &next.to_string())),
         letters: letters.iter().map(Letter::from).collect(),
     }))
 }

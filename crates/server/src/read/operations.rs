@@ -6,7 +6,7 @@ use axum::extract::State;
 use lazaret_api::{Item, ItemPage, Operation, OperationPage, Plan};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
 
-use super::PageParams;
+use super::{PageParams, cut};
 use crate::app::App;
 use crate::cursor;
 use crate::extract::{Name, Params};
@@ -45,8 +45,8 @@ pub(crate) async fn items(
 ) -> Result<axum::Json<ItemPage>> {
     let id = operation(&app, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
-    let items = app.store.items(id, from.unwrap_or(0), limit).await?;
-    Ok(axum::Json(page(&items, limit)))
+    let items = app.store.items(id, from.unwrap_or(0), limit + 1).await?;
+    Ok(axum::Json(page(items, limit)))
 }
 
 pub(crate) async fn show_plan(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Plan>> {
@@ -69,16 +69,14 @@ pub(crate) async fn plan_items(
 ) -> Result<axum::Json<ItemPage>> {
     let id = plan(&app, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
-    let items = app.store.plan_items(id, from.unwrap_or(0), limit).await?;
-    Ok(axum::Json(page(&items, limit)))
+    let items = app.store.plan_items(id, from.unwrap_or(0), limit + 1).await?;
+    Ok(axum::Json(page(items, limit)))
 }
 
-fn page(items: &[store::Item], limit: usize) -> ItemPage {
-    let last = items.last().filter(|_| items.len() == limit);
-    ItemPage {
-        next: last.map(|last| cursor::write("items", &(last.ordinal + 1).to_string())),
-        items: items.iter().map(Item::from).collect(),
-    }
+/// A page of items, of which one more was asked for.
+fn page(mut items: Vec<store::Item>, limit: usize) -> ItemPage {
+    let next = cut(&mut items, limit).map(|last| cursor::write("items", &(last.ordinal + 1).to_string()));
+    ItemPage { items: items.iter().map(Item::from).collect(), next }
 }
 
 /// Whether carrying this out needs a second person: it makes handlers run, and a consumer of its letters demands one.

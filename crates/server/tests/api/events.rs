@@ -1,9 +1,13 @@
 //! Server-sent events: told at once, resumed without a gap or with a word about it, and bounded.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_api::Scope;
+use lazaret_core::Clock;
+use lazaret_core::store::{Actor, Command, Operations};
 use lazaret_server::{Limits, Token};
+use lazaret_testkit::ManualClock;
 use reqwest::Response;
 use serde_json::{Value, json};
 
@@ -131,6 +135,45 @@ async fn what_happens_is_told_without_payloads_keys_and_texts() {
             break;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_change_is_dated_by_the_clock_of_the_server() {
+    let clock = ManualClock::new();
+    let bench = Bench::built(Setup::default(), |builder| builder.clock(Arc::new(clock.clone()))).await;
+    let id = bench.letters(&[("a", "bad")], 1).await[0]["id"].clone();
+    let mut listener = Listener::new(&bench, "/v1/events?kind=letter-changed", None).await;
+    bench
+        .post(&format!("/v1/letters/{}/park", id.as_str().unwrap()), json!({"reason": "x"}))
+        .await
+        .expect(200);
+    let changed = listener.next_of(&bench, "letter-changed").await;
+    assert_eq!(changed.data["at"], clock.now().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_is_told_of_until_it_ends_however_many_came_after() {
+    let bench = Bench::new().await;
+    bench.letters(&[("a", "bad")], 1).await;
+    let begin = json!({"action": "retry", "query": "queue:orders", "needs-approval": true, "reason": "try"});
+    let waiting = bench.post("/v1/operations", begin).await.expect(201).json["id"].clone();
+    for _ in 0..60 {
+        let nothing = json!({"action": "retry", "ids": [], "reason": "nothing"});
+        assert_eq!(bench.post("/v1/operations", nothing).await.expect(201).json["state"], "done");
+    }
+    let mut listener = Listener::new(&bench, "/v1/events?kind=operation", None).await;
+    let mut state = async || loop {
+        let told = listener.next_of(&bench, "operation").await.data["operation"].clone();
+        if told["id"] == waiting {
+            return told["state"].clone();
+        }
+    };
+    assert_eq!(state().await, "awaiting-approval");
+    // By somebody who does not come over this API.
+    let by = Actor::new("grace", "library", "no");
+    let id = waiting.as_str().unwrap().parse().unwrap();
+    bench.store.command(id, Command::Reject, &by).await.unwrap();
+    assert_eq!(state().await, "rejected");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -166,6 +166,21 @@ pub(super) fn operations(
     Ok(OperationsPage { operations, next })
 }
 
+/// The operations that are not over, the latest first. Each has letters without an outcome, and few others do: those that were
+/// cancelled while letters were in work.
+pub(super) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Operation>> {
+    let mut select = connection.prepare_cached(select_course!(
+        "INDEXED BY operations_live WHERE served_at IS NOT NULL AND ended_at IS NULL
+         ORDER BY operation DESC LIMIT ?1"
+    ))?;
+    let mut rows = select.query([rows_of(limit)])?;
+    let mut operations = Vec::new();
+    while let Some(row) = rows.next()? {
+        operations.push(read_course(row)?.operation);
+    }
+    Ok(operations)
+}
+
 /// Stores a new operation and gives its number.
 pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<OperationId> {
     let operation = &course.operation;

@@ -10,8 +10,8 @@ use lazaret_core::store::{Counts, Group, GroupId, Operation, Store};
 use super::board::Board;
 use super::notice::Subject;
 
-/// How many of the latest operations are looked at.
-const OPERATIONS: usize = 50;
+/// How many operations are looked at.
+const OPERATIONS: usize = 1000;
 
 /// A question that is under way. It changes nothing in the store: it may be dropped at any time.
 pub(super) type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
@@ -21,7 +21,7 @@ pub(super) type Asking = Pin<Box<dyn Future<Output = Answers> + Send>>;
 pub(super) struct Answers {
     /// The groups without letters that wait for somebody.
     pub(super) ended: Vec<(Subject, GroupId)>,
-    /// The latest operations; `None` when the store does not tell.
+    /// The operations that are not over; `None` when the store does not tell.
     pub(super) operations: Option<Vec<Operation>>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn ask(store: Arc<dyn Store>, board: Arc<Board>, groups: Vec<(Subject
                 }
             }
         }
-        answers.operations = store.operations(None, OPERATIONS).await.ok().map(|page| page.operations);
+        answers.operations = store.under_way(OPERATIONS).await.ok();
         answers
     })
 }

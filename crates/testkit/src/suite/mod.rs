@@ -22,9 +22,11 @@ pub mod source;
 pub mod triage;
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lazaret_core::{Clock, Timestamp};
 
 use crate::clock::ManualClock;
@@ -65,6 +67,25 @@ pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// A case that cannot hold where a suite is run, by design.
+#[derive(Clone, Copy, Debug)]
+pub struct Exception {
+    /// The name of the case.
+    pub case: &'static str,
+    /// Why it cannot hold, in a sentence.
+    pub why: &'static str,
+}
+
+/// Runs a case. One that is named as an exception has to fail: what holds is no exception. Not for direct use.
+#[doc(hidden)]
+pub async fn hold(name: &str, exceptions: &[Exception], case: impl Future<Output = ()>) {
+    let Some(exception) = exceptions.iter().find(|exception| exception.case == name) else {
+        return case.await;
+    };
+    let ended = AssertUnwindSafe(case).catch_unwind().await;
+    assert!(ended.is_err(), "{name} holds, so it is no exception any more: {}", exception.why);
+}
+
 /// What a suite needs is there: nothing. Not for direct use.
 #[doc(hidden)]
 pub fn always() -> bool {
@@ -76,19 +97,33 @@ pub fn always() -> bool {
 #[macro_export]
 macro_rules! __suite {
     ($name:ident, $runtime:tt, $make:expr, $bed:path; $($list:tt)*) => {
-        $crate::__suite! { $name, $runtime, $make, $bed, $crate::suite::always; $($list)* }
+        $crate::__suite! { $name, $runtime, $make, $bed, $crate::suite::always, &[]; $($list)* }
     };
-    ($name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path; $($module:ident { $($case:ident)* })*) => {
+    ($name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path; $($list:tt)*) => {
+        $crate::__suite! { $name, $runtime, $make, $bed, $ready, &[]; $($list)* }
+    };
+    (
+        $name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path, $exceptions:expr;
+        $($module:ident { $($case:ident)* })*
+    ) => {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
+
+            /// The names of all cases.
+            #[allow(dead_code)]
+            pub(super) const CASES: &[&str] = &[$($(stringify!($case)),*),*];
+
             $($(
                 $crate::__case! { $runtime $case {
                     if !$ready() {
                         return;
                     }
-                    let bed = $bed($make).await;
-                    $crate::suite::$module::$case(bed).await;
+                    let case = async {
+                        let bed = $bed($make).await;
+                        $crate::suite::$module::$case(bed).await;
+                    };
+                    $crate::suite::hold(stringify!($case), $exceptions, case).await;
                 } }
             )*)*
         }

@@ -140,6 +140,12 @@ impl OperationTable {
         OperationsPage { operations, next }
     }
 
+    /// Those that are not over, the latest first.
+    pub(super) fn under_way(&self, limit: usize) -> Vec<Operation> {
+        let latest_first = self.operations.values().rev().map(|row| &row.course.operation);
+        latest_first.filter(|operation| !operation.state.is_over()).take(limit).cloned().collect()
+    }
+
     pub(super) fn items(&self, plan: PlanId, from: u64, limit: usize) -> Vec<Item> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let items = self.plans.get(&plan).map(|row| row.items.as_slice()).unwrap_or_default();

@@ -46,13 +46,23 @@ pub use queue::*;
 /// # use lazaret_memory::MemoryStore;
 /// lazaret_testkit::store_test_suite!(memory, io, |clock| async move { MemoryStore::new(clock) });
 /// ```
+///
+/// What stands between the suite and a store may have no words for a thing that a case says. Such cases are named with
+/// `except` and a list of [`Exception`](crate::suite::Exception)s. They are run all the same, and have to fail. The names of
+/// all cases are in the module's `CASES`.
 #[macro_export]
 macro_rules! store_test_suite {
     ($name:ident, $make:expr) => {
-        $crate::__store_test_suite! { $name, [start_paused = true], $make }
+        $crate::__store_test_suite! { $name, [start_paused = true], $make, &[] }
     };
     ($name:ident, io, $make:expr) => {
-        $crate::__store_test_suite! { $name, [], $make }
+        $crate::__store_test_suite! { $name, [], $make, &[] }
+    };
+    ($name:ident, $make:expr, except $exceptions:expr) => {
+        $crate::__store_test_suite! { $name, [start_paused = true], $make, $exceptions }
+    };
+    ($name:ident, io, $make:expr, except $exceptions:expr) => {
+        $crate::__store_test_suite! { $name, [], $make, $exceptions }
     };
 }
 
@@ -60,9 +70,9 @@ macro_rules! store_test_suite {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __store_test_suite {
-    ($name:ident, $runtime:tt, $make:expr) => {
+    ($name:ident, $runtime:tt, $make:expr, $exceptions:expr) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::letters::Desk::new;
+            $name, $runtime, $make, $crate::suite::letters::Desk::new, $crate::suite::always, $exceptions;
             letters {
                 q01_an_enqueued_letter_is_contained_and_comes_back_as_it_was
                 q02_a_new_sequence_beyond_the_limit_overflows
@@ -369,6 +379,7 @@ macro_rules! __store_test_suite {
                 a_conduct_that_makes_no_sense_is_refused
                 an_operation_about_nothing_is_done_at_once
                 operations_come_latest_first_in_pages
+                operations_under_way_are_told_however_many_came_after
                 nothing_happens_before_a_second_person_approves
                 a_rejected_operation_touches_nothing
                 a_scheduled_operation_waits_for_its_time

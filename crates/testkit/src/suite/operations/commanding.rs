@@ -101,6 +101,31 @@ pub async fn operations_come_latest_first_in_pages<S: Store>(t: Desk<S>) {
     assert_eq!(listed, begun);
 }
 
+pub async fn operations_under_way_are_told_however_many_came_after<S: Store>(t: Desk<S>) {
+    t.letters("a", 3).await;
+    let careful = Conduct { needs_approval: true, ..Conduct::unlimited() };
+    let waiting = t.begin(&t.freeze_named(Action::Retry, &["a-000"]).await, &careful).await;
+    let running = t.begin(&t.freeze_named(Action::Retry, &["a-001"]).await, &Conduct::unlimited()).await;
+    let paused = t.begin(&t.freeze_named(Action::Park, &["a-002"]).await, &Conduct::unlimited()).await;
+    t.tell(paused, Command::Pause).await;
+    for _ in 0..210 {
+        let over = t.begin(&t.freeze_named(Action::Retry, &[]).await, &Conduct::unlimited()).await;
+        assert_eq!(t.stands(over).await, OperationState::Done);
+    }
+    let under_way = async |limit| t.store.under_way(limit).await.unwrap();
+    let latest = [t.operation(paused).await, t.operation(running).await, t.operation(waiting).await];
+    assert_eq!(under_way(10).await, latest);
+    assert_eq!(under_way(2).await, latest[..2]);
+    t.take_one().await;
+    t.tell(running, Command::Cancel).await;
+    let left = under_way(10).await.iter().map(|operation| operation.id).collect::<Vec<_>>();
+    assert_eq!(left, [paused, waiting], "what is over is over, though a letter is in work");
+    t.told(waiting, Command::Reject, &second()).await.unwrap();
+    t.tell(paused, Command::Resume).await;
+    t.take(10).await;
+    assert!(under_way(10).await.is_empty());
+}
+
 pub async fn nothing_happens_before_a_second_person_approves<S: Store>(t: Desk<S>) {
     t.letters("a", 2).await;
     let id = t.start(Action::Retry, &Conduct { needs_approval: true, ..Conduct::unlimited() }).await;

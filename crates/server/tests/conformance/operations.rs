@@ -1,0 +1,132 @@
+//! Plans and operations through the API: freezing, beginning, telling, and their letters. Turns are the engine's.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::http::Method;
+use lazaret_api as api;
+use lazaret_core::QueueName;
+use lazaret_core::store::{
+    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
+    PlanRequest, Result, Selection, Store, Taken,
+};
+use lazaret_server::Limits;
+
+use crate::store::ThroughApi;
+use crate::words::{self, if_there, refused};
+
+#[async_trait]
+impl<S: Store> Operations for ThroughApi<S> {
+    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+        assert_eq!(request.valid_for.subsec_nanos(), 0, "a plan is good for whole seconds");
+        let wire = api::PlanRequest {
+            action: request.action.into(),
+            selection: selection(&request.selection),
+            valid_for_seconds: Some(request.valid_for.as_secs()),
+            reason: Some(by.why.clone()),
+        };
+        let route = (Method::POST, "/v1/plans");
+        let answer = if request.max_letters == Limits::default().plan_letters {
+            self.api.change(route, by, &wire).await
+        } else {
+            self.planning_at_most(request.max_letters).await.change(route, by, &wire).await
+        };
+        let plan = words::plan(answer.map_err(refused("freeze"))?.typed());
+        assert_eq!(self.plan(plan.id).await?.as_ref(), Some(&plan), "the answer is what is stored");
+        Ok(plan)
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        let found = if_there(self.api.get(&format!("/v1/plans/{id}"), &[]).await).map_err(refused("plan"))?;
+        let plan = found.map(words::plan);
+        assert_eq!(plan, self.inner.plan(id).await?, "the API shows what is stored");
+        Ok(plan)
+    }
+
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.items_of(&format!("/v1/plans/{id}/items"), from, limit).await
+    }
+
+    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+        let request = api::BeginRequest {
+            plan: Some(plan.to_string()),
+            rate: Some(conduct.rate.unwrap_or(0.0)),
+            ramp: Some(conduct.ramp.clone()),
+            // No stop rule is said as one that never stops.
+            stop_at: Some(conduct.stop_at.unwrap_or(1.0)),
+            at: conduct.start_at,
+            needs_approval: conduct.needs_approval,
+            reason: Some(by.why.clone()),
+            ..api::BeginRequest::default()
+        };
+        let answer = self.api.change((Method::POST, "/v1/operations"), by, &request).await;
+        let begun = words::operation(answer.map_err(refused("begin"))?.typed());
+        assert_eq!(self.operation(begun.id).await?.as_ref(), Some(&begun), "the answer is what is stored");
+        Ok(begun)
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let path = format!("/v1/operations/{id}");
+        let found = if_there(self.api.get(&path, &[]).await).map_err(refused("operation"))?;
+        let operation = found.map(words::operation);
+        assert_eq!(operation, self.inner.operation(id).await?, "the API shows what is stored");
+        Ok(operation)
+    }
+
+    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+        let wanted = |operation: &api::Operation| {
+            before.is_none_or(|before| operation.id.parse::<OperationId>().unwrap() < before)
+        };
+        let walked = self.api.walk::<api::OperationPage>("/v1/operations", &[], limit, wanted).await;
+        let (operations, more) = walked.map_err(refused("operations"))?;
+        let operations: Vec<Operation> = operations.into_iter().map(words::operation).collect();
+        let next = operations.last().filter(|_| more).map(|last| last.id);
+        Ok(OperationsPage { operations, next })
+    }
+
+    /// The status shows them.
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        let status: api::Status = self.api.get("/v1/status", &[]).await.map_err(refused("under_way"))?;
+        Ok(status.operations.into_iter().map(words::operation).take(limit).collect())
+    }
+
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.items_of(&format!("/v1/operations/{id}/items"), from, limit).await
+    }
+
+    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+        let path = format!("/v1/operations/{id}/{}", command.as_str());
+        let request = api::CommandRequest { reason: Some(by.why.clone()) };
+        let answer = self.api.change((Method::POST, &path), by, &request).await;
+        Ok(words::operation(answer.map_err(refused("command"))?.typed()))
+    }
+
+    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+        self.inner.take(queue, owner, lease, limit).await
+    }
+}
+
+impl<S: Store> ThroughApi<S> {
+    /// The letters of a plan or an operation; none where there is no such thing.
+    async fn items_of(&self, path: &str, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let wanted = |item: &api::Item| item.ordinal >= from;
+        let walked = self.api.walk::<api::ItemPage>(path, &[], limit, wanted).await;
+        let found = if_there(walked).map_err(refused("items"))?;
+        let (items, _) = found.unwrap_or_default();
+        Ok(items.into_iter().map(words::item).collect())
+    }
+}
+
+/// Which letters are meant. An empty query is meant where one is given.
+fn selection(selection: &Selection) -> api::Selection {
+    match selection {
+        Selection::Query(query) => {
+            api::Selection { query: Some(query.text().to_owned()), ids: None, all: query.is_everything() }
+        }
+        Selection::Letters(letters) => api::Selection {
+            query: None,
+            ids: Some(letters.iter().map(|(_, id)| id.to_string()).collect()),
+            all: false,
+        },
+    }
+}
