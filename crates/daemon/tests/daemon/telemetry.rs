@@ -247,8 +247,8 @@ fn attempts_are_spans_of_the_trace_that_the_message_names() {
 
 #[test]
 fn the_words_of_failures_are_logged_for_those_who_ask_for_them() {
-    for (flag, times) in [("true", 1), ("false", 0)] {
-        let telemetry = format!("telemetry: {{ log-level: debug, log-error-messages: {flag} }}");
+    for (flag, level, times) in [("true", "info", 1), ("true", "debug", 2), ("false", "debug", 0)] {
+        let telemetry = format!("telemetry: {{ log-level: {level}, log-error-messages: {flag} }}");
         let folder = folder(&telemetry);
         let file = folder.read("lazaret.yaml").replace("inbox: {}", "file: { path: events.jsonl }");
         folder.write("lazaret.yaml", &file);
