@@ -259,10 +259,10 @@ fn started(conduct: &Conduct, now: Timestamp) -> OperationState {
     }
 }
 
-/// How many letters may be taken at once: one, and what the rate gives in a quarter of a second. So the first second has not
+/// How many letters may be taken at once: one, and what a rate of more gives in a quarter of a second. So the first second has not
 /// many more than any other, and who asks a little late loses nothing.
 fn burst(rate: f64) -> f64 {
-    1.0 + rate / 4.0
+    1.0 + (rate - 1.0).max(0.0) / 4.0
 }
 
 fn nanos_between(from: Timestamp, to: Timestamp) -> f64 {
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn the_pace_holds_for_any_rate_and_any_way_of_asking() {
         for rate in [0.001, 0.3, 1.0, 3.0, 7.7, 50.0, 1234.5] {
-            let (mut course, mut taken, burst) = (paced(rate), 0, 1.0 + rate / 4.0);
+            let (mut course, mut taken, burst) = (paced(rate), 0, burst(rate));
             let step = Duration::from_nanos(137_000_003);
             for n in 0..5000_u32 {
                 let now = NOW + step * n;

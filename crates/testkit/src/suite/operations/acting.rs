@@ -40,13 +40,13 @@ pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Desk<S>) {
 
 pub async fn acts_keep_to_limit_stage_and_rate<S: Store>(t: Desk<S>) {
     t.letters("a", 10).await;
-    let id = t.start(Action::Park, &Conduct { rate: Some(4.0), ..ramp(&[1, 2]) }).await;
+    let id = t.start(Action::Park, &Conduct { rate: Some(16.0), ..ramp(&[1, 2]) }).await;
     let taken = t.take(2).await;
     assert_eq!((taken.settled, taken.again_at), (2, Some(t.now())), "the next stage begins at once");
     assert_eq!((t.tally(id).await, t.operation(id).await.stage), ((2, 0, 0, 8), 1));
     assert_eq!(t.take(10).await.settled, 2);
     let none = t.take(10).await;
-    assert_eq!((none.settled, none.again_at), (0, Some(t.now() + secs(1) / 4)));
+    assert_eq!((none.settled, none.again_at), (0, Some(t.now() + secs(1) / 64)));
     t.advance(secs(1));
     assert_eq!(t.take(10).await.settled, 4);
     t.advance(secs(1));
