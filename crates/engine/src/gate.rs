@@ -17,8 +17,6 @@ use tokio::sync::Notify;
 pub(crate) struct Gate {
     /// Up when anything demands a closer look before an attempt.
     shut: AtomicBool,
-    /// Up while the breaker is closed and counts failures, which the next success ends.
-    counting: AtomicBool,
     /// When an attempt was last seen to succeed, in nanoseconds since 1970.
     last_success: AtomicI64,
     /// For how long a success shows the dependencies well.
@@ -66,15 +64,12 @@ pub(crate) enum Sign {
 #[derive(Debug)]
 pub(crate) struct Pass {
     probe_of: Option<Arc<Gate>>,
-    /// Whether others succeeded just before it ended, which the breaker was not told.
-    follows_success: bool,
 }
 
 impl Gate {
     pub(crate) fn new(breaker: Option<BreakerPolicy>) -> Self {
         Self {
             shut: AtomicBool::new(false),
-            counting: AtomicBool::new(false),
             last_success: AtomicI64::new(i64::MIN),
             trust: breaker.as_ref().map_or(Duration::ZERO, |breaker| breaker.open_for),
             store_trouble: AtomicUsize::new(0),
@@ -232,12 +227,16 @@ impl Gate {
 
     /// Tells the breaker of a failure that speaks of a sick dependency. Answers until when it opened, if it did.
     pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
-        let follows_success = pass.follows_success;
         let probe = pass.used();
+        let last = self.last_success.load(Ordering::Acquire);
+        let success = Timestamp::from_nanosecond(last.into()).ok().filter(|_| last != i64::MIN);
         let mut state = self.lock();
         let breaker = state.breaker.as_mut()?;
-        if follows_success && breaker.is_closed() {
-            breaker.on_success();
+        // Successes are only timed where they happen: a closed breaker hears of the last one when it matters.
+        if breaker.is_closed()
+            && let Some(last) = success
+        {
+            breaker.on_success(last);
         }
         if !probe && breaker.state(now) == BreakerState::HalfOpen {
             // An attempt from before the breaker opened says nothing about now.
@@ -254,30 +253,21 @@ impl Gate {
     /// Tells the breaker of an attempt that shows the dependencies well. Answers whether it closed.
     pub(crate) fn succeeded(&self, pass: Pass, now: Timestamp) -> bool {
         let probe = pass.used();
+        self.is_well(now);
         if self.is_open() {
-            self.is_well(now);
             return false;
         }
-        self.last_success.fetch_max(nanos(now), Ordering::AcqRel);
         let mut state = self.lock();
         // An attempt from before the breaker opened says nothing about now.
         let counts = |breaker: &&mut Breaker| probe || breaker.is_closed();
-        let closed = state.breaker.as_mut().filter(counts).is_some_and(Breaker::on_success);
+        let closed = state.breaker.as_mut().filter(counts).is_some_and(|breaker| breaker.on_success(now));
         self.publish(&state);
         closed
     }
 
-    /// Tells a closed breaker of attempts that show the dependencies well. Where nothing failed it looks at one flag.
+    /// Takes note that attempts show the dependencies well.
     pub(crate) fn is_well(&self, now: Timestamp) {
-        self.last_success.store(nanos(now), Ordering::Release);
-        if !self.counting.load(Ordering::Acquire) {
-            return;
-        }
-        let mut state = self.lock();
-        if let Some(breaker) = state.breaker.as_mut().filter(|breaker| breaker.is_closed()) {
-            breaker.on_success();
-        }
-        self.publish(&state);
+        self.last_success.fetch_max(nanos(now), Ordering::AcqRel);
     }
 
     /// Whether the failure of a retry is put down to its message: others have succeeded since it first failed, and not long
@@ -307,7 +297,6 @@ impl Gate {
     }
 
     fn publish(&self, state: &State) {
-        self.counting.store(state.breaker.as_ref().is_some_and(Breaker::has_failures), Ordering::Release);
         let calm = state.pauses.iter().all(|pause| pause.scope == PauseScope::Replay)
             && state.breaker.as_ref().is_none_or(Breaker::is_closed);
         let was = self.shut.swap(!calm, Ordering::AcqRel);
@@ -335,16 +324,11 @@ impl State {
 impl Pass {
     /// The pass of an attempt that started while the gate stood open.
     pub(crate) const fn free() -> Self {
-        Self { probe_of: None, follows_success: false }
-    }
-
-    /// The pass of such an attempt that ended when others had succeeded since the last failure.
-    pub(crate) const fn after_success() -> Self {
-        Self { probe_of: None, follows_success: true }
+        Self { probe_of: None }
     }
 
     fn probe_of(gate: &Arc<Gate>) -> Self {
-        Self { probe_of: Some(gate.clone()), follows_success: false }
+        Self { probe_of: Some(gate.clone()) }
     }
 
     /// The attempt has ended; answers whether it was a probe of the breaker.

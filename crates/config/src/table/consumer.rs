@@ -221,7 +221,7 @@ static BREAKER: Section = Section {
         Key::new(
             "failures",
             Kind::Count { least: 1, most: 65_536 },
-            "So many failures in a row, with no success between them, open it.",
+            "So many failures in a row, with no success between them or for a tenth of the window, open it.",
         )
         .or("20"),
         Key::new(

@@ -15,8 +15,8 @@ const PROBE_WAIT: Duration = Duration::from_millis(100);
 /// When a breaker opens, and how it closes again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BreakerPolicy {
-    /// This many failures in a row open it, if all of them are inside the window. An attempt that succeeds begins the count
-    /// anew: a dependency that answers is not away, however many messages it refuses.
+    /// This many failures in a row open it, if all of them are inside the window and nothing has succeeded for a tenth of it. An
+    /// attempt that succeeds begins the count anew: a dependency that answers is not away, however many messages it refuses.
     pub failures: u32,
     /// How far back failures count.
     pub window: Duration,
@@ -114,9 +114,10 @@ pub struct Breaker {
 
 #[derive(Debug)]
 enum Phase {
-    /// The times of the failures since the last success, inside the window, oldest first.
     Closed {
+        /// The times of the failures since the last success, inside the window, oldest first.
         failures: VecDeque<Timestamp>,
+        last_success: Option<Timestamp>,
     },
     Open {
         until: Timestamp,
@@ -135,15 +136,17 @@ impl Breaker {
             probes: policy.probes.max(1),
             ..policy
         };
-        Self { policy, phase: Phase::Closed { failures: VecDeque::new() } }
+        Self { policy, phase: Phase::Closed { failures: VecDeque::new(), last_success: None } }
     }
 
     /// Takes note of a failed attempt. True if that opened the breaker.
     pub fn on_failure(&mut self, now: Timestamp) -> bool {
         let opens = match &mut self.phase {
-            Phase::Closed { failures } => {
+            Phase::Closed { failures, last_success } => {
                 remember(failures, now, self.policy.window);
-                failures.len() >= self.policy.failures as usize
+                // Failures come in clumps, also where most attempts succeed.
+                let is_quiet = last_success.is_none_or(|last| later(last, self.policy.window / 10) <= now);
+                is_quiet && failures.len() >= self.policy.failures as usize
             }
             Phase::Open { .. } => false,
             // Without a probe outside, the result is of an attempt that began before the breaker opened.
@@ -156,10 +159,12 @@ impl Breaker {
     }
 
     /// Takes note of an attempt that did not fail. True if that closed the breaker.
-    pub fn on_success(&mut self) -> bool {
+    pub fn on_success(&mut self, now: Timestamp) -> bool {
         let closes = match &mut self.phase {
-            Phase::Closed { failures } => {
-                failures.clear();
+            Phase::Closed { failures, last_success } => {
+                // One that is told late may be older than the last failures.
+                failures.retain(|failure| *failure >= now);
+                *last_success = Some(now);
                 false
             }
             Phase::HalfOpen { outstanding, succeeded } if *outstanding > 0 => {
@@ -170,7 +175,7 @@ impl Breaker {
             Phase::Open { .. } | Phase::HalfOpen { .. } => false,
         };
         if closes {
-            self.phase = Phase::Closed { failures: VecDeque::new() };
+            self.phase = Phase::Closed { failures: VecDeque::new(), last_success: Some(now) };
         }
         closes
     }
@@ -217,11 +222,6 @@ impl Breaker {
     /// Whether everything passes.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
-    }
-
-    /// Whether it is closed and remembers failures, which a success would make it forget.
-    pub fn has_failures(&self) -> bool {
-        matches!(&self.phase, Phase::Closed { failures } if !failures.is_empty())
     }
 }
 
@@ -296,16 +296,32 @@ mod tests {
     #[test]
     fn a_success_begins_the_count_anew() {
         let mut breaker = breaker();
-        for _ in 0..100 {
-            assert!(!breaker.on_failure(at(0)));
-            assert!(!breaker.on_failure(at(0)));
-            assert!(breaker.has_failures());
-            assert!(!breaker.on_success());
-            assert!(!breaker.has_failures());
+        for second in 0..100 {
+            assert!(!breaker.on_failure(at(second * 1000)));
+            assert!(!breaker.on_failure(at(second * 1000)));
+            assert!(!breaker.on_success(at(second * 1000 + 1)));
         }
-        let opened: Vec<_> = (0..3).map(|_| breaker.on_failure(at(1))).collect();
+        let opened: Vec<_> = (0..3).map(|_| breaker.on_failure(at(200_000))).collect();
         assert_eq!(opened, [false, false, true]);
-        assert!(!breaker.has_failures(), "what it remembers while open, it never forgets by a success");
+    }
+
+    #[test]
+    fn a_clump_of_failures_soon_after_a_success_does_not_open_it() {
+        let mut breaker = breaker();
+        assert!(!breaker.on_success(at(0)));
+        let clump = (1..1000).filter(|millisecond| breaker.on_failure(at(*millisecond))).count();
+        assert_eq!(clump, 0, "a tenth of the window is not over");
+        assert!(breaker.on_failure(at(1000)));
+    }
+
+    #[test]
+    fn a_success_that_is_told_late_forgets_only_what_was_before_it() {
+        let mut breaker = breaker();
+        breaker.on_failure(at(0));
+        breaker.on_failure(at(5000));
+        assert!(!breaker.on_success(at(1000)));
+        assert!(!breaker.on_failure(at(5000)));
+        assert!(breaker.on_failure(at(5000)));
     }
 
     #[test]
@@ -322,7 +338,7 @@ mod tests {
     fn late_results_change_nothing_while_it_is_open() {
         let mut breaker = open();
         for _ in 0..10 {
-            assert!(!breaker.on_success());
+            assert!(!breaker.on_success(at(30_001)));
             assert!(!breaker.on_failure(at(20_000)));
         }
         assert_eq!(breaker.state(at(20_000)), BreakerState::Open { until: at(30_000) });
@@ -334,8 +350,8 @@ mod tests {
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::No { until: at(30_100) });
-        assert!(!breaker.on_success());
-        assert!(breaker.on_success());
+        assert!(!breaker.on_success(at(30_001)));
+        assert!(breaker.on_success(at(30_001)));
         assert!(breaker.is_closed());
         assert!(!breaker.on_failure(at(30_003)), "it begins anew");
     }
@@ -345,7 +361,7 @@ mod tests {
         let mut breaker = open();
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
-        assert!(!breaker.on_success());
+        assert!(!breaker.on_success(at(30_001)));
         assert!(breaker.on_failure(at(32_000)));
         assert_eq!(breaker.admit(at(32_000)), Admit::No { until: at(62_000) });
     }
@@ -366,7 +382,7 @@ mod tests {
         assert_eq!(breaker.admit(at(30_000)), Admit::Probe);
         breaker.probe_cancelled();
         assert!(!breaker.on_failure(at(30_001)));
-        assert!(!breaker.on_success());
+        assert!(!breaker.on_success(at(30_001)));
         assert_eq!(breaker.state(at(30_001)), BreakerState::HalfOpen);
     }
 

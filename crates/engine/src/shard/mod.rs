@@ -163,8 +163,6 @@ pub(crate) struct Shard {
     /// Notices not yet handed over.
     pending: Vec<Notice>,
     handled: u64,
-    /// Whether an attempt succeeded since the last one that did not.
-    follows_success: bool,
     filtered: u64,
 }
 
@@ -197,7 +195,6 @@ impl Shard {
             next_overdue: None,
             pending: Vec::new(),
             handled: 0,
-            follows_success: false,
             filtered: 0,
             components,
         }
@@ -407,10 +404,10 @@ impl Shard {
             seat.rest();
         }
         match outcome {
-            Outcome::Handled => self.count_handled(),
+            Outcome::Handled => self.handled += 1,
             Outcome::Filtered => self.filtered += 1,
             outcome => {
-                let begin = Begin::Ended(outcome, self.pass(), Duration::ZERO);
+                let begin = Begin::Ended(outcome, Pass::free(), Duration::ZERO);
                 return self.depart(parcel, lane, begin);
             }
         }
@@ -554,25 +551,11 @@ impl Shard {
     fn attempted(&mut self, parcel: Parcel, outcome: Outcome, started: Instant) {
         let lane = lane_of(&parcel);
         if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
-            let begin = Begin::Ended(outcome, self.pass(), started.elapsed());
+            let begin = Begin::Ended(outcome, Pass::free(), started.elapsed());
             return self.depart(parcel, lane, begin);
         }
-        self.count_handled();
-        self.end_at_once(lane, true, parcel.ticket, Fate::Settled);
-    }
-
-    fn count_handled(&mut self) {
         self.handled += 1;
-        self.follows_success = true;
-    }
-
-    /// The pass of an attempt that was more than handled. Its journey tells the breaker, and those that were handled before it
-    /// have told nobody yet.
-    fn pass(&mut self) -> Pass {
-        match std::mem::take(&mut self.follows_success) {
-            true => Pass::after_success(),
-            false => Pass::free(),
-        }
+        self.end_at_once(lane, true, parcel.ticket, Fate::Settled);
     }
 
     /// A message came to its end. One that was not settled ends the whole assignment: nothing may overtake it (I2).
