@@ -136,8 +136,12 @@ async fn the_doctor_finds_topics_that_are_not_there_and_brokers_that_are_away() 
             .output();
         String::from_utf8(doctor.unwrap().stdout).unwrap()
     };
-    let said = examine(&folder(&brokers, &from, ""));
-    assert!(said.contains(&format!("ok    shop source: {from} has 2 partitions")), "{said}");
+    let (there, known) = (folder(&brokers, &from, ""), format!("ok    shop source: {from} has 2 partitions"));
+    // A broker that has just started may not tell at once of a topic that it has just made.
+    let said = wait_for("the topic is known", || {
+        let said = examine(&there);
+        said.contains(&known).then_some(said)
+    });
     assert!(said.contains("has no position yet"), "{said}");
     let said = examine(&folder(&brokers, "no-such-topic", ""));
     assert!(said.contains("FAIL  shop source: no-such-topic does not exist\n      create it"), "{said}");
