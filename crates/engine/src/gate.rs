@@ -228,8 +228,7 @@ impl Gate {
     /// Tells the breaker of a failure that speaks of a sick dependency. Answers until when it opened, if it did.
     pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
         let probe = pass.used();
-        let last = self.last_success.load(Ordering::Acquire);
-        let success = Timestamp::from_nanosecond(last.into()).ok().filter(|_| last != i64::MIN);
+        let success = self.last_success(now);
         let mut state = self.lock();
         let breaker = state.breaker.as_mut()?;
         // Successes are only timed where they happen: a closed breaker hears of the last one when it matters.
@@ -267,15 +266,26 @@ impl Gate {
 
     /// Takes note that attempts show the dependencies well.
     pub(crate) fn is_well(&self, now: Timestamp) {
-        self.last_success.fetch_max(nanos(now), Ordering::AcqRel);
+        // The latest word counts, not the highest number: clocks go back, too.
+        self.last_success.store(nanos(now), Ordering::Release);
+    }
+
+    /// When an attempt last succeeded. Threads may bring their times out of order by a little; a success that lies further ahead
+    /// is one from before the clock went back, and says nothing.
+    fn last_success(&self, now: Timestamp) -> Option<Timestamp> {
+        let last = self.last_success.load(Ordering::Acquire);
+        let ahead = last.saturating_sub(nanos(now));
+        let known = last != i64::MIN && ahead <= i64::try_from(self.trust.as_nanos()).unwrap_or(i64::MAX);
+        let last = Timestamp::from_nanosecond(last.into()).ok().filter(|_| known)?;
+        Some(last.min(now))
     }
 
     /// Whether the failure of a retry is put down to its message: others have succeeded since it first failed, and not long
     /// ago. Without this, messages that never succeed would open the breaker as soon as nothing else is left to do.
     pub(crate) fn blames_message(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
-        let last = self.last_success.load(Ordering::Acquire);
-        let trust = i64::try_from(self.trust.as_nanos()).unwrap_or(i64::MAX);
-        last > nanos(first_failed_at) && nanos(now).saturating_sub(last) <= trust
+        self.last_success(now).is_some_and(|last| {
+            last > first_failed_at && now.duration_since(last).unsigned_abs() <= self.trust
+        })
     }
 
     /// Says that somebody waits for the store, until the guard is dropped.
@@ -414,5 +424,48 @@ pub(crate) async fn change_or(changed: &mut Watcher, until: Option<Duration>) {
         biased;
         () = changed.changed() => {}
         () = timer => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn gate() -> Gate {
+        Gate::new(Some(BreakerPolicy { failures: 3, ..BreakerPolicy::default() }))
+    }
+
+    #[test]
+    fn a_success_from_before_the_clock_went_back_does_not_keep_the_breaker_closed() {
+        let gate = gate();
+        gate.is_well(at(10_000));
+        let opened: Vec<bool> = (0..3).map(|n| gate.failed(Pass::free(), at(100 + n)).is_some()).collect();
+        assert_eq!(opened, [false, false, true]);
+        assert!(!gate.blames_message(at(50), at(103)));
+    }
+
+    #[test]
+    fn successes_after_the_clock_went_back_count_as_those_before_did() {
+        let gate = gate();
+        gate.is_well(at(10_000));
+        for second in 100..200 {
+            gate.is_well(at(second));
+            assert_eq!(gate.failed(Pass::free(), at(second)), None);
+        }
+        assert!(gate.blames_message(at(150), at(200)));
+    }
+
+    #[test]
+    fn a_retry_is_its_messages_fault_while_a_success_since_its_first_failure_is_fresh() {
+        let gate = gate();
+        assert!(!gate.blames_message(at(0), at(1)), "nothing is known");
+        gate.is_well(at(10));
+        assert!(gate.blames_message(at(9), at(40)));
+        assert!(!gate.blames_message(at(9), at(41)), "thirty seconds are over");
+        assert!(!gate.blames_message(at(10), at(11)), "it first failed after it");
     }
 }

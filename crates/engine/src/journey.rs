@@ -41,8 +41,8 @@ pub(crate) enum Fate {
 pub(crate) enum Begin {
     /// Nothing was tried.
     Fresh,
-    /// The first attempt, which had this pass, is over; it took this long.
-    Ended(Outcome, Pass, Duration),
+    /// The first attempt is over; it took this long.
+    Ended(Outcome, Duration),
     /// The sequencing policy failed: there is nothing to try.
     Misfit,
 }
@@ -105,7 +105,7 @@ impl Journey {
                 }
                 None
             }
-            Begin::Ended(outcome, pass, took) => Some((outcome, pass, took)),
+            Begin::Ended(outcome, took) => Some((outcome, Pass::free(), took)),
             Begin::Misfit => {
                 let error =
                     HandlerError::msg("the sequencing policy panicked").reason(Reason::SEQUENCING_FAILED);

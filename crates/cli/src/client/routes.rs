@@ -122,8 +122,9 @@ impl Client {
     }
 
     /// Takes in letters that were exported.
-    pub async fn import(&self, lines: Bytes, queue: Option<&str>) -> Result<ImportAnswer> {
-        let parameters: Vec<_> = queue.map(|queue| ("queue", queue.to_owned())).into_iter().collect();
+    pub async fn import(&self, lines: Bytes, queue: Option<&str>, reason: &str) -> Result<ImportAnswer> {
+        let mut parameters = vec![("reason", reason.to_owned())];
+        parameters.extend(queue.map(|queue| ("queue", queue.to_owned())));
         let path = "/v1/letters/import";
         let media_type = "application/x-ndjson";
         let response =

@@ -159,6 +159,10 @@ pub struct Import {
     /// Put them into this queue instead of the one they came from: consumer/component
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
+
+    /// Why; it stands in the audit
+    #[arg(long, value_name = "TEXT", default_value = "import")]
+    reason: String,
 }
 
 impl Run for Import {
@@ -170,7 +174,7 @@ impl Run for Import {
             path => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
         };
         read.map_err(|error| Error::io(format!("{} cannot be read", self.file), error))?;
-        let answer = client.import(bytes.into(), self.queue.as_deref()).await?;
+        let answer = client.import(bytes.into(), self.queue.as_deref(), &self.reason).await?;
         let screen = &context.screen;
         match context.format() {
             Format::Json | Format::Jsonl => screen.json_line(&answer)?,

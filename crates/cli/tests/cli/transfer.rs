@@ -34,7 +34,10 @@ fn an_export_is_taken_in_elsewhere_as_it_was() {
     assert_eq!(before, after);
     let again = to.run_with(&["import", "-", "-o", "json"], &export.out).ends(0).json();
     assert_eq!((&again["taken"], &again["known"]), (&0.into(), &3.into()));
-    let moved = to.run_with(&["import", "-", "--queue", "other/mail"], &export.out).ends(0);
+    let moved =
+        to.run_with(&["import", "-", "--queue", "other/mail", "--reason", "moved"], &export.out).ends(0);
+    let audit = to.run(&["audit", "-o", "jsonl"]).ends(0).out;
+    assert!(audit.lines().any(|line| line.contains("\"import\"") && line.contains("\"moved\"")), "{audit}");
     assert!(moved.out.starts_with("3 letters taken in"), "{}", moved.out);
     assert_eq!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(0).lines().len(), 3);
 }

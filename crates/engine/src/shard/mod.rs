@@ -26,7 +26,6 @@ use crate::attempt::{self, Outcome, Running, Start};
 use crate::desks::LiveDesk;
 use crate::events::Counters;
 use crate::flight::{self, Recorded};
-use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::journey::{Begin, Fate, Journey, append_all};
 use crate::lanes::OpenSequences;
@@ -406,10 +405,7 @@ impl Shard {
         match outcome {
             Outcome::Handled => self.handled += 1,
             Outcome::Filtered => self.filtered += 1,
-            outcome => {
-                let begin = Begin::Ended(outcome, Pass::free(), Duration::ZERO);
-                return self.depart(parcel, lane, begin);
-            }
+            outcome => return self.depart(parcel, lane, Begin::Ended(outcome, Duration::ZERO)),
         }
         self.end_at_once(lane, holds_lane, parcel.ticket, Fate::Settled);
     }
@@ -551,8 +547,7 @@ impl Shard {
     fn attempted(&mut self, parcel: Parcel, outcome: Outcome, started: Instant) {
         let lane = lane_of(&parcel);
         if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
-            let begin = Begin::Ended(outcome, Pass::free(), started.elapsed());
-            return self.depart(parcel, lane, begin);
+            return self.depart(parcel, lane, Begin::Ended(outcome, started.elapsed()));
         }
         self.handled += 1;
         self.end_at_once(lane, true, parcel.ticket, Fate::Settled);

@@ -103,7 +103,7 @@ fn insert(step: &Step<'_>, facts: &mut InboxFacts, post: &Post) -> Work<Posted> 
         let found = match consumed(step, facts.log, &id)? {
             Some(found) => Some(found),
             None if place(step, facts, post, &id)? => None,
-            None => waiting(step, facts.log, &id)?,
+            None => Some(waiting(step, facts.log, &id)?.ok_or_else(not_placed)?),
         };
         match found {
             Some(found) if post.id.is_some() => return known_at(&id, found),
@@ -117,6 +117,10 @@ fn insert(step: &Step<'_>, facts: &mut InboxFacts, post: &Post) -> Work<Posted> 
             }
         }
     }
+}
+
+fn not_placed() -> Fault {
+    Fault::Corrupt("a message could not be put into its inbox, and is not there".into())
 }
 
 /// Puts a message at the next position. Says no when one with this id waits there already.
