@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lazaret_core::query::Query;
-use lazaret_core::store::{Action, Actor, Conduct, Operations, PlanRequest, Selection};
+use lazaret_core::store::{Action, Actor, Operations, PlanRequest, RolloutPolicy, Selection};
 use lazaret_core::{HandlerError, LetterState};
 use lazaret_engine::{Handle, Options, ReplayReport};
 use lazaret_store_sqlite::Durability;
@@ -76,7 +76,8 @@ async fn by_operation(letters: usize, disk: &Disk) -> Row {
     let plan = store.freeze(&request, &by).await.expect("the plan is frozen");
     let frozen = started.elapsed();
     let started = Instant::now();
-    let operation = store.begin(plan.id, &Conduct::unlimited(), &by).await.expect("the operation begins");
+    let operation =
+        store.begin(plan.id, &RolloutPolicy::unlimited(), &by).await.expect("the operation begins");
     let drain = CancellationToken::new();
     let running = tokio::spawn(consumer.run(drain.clone()));
     let done = loop {

@@ -96,7 +96,7 @@ pub use words::{Act, Action, AttemptKind, Command, Exclusion, OperationState, Ou
 
 #[cfg(test)]
 mod tests {
-    use lazaret_core::store::{self, Conduct, Course, OperationId, PlanId, plan_hash};
+    use lazaret_core::store::{self, OperationId, OperationMachine, PlanId, RolloutPolicy, plan_hash};
     use lazaret_core::{Failure, Message, Position, QueueName, Reason, Timestamp};
     use serde::Serialize;
     use serde_json::Value;
@@ -147,8 +147,9 @@ mod tests {
         let shown =
             has(Plan::of(&plan, true), "id action letters sequences excluded hash expires-at needs-approval");
         assert_eq!(shown["excluded"], serde_json::json!([{"reason": "behind", "letters": 1}]));
-        let course = Course::begin(OperationId(1), &plan, &Conduct::default(), &by, now).unwrap();
-        has(Operation::from(&course.operation), "id state sent ok failed-again skipped");
+        let machine =
+            OperationMachine::begin(OperationId(1), &plan, &RolloutPolicy::default(), &by, now).unwrap();
+        has(Operation::from(&machine.operation), "id state sent ok failed-again skipped");
     }
 
     #[test]

@@ -122,9 +122,9 @@ pub struct BeginRequest {
 
 impl BeginRequest {
     /// How the operation shall go about its letters. What is not said is as the core's default has it.
-    pub fn conduct(&self) -> store::Conduct {
-        let default = store::Conduct::default();
-        store::Conduct {
+    pub fn rollout(&self) -> store::RolloutPolicy {
+        let default = store::RolloutPolicy::default();
+        store::RolloutPolicy {
             rate: match self.rate {
                 None => default.rate,
                 Some(0.0) => None,
@@ -209,11 +209,11 @@ impl From<&store::Operation> for Operation {
             action: operation.action.into(),
             note: operation.note.clone(),
             stage: operation.stage as u64,
-            rate: operation.conduct.rate,
-            ramp: operation.conduct.ramp.clone(),
-            stop_at: operation.conduct.stop_at,
-            start_at: operation.conduct.start_at,
-            needs_approval: operation.conduct.needs_approval,
+            rate: operation.rollout.rate,
+            ramp: operation.rollout.ramp.clone(),
+            stop_at: operation.rollout.stop_at,
+            start_at: operation.rollout.start_at,
+            needs_approval: operation.rollout.needs_approval,
             by: (&operation.by).into(),
             approved_by: operation.approved_by.as_ref().map(Actor::from),
             created_at: operation.created_at,
@@ -278,9 +278,12 @@ mod tests {
     #[test]
     fn what_is_not_said_is_as_the_default_has_it() {
         let said: BeginRequest = serde_json::from_str(r#"{"plan": "p_1"}"#).unwrap();
-        assert_eq!(said.conduct(), store::Conduct::default());
+        assert_eq!(said.rollout(), store::RolloutPolicy::default());
         let said: BeginRequest =
             serde_json::from_str(r#"{"plan": "p_1", "rate": 0, "ramp": [], "stop-at": 1}"#).unwrap();
-        assert_eq!(said.conduct(), store::Conduct { stop_at: Some(1.0), ..store::Conduct::unlimited() });
+        assert_eq!(
+            said.rollout(),
+            store::RolloutPolicy { stop_at: Some(1.0), ..store::RolloutPolicy::unlimited() }
+        );
     }
 }

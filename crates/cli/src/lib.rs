@@ -8,7 +8,6 @@ pub mod neutral;
 
 mod client;
 mod commands;
-mod conduct;
 mod context;
 mod error;
 mod error_codes;
@@ -21,6 +20,7 @@ mod paging;
 mod progress;
 mod prompt;
 mod reference;
+mod rollout;
 mod selection;
 mod standstill;
 mod watch;

@@ -75,7 +75,7 @@ fn no_loss(evidence: &Evidence) -> Finding {
 
 /// What the journal has told of one order so far.
 #[derive(Default)]
-struct Course {
+struct OperationMachine {
     /// In which life it was last handled.
     done: Option<u32>,
     /// In which life an attempt runs.
@@ -92,7 +92,7 @@ fn order(evidence: &Evidence) -> Finding {
             place.insert(*id, (*customer, index));
         }
     }
-    let mut courses = HashMap::<&str, Course>::new();
+    let mut courses = HashMap::<&str, OperationMachine>::new();
     let (mut breaches, mut attempts, mut repeated) = (Vec::new(), 0_u64, 0_u64);
     for entry in &evidence.journal {
         let Some((customer, index)) = place.get(entry.id.as_str()) else { continue };
@@ -100,28 +100,28 @@ fn order(evidence: &Evidence) -> Finding {
             Fact::Begun { .. } => {
                 attempts += 1;
                 for (earlier, id) in customers[customer].iter().enumerate() {
-                    let course = courses.entry(id).or_default();
-                    if earlier < *index && course.done.is_none() {
+                    let machine = courses.entry(id).or_default();
+                    if earlier < *index && machine.done.is_none() {
                         breaches
                             .push(format!("{} was tried before {id} of {customer} was handled", entry.id));
                     }
-                    if course.running == Some(entry.life) {
+                    if machine.running == Some(entry.life) {
                         breaches.push(format!("{} was tried while {id} of {customer} was", entry.id));
                     }
                 }
-                let course = courses.entry(&entry.id).or_default();
-                match course.done {
+                let machine = courses.entry(&entry.id).or_default();
+                match machine.done {
                     Some(life) if life == entry.life => {
                         breaches.push(format!("{} was handled twice in one life", entry.id));
                     }
                     Some(_) => repeated += 1,
                     None => {}
                 }
-                course.running = Some(entry.life);
+                machine.running = Some(entry.life);
             }
             Fact::Done => {
-                let course = courses.entry(&entry.id).or_default();
-                (course.done, course.running) = (Some(entry.life), None);
+                let machine = courses.entry(&entry.id).or_default();
+                (machine.done, machine.running) = (Some(entry.life), None);
             }
             Fact::Failed { .. } => courses.entry(&entry.id).or_default().running = None,
             Fact::Due(_) | Fact::GaveUp | Fact::Letter(_) | Fact::Closed(_) => {}

@@ -7,8 +7,8 @@ use lazaret::prelude::*;
 use lazaret::query::Query;
 use lazaret::sqlite::SqliteStore;
 use lazaret::store::{
-    Action, Command, Conduct, GroupsRequest, OperationState, Operations, PlanRequest, Result, Selection,
-    Triage,
+    Action, Command, GroupsRequest, OperationState, Operations, PlanRequest, Result, RolloutPolicy,
+    Selection, Triage,
 };
 
 use crate::report;
@@ -122,8 +122,8 @@ pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<Strin
         return Ok("nothing to replay: no order is dead because of the bank".to_owned());
     }
     // Slow enough to be watched.
-    let conduct = Conduct { rate: Some(REPLAY_RATE), ..Conduct::default() };
-    let operation = store.begin(plan.id, &conduct, &by).await?;
+    let rollout = RolloutPolicy { rate: Some(REPLAY_RATE), ..RolloutPolicy::default() };
+    let operation = store.begin(plan.id, &rollout, &by).await?;
     handle.wake();
     Ok(format!(
         "replay {} begins: {} dead letters, first one, then five, then the rest",

@@ -9,11 +9,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lazaret_core::handler::{Delivery, HandlerFuture};
-use lazaret_core::store::InboxClaim;
+use lazaret_core::store::DedupeClaim;
 use lazaret_core::{HandlerError, Phase, Reason};
 
 use crate::gate::Sign;
-use crate::options::InboxOptions;
+use crate::options::DedupeOptions;
 use crate::shared::Component;
 
 /// How an attempt ended.
@@ -134,7 +134,7 @@ pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Ou
 
 /// Runs an attempt behind the idempotent receiver: claim, handle, done. A duplicate that arrives while the first is
 /// in flight waits for its outcome.
-pub(crate) async fn run_once(component: &Component, delivery: &Delivery, inbox: &InboxOptions) -> Outcome {
+pub(crate) async fn run_once(component: &Component, delivery: &Delivery, dedupe: &DedupeOptions) -> Outcome {
     let (queue, id) = (&component.queue, &delivery.message().id);
     let shared = &component.shared;
     let failed = |error: lazaret_core::store::StoreError| {
@@ -142,17 +142,17 @@ pub(crate) async fn run_once(component: &Component, delivery: &Delivery, inbox: 
     };
     let lease = shared.options.attempt_timeout.map_or(shared.options.lease, |timeout| timeout * 2);
     loop {
-        match inbox.inbox.claim(queue, id, &shared.instance, lease).await {
-            Ok(InboxClaim::Claimed) => break,
-            Ok(InboxClaim::Done) => return Outcome::Duplicate,
-            Ok(InboxClaim::InFlight) => tokio::time::sleep(shared.options.refresh).await,
+        match dedupe.filter.claim(queue, id, &shared.instance, lease).await {
+            Ok(DedupeClaim::Claimed) => break,
+            Ok(DedupeClaim::Done) => return Outcome::Duplicate,
+            Ok(DedupeClaim::InFlight) => tokio::time::sleep(shared.options.refresh).await,
             Err(error) => return failed(error),
         }
     }
     let outcome = run(component, delivery).await;
     let marked = match outcome {
-        Outcome::Handled => inbox.inbox.done(queue, id, &shared.instance, inbox.window).await,
-        _ => inbox.inbox.abandon(queue, id, &shared.instance).await,
+        Outcome::Handled => dedupe.filter.done(queue, id, &shared.instance, dedupe.window).await,
+        _ => dedupe.filter.abandon(queue, id, &shared.instance).await,
     };
     match (outcome, marked) {
         (Outcome::Handled, Err(error)) => failed(error),

@@ -255,8 +255,8 @@ impl Journey {
         let flight = &self.component.shared.flight;
         let watched = flight.watch(&self.component.queue, self.delivery.message(), attempt).await;
         let started = Instant::now();
-        let outcome = match &self.component.shared.options.inbox {
-            Some(inbox) => attempt::run_once(&self.component, &self.delivery, inbox).await,
+        let outcome = match &self.component.shared.options.dedupe {
+            Some(dedupe) => attempt::run_once(&self.component, &self.delivery, dedupe).await,
             None => attempt::run(&self.component, &self.delivery).await,
         };
         drop(watched);

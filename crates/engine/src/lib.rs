@@ -61,5 +61,5 @@ pub use handle::{FuseState, Handle, ReplayReport, Replayer};
 // For the benchmark of the blocked set; nobody else needs them.
 #[doc(hidden)]
 pub use hash::{SequenceHash, SequenceHasher};
-pub use options::{DeadLetterOptions, Filter, InboxOptions, Options, ReplayOptions};
+pub use options::{DeadLetterOptions, DedupeOptions, Filter, Options, ReplayOptions};
 pub use reprocess::{InvalidSchedule, Reprocess, Schedule};

@@ -17,7 +17,7 @@ use crate::shard::ToShard;
 use crate::shared::{Component, until};
 use crate::stored::{Purpose, Run};
 
-/// How many letters are taken at once at most.
+/// How many letters are polled at once at most.
 const TAKE_LIMIT: usize = 64;
 /// How long to wait after an error.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -51,24 +51,24 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
     let limit = held.len();
     let claimed_at = Instant::now();
     let lease = shared.options.lease;
-    let taken = match shared.store.take(&component.queue, &shared.instance, lease, limit).await {
-        Ok(taken) => taken,
+    let polled = match shared.store.poll_work(&component.queue, &shared.instance, lease, limit).await {
+        Ok(polled) => polled,
         Err(error) => {
             drop(held);
             tracing::debug!(%error, "the store could not be asked for operations");
             return tokio::time::sleep(PAUSE).await;
         }
     };
-    let busy = taken.turns.len() == limit || taken.settled > 0;
-    let soon = taken.again_at.is_some_and(|again| until(shared.now(), again) <= SOON);
-    component.operating.store(busy || soon || !taken.turns.is_empty(), Ordering::Release);
-    for (turn, place) in taken.turns.into_iter().zip(held) {
+    let busy = polled.items.len() == limit || polled.settled > 0;
+    let soon = polled.again_at.is_some_and(|again| until(shared.now(), again) <= SOON);
+    component.operating.store(busy || soon || !polled.items.is_empty(), Ordering::Release);
+    for (turn, place) in polled.items.into_iter().zip(held) {
         let purpose = Purpose::Replay(turn.operation.to_string());
         let run = Run { component: component.clone(), claim: turn.claim, claimed_at, purpose, open: None };
         let shard = run.hash().shard(shards.len());
         shards[shard].push(ToShard::Run(Box::new(run), place));
     }
-    if taken.settled > 0 {
+    if polled.settled > 0 {
         // Acts may have let something go on.
         component.due.notify_one();
     }
@@ -76,7 +76,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
         return;
     }
     let refresh = shared.options.refresh;
-    let wait = taken.again_at.map_or(refresh, |again| until(shared.now(), again).min(refresh));
+    let wait = polled.again_at.map_or(refresh, |again| until(shared.now(), again).min(refresh));
     tokio::select! {
         biased;
         () = component.turn_over.notified() => {}

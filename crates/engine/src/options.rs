@@ -10,7 +10,7 @@ use lazaret_core::policy::{
 };
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::relay::Relay;
-use lazaret_core::store::{Inbox, Limits};
+use lazaret_core::store::{Dedupe, Limits};
 use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
 
 use crate::error::BuildError;
@@ -64,7 +64,7 @@ pub struct Options {
     /// What holds for replays.
     pub replay: ReplayOptions,
     /// The idempotent receiver; `None` is off.
-    pub inbox: Option<InboxOptions>,
+    pub dedupe: Option<DedupeOptions>,
     /// Where attempts stand while they run, so that a message that kills the process is found; `None` for nowhere.
     pub flight_recorder: Option<Arc<dyn FlightRecorder>>,
     /// How often positions are committed at most.
@@ -155,9 +155,9 @@ impl Default for ReplayOptions {
 
 /// The idempotent receiver.
 #[derive(Clone)]
-pub struct InboxOptions {
+pub struct DedupeOptions {
     /// Where handled messages are remembered.
-    pub inbox: Arc<dyn Inbox>,
+    pub filter: Arc<dyn Dedupe>,
     /// For how long.
     pub window: Duration,
 }
@@ -181,7 +181,7 @@ impl Default for Options {
             enqueue: Arc::new(AlwaysEnqueue),
             dead_letter: Some(DeadLetterOptions::default()),
             replay: ReplayOptions::default(),
-            inbox: None,
+            dedupe: None,
             flight_recorder: None,
             commit_interval: Duration::from_millis(200),
             drain_deadline: Duration::from_secs(30),

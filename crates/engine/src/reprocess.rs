@@ -8,7 +8,7 @@ use std::time::Duration;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
 use jiff::tz::TimeZone;
-use lazaret_core::store::{Action, Actor, Conduct, PlanRequest, Result, Selection};
+use lazaret_core::store::{Action, Actor, PlanRequest, Result, RolloutPolicy, Selection};
 use lazaret_core::{LetterId, LetterState, QueueName, Timestamp};
 
 use crate::shared::Component;
@@ -129,8 +129,8 @@ async fn begin(component: &Component, batch_size: u64) -> Result<()> {
         // All of them are part of an operation already.
         return Ok(());
     }
-    let conduct = Conduct { rate: shared.options.replay.rate, ..Conduct::unlimited() };
-    shared.store.begin(plan.id, &conduct, &by).await?;
+    let rollout = RolloutPolicy { rate: shared.options.replay.rate, ..RolloutPolicy::unlimited() };
+    shared.store.begin(plan.id, &rollout, &by).await?;
     component.turn_over.notify_one();
     Ok(())
 }

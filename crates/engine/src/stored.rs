@@ -196,8 +196,8 @@ impl Turn<'_> {
         delivery.begin_attempt(attempt);
         let watched = shared.flight.watch(&self.component.queue, &letter.message, attempt).await;
         let started = Instant::now();
-        let outcome = match &shared.options.inbox {
-            Some(inbox) => attempt::run_once(self.component, &delivery, inbox).await,
+        let outcome = match &shared.options.dedupe {
+            Some(dedupe) => attempt::run_once(self.component, &delivery, dedupe).await,
             None => attempt::run(self.component, &delivery).await,
         };
         drop(watched);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lazaret_core::LetterState;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Command, Conduct, Operation, OperationId, OperationState, Operations, Outcome, PauseScope, Plan,
-    PlanRequest, Selection,
+    Action, Command, Operation, OperationId, OperationState, Operations, Outcome, PauseScope, Plan,
+    PlanRequest, RolloutPolicy, Selection,
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
@@ -26,8 +26,8 @@ fn freeze(bench: &Bench, action: Action) -> Plan {
     at_once(bench.store.memory().freeze(&request, &somebody("it is repaired")))
 }
 
-fn begin(bench: &Bench, plan: &Plan, conduct: &Conduct) -> OperationId {
-    at_once(bench.store.memory().begin(plan.id, conduct, &somebody("it is repaired"))).id
+fn begin(bench: &Bench, plan: &Plan, rollout: &RolloutPolicy) -> OperationId {
+    at_once(bench.store.memory().begin(plan.id, rollout, &somebody("it is repaired"))).id
 }
 
 fn operation(bench: &Bench, id: OperationId) -> Operation {
@@ -47,7 +47,7 @@ async fn a_plan_is_carried_out_in_order_and_new_failures_are_not_touched() {
     bench.push(&["c1", "d9"]);
     eventually("the later ones are letters", || bench.committed() == Some(5)).await;
     repaired.repair();
-    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
     assert_eq!((done.state, done.ok, done.failed_again, done.skipped), (OperationState::Done, 3, 1, 0));
     let mut handled = bench.calls.done();
     handled.retain(|name| name.starts_with('a'));
@@ -71,7 +71,7 @@ async fn a_replay_tells_its_handler_the_operation() {
     let running = bench.start(one_attempt(), script);
     eventually("it is a letter", || bench.committed() == Some(0)).await;
     let plan = freeze(&bench, Action::Retry);
-    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
     assert_eq!(done.ok, 1);
     running.stop().await;
 }
@@ -84,8 +84,8 @@ async fn the_rate_holds() {
     repaired.repair();
     let plan = freeze(&bench, Action::Retry);
     let started = bench.clock.elapsed();
-    let conduct = Conduct { rate: Some(2.0), ..Conduct::unlimited() };
-    let done = over(&bench, begin(&bench, &plan, &conduct)).await;
+    let rollout = RolloutPolicy { rate: Some(2.0), ..RolloutPolicy::unlimited() };
+    let done = over(&bench, begin(&bench, &plan, &rollout)).await;
     assert_eq!(done.ok, 20);
     let took = bench.clock.elapsed() - started;
     assert!(took >= Duration::from_millis(9500), "20 letters at 2 a second: {took:?}");
@@ -100,8 +100,8 @@ async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
     eventually("all are letters", || bench.committed() == Some(3)).await;
     repaired.repair();
     let plan = freeze(&bench, Action::Retry);
-    let conduct = Conduct { ramp: vec![1, 2], stop_at: Some(0.5), ..Conduct::unlimited() };
-    let id = begin(&bench, &plan, &conduct);
+    let rollout = RolloutPolicy { ramp: vec![1, 2], stop_at: Some(0.5), ..RolloutPolicy::unlimited() };
+    let id = begin(&bench, &plan, &rollout);
     eventually("it stops", || operation(&bench, id).state == OperationState::Paused).await;
     let stopped = operation(&bench, id);
     assert_eq!((stopped.ok, stopped.failed_again), (0, 1));
@@ -120,7 +120,7 @@ async fn replays_wait_while_they_are_paused() {
     repaired.repair();
     running.handle.pause(PauseScope::Replay, &somebody("not now")).await.unwrap();
     let plan = freeze(&bench, Action::Retry);
-    let id = begin(&bench, &plan, &Conduct::unlimited());
+    let id = begin(&bench, &plan, &RolloutPolicy::unlimited());
     let_pass(secs(60)).await;
     assert_eq!(operation(&bench, id).sent(), 0);
     running.handle.resume(&PauseScope::Replay, &somebody("now")).await.unwrap();
@@ -133,8 +133,8 @@ async fn an_operation_goes_on_after_a_crash_and_counts_each_letter_once() {
     let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "b1", "c1", "d1", "e1"]).await;
     repaired.repair();
     let plan = freeze(&bench, Action::Retry);
-    let conduct = Conduct { rate: Some(1.0), ..Conduct::unlimited() };
-    let id = begin(&bench, &plan, &conduct);
+    let rollout = RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() };
+    let id = begin(&bench, &plan, &rollout);
     eventually("some are sent", || operation(&bench, id).sent() >= 2).await;
     running.crash().await;
     let running = bench.start(one_attempt(), repaired.script());
@@ -151,8 +151,8 @@ async fn a_consumer_that_ends_when_idle_carries_its_operations_out_first() {
     running.stop().await;
     repaired.repair();
     let plan = freeze(&bench, Action::Retry);
-    let id = begin(&bench, &plan, &Conduct { rate: Some(0.5), ..Conduct::unlimited() });
-    let late = Conduct { start_at: Some(PausedClock::at(secs(90_000))), ..Conduct::unlimited() };
+    let id = begin(&bench, &plan, &RolloutPolicy { rate: Some(0.5), ..RolloutPolicy::unlimited() });
+    let late = RolloutPolicy { start_at: Some(PausedClock::at(secs(90_000))), ..RolloutPolicy::unlimited() };
     bench.push(&["z9"]);
     bench.run(one_attempt(), repaired.script()).await;
     assert_eq!(operation(&bench, id).ok, 4);
@@ -166,7 +166,7 @@ async fn a_consumer_that_ends_when_idle_carries_its_operations_out_first() {
 async fn acts_are_carried_out_too() {
     let (bench, running, _) = with_dead(one_attempt(), &["a1", "a2"]).await;
     let plan = freeze(&bench, Action::Evict);
-    let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+    let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
     assert_eq!((done.ok, bench.counts().of(LetterState::Evicted)), (2, 2));
     running.stop().await;
 }
@@ -177,7 +177,7 @@ async fn a_letter_that_fails_too_many_replays_is_parked() {
     let (bench, running, _) = with_dead(Options { replay, ..one_attempt() }, &["a1"]).await;
     for (replays, state) in [(1, LetterState::Dead), (2, LetterState::Parked)] {
         let plan = freeze(&bench, Action::Retry);
-        let done = over(&bench, begin(&bench, &plan, &Conduct::unlimited())).await;
+        let done = over(&bench, begin(&bench, &plan, &RolloutPolicy::unlimited())).await;
         assert_eq!(done.failed_again, 1);
         let letter = bench.letter("a");
         assert_eq!((letter.replay_attempts, letter.state), (replays, state));

@@ -16,7 +16,7 @@ use lazaret::flight::MappedRecorder;
 use lazaret::prelude::*;
 use lazaret::query::Query;
 use lazaret::sqlite::SqliteStore;
-use lazaret::store::{Action, Conduct, GroupsRequest, Operations, PlanRequest, Selection, Triage};
+use lazaret::store::{Action, GroupsRequest, Operations, PlanRequest, RolloutPolicy, Selection, Triage};
 
 const EVENTS: &str = r#"{"id": "e-1", "key": "ada", "payload": {"cents": 1250}}
 {"id": "e-2", "key": "bob", "payload": {"cents": -1}}
@@ -30,7 +30,7 @@ struct Order {
     cents: i64,
 }
 
-async fn on_order(Json(order): Json<Order>, letter: Option<DeadLetter>) -> Result<(), HandlerError> {
+async fn on_order(Json(order): Json<Order>, letter: Option<StoredLetter>) -> Result<(), HandlerError> {
     // The bug: refunds are refused. Whoever replays the letter has repaired it.
     if order.cents < 0 && letter.is_none() {
         return Err(HandlerError::msg("a negative total").reason(Reason::DOMAIN_INVALID));
@@ -73,7 +73,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let plan = store.freeze(&request, &me).await?;
     if plan.letters > 0 {
-        let operation = store.begin(plan.id, &Conduct::default(), &me).await?;
+        let operation = store.begin(plan.id, &RolloutPolicy::default(), &me).await?;
         println!("{} replays {} letters", operation.id, operation.letters);
     }
 

@@ -63,7 +63,7 @@ struct Call {
 async fn on_order(
     Json(order): Json<Order>,
     attempt: Attempt,
-    letter: Option<DeadLetter>,
+    letter: Option<StoredLetter>,
 ) -> Result<(), HandlerError> {
     let charged = charge(&order, attempt);
     calls().push(Call {

@@ -77,7 +77,7 @@ pub use lazaret_core::{
     Verdict,
 };
 pub use lazaret_engine::{
-    BuildError, Builder, Consumer, DeadLetterOptions, Error, Event, Filter, FuseState, Handle, InboxOptions,
+    BuildError, Builder, Consumer, DeadLetterOptions, DedupeOptions, Error, Event, Filter, FuseState, Handle,
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
 };
 pub use tokio_util::sync::CancellationToken;

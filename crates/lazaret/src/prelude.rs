@@ -21,7 +21,7 @@
 //! ```
 
 pub use lazaret_core::handler::{
-    Attempt, Context, DeadLetter, EventType, FromDelivery, Json, Key, Payload, Router, Text, handler,
+    Attempt, Context, EventType, FromDelivery, Json, Key, Payload, Router, StoredLetter, Text, handler,
 };
 pub use lazaret_core::policy::{Classifier, RetryPolicy, Strategy};
 pub use lazaret_core::store::{Act, Actor, Audit, LetterStore, PauseScope, Store};

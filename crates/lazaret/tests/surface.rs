@@ -30,7 +30,7 @@ mod everything_in_the_prelude {
         // What a handler takes.
         has::<Attempt>();
         has::<Context>();
-        has::<DeadLetter>();
+        has::<StoredLetter>();
         has::<EventType>();
         has::<Headers>();
         has::<Json<u8>>();
@@ -40,7 +40,7 @@ mod everything_in_the_prelude {
         has::<Router>();
         has::<Text>();
         fn is_extractor<T: FromDelivery>() {}
-        is_extractor::<Option<DeadLetter>>();
+        is_extractor::<Option<StoredLetter>>();
         let _ = handler(|_: Context| async {});
         // What it gives back.
         has::<Failure>();
@@ -80,7 +80,7 @@ fn the_modules_hold_what_the_prelude_leaves_out() {
     has::<lazaret::ConsumerName>();
     has::<lazaret::Filter>();
     has::<lazaret::Fingerprint>();
-    has::<lazaret::InboxOptions>();
+    has::<lazaret::DedupeOptions>();
     has::<lazaret::Schema>();
     has::<lazaret::StreamName>();
     has::<lazaret::SystemClock>();
@@ -100,7 +100,7 @@ fn the_modules_hold_what_the_prelude_leaves_out() {
     has::<lazaret::sequence::SequenceId>();
     has::<lazaret::source::SourceEvent>();
     has::<dyn lazaret::store::Checkpoints>();
-    has::<dyn lazaret::store::Inbox>();
+    has::<dyn lazaret::store::Dedupe>();
     has::<lazaret::store::Limits>();
     has::<dyn lazaret::store::Locks>();
     has::<lazaret::store::StoreError>();

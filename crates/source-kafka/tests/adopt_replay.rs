@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::query::Query;
-use lazaret_core::store::{Action, Actor, Conduct, LetterStore, Limits, Operations, PlanRequest, Selection};
+use lazaret_core::store::{
+    Action, Actor, LetterStore, Limits, Operations, PlanRequest, RolloutPolicy, Selection,
+};
 use lazaret_core::{LetterState, Message, QueueName};
 use lazaret_engine::{Consumer, Options};
 use lazaret_memory::MemoryStore;
@@ -77,7 +79,7 @@ async fn replay_everything(store: &MemoryStore, queue: &QueueName) {
     let by = Actor::new("ada", "cli", "the card service is back");
     let plan = store.freeze(&request, &by).await.unwrap();
     assert_eq!((plan.letters, plan.sequences, plan.excluded.len()), (3, 2, 0));
-    store.begin(plan.id, &Conduct::unlimited(), &by).await.unwrap();
+    store.begin(plan.id, &RolloutPolicy::unlimited(), &by).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

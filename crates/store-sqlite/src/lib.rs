@@ -34,9 +34,9 @@ mod audit;
 #[cfg(test)]
 mod check;
 mod checkpoints;
+mod dedupe;
 mod error;
 mod facts;
-mod inbox;
 mod inbox_source;
 mod letters;
 mod locks;

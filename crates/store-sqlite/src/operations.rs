@@ -14,8 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
-    PlanRequest, Result, Taken,
+    Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
+    PolledWork, Result, RolloutPolicy,
 };
 
 use crate::store::SqliteStore;
@@ -41,14 +41,14 @@ impl Operations for SqliteStore {
         .await
     }
 
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
-        let (conduct, by) = (conduct.clone(), by.clone());
-        self.write("begin", move |step| commanding::begin(step, plan, &conduct, &by)).await
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
+        let (rollout, by) = (rollout.clone(), by.clone());
+        self.write("begin", move |step| commanding::begin(step, plan, &rollout, &by)).await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
-        let course = self.ask("operation", move |view| table::course(view.connection, id)).await?;
-        Ok(course.map(|course| course.operation))
+        let machine = self.ask("operation", move |view| table::machine(view.connection, id)).await?;
+        Ok(machine.map(|machine| machine.operation))
     }
 
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
@@ -60,8 +60,8 @@ impl Operations for SqliteStore {
     }
 
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.ask("items", move |view| match table::course(view.connection, id)? {
-            Some(course) => table::items(view.connection, course.operation.plan, from, limit),
+        self.ask("items", move |view| match table::machine(view.connection, id)? {
+            Some(machine) => table::items(view.connection, machine.operation.plan, from, limit),
             None => Ok(Vec::new()),
         })
         .await
@@ -72,13 +72,19 @@ impl Operations for SqliteStore {
         self.write("command", move |step| commanding::command(step, id, command, &by)).await
     }
 
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
         // Consumers ask again and again: one without an operation does not disturb the writer.
         let name = queue.clone();
-        if !self.ask("take", move |view| table::has_live(view.connection, &name)).await? {
-            return Ok(Taken::default());
+        if !self.ask("poll_work", move |view| table::has_live(view.connection, &name)).await? {
+            return Ok(PolledWork::default());
         }
         let owner = owner.to_owned();
-        self.change("take", queue, move |queue| queue.take_turns(&owner, lease, limit)).await
+        self.change("poll_work", queue, move |queue| queue.take_turns(&owner, lease, limit)).await
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::store::{
-    Act, Actor, Anchor, AttemptNote, Audit, Certainty, Checkpoints, ErrorKind, GrantFence, HandOff, Inbox,
-    InboxClaim, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement,
+    Act, Actor, Anchor, AttemptNote, Audit, Certainty, Checkpoints, Dedupe, DedupeClaim, ErrorKind,
+    GrantFence, HandOff, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement,
 };
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
@@ -121,7 +121,7 @@ async fn everything_is_there_again_after_reopening() {
     let anchor = Anchor { token: "t".into(), at: lazaret_testkit::clock::test_epoch() };
     store.save_processed("stream", anchor.clone(), None).await.unwrap();
     let lock = store.acquire("leader", "me", LEASE).await.unwrap().unwrap();
-    Inbox::done(&store, &queue(), &"1".into(), "me", LEASE).await.unwrap();
+    Dedupe::done(&store, &queue(), &"1".into(), "me", LEASE).await.unwrap();
     let letters: Vec<Letter> = store.heads(&queue(), None, 10).await.unwrap().heads;
     let counts = store.counts(&queue()).await.unwrap();
     let opened = store.opened_since(&queue(), 0, 10).await.unwrap();
@@ -136,7 +136,7 @@ async fn everything_is_there_again_after_reopening() {
     assert_eq!(store.attempt_notes(&queue(), &[partition()]).await.unwrap(), [note]);
     assert_eq!(store.load("stream").await.unwrap().unwrap().processed, Some(anchor));
     assert_eq!(Locks::state(&store, "leader").await.unwrap(), Some(lock.clone()));
-    assert_eq!(Inbox::claim(&store, &queue(), &"1".into(), "you", LEASE).await.unwrap(), InboxClaim::Done);
+    assert_eq!(Dedupe::claim(&store, &queue(), &"1".into(), "you", LEASE).await.unwrap(), DedupeClaim::Done);
     // A hand-off of an earlier turn is still refused, and a repeated one finds its letter.
     let earlier = Some(GrantFence { turn: 3, ..under.clone().unwrap() });
     let late = HandOff { grant: earlier, ..open(letter("e", "late", 10, LetterState::Dead)) };

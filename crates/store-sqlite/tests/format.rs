@@ -13,9 +13,9 @@ use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
 use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
-    Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Conduct, Exclusion,
-    GrantFence, GroupsRequest, HandOff, Inbox, InboxClaim, LetterStore, Limits, Locks, OperationState,
-    Operations, Outbox, PauseScope, Placed, Placement, PlanRequest, Selection, Triage, plan_hash,
+    Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Dedupe, DedupeClaim,
+    Exclusion, GrantFence, GroupsRequest, HandOff, LetterStore, Limits, Locks, OperationState, Operations,
+    Outbox, PauseScope, Placed, Placement, PlanRequest, RolloutPolicy, Selection, Triage, plan_hash,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
@@ -143,7 +143,7 @@ async fn fill(store: &SqliteStore) {
     store.pause(&"orders".into(), PauseScope::Sequence("paused".into()), &operator()).await.unwrap();
     store.save("orders", checkpoint()).await.unwrap();
     store.acquire("leader", "pod-1", HOUR).await.unwrap().unwrap();
-    Inbox::done(store, &queue(), &"evt-0".into(), "pod-1", HOUR).await.unwrap();
+    Dedupe::done(store, &queue(), &"evt-0".into(), "pod-1", HOUR).await.unwrap();
     LetterStore::claim(store, &queue(), &"~x:00ff6b".into(), "worker", HOUR).await.unwrap().unwrap();
     fill_inbox(store).await;
 }
@@ -200,18 +200,18 @@ async fn fill_operations(store: &SqliteStore) {
         max_letters: 10,
     };
     let plan = store.freeze(&request, &operator()).await.unwrap();
-    let id = store.begin(plan.id, &conduct(), &operator()).await.unwrap().id;
+    let id = store.begin(plan.id, &rollout(), &operator()).await.unwrap().id;
     store.command(id, Command::Approve, &Actor::new("bob", "api", "looks right")).await.unwrap();
 }
 
-fn conduct() -> Conduct {
-    Conduct { start_at: Some(test_epoch() + HOUR), needs_approval: true, ..Conduct::default() }
+fn rollout() -> RolloutPolicy {
+    RolloutPolicy { start_at: Some(test_epoch() + HOUR), needs_approval: true, ..RolloutPolicy::default() }
 }
 
 async fn check_operations(store: &SqliteStore) {
     let operation = store.operations(None, 10).await.unwrap().operations.remove(0);
     assert_eq!((operation.action, operation.state), (Action::Evict, OperationState::Scheduled));
-    assert_eq!((operation.conduct, operation.by, operation.letters), (conduct(), operator(), 1));
+    assert_eq!((operation.rollout, operation.by, operation.letters), (rollout(), operator(), 1));
     assert_eq!(operation.approved_by, Some(Actor::new("bob", "api", "looks right")));
     assert_eq!((operation.created_at, operation.ended_at), (test_epoch(), None));
     let plan = store.plan(operation.plan).await.unwrap().unwrap();
@@ -220,7 +220,7 @@ async fn check_operations(store: &SqliteStore) {
     assert_eq!(plan.hash, plan_hash(Action::Evict, [bare().id]));
     let item = store.items(operation.id, 0, 10).await.unwrap().remove(0);
     assert_eq!((item.queue, item.letter, item.outcome), (queue(), bare().id, None));
-    let taken = store.take(&queue(), "worker", HOUR, 10).await.unwrap();
+    let taken = store.poll_work(&queue(), "worker", HOUR, 10).await.unwrap();
     assert_eq!(taken.again_at, Some(test_epoch() + HOUR));
     assert_eq!(store.command(operation.id, Command::Cancel, &operator()).await.unwrap().skipped, 1);
 }
@@ -270,8 +270,8 @@ async fn check(store: &SqliteStore) {
     assert_eq!(store.load("orders").await.unwrap(), Some(checkpoint()));
     let lock = Locks::state(store, "leader").await.unwrap().unwrap();
     assert_eq!((lock.owner.as_str(), lock.expires_at), ("pod-1", test_epoch() + HOUR));
-    let claim = Inbox::claim(store, &queue(), &"evt-0".into(), "pod-2", HOUR).await.unwrap();
-    assert_eq!(claim, InboxClaim::Done);
+    let claim = Dedupe::claim(store, &queue(), &"evt-0".into(), "pod-2", HOUR).await.unwrap();
+    assert_eq!(claim, DedupeClaim::Done);
     let audit: Vec<String> =
         store.audit(0, 10).await.unwrap().into_iter().map(|entry| entry.action).collect();
     assert_eq!(audit[..2], ["evict", "pause"]);

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Actor, Audit, Command, Conduct, HandOff, Item, LetterStore, Limits, Operation, OperationId,
-    OperationState, Operations, Placement, PlanRequest, Requeue, Selection, Settlement, Turn,
+    Action, Actor, Audit, Command, HandOff, Item, LetterStore, Limits, Operation, OperationId,
+    OperationState, Operations, Placement, PlanRequest, Requeue, RolloutPolicy, Selection, Settlement,
+    WorkItem,
 };
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
@@ -48,13 +49,13 @@ struct Story {
     step: usize,
     dies_at: Option<usize>,
     /// What the process holds in its hands; gone when it dies.
-    turns: Vec<Turn>,
+    items: Vec<WorkItem>,
 }
 
 impl Story {
     fn new(dies_at: Option<usize>) -> Self {
         let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
-        let mut story = Self { folder, clock, store: None, step: 0, dies_at, turns: Vec::new() };
+        let mut story = Self { folder, clock, store: None, step: 0, dies_at, items: Vec::new() };
         story.open();
         story
     }
@@ -73,7 +74,7 @@ impl Story {
         self.step += 1;
         if self.dies_at == Some(self.step) {
             self.store = None;
-            self.turns.clear();
+            self.items.clear();
             self.clock.advance(LEASE);
             self.open();
         }
@@ -100,9 +101,9 @@ impl Story {
     /// Takes letters and settles them one by one until nothing goes on by itself. `m3` and `m20` fail.
     async fn run(&mut self, id: OperationId) {
         loop {
-            self.turns = self.next().take(&queue(), "worker", LEASE, 4).await.unwrap().turns;
-            while !self.turns.is_empty() {
-                let turn = self.turns.remove(0);
+            self.items = self.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap().items;
+            while !self.items.is_empty() {
+                let turn = self.items.remove(0);
                 let (lease, head) = (turn.claim.lease, turn.claim.head);
                 let before = self.step;
                 let store = self.next().clone();
@@ -162,14 +163,14 @@ async fn replay(dies_at: Option<usize>) -> (End, usize) {
     let mut story = Story::new(dies_at);
     story.fill().await;
     let plan = story.next().freeze(&request(Action::Retry), &ada()).await.unwrap();
-    let conduct = Conduct {
+    let rollout = RolloutPolicy {
         rate: Some(20.0),
         ramp: vec![1, 5, 9],
         stop_at: Some(0.05),
         start_at: Some(lazaret_testkit::clock::test_epoch() + Duration::from_secs(60)),
         needs_approval: true,
     };
-    let id = story.next().begin(plan.id, &conduct, &ada()).await.unwrap().id;
+    let id = story.next().begin(plan.id, &rollout, &ada()).await.unwrap().id;
     story.next().command(id, Command::Approve, &bob()).await.unwrap();
     loop {
         story.run(id).await;
@@ -197,12 +198,12 @@ async fn acts(dies_at: Option<usize>) -> (End, usize) {
     let mut story = Story::new(dies_at);
     story.fill().await;
     let plan = story.next().freeze(&request(Action::Park), &ada()).await.unwrap();
-    let id = story.next().begin(plan.id, &Conduct::unlimited(), &ada()).await.unwrap().id;
+    let id = story.next().begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap().id;
     for _ in 0..8 {
-        story.next().take(&queue(), "worker", LEASE, 4).await.unwrap();
+        story.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
     }
     story.next().command(id, Command::Cancel, &bob()).await.unwrap();
-    story.next().take(&queue(), "worker", LEASE, 4).await.unwrap();
+    story.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
     (end(&story, id).await, story.step)
 }
 
@@ -249,10 +250,10 @@ async fn a_hundred_thousand_letters_are_frozen_taken_and_cancelled() {
     assert_eq!((plan.letters, plan.sequences, plan.excluded.len()), (LETTERS, LETTERS / 10, 0));
     let page = store.plan_items(plan.id, 9, 2).await.unwrap();
     assert_eq!(page.iter().map(|item| item.sequence.as_str()).collect::<Vec<_>>(), ["s0", "s1"]);
-    let id = store.begin(plan.id, &Conduct::unlimited(), &ada()).await.unwrap().id;
-    let turns = store.take(&queue(), "worker", LEASE, 64).await.unwrap().turns;
-    assert_eq!(turns.len(), 64);
-    let again = store.take(&queue(), "worker", LEASE, 64).await.unwrap().turns;
+    let id = store.begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap().id;
+    let items = store.poll_work(&queue(), "worker", LEASE, 64).await.unwrap().items;
+    assert_eq!(items.len(), 64);
+    let again = store.poll_work(&queue(), "worker", LEASE, 64).await.unwrap().items;
     assert_eq!(again[0].claim.head.sequence.as_str(), "s64");
     let operation = store.command(id, Command::Cancel, &ada()).await.unwrap();
     assert_eq!(operation.skipped, LETTERS - 128);

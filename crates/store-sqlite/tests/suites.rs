@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use lazaret_core::Clock;
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
-use lazaret_testkit::suite::letters::{self, Desk};
+use lazaret_testkit::suite::letters::{self, Fixture};
 use lazaret_testkit::suite::operations;
 use lazaret_testkit::{
-    checkpoints_test_suite, inbox_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
+    checkpoints_test_suite, dedupe_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
 };
 
 /// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
@@ -34,41 +34,41 @@ store_test_suite!(letters_of, io, super::store);
 store_test_suite!(letters_by_redo_log, io, super::recording);
 checkpoints_test_suite!(checkpoints, io, super::store);
 locks_test_suite!(locks, io, super::store);
-inbox_test_suite!(inbox, io, super::store);
+dedupe_test_suite!(dedupe, io, super::store);
 outbox_test_suite!(outbox, io, super::store);
 
 /// The races again, with callers on real threads.
 mod on_threads {
     use super::*;
 
-    async fn desk() -> Desk<SqliteStore> {
-        Desk::new(store).await
+    async fn fixture() -> Fixture<SqliteStore> {
+        Fixture::new(store).await
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn appending_and_closing_exclude_each_other() {
-        letters::appending_and_closing_exclude_each_other(desk().await).await;
+        letters::appending_and_closing_exclude_each_other(fixture().await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn appending_to_the_redo_log_and_closing_exclude_each_other() {
-        letters::appending_and_closing_exclude_each_other(Desk::new(recording).await).await;
+        letters::appending_and_closing_exclude_each_other(Fixture::new(recording).await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn many_workers_never_share_a_sequence() {
-        letters::many_workers_never_share_a_sequence(desk().await).await;
+        letters::many_workers_never_share_a_sequence(fixture().await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn many_takers_never_share_a_letter() {
-        operations::many_takers_never_share_a_letter(desk().await).await;
+        operations::many_takers_never_share_a_letter(fixture().await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn two_appends_to_one_new_sequence_are_both_stored() {
         for _ in 0..10 {
-            letters::x14_two_appends_to_one_new_sequence_are_both_stored(desk().await).await;
+            letters::x14_two_appends_to_one_new_sequence_are_both_stored(fixture().await).await;
         }
     }
 }

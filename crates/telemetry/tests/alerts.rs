@@ -11,7 +11,9 @@ use std::time::Duration;
 use lazaret_core::Clock;
 use lazaret_core::policy::{BreakerPolicy, FusePolicy};
 use lazaret_core::query::Query;
-use lazaret_core::store::{Act, Action, Actor, Command, Conduct, Limits, PauseScope, PlanRequest, Selection};
+use lazaret_core::store::{
+    Act, Action, Actor, Command, Limits, PauseScope, PlanRequest, RolloutPolicy, Selection,
+};
 use lazaret_engine::{Builder, DeadLetterOptions, Options as EngineOptions};
 use lazaret_memory::MemoryStore;
 use lazaret_telemetry::Metrics;
@@ -419,15 +421,15 @@ async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
         max_letters: 100,
     };
     let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
-    let conduct = Conduct { needs_approval: true, ..Conduct::default() };
-    let operation = bench.store.begin(plan.id, &conduct, &by("ada")).await.unwrap();
+    let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() };
+    let operation = bench.store.begin(plan.id, &rollout, &by("ada")).await.unwrap();
     let first = told(&receiver.wait_for(1).await[0]);
     assert_eq!(first["operation"], operation.id.to_string());
     bench.store.command(operation.id, Command::Reject, &by("grace")).await.unwrap();
     assert_eq!(words(&receiver.wait_for(2).await), ["approval-needed firing", "approval-needed resolved"]);
     // One letter first, which fails again: that is more than 5 %.
     let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
-    bench.store.begin(plan.id, &Conduct::default(), &by("ada")).await.unwrap();
+    bench.store.begin(plan.id, &RolloutPolicy::default(), &by("ada")).await.unwrap();
     watched.running.handle.wake();
     assert_eq!(words(&receiver.wait_for(3).await)[2], "operation-stopped firing");
     watched.stop().await;
@@ -450,8 +452,8 @@ async fn an_operation_that_waits_is_not_taken_for_decided_because_many_came_afte
             max_letters: 100,
         };
         let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
-        let conduct = Conduct { needs_approval: true, ..Conduct::default() };
-        bench.store.begin(plan.id, &conduct, &by("ada")).await.unwrap().id
+        let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() };
+        bench.store.begin(plan.id, &rollout, &by("ada")).await.unwrap().id
     };
     let first = begin("seq:key-of-a").await;
     receiver.wait_for(1).await;

@@ -9,7 +9,7 @@
 //! lazaret_testkit::store_test_suite!(letters, |clock| async move { MemoryStore::new(clock) });
 //! lazaret_testkit::checkpoints_test_suite!(checkpoints, |clock| async move { MemoryStore::new(clock) });
 //! lazaret_testkit::locks_test_suite!(locks, |clock| async move { MemoryStore::new(clock) });
-//! lazaret_testkit::inbox_test_suite!(inbox, |clock| async move { MemoryStore::new(clock) });
+//! lazaret_testkit::dedupe_test_suite!(dedupe, |clock| async move { MemoryStore::new(clock) });
 //! ```
 //!
 //! Each macro makes a module with one test per case, named like the sentence it proves. The closure makes a fresh,

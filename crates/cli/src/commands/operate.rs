@@ -8,13 +8,13 @@ use super::Run;
 use super::op::{outcome_line, print_outcome};
 use super::plan::{excluded, freeze};
 use crate::client::Client;
-use crate::conduct::Conduct;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
 use crate::output::{Format, Line, Record, Tone, csv_header, csv_row, plural};
 use crate::prompt;
+use crate::rollout::RolloutPolicy;
 use crate::selection::Letters;
 use crate::standstill::{Hold, holds};
 use crate::watch::{Ended, Interrupt, exit_of, wait};
@@ -34,7 +34,7 @@ pub(super) struct Operate {
     reason: String,
 
     #[command(flatten)]
-    conduct: Conduct,
+    rollout: RolloutPolicy,
 
     /// Wait until it is done. Ctrl-C stops waiting, not the operation
     #[arg(long)]
@@ -93,7 +93,7 @@ impl Operate {
             reason: Some(self.reason.clone()),
             ..Default::default()
         };
-        self.conduct.apply(&mut request);
+        self.rollout.apply(&mut request);
         let mut interrupt = self.wait.then(Interrupt::listen);
         let begun = client.begin(&request).await?;
         if self.yes && left_out.plan.letters > 0 {

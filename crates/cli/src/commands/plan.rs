@@ -7,12 +7,12 @@ use lazaret_api::{Action, Exclusion, Plan, PlanRequest, Selection};
 
 use super::Run;
 use crate::client::Client;
-use crate::conduct::duration;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
 use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, plural, print_page};
+use crate::rollout::duration;
 use crate::selection::Letters;
 
 /// Freeze what would be done.

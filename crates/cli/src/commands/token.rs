@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use super::Run;
 use crate::client::user;
-use crate::conduct::duration;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
+use crate::rollout::duration;
 
 /// A token with less than this can be guessed. Random ones of 128 bits have more, whatever they are written in.
 const ENOUGH_BITS: f64 = 90.0;

@@ -38,7 +38,7 @@ use crate::message::{Headers, Message};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an extractor",
     label = "cannot be a handler's parameter",
-    note = "extractors are `Json<T>`, `Text`, `Payload`, `Key`, `Headers`, `EventType`, `Message`, `Attempt`, `Context`, `Option<DeadLetter>`, and `Result<T, HandlerError>` of any of them",
+    note = "extractors are `Json<T>`, `Text`, `Payload`, `Key`, `Headers`, `EventType`, `Message`, `Attempt`, `Context`, `Option<StoredLetter>`, and `Result<T, HandlerError>` of any of them",
     note = "a handler gets application state by capturing it in a closure"
 )]
 pub trait FromDelivery: Sized {
@@ -137,12 +137,12 @@ impl FromDelivery for Attempt {
     }
 }
 
-/// The letter that is tried again. Take it as `Option<DeadLetter>`, which is `None` on live handling.
+/// The letter that is tried again. Take it as `Option<StoredLetter>`, which is `None` on live handling.
 ///
 /// ```
-/// use lazaret_core::handler::{DeadLetter, handler};
+/// use lazaret_core::handler::{StoredLetter, handler};
 ///
-/// async fn project(letter: Option<DeadLetter>) {
+/// async fn project(letter: Option<StoredLetter>) {
 ///     if let Some(letter) = letter {
 ///         println!("held since {}, because of {:?}", letter.enqueued_at, letter.cause);
 ///     }
@@ -153,20 +153,20 @@ impl FromDelivery for Attempt {
 /// Without the `Option` it is not an extractor, for most messages have no letter:
 ///
 /// ```compile_fail
-/// # use lazaret_core::handler::{DeadLetter, handler};
-/// handler(|letter: DeadLetter| async {});
+/// # use lazaret_core::handler::{StoredLetter, handler};
+/// handler(|letter: StoredLetter| async {});
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeadLetter(Arc<Letter>);
+pub struct StoredLetter(Arc<Letter>);
 
-impl DeadLetter {
+impl StoredLetter {
     /// The letter, shared.
     pub fn into_inner(self) -> Arc<Letter> {
         self.0
     }
 }
 
-impl Deref for DeadLetter {
+impl Deref for StoredLetter {
     type Target = Letter;
 
     fn deref(&self) -> &Letter {
@@ -174,9 +174,9 @@ impl Deref for DeadLetter {
     }
 }
 
-impl FromDelivery for Option<DeadLetter> {
+impl FromDelivery for Option<StoredLetter> {
     fn from_delivery(delivery: &Delivery) -> Result<Self, HandlerError> {
-        Ok(delivery.letter().map(DeadLetter))
+        Ok(delivery.letter().map(StoredLetter))
     }
 }
 
@@ -306,11 +306,11 @@ mod tests {
 
     #[test]
     fn v37_v38_a_letter_is_there_on_retry_and_absent_on_live_handling() {
-        assert!(extract::<Option<DeadLetter>>(message()).unwrap().is_none());
+        assert!(extract::<Option<StoredLetter>>(message()).unwrap().is_none());
         let letter =
             Letter::new(QueueName::of("c", "c"), "k".into(), message().into(), Timestamp::UNIX_EPOCH);
         let delivery = Delivery::for_letter(Arc::new(letter.clone()), None);
-        let taken = Option::<DeadLetter>::from_delivery(&delivery).unwrap().unwrap();
+        let taken = Option::<StoredLetter>::from_delivery(&delivery).unwrap().unwrap();
         assert_eq!(taken.queue.as_str(), "c/c");
         assert_eq!(*taken.into_inner(), letter);
     }

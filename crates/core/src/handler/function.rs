@@ -79,7 +79,9 @@ handler_of!(T1 T2 T3 T4 T5 T6 T7 T8);
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Attempt, Context, DeadLetter, EventType, Json, Key, Payload, Router, Text, handler};
+    use super::super::{
+        Attempt, Context, EventType, Json, Key, Payload, Router, StoredLetter, Text, handler,
+    };
     use super::*;
     use crate::failure::Reason;
     use crate::message::{Headers, Message, Position};
@@ -115,7 +117,7 @@ mod tests {
             _: Attempt,
             _: Context,
             _: Headers,
-            _: Option<DeadLetter>,
+            _: Option<StoredLetter>,
         ) {
         }
         run(none).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use lazaret_core::HandlerError;
-//! use lazaret_core::handler::{Attempt, DeadLetter, Json, handler};
+//! use lazaret_core::handler::{Attempt, StoredLetter, Json, handler};
 //!
 //! #[derive(serde::Deserialize)]
 //! struct Order {
@@ -12,7 +12,7 @@
 //! async fn on_order(
 //!     Json(order): Json<Order>,
 //!     Attempt(attempt): Attempt,
-//!     letter: Option<DeadLetter>,
+//!     letter: Option<StoredLetter>,
 //! ) -> Result<(), HandlerError> {
 //!     if let Some(letter) = letter {
 //!         println!("order {}, attempt {attempt}, failed before: {:?}", order.id, letter.cause);
@@ -68,7 +68,7 @@ use crate::failure::HandlerError;
 
 pub use context::{Context, METADATA_BYTES, METADATA_ENTRIES, MetadataFull};
 pub use delivery::{Delivery, Desk};
-pub use extract::{Attempt, DeadLetter, EventType, FromDelivery, Json, Key, Payload, Text};
+pub use extract::{Attempt, EventType, FromDelivery, Json, Key, Payload, StoredLetter, Text};
 pub use function::Ready;
 pub use router::Router;
 
@@ -115,7 +115,7 @@ impl<H: Handle + ?Sized> Handle for Arc<H> {
     message = "`{Self}` is not a handler",
     label = "not a handler",
     note = "a handler is an async function (or a closure that is `Clone + Send + Sync + 'static`)",
-    note = "it takes at most eight parameters, all of them extractors (`FromDelivery`): `Json<T>`, `Context`, `Option<DeadLetter>`, …",
+    note = "it takes at most eight parameters, all of them extractors (`FromDelivery`): `Json<T>`, `Context`, `Option<StoredLetter>`, …",
     note = "it returns `()` or `Result<(), E>`, where `E` is `HandlerError` or any `std::error::Error`",
     note = "its future must be `Send`: nothing that is not `Send` may be held across an `.await`"
 )]

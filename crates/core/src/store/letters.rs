@@ -201,7 +201,7 @@ pub enum Settled {
     Closed,
     /// The next letter may not run now: it is not due, its state needs a person, or the sequence is paused. The
     /// lease is released. For leases of [`claim_due`](LetterStore::claim_due); a replay goes on whatever the state, but in
-    /// an [operation](super::Operations::take) each letter has a turn of its own.
+    /// an [operation](super::Operations::poll_work) each letter has a turn of its own.
     Blocked,
     /// The letter stays at the head and the lease is released.
     Requeued,

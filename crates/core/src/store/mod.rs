@@ -18,11 +18,11 @@
 mod audit;
 mod changes;
 mod checkpoints;
-mod course;
+mod dedupe;
 mod error;
-mod inbox;
 mod letters;
 mod locks;
+mod machine;
 mod operations;
 mod outbox;
 mod trend;
@@ -31,17 +31,17 @@ mod triage;
 pub use audit::{Actor, Audit, AuditEntry, AuditNote};
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
-pub use course::{Course, PlanHasher, plan_hash};
+pub use dedupe::{Dedupe, DedupeClaim};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
-pub use inbox::{Inbox, InboxClaim};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
 };
 pub use locks::{LockState, Locks};
+pub use machine::{OperationMachine, PlanHasher, plan_hash};
 pub use operations::{
-    Action, Command, Conduct, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState,
-    Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, Selection, Taken, Turn,
+    Action, Command, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState, Operations,
+    OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection, WorkItem,
 };
 pub use outbox::{End, EndsPage, Outbox, is_end};
 pub use trend::Trend;

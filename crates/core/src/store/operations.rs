@@ -5,7 +5,7 @@
 //! die at any point: the next one goes on, every letter has exactly one outcome, and the counts are exact.
 //!
 //! The store decides what may be done now (schedule, approval, pause, ramp, stop rule, rate); the engine does it
-//! ([`take`](Operations::take)). Acts are done by the store itself. Replays are handed out as claims under a lease
+//! ([`poll_work`](Operations::poll_work)). Acts are done by the store itself. Replays are handed out as claims under a lease
 //! that remembers the operation: [`settle`](super::LetterStore::settle) under it writes the outcome down.
 
 use std::fmt;
@@ -283,7 +283,7 @@ impl Outcome {
 /// How an operation goes about its letters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Conduct {
+pub struct RolloutPolicy {
     /// Letters per second over all queues and processes; `None` as fast as it goes. What was not used for a while can be
     /// used at once, but never more than a second's worth, or one letter.
     pub rate: Option<f64>,
@@ -300,7 +300,7 @@ pub struct Conduct {
     pub needs_approval: bool,
 }
 
-impl Default for Conduct {
+impl Default for RolloutPolicy {
     /// 50 a second, in stages of 1, 5, 25, 100 and the rest, stopping at 5 %, at once, without approval.
     fn default() -> Self {
         Self {
@@ -313,7 +313,7 @@ impl Default for Conduct {
     }
 }
 
-impl Conduct {
+impl RolloutPolicy {
     /// How many tries it takes before the stop rule is looked at within a stage.
     pub const STOP_AFTER: u64 = 20;
 
@@ -420,7 +420,7 @@ pub struct Operation {
     /// What is done.
     pub action: Action,
     /// How.
-    pub conduct: Conduct,
+    pub rollout: RolloutPolicy,
     /// Where it stands.
     pub state: OperationState,
     /// Why it stands there, when that needs a word: who paused it, what the stop rule found.
@@ -498,18 +498,18 @@ pub struct OperationsPage {
 /// in the sequence: each has a turn of its own. A lease that is released or runs out leaves the letter without an outcome,
 /// and its turn comes again.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct WorkItem {
     /// The operation that it belongs to.
     pub operation: OperationId,
     /// The right to the sequence, and the letter at its head.
     pub claim: Claim,
 }
 
-/// What [`Operations::take`] found to do.
+/// What [`Operations::poll_work`] found to do.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct PolledWork {
     /// Letters to try.
-    pub turns: Vec<Turn>,
+    pub items: Vec<WorkItem>,
     /// How many letters got their outcome in this call: acts that were done, letters that were skipped.
     pub settled: u64,
     /// When it is worth asking again, if nothing else happens before: now when `limit` was reached, else the earliest of
@@ -542,9 +542,9 @@ pub trait Operations: Send + Sync + 'static {
     /// Begins to carry out a plan, once: a plan that was carried out is refused as `Conflict`, and so is one that has
     /// expired; `NotFound` when there is none. Audited. Letters that meanwhile became part of another operation are skipped
     /// as changed if that is not over and they have no outcome there when their turn comes: of two operations, the one
-    /// that was begun first has the letter. `Invalid` for a conduct that makes no sense. One about no letters is done at
+    /// that was begun first has the letter. `Invalid` for a rollout that makes no sense. One about no letters is done at
     /// once.
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation>;
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation>;
 
     /// An operation.
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>>;
@@ -593,5 +593,11 @@ pub trait Operations: Send + Sync + 'static {
     /// nothing goes around its stages and its rate.
     ///
     /// Only letters that are handed out or acted upon count for the rate, not those that are skipped.
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken>;
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork>;
 }

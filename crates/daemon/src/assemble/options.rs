@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lazaret_config::{Consumer as Wanted, DeadLetter, Reprocess as Again};
 use lazaret_core::FlightRecorder;
-use lazaret_engine::{DeadLetterOptions, InboxOptions, InvalidSchedule, Options, ReplayOptions, Reprocess};
+use lazaret_engine::{DeadLetterOptions, DedupeOptions, InvalidSchedule, Options, ReplayOptions, Reprocess};
 
 use super::Stores;
 
@@ -36,7 +36,7 @@ pub(super) fn options(
             max_replays: wanted.replay.max_replays,
             rate: wanted.replay.rate.map(|rate| rate.per_second()),
         },
-        inbox: wanted.inbox_dedupe.map(|window| InboxOptions { inbox: stores.dedupe.clone(), window }),
+        dedupe: wanted.inbox_dedupe.map(|window| DedupeOptions { filter: stores.dedupe.clone(), window }),
         flight_recorder,
         commit_interval: advanced.commit_interval,
         drain_deadline: advanced.drain_deadline,
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((letters.include_payload, letters.include_backtrace), (false, false));
         assert_eq!((letters.limits.max_sequences, letters.limits.max_sequence_size), (Some(21), Some(22)));
         assert!(matches!(&letters.reprocess, Reprocess::Cron { batch_size: 23, .. }));
-        assert_eq!(options.inbox.as_ref().unwrap().window, Duration::from_secs(24 * 3600));
+        assert_eq!(options.dedupe.as_ref().unwrap().window, Duration::from_secs(24 * 3600));
         assert_eq!((options.replay.rate, options.replay.max_replays), (Some(0.5), Some(25)));
         assert_eq!((options.window, options.shards, options.blocked_limit), (26, 2, 31));
         assert_eq!(options.commit_interval, Duration::from_millis(27));
@@ -144,7 +144,7 @@ mod tests {
     fn what_is_off_is_off_in_the_engine() {
         let options =
             read("    breaker: off\n    fuse: off\n    poison: off\n    dead-letter: { enabled: false }\n");
-        assert!(options.breaker.is_none() && options.fuse.is_none() && options.inbox.is_none());
+        assert!(options.breaker.is_none() && options.fuse.is_none() && options.dedupe.is_none());
         assert!(options.dead_letter.is_none() && options.poison.same_failure.is_none());
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazaret_config::StoreAt;
-use lazaret_core::store::{Checkpoints, Inbox, Store};
+use lazaret_core::store::{Checkpoints, Dedupe, Store};
 use lazaret_memory::MemoryStore;
 
 use crate::error::Error;
@@ -21,7 +21,7 @@ pub(crate) struct Stores {
     pub(crate) letters: Arc<dyn Store>,
     pub(crate) checkpoints: Arc<dyn Checkpoints>,
     /// The idempotent receiver.
-    pub(crate) dedupe: Arc<dyn Inbox>,
+    pub(crate) dedupe: Arc<dyn Dedupe>,
     /// Letters that ended, for those who copy them elsewhere.
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Arc<dyn Outbox>,

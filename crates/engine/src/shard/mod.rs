@@ -375,7 +375,7 @@ impl Shard {
             || message.hop.is_some()
             || !component.shared.gate.is_open()
             || component.shared.flight.is_suspicious()
-            || component.shared.options.inbox.is_some();
+            || component.shared.options.dedupe.is_some();
         if self.is_blocked(index, parcel.hash) && !holds_lane {
             return self.gather(lane, parcel);
         }

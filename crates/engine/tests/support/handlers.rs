@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lazaret_core::handler::{BoxHandler, Context, DeadLetter, handler};
+use lazaret_core::handler::{BoxHandler, Context, StoredLetter, handler};
 use lazaret_core::{HandlerError, Letter, Message};
 
 use super::PausedClock;
@@ -117,7 +117,7 @@ impl Calls {
         script: impl Fn(&Try) -> Reply + Send + Sync + 'static,
     ) -> BoxHandler {
         let (calls, component, script) = (self.clone(), component.to_owned(), Arc::new(script));
-        handler(move |context: Context, letter: Option<DeadLetter>| {
+        handler(move |context: Context, letter: Option<StoredLetter>| {
             let (calls, component, script) = (calls.clone(), component.clone(), script.clone());
             async move {
                 let (number, this) = calls.begin(&component, context, letter);
@@ -129,12 +129,12 @@ impl Calls {
         })
     }
 
-    fn begin(&self, component: &str, context: Context, letter: Option<DeadLetter>) -> (usize, Try) {
+    fn begin(&self, component: &str, context: Context, letter: Option<StoredLetter>) -> (usize, Try) {
         let message = context.message().clone();
         let name = String::from_utf8_lossy(message.payload.as_deref().unwrap_or_default()).into_owned();
         let mut calls = self.lock();
         let before = calls.iter().filter(|c| c.name == name && c.component == component).count();
-        let letter = letter.map(DeadLetter::into_inner);
+        let letter = letter.map(StoredLetter::into_inner);
         calls.push(Call {
             component: component.to_owned(),
             name: name.clone(),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Change, Claim, Cleared, Command, Conduct, Counts,
+    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Change, Claim, Cleared, Command, Counts,
     ErrorKind, Expired, Grant, Group, GroupId, GroupsPage, GroupsRequest, HandOff, HeadsPage, Item, Lease,
     LetterStore, LettersPage, Limits, Matches, OpenedPage, Operation, OperationId, Operations,
-    OperationsPage, Pause, PauseScope, Placed, Plan, PlanId, PlanRequest, QueueSummary, Result, Settled,
-    Settlement, StoreError, Taken, Triage,
+    OperationsPage, Pause, PauseScope, Placed, Plan, PlanId, PlanRequest, PolledWork, QueueSummary, Result,
+    RolloutPolicy, Settled, Settlement, StoreError, Triage,
 };
 use lazaret_core::{
     ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
@@ -167,10 +167,10 @@ delegate! { Operations {
     fn freeze(&self, request: &PlanRequest, by: &Actor) -> Plan;
     fn plan(&self, id: PlanId) -> Option<Plan>;
     fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Vec<Item>;
-    fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Operation;
+    fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Operation;
     fn operation(&self, id: OperationId) -> Option<Operation>;
     fn operations(&self, before: Option<OperationId>, limit: usize) -> OperationsPage;
     fn items(&self, id: OperationId, from: u64, limit: usize) -> Vec<Item>;
     fn command(&self, id: OperationId, command: Command, by: &Actor) -> Operation;
-    fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Taken;
+    fn poll_work(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> PolledWork;
 } }

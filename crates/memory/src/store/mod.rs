@@ -8,8 +8,8 @@
 mod acts;
 mod audit;
 mod checkpoints;
+mod dedupe;
 mod groups;
-mod inbox;
 mod intake;
 mod leases;
 mod lifecycle;
@@ -37,7 +37,7 @@ use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, Sequenc
 
 pub use audit::AUDIT_LIMIT;
 use audit::AuditLog;
-use inbox::InboxTable;
+use dedupe::DedupeTable;
 use locks::LockTable;
 use operations::OperationTable;
 use queue::Queue;
@@ -84,7 +84,7 @@ struct State {
     audit: AuditLog,
     checkpoints: BTreeMap<String, Checkpoint>,
     locks: LockTable,
-    inbox: InboxTable,
+    dedupe: DedupeTable,
     operations: OperationTable,
     fences_forgotten: bool,
 }

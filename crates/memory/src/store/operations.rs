@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, Conduct, Course, ErrorKind, Item, Operation, OperationId, Operations, OperationsPage,
-    Plan, PlanId, PlanRequest, Result, StoreError, Taken,
+    Actor, Command, ErrorKind, Item, Operation, OperationId, OperationMachine, Operations, OperationsPage,
+    Plan, PlanId, PlanRequest, PolledWork, Result, RolloutPolicy, StoreError,
 };
 
 use super::MemoryStore;
@@ -39,7 +39,7 @@ impl Operations for MemoryStore {
         Ok(items)
     }
 
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
         let (mut state, now) = MemoryStore::begin(self);
         let Some(frozen) = state.operations.plan(plan) else {
             return refused(ErrorKind::NotFound, "begin", format!("there is no plan {plan}"));
@@ -47,9 +47,9 @@ impl Operations for MemoryStore {
         if state.operations.is_carried_out(plan) {
             return refused(ErrorKind::Conflict, "begin", format!("plan {plan} is carried out already"));
         }
-        let course = Course::begin(state.operations.next_operation(), frozen, conduct, by, now)?;
-        let operation = course.operation.clone();
-        state.operations.insert(course);
+        let machine = OperationMachine::begin(state.operations.next_operation(), frozen, rollout, by, now)?;
+        let operation = machine.operation.clone();
+        state.operations.insert(machine);
         let after = Some(operation.state.as_str());
         state.audit.write(now, by, "begin", operation.id.to_string(), None, after);
         Ok(operation)
@@ -57,7 +57,7 @@ impl Operations for MemoryStore {
 
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let (state, _) = self.begin();
-        Ok(state.operations.course(id).map(|course| course.operation.clone()))
+        Ok(state.operations.machine(id).map(|machine| machine.operation.clone()))
     }
 
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
@@ -70,28 +70,34 @@ impl Operations for MemoryStore {
 
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
         let (state, _) = self.begin();
-        let plan = state.operations.course(id).map(|course| course.operation.plan);
+        let plan = state.operations.machine(id).map(|machine| machine.operation.plan);
         Ok(plan.map(|plan| state.operations.items(plan, from, limit)).unwrap_or_default())
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
         let (mut state, now) = self.begin();
-        let Some(mut course) = state.operations.course(id).cloned() else {
+        let Some(mut machine) = state.operations.machine(id).cloned() else {
             return refused(ErrorKind::NotFound, "command", format!("there is no operation {id}"));
         };
-        let before = course.operation.state;
-        course.command(command, by, now)?;
-        if course.operation.state.is_over() {
-            state.cancel_pending(&mut course, now);
+        let before = machine.operation.state;
+        machine.command(command, by, now)?;
+        if machine.operation.state.is_over() {
+            state.cancel_pending(&mut machine, now);
         }
-        let operation = course.operation.clone();
-        state.operations.write(course);
+        let operation = machine.operation.clone();
+        state.operations.write(machine);
         let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
         state.audit.write(now, by, command.as_str(), id.to_string(), before, after);
         Ok(operation)
     }
 
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
         let (mut state, now) = self.begin();
         state.take_turns(queue, now, owner, lease, limit)
     }

@@ -98,18 +98,18 @@ pub(crate) async fn begin(
             let action = Action::from(action);
             caller.require(scope_of(action))?;
             // What is wrong with how it shall be done is told before anything is frozen.
-            request.conduct().check().map_err(|why| Fault::invalid("/", why))?;
+            request.rollout().check().map_err(|why| Fault::invalid("/", why))?;
             frozen(&app, &caller, action, &request.selection, VALID_FOR, &by).await?
         }
     };
-    let mut conduct = request.conduct();
-    conduct.needs_approval |= needs_approval(&app, &plan).await?;
+    let mut rollout = request.rollout();
+    rollout.needs_approval |= needs_approval(&app, &plan).await?;
     if request.rate.is_none()
         && let Some(usual) = usual_rate(&app, &plan).await?
     {
-        conduct.rate = usual;
+        rollout.rate = usual;
     }
-    let begun = app.store.begin(plan.id, &conduct, &by).await.map_err(|error| match error.kind() {
+    let begun = app.store.begin(plan.id, &rollout, &by).await.map_err(|error| match error.kind() {
         ErrorKind::Conflict => Fault::new(Code::PlanStale, error.context()),
         _ => error.into(),
     })?;

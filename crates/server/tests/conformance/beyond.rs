@@ -6,8 +6,8 @@ use lazaret_api as api;
 use lazaret_api::Code;
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Act, Action, Actor, Audit, Conduct, HandOff, LetterStore, Limits, Operations, PauseScope, Placement,
-    PlanRequest, Selection,
+    Act, Action, Actor, Audit, HandOff, LetterStore, Limits, Operations, PauseScope, Placement, PlanRequest,
+    RolloutPolicy, Selection,
 };
 use lazaret_core::{ConsumerName, Letter, LetterState, Message, Position, QueueName};
 use lazaret_memory::MemoryStore;
@@ -70,7 +70,7 @@ async fn sizes<P: Page>(store: &ThroughApi<MemoryStore>, path: &str, limit: &str
 async fn the_last_page_of_a_list_says_that_it_is_the_last() {
     let store = store_with(4).await;
     let plan = frozen(&store).await;
-    let operation = store.begin(plan.id, &Conduct::unlimited(), &ada()).await.unwrap().id;
+    let operation = store.begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap().id;
     for n in 0..3 {
         // With the operation, four lines in the audit.
         let id = lazaret_core::LetterId::of(&queue(), &format!("m{n}").as_str().into());
@@ -88,7 +88,7 @@ async fn the_last_page_of_a_list_says_that_it_is_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conduct_that_makes_no_sense_is_refused_and_the_plan_stays_good() {
+async fn an_impossible_rollout_is_refused_and_the_plan_stays_good() {
     let store = store_with(1).await;
     let plan = frozen(&store).await.id;
     let begin = async |spoil: &str, value: Value| {

@@ -33,7 +33,7 @@ const EXCEPTIONS: &[Exception] = &[
         why: "letters are named by their ids alone, so that nobody can name one in a queue where it is not",
     },
     Exception {
-        case: "a_conduct_that_makes_no_sense_is_refused",
+        case: "an_impossible_rollout_is_refused",
         why: "a rate of 0 is how one says as fast as it goes, so that it does make sense",
     },
 ];

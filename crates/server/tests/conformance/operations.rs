@@ -7,8 +7,8 @@ use axum::http::Method;
 use lazaret_api as api;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
-    PlanRequest, Result, Selection, Store, Taken,
+    Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
+    PolledWork, Result, RolloutPolicy, Selection, Store,
 };
 use lazaret_server::Limits;
 
@@ -47,15 +47,15 @@ impl<S: Store> Operations for ThroughApi<S> {
         self.items_of(&format!("/v1/plans/{id}/items"), from, limit).await
     }
 
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
         let request = api::BeginRequest {
             plan: Some(plan.to_string()),
-            rate: Some(conduct.rate.unwrap_or(0.0)),
-            ramp: Some(conduct.ramp.clone()),
+            rate: Some(rollout.rate.unwrap_or(0.0)),
+            ramp: Some(rollout.ramp.clone()),
             // No stop rule is said as one that never stops.
-            stop_at: Some(conduct.stop_at.unwrap_or(1.0)),
-            at: conduct.start_at,
-            needs_approval: conduct.needs_approval,
+            stop_at: Some(rollout.stop_at.unwrap_or(1.0)),
+            at: rollout.start_at,
+            needs_approval: rollout.needs_approval,
             reason: Some(by.why.clone()),
             ..api::BeginRequest::default()
         };
@@ -101,8 +101,14 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(words::operation(answer.map_err(refused("command"))?.typed()))
     }
 
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
-        self.inner.take(queue, owner, lease, limit).await
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
+        self.inner.poll_work(queue, owner, lease, limit).await
     }
 }
 

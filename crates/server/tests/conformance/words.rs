@@ -4,8 +4,8 @@ use lazaret_api as api;
 use lazaret_api::{Code, Problem};
 use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::store::{
-    Actor, AuditEntry, Conduct, Counts, ErrorKind, Group, GroupId, Item, Operation, Pause, PauseScope, Plan,
-    QueueSummary, StoreError, TREND_BUCKET_SECONDS,
+    Actor, AuditEntry, Counts, ErrorKind, Group, GroupId, Item, Operation, Pause, PauseScope, Plan,
+    QueueSummary, RolloutPolicy, StoreError, TREND_BUCKET_SECONDS,
 };
 use lazaret_core::{QueueName, Reason, SequenceId};
 
@@ -146,7 +146,7 @@ pub(crate) fn operation(wire: api::Operation) -> Operation {
         id: wire.id.parse().unwrap(),
         plan: wire.plan.parse().unwrap(),
         action: wire.action.into(),
-        conduct: Conduct {
+        rollout: RolloutPolicy {
             rate: wire.rate,
             ramp: wire.ramp,
             stop_at: wire.stop_at,

@@ -1,7 +1,8 @@
 //! Beginning operations, and what people tell them.
 
 use lazaret_core::store::{
-    Actor, Command, Conduct, Course, ErrorKind, Operation, OperationId, Outcome, PlanId, StoreError,
+    Actor, Command, ErrorKind, Operation, OperationId, OperationMachine, Outcome, PlanId, RolloutPolicy,
+    StoreError,
 };
 use rusqlite::params;
 
@@ -15,7 +16,7 @@ fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Work
     Err(Fault::Refused(StoreError::not_done(kind, operation, context)))
 }
 
-pub(super) fn begin(step: &Step<'_>, id: PlanId, conduct: &Conduct, by: &Actor) -> Work<Operation> {
+pub(super) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
     let Some(plan) = table::plan(connection, id)? else {
         return refused(ErrorKind::NotFound, "begin", format!("there is no plan {id}"));
@@ -25,9 +26,9 @@ pub(super) fn begin(step: &Step<'_>, id: PlanId, conduct: &Conduct, by: &Actor) 
         return refused(ErrorKind::Conflict, "begin", format!("plan {id} is carried out already"));
     }
     // Its number comes with its row.
-    let mut course = Course::begin(OperationId(0), &plan, conduct, by, time(step.now))?;
-    course.operation.id = table::insert_course(connection, &course)?;
-    let operation = course.operation;
+    let mut machine = OperationMachine::begin(OperationId(0), &plan, rollout, by, time(step.now))?;
+    machine.operation.id = table::insert_course(connection, &machine)?;
+    let operation = machine.operation;
     let (subject, after) = (operation.id.to_string(), Some(operation.state.as_str()));
     audit::write(connection, step.now, by, "begin", &subject, None, after)?;
     Ok(operation)
@@ -35,20 +36,20 @@ pub(super) fn begin(step: &Step<'_>, id: PlanId, conduct: &Conduct, by: &Actor) 
 
 pub(super) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
-    let Some(mut course) = table::course(connection, id)? else {
+    let Some(mut machine) = table::machine(connection, id)? else {
         return refused(ErrorKind::NotFound, "command", format!("there is no operation {id}"));
     };
-    let (now, before) = (time(step.now), course.operation.state);
-    course.command(command, by, now)?;
-    if course.operation.state.is_over() {
-        let cancelled = cancel_pending(step, &course.operation)?;
-        course.count(Outcome::SkippedCancelled, cancelled, now);
+    let (now, before) = (time(step.now), machine.operation.state);
+    machine.command(command, by, now)?;
+    if machine.operation.state.is_over() {
+        let cancelled = cancel_pending(step, &machine.operation)?;
+        machine.count(Outcome::SkippedCancelled, cancelled, now);
         table::unreserve(connection, id, None)?;
     }
-    table::write_course(connection, &course)?;
-    let (before, after) = (Some(before.as_str()), Some(course.operation.state.as_str()));
+    table::write_course(connection, &machine)?;
+    let (before, after) = (Some(before.as_str()), Some(machine.operation.state.as_str()));
     audit::write(connection, step.now, by, command.as_str(), &id.to_string(), before, after)?;
-    Ok(course.operation)
+    Ok(machine.operation)
 }
 
 /// Skips every letter without an outcome but those that are being tried. How many.

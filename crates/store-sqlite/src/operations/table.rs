@@ -1,8 +1,8 @@
 //! How plans, their letters and operations stand in the file.
 
 use lazaret_core::store::{
-    Action, Actor, Course, Item, Operation, OperationId, OperationState, OperationsPage, Outcome, Plan,
-    PlanId,
+    Action, Actor, Item, Operation, OperationId, OperationMachine, OperationState, OperationsPage, Outcome,
+    Plan, PlanId,
 };
 use lazaret_core::{QueueName, SequenceId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -89,7 +89,7 @@ macro_rules! select_course {
     };
 }
 
-fn read_course(row: &Row<'_>) -> Work<Course> {
+fn read_course(row: &Row<'_>) -> Work<OperationMachine> {
     let number = |column| -> Work<u64> { unsigned(row.get(column)?) };
     let moment = |column| -> Work<_> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
     let text = |column| -> Work<String> { Ok(row.get(column)?) };
@@ -98,7 +98,7 @@ fn read_course(row: &Row<'_>) -> Work<Course> {
         id: OperationId(number(0)?),
         plan: PlanId(number(1)?),
         action: named(&Action::ALL, Action::as_str, &text(2)?)?,
-        conduct: from_json(&text(3)?)?,
+        rollout: from_json(&text(3)?)?,
         state: named(&OperationState::ALL, OperationState::as_str, &text(4)?)?,
         note: row.get(5)?,
         stage: stage.map_err(|_| Fault::Corrupt("the stage of an operation is too large".to_owned()))?,
@@ -112,16 +112,21 @@ fn read_course(row: &Row<'_>) -> Work<Course> {
         updated_at: time(row.get(16)?),
         ended_at: moment(17)?,
     };
-    Ok(Course { operation, next_at: moment(18)?, counted_ok: number(19)?, counted_failed: number(20)? })
+    Ok(OperationMachine {
+        operation,
+        next_at: moment(18)?,
+        counted_ok: number(19)?,
+        counted_failed: number(20)?,
+    })
 }
 
-pub(super) fn course(connection: &Connection, id: OperationId) -> Work<Option<Course>> {
+pub(super) fn machine(connection: &Connection, id: OperationId) -> Work<Option<OperationMachine>> {
     let mut select = connection.prepare_cached(select_course!("WHERE operation = ?1"))?;
     first(select.query([bound(id.0)])?, read_course)
 }
 
 /// The operations that have letters of this queue without an outcome, the one served longest ago first.
-pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<Course>> {
+pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<OperationMachine>> {
     let mut select = connection.prepare_cached(select_course!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL
          AND EXISTS (SELECT 1 FROM items INDEXED BY items_of_queue
@@ -182,8 +187,8 @@ pub(super) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Opera
 }
 
 /// Stores a new operation and gives its number.
-pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<OperationId> {
-    let operation = &course.operation;
+pub(super) fn insert_course(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
+    let operation = &machine.operation;
     let mut insert = connection.prepare_cached(
         "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,
          why, created_at, updated_at, ended_at, counted_ok, counted_failed, served_at)
@@ -192,7 +197,7 @@ pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<Op
     insert.execute(params![
         bound(operation.plan.0),
         operation.action.as_str(),
-        to_json(&operation.conduct)?,
+        to_json(&operation.rollout)?,
         operation.state.as_str(),
         bound(operation.letters),
         operation.by.who,
@@ -205,8 +210,8 @@ pub(super) fn insert_course(connection: &Connection, course: &Course) -> Work<Op
 }
 
 /// Writes what changes of an operation.
-pub(super) fn write_course(connection: &Connection, course: &Course) -> Work<()> {
-    let operation = &course.operation;
+pub(super) fn write_course(connection: &Connection, machine: &OperationMachine) -> Work<()> {
+    let operation = &machine.operation;
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
          approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
@@ -224,10 +229,10 @@ pub(super) fn write_course(connection: &Connection, course: &Course) -> Work<()>
         operation.approved_by.as_ref().map(to_json).transpose()?,
         nanos(operation.updated_at),
         operation.ended_at.map(nanos),
-        course.next_at.map(nanos),
-        bound(course.counted_ok),
-        bound(course.counted_failed),
-        course.pending() > 0,
+        machine.next_at.map(nanos),
+        bound(machine.counted_ok),
+        bound(machine.counted_failed),
+        machine.pending() > 0,
     ])?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazaret_core::store::{Act, Action, Course, OperationState, Outcome, Taken, Turn};
+use lazaret_core::store::{Act, Action, OperationMachine, OperationState, Outcome, PolledWork, WorkItem};
 use lazaret_core::{LetterId, LetterState, Timestamp};
 
 use super::table::{self, Pending};
@@ -16,7 +16,7 @@ const SKIPS: u64 = 1000;
 /// What came of a letter whose turn may have come.
 enum Step {
     /// It is to be tried.
-    Try(Box<Turn>),
+    Try(Box<WorkItem>),
     /// The act was done.
     Done,
     /// It is left out.
@@ -32,7 +32,7 @@ struct Taker<'a> {
     limit: usize,
     /// How many letters had their turn in this call.
     given: usize,
-    taken: Taken,
+    taken: PolledWork,
 }
 
 impl Taker<'_> {
@@ -42,94 +42,98 @@ impl Taker<'_> {
 }
 
 impl Queue<'_> {
-    pub(crate) fn take_turns(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Taken> {
-        let mut taker = Taker { owner, lease, limit, given: 0, taken: Taken::default() };
-        for mut course in table::live(self.connection, self.facts.qid)? {
-            let before = (course.clone(), taker.given);
-            self.serve(&mut course, &mut taker)?;
-            if course != before.0 {
-                table::write_course(self.connection, &course)?;
+    pub(crate) fn take_turns(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<PolledWork> {
+        let mut taker = Taker { owner, lease, limit, given: 0, taken: PolledWork::default() };
+        for mut machine in table::live(self.connection, self.facts.qid)? {
+            let before = (machine.clone(), taker.given);
+            self.serve(&mut machine, &mut taker)?;
+            if machine != before.0 {
+                table::write_course(self.connection, &machine)?;
             }
             if taker.given > before.1 {
-                table::mark_served(self.connection, course.operation.id, self.now)?;
+                table::mark_served(self.connection, machine.operation.id, self.now)?;
             }
         }
         Ok(taker.taken)
     }
 
     /// Does for one operation what can be done now, and says when to ask again.
-    fn serve(&mut self, course: &mut Course, taker: &mut Taker<'_>) -> Work<()> {
-        self.advance(course)?;
+    fn serve(&mut self, machine: &mut OperationMachine, taker: &mut Taker<'_>) -> Work<()> {
+        self.advance(machine)?;
         let now = time(self.now);
-        match course.operation.state {
+        match machine.operation.state {
             OperationState::Running => {
-                let again_at = self.serve_running(course, taker)?;
-                let left = table::next_pending(self.connection, course.operation.plan, self.facts.qid, 0)?;
-                if course.operation.state == OperationState::Running && left.is_some() {
-                    taker.again(again_at.unwrap_or_else(|| now + Course::ASK_AGAIN));
+                let again_at = self.serve_running(machine, taker)?;
+                let left = table::next_pending(self.connection, machine.operation.plan, self.facts.qid, 0)?;
+                if machine.operation.state == OperationState::Running && left.is_some() {
+                    taker.again(again_at.unwrap_or_else(|| now + OperationMachine::ASK_AGAIN));
                 }
             }
-            OperationState::Scheduled => taker.again(course.operation.conduct.start_at.unwrap_or(now)),
-            OperationState::Cancelled => self.sweep(course, taker)?,
+            OperationState::Scheduled => taker.again(machine.operation.rollout.start_at.unwrap_or(now)),
+            OperationState::Cancelled => self.sweep(machine, taker)?,
             _ => {}
         }
         Ok(())
     }
 
     /// Gives the letters of a running operation their turn, stage by stage. When to ask again, if that is known.
-    fn serve_running(&mut self, course: &mut Course, taker: &mut Taker<'_>) -> Work<Option<Timestamp>> {
+    fn serve_running(
+        &mut self,
+        machine: &mut OperationMachine,
+        taker: &mut Taker<'_>,
+    ) -> Work<Option<Timestamp>> {
         let now = time(self.now);
         let mut skipped = 0;
         loop {
-            let allowance = course.allowance();
+            let allowance = machine.allowance();
             let mut from = 0;
             while let Some(item) =
-                table::next_pending(self.connection, course.operation.plan, self.facts.qid, from)?
+                table::next_pending(self.connection, machine.operation.plan, self.facts.qid, from)?
                 && item.ordinal < bound(allowance)
             {
                 if taker.given >= taker.limit || skipped >= SKIPS {
                     return Ok(Some(now));
                 }
-                if course.pace(now) == 0 {
-                    return Ok(Some(course.pace_at(now)));
+                if machine.pace(now) == 0 {
+                    return Ok(Some(machine.pace_at(now)));
                 }
                 from = item.ordinal + 1;
-                match self.step(course, &item, taker)? {
+                match self.step(machine, &item, taker)? {
                     Step::Try(turn) => {
-                        taker.taken.turns.push(*turn);
+                        taker.taken.items.push(*turn);
                         taker.given += 1;
-                        course.spend(1, now);
+                        machine.spend(1, now);
                         from = item.last + 1;
                     }
                     Step::Done => {
-                        self.skip(course, item.ordinal, Outcome::Ok)?;
+                        self.skip(machine, item.ordinal, Outcome::Ok)?;
                         taker.taken.settled += 1;
                         taker.given += 1;
-                        course.spend(1, now);
+                        machine.spend(1, now);
                     }
                     Step::Skip => {
-                        self.skip(course, item.ordinal, Outcome::SkippedChanged)?;
+                        self.skip(machine, item.ordinal, Outcome::SkippedChanged)?;
                         if item.ordinal == item.last {
                             let sequence = (self.facts.qid, item.sequence.as_str());
-                            table::unreserve(self.connection, course.operation.id, Some(sequence))?;
+                            table::unreserve(self.connection, machine.operation.id, Some(sequence))?;
                         }
                         taker.taken.settled += 1;
                         skipped += 1;
                     }
                     // Those behind it must wait for it, too.
-                    Step::Later if course.operation.action == Action::Retry => from = item.last + 1,
+                    Step::Later if machine.operation.action == Action::Retry => from = item.last + 1,
                     Step::Later => {}
                 }
             }
-            self.advance(course)?;
-            if course.allowance() <= allowance {
+            self.advance(machine)?;
+            if machine.allowance() <= allowance {
                 return Ok(None);
             }
         }
     }
 
     /// Looks at one letter and does what its turn asks for.
-    fn step(&mut self, course: &Course, item: &Pending, taker: &Taker<'_>) -> Work<Step> {
+    fn step(&mut self, machine: &OperationMachine, item: &Pending, taker: &Taker<'_>) -> Work<Step> {
         let id = letter_id(&item.letter)?;
         let Some((letter, sequence)) = self.find(id)? else { return Ok(Step::Skip) };
         if !letter.state.is_open() {
@@ -139,67 +143,67 @@ impl Queue<'_> {
         let row =
             row.ok_or_else(|| Fault::Corrupt(format!("letter {id} is open in {sequence}, which is not")))?;
         let leased = row.is_leased(self.now);
-        if let Some(act) = course.operation.action.act() {
+        if let Some(act) = machine.operation.action.act() {
             if leased && letter.index <= row.head_index {
                 return Ok(Step::Later);
             }
-            return self.step_act(course, item, (id, &letter), act);
+            return self.step_act(machine, item, (id, &letter), act);
         }
         if leased || row.paused {
             return Ok(Step::Later);
         }
         let changed = letter.index != row.head_index
             || is_quarantined_since(item, &letter)
-            || table::is_in_earlier(self.connection, item.letter, course.operation.id)?
+            || table::is_in_earlier(self.connection, item.letter, machine.operation.id)?
             || self.body(letter.lid)?.payload_left_out;
         if changed {
             return Ok(Step::Skip);
         }
-        let operation = course.operation.id;
+        let operation = machine.operation.id;
         let claim = self.claim_turn(row, taker.owner, taker.lease, bound(operation.0))?;
-        Ok(Step::Try(Box::new(Turn { operation, claim })))
+        Ok(Step::Try(Box::new(WorkItem { operation, claim })))
     }
 
     fn step_act(
         &mut self,
-        course: &Course,
+        machine: &OperationMachine,
         item: &Pending,
         (id, letter): (LetterId, &Found),
         act: Act,
     ) -> Work<Step> {
         let changed = (act == Act::Park && letter.state == LetterState::Parked)
             || (act == Act::Release && is_quarantined_since(item, letter))
-            || table::is_in_earlier(self.connection, item.letter, course.operation.id)?;
+            || table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
         if changed {
             return Ok(Step::Skip);
         }
-        self.act(id, act, &course.actor())?;
+        self.act(id, act, &machine.actor())?;
         Ok(Step::Done)
     }
 
     /// Skips the letters of a cancelled operation whose lease was lost.
-    fn sweep(&self, course: &mut Course, taker: &mut Taker<'_>) -> Work<()> {
+    fn sweep(&self, machine: &mut OperationMachine, taker: &mut Taker<'_>) -> Work<()> {
         let mut from = 0;
         while let Some(item) =
-            table::next_pending(self.connection, course.operation.plan, self.facts.qid, from)?
+            table::next_pending(self.connection, machine.operation.plan, self.facts.qid, from)?
         {
             from = item.ordinal + 1;
-            if self.is_tried(&item, course)? {
-                taker.again(time(self.now) + Course::ASK_AGAIN);
+            if self.is_tried(&item, machine)? {
+                taker.again(time(self.now) + OperationMachine::ASK_AGAIN);
             } else {
-                self.skip(course, item.ordinal, Outcome::SkippedCancelled)?;
+                self.skip(machine, item.ordinal, Outcome::SkippedCancelled)?;
                 taker.taken.settled += 1;
             }
         }
         Ok(())
     }
 
-    fn is_tried(&self, item: &Pending, course: &Course) -> Work<bool> {
+    fn is_tried(&self, item: &Pending, machine: &OperationMachine) -> Work<bool> {
         let Some((letter, sequence)) = self.find(letter_id(&item.letter)?)? else { return Ok(false) };
         let Some(row) = self.sequence(&sequence)?.filter(|_| letter.state.is_open()) else {
             return Ok(false);
         };
-        let ours = row.operation(self.now) == Some(bound(course.operation.id.0));
+        let ours = row.operation(self.now) == Some(bound(machine.operation.id.0));
         Ok(ours && letter.index == row.head_index)
     }
 }

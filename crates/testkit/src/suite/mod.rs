@@ -3,7 +3,7 @@
 //! Each case is a function that takes a fresh bed (a backend, a clock, helpers) and panics when a promise is broken.
 //! The macros make one `#[tokio::test]` per case: [`store_test_suite!`](crate::store_test_suite),
 //! [`checkpoints_test_suite!`](crate::checkpoints_test_suite), [`locks_test_suite!`](crate::locks_test_suite),
-//! [`inbox_test_suite!`](crate::inbox_test_suite), [`outbox_test_suite!`](crate::outbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
+//! [`dedupe_test_suite!`](crate::dedupe_test_suite), [`outbox_test_suite!`](crate::outbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
 //!
 //! A case whose name begins with a letter and a number comes from the catalogues that Lazaret was built from: `q` and
 //! `x` from Axon's sequenced dead-letter queue and the holes in its suite, `h`, `i` and `k` from its component,
@@ -13,7 +13,7 @@
 #![allow(clippy::unwrap_used, reason = "a case that fails panics; that is its answer")]
 
 pub mod checkpoints;
-pub mod inbox;
+pub mod dedupe;
 pub mod letters;
 pub mod locks;
 pub mod operations;
@@ -149,7 +149,7 @@ mod tests {
             [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
         let lists = [
             &lists.concat(),
-            include_str!("inbox.rs"),
+            include_str!("dedupe.rs"),
             include_str!("source.rs"),
             include_str!("triage/find.rs"),
         ]
@@ -177,7 +177,7 @@ mod tests {
             include_str!("operations/acting.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
-            include_str!("inbox.rs"),
+            include_str!("dedupe.rs"),
             include_str!("source.rs"),
             include_str!("triage/find.rs"),
         ];

@@ -6,7 +6,7 @@ use lazaret_core::store::{Act, Outbox, Placed, Placement, Requeue, Settlement, S
 use lazaret_core::{Letter, LetterState, QueueName};
 
 use super::letters::bed::requeued;
-use super::letters::{Desk, requeue_of, resolve};
+use super::letters::{Fixture, requeue_of, resolve};
 
 /// Makes one test per case of the outbox contract, in a module of this name.
 ///
@@ -33,7 +33,7 @@ macro_rules! outbox_test_suite {
 macro_rules! __outbox_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::letters::Desk::new;
+            $name, $runtime, $make, $crate::suite::letters::Fixture::new;
             outbox {
                 what_nobody_watches_is_not_listed
                 letters_that_end_are_listed_in_their_order
@@ -50,12 +50,12 @@ macro_rules! __outbox_test_suite {
     };
 }
 
-async fn watch<S: Outbox>(t: &Desk<S>) {
+async fn watch<S: Outbox>(t: &Fixture<S>) {
     t.store.watch_ends(&t.queue).await.unwrap();
 }
 
 /// The messages of the ends after this number, and how they ended.
-async fn ends<S: Outbox>(t: &Desk<S>, after: u64) -> Vec<(String, LetterState)> {
+async fn ends<S: Outbox>(t: &Fixture<S>, after: u64) -> Vec<(String, LetterState)> {
     let page = t.store.ends(&t.queue, after, 100).await.unwrap();
     assert_eq!(page.left, 0);
     assert!(page.ends.is_sorted_by(|one, next| one.number < next.number));
@@ -71,7 +71,7 @@ fn dead(ids: &[&str]) -> Vec<(String, LetterState)> {
     ids.iter().map(|id| ((*id).to_owned(), LetterState::Dead)).collect()
 }
 
-pub async fn what_nobody_watches_is_not_listed<S: Store + Outbox>(t: Desk<S>) {
+pub async fn what_nobody_watches_is_not_listed<S: Store + Outbox>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert_eq!(t.store.ends(&t.queue, 0, 10).await.unwrap(), Default::default());
     watch(&t).await;
@@ -80,7 +80,7 @@ pub async fn what_nobody_watches_is_not_listed<S: Store + Outbox>(t: Desk<S>) {
     assert_eq!(t.store.ends(&t.queue, 0, 10).await.unwrap(), Default::default());
 }
 
-pub async fn letters_that_end_are_listed_in_their_order<S: Store + Outbox>(t: Desk<S>) {
+pub async fn letters_that_end_are_listed_in_their_order<S: Store + Outbox>(t: Fixture<S>) {
     watch(&t).await;
     t.enqueue("b", "1").await;
     t.behind(t.waiting("b", "2")).await;
@@ -102,7 +102,7 @@ pub async fn letters_that_end_are_listed_in_their_order<S: Store + Outbox>(t: De
     assert_eq!(ends(&t, page.ends[0].number).await.len(), 2);
 }
 
-pub async fn watching_begins_with_those_that_stand_there<S: Store + Outbox>(t: Desk<S>) {
+pub async fn watching_begins_with_those_that_stand_there<S: Store + Outbox>(t: Fixture<S>) {
     t.enqueue("b", "1").await;
     t.open(t.retrying("c", "2", super::secs(5))).await;
     t.enqueue("a", "3").await;
@@ -113,7 +113,7 @@ pub async fn watching_begins_with_those_that_stand_there<S: Store + Outbox>(t: D
     assert_eq!(ends(&t, 0).await, dead(&["1", "3"]));
 }
 
-pub async fn a_letter_that_is_tried_and_ends_is_listed_when_it_ends<S: Store + Outbox>(t: Desk<S>) {
+pub async fn a_letter_that_is_tried_and_ends_is_listed_when_it_ends<S: Store + Outbox>(t: Fixture<S>) {
     watch(&t).await;
     t.open(t.retrying("a", "1", super::secs(0))).await;
     t.enqueue("b", "2").await;
@@ -123,7 +123,7 @@ pub async fn a_letter_that_is_tried_and_ends_is_listed_when_it_ends<S: Store + O
     assert_eq!(t.store.ends(&t.queue, 0, 9).await.unwrap().ends[1].attempts, 5);
 }
 
-pub async fn a_letter_that_fails_again_in_a_replay_has_ended_before<S: Store + Outbox>(t: Desk<S>) {
+pub async fn a_letter_that_fails_again_in_a_replay_has_ended_before<S: Store + Outbox>(t: Fixture<S>) {
     watch(&t).await;
     t.enqueue("a", "1").await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -135,7 +135,7 @@ pub async fn a_letter_that_fails_again_in_a_replay_has_ended_before<S: Store + O
     assert_eq!(ends(&t, 0).await.len(), 2);
 }
 
-pub async fn what_people_do_ends_nothing<S: Store + Outbox>(t: Desk<S>) {
+pub async fn what_people_do_ends_nothing<S: Store + Outbox>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     watch(&t).await;
     let number = t.store.ends(&t.queue, 0, 9).await.unwrap().ends[0].number;
@@ -145,7 +145,7 @@ pub async fn what_people_do_ends_nothing<S: Store + Outbox>(t: Desk<S>) {
     assert_eq!(ends(&t, number).await, []);
 }
 
-pub async fn ends_are_forgotten_up_to_a_number_and_numbers_go_on<S: Store + Outbox>(t: Desk<S>) {
+pub async fn ends_are_forgotten_up_to_a_number_and_numbers_go_on<S: Store + Outbox>(t: Fixture<S>) {
     watch(&t).await;
     for id in ["1", "2", "3"] {
         t.enqueue(id, id).await;
@@ -166,7 +166,7 @@ pub async fn ends_are_forgotten_up_to_a_number_and_numbers_go_on<S: Store + Outb
     assert!(again.len() == 4 && again[0].number > next[0].number, "{again:?}");
 }
 
-pub async fn an_end_outlives_what_becomes_of_the_letter<S: Store + Outbox>(t: Desk<S>) {
+pub async fn an_end_outlives_what_becomes_of_the_letter<S: Store + Outbox>(t: Fixture<S>) {
     watch(&t).await;
     let letter = t.enqueue("a", "1").await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -178,7 +178,7 @@ pub async fn an_end_outlives_what_becomes_of_the_letter<S: Store + Outbox>(t: De
     assert_eq!((end.id, end.letter), (letter.id, None));
 }
 
-pub async fn queues_have_ends_of_their_own<S: Store + Outbox>(t: Desk<S>) {
+pub async fn queues_have_ends_of_their_own<S: Store + Outbox>(t: Fixture<S>) {
     let other = QueueName::of("other", "other");
     t.store.watch_ends(&other).await.unwrap();
     t.enqueue("a", "1").await;
@@ -188,7 +188,7 @@ pub async fn queues_have_ends_of_their_own<S: Store + Outbox>(t: Desk<S>) {
     assert_eq!(ends(&t, 0).await, dead(&["1"]));
 }
 
-pub async fn a_message_handed_off_twice_ends_once<S: Store + Outbox>(t: Desk<S>) {
+pub async fn a_message_handed_off_twice_ends_once<S: Store + Outbox>(t: Fixture<S>) {
     // I8
     watch(&t).await;
     let letter = t.dead("a", "1");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
-    PlanRequest, Result, Taken,
+    Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
+    PolledWork, Result, RolloutPolicy,
 };
 
 use super::Unreliable;
@@ -25,8 +25,8 @@ impl<S: Operations> Operations for Unreliable<S> {
         self.call("plan_items", self.inner.plan_items(id, from, limit)).await
     }
 
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
-        self.call("begin", self.inner.begin(plan, conduct, by)).await
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
+        self.call("begin", self.inner.begin(plan, rollout, by)).await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
@@ -45,7 +45,13 @@ impl<S: Operations> Operations for Unreliable<S> {
         self.call("command", self.inner.command(id, command, by)).await
     }
 
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
-        self.call("take", self.inner.take(queue, owner, lease, limit)).await
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
+        self.call("poll_work", self.inner.poll_work(queue, owner, lease, limit)).await
     }
 }

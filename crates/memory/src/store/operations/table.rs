@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
-    Actor, Course, Item, Operation, OperationId, OperationsPage, Outcome, Plan, PlanId,
+    Actor, Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, Plan, PlanId,
 };
 use lazaret_core::{QueueName, SequenceId};
 
@@ -40,7 +40,7 @@ pub(super) struct ItemRow {
 }
 
 struct OperationRow {
-    course: Course,
+    machine: OperationMachine,
     /// When a letter last had its turn.
     served_at: Option<Timestamp>,
 }
@@ -92,24 +92,24 @@ impl OperationTable {
     }
 
     pub(super) fn is_carried_out(&self, plan: PlanId) -> bool {
-        self.operations.values().any(|row| row.course.operation.plan == plan)
+        self.operations.values().any(|row| row.machine.operation.plan == plan)
     }
 
     pub(super) fn next_operation(&self) -> OperationId {
         OperationId(self.operations.len() as u64 + 1)
     }
 
-    pub(super) fn insert(&mut self, course: Course) {
-        self.operations.insert(course.operation.id, OperationRow { course, served_at: None });
+    pub(super) fn insert(&mut self, machine: OperationMachine) {
+        self.operations.insert(machine.operation.id, OperationRow { machine, served_at: None });
     }
 
-    pub(super) fn course(&self, id: OperationId) -> Option<&Course> {
-        self.operations.get(&id).map(|row| &row.course)
+    pub(super) fn machine(&self, id: OperationId) -> Option<&OperationMachine> {
+        self.operations.get(&id).map(|row| &row.machine)
     }
 
-    pub(super) fn write(&mut self, course: Course) {
-        if let Some(row) = self.operations.get_mut(&course.operation.id) {
-            row.course = course;
+    pub(super) fn write(&mut self, machine: OperationMachine) {
+        if let Some(row) = self.operations.get_mut(&machine.operation.id) {
+            row.machine = machine;
         }
     }
 
@@ -122,10 +122,10 @@ impl OperationTable {
     /// The operations that have letters of this queue without an outcome, the one served longest ago first.
     pub(super) fn live(&self, queue: &QueueName) -> Vec<OperationId> {
         let live = self.operations.values().filter(|row| {
-            let plan = row.course.operation.plan;
-            row.course.pending() > 0 && self.next_pending(plan, queue, 0).is_some()
+            let plan = row.machine.operation.plan;
+            row.machine.pending() > 0 && self.next_pending(plan, queue, 0).is_some()
         });
-        let mut live: Vec<_> = live.map(|row| (row.served_at, row.course.operation.id)).collect();
+        let mut live: Vec<_> = live.map(|row| (row.served_at, row.machine.operation.id)).collect();
         live.sort_unstable();
         live.into_iter().map(|(_, id)| id).collect()
     }
@@ -134,7 +134,7 @@ impl OperationTable {
         let before = before.unwrap_or(OperationId(u64::MAX));
         let mut rest = self.operations.range(..before).rev();
         let page = rest.by_ref().take(limit.max(1));
-        let operations: Vec<Operation> = page.map(|(_, row)| row.course.operation.clone()).collect();
+        let operations: Vec<Operation> = page.map(|(_, row)| row.machine.operation.clone()).collect();
         let more = rest.next().is_some();
         let next = operations.last().filter(|_| more).map(|last| last.id);
         OperationsPage { operations, next }
@@ -142,7 +142,7 @@ impl OperationTable {
 
     /// Those that are not over, the latest first.
     pub(super) fn under_way(&self, limit: usize) -> Vec<Operation> {
-        let latest_first = self.operations.values().rev().map(|row| &row.course.operation);
+        let latest_first = self.operations.values().rev().map(|row| &row.machine.operation);
         latest_first.filter(|operation| !operation.state.is_over()).take(limit).cloned().collect()
     }
 
@@ -181,7 +181,7 @@ impl OperationTable {
 
     /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
     pub(super) fn is_in_earlier(&self, letter: LetterId, id: OperationId) -> bool {
-        let earlier = self.operations.range(..id).map(|(_, row)| &row.course.operation);
+        let earlier = self.operations.range(..id).map(|(_, row)| &row.machine.operation);
         earlier.filter(|operation| !operation.state.is_over()).any(|operation| {
             let plan = self.plans.get(&operation.plan);
             plan.is_some_and(|row| row.places.get(&letter).is_some_and(|place| row.pending(*place).is_some()))
@@ -209,25 +209,25 @@ impl OperationTable {
         written
     }
 
-    /// Gives one letter its outcome and counts it. Write the course after it.
+    /// Gives one letter its outcome and counts it. Write the machine after it.
     pub(super) fn settle_one(
         &mut self,
-        course: &mut Course,
+        machine: &mut OperationMachine,
         ordinal: usize,
         outcome: Outcome,
         now: Timestamp,
     ) {
-        let written = self.write_outcomes(course.operation.plan, ordinal..=ordinal, outcome);
-        course.count(outcome, written, now);
+        let written = self.write_outcomes(machine.operation.plan, ordinal..=ordinal, outcome);
+        machine.count(outcome, written, now);
     }
 
-    /// Moves an operation on as far as it goes. Write the course after it.
-    pub(super) fn advance(&self, course: &mut Course, now: Timestamp, audit: &mut AuditLog) {
-        let before = course.operation.state;
-        let row = self.plans.get(&course.operation.plan);
+    /// Moves an operation on as far as it goes. Write the machine after it.
+    pub(super) fn advance(&self, machine: &mut OperationMachine, now: Timestamp, audit: &mut AuditLog) {
+        let before = machine.operation.state;
+        let row = self.plans.get(&machine.operation.plan);
         let pending = row.filter(|row| row.done < row.items.len()).map(|row| row.done as u64);
-        if course.advance(pending, now) {
-            let operation = &course.operation;
+        if machine.advance(pending, now) {
+            let operation = &machine.operation;
             let by = Actor::engine(operation.note.clone().unwrap_or_default());
             let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
             audit.write(now, &by, "pause", operation.id.to_string(), before, after);
@@ -244,18 +244,18 @@ impl OperationTable {
         now: Timestamp,
         audit: &mut AuditLog,
     ) -> bool {
-        let Some(mut course) = self.course(operation).cloned() else { return false };
-        let Some(item) = self.pending_letter(course.operation.plan, letter) else { return false };
-        self.settle_one(&mut course, item.ordinal, outcome, now);
+        let Some(mut machine) = self.machine(operation).cloned() else { return false };
+        let Some(item) = self.pending_letter(machine.operation.plan, letter) else { return false };
+        self.settle_one(&mut machine, item.ordinal, outcome, now);
         if outcome == Outcome::FailedAgain {
             // I2: nothing behind it may overtake it.
             let behind = item.ordinal + 1..=item.last;
-            let behind = self.write_outcomes(course.operation.plan, behind, Outcome::SkippedBehindFailed);
-            course.count(Outcome::SkippedBehindFailed, behind, now);
+            let behind = self.write_outcomes(machine.operation.plan, behind, Outcome::SkippedBehindFailed);
+            machine.count(Outcome::SkippedBehindFailed, behind, now);
         }
-        self.advance(&mut course, now, audit);
-        let is_over = course.operation.state.is_over();
-        self.write(course);
+        self.advance(&mut machine, now, audit);
+        let is_over = machine.operation.state.is_over();
+        self.write(machine);
         outcome == Outcome::Ok && item.ordinal < item.last && !is_over
     }
 
@@ -267,11 +267,11 @@ impl OperationTable {
         letter: LetterId,
         now: Timestamp,
     ) {
-        let Some(mut course) = self.course(operation).cloned() else { return };
-        let item = self.pending_letter(course.operation.plan, letter);
-        if let Some(item) = item.filter(|_| course.operation.state.is_over()) {
-            self.settle_one(&mut course, item.ordinal, Outcome::SkippedCancelled, now);
-            self.write(course);
+        let Some(mut machine) = self.machine(operation).cloned() else { return };
+        let item = self.pending_letter(machine.operation.plan, letter);
+        if let Some(item) = item.filter(|_| machine.operation.state.is_over()) {
+            self.settle_one(&mut machine, item.ordinal, Outcome::SkippedCancelled, now);
+            self.write(machine);
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, Conduct, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId,
-    PlanRequest, Result, Taken,
+    Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
+    PolledWork, Result, RolloutPolicy,
 };
 
 use super::Wire;
@@ -28,9 +28,9 @@ impl Operations for Wire {
         self.call("plan_items", false, async move { store.plan_items(id, from, limit).await }).await
     }
 
-    async fn begin(&self, plan: PlanId, conduct: &Conduct, by: &Actor) -> Result<Operation> {
-        let (store, conduct, by) = (self.store.clone(), conduct.clone(), by.clone());
-        self.call("begin", true, async move { Operations::begin(&*store, plan, &conduct, &by).await }).await
+    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
+        let (store, rollout, by) = (self.store.clone(), rollout.clone(), by.clone());
+        self.call("begin", true, async move { Operations::begin(&*store, plan, &rollout, &by).await }).await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
@@ -53,8 +53,14 @@ impl Operations for Wire {
         self.call("command", true, async move { store.command(id, command, &by).await }).await
     }
 
-    async fn take(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Result<Taken> {
+    async fn poll_work(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
         let (store, queue, owner) = (self.store.clone(), queue.clone(), owner.to_owned());
-        self.call("take", true, async move { store.take(&queue, &owner, lease, limit).await }).await
+        self.call("poll_work", true, async move { store.poll_work(&queue, &owner, lease, limit).await }).await
     }
 }

@@ -3,10 +3,10 @@
 use lazaret_core::store::{Act, Actor, AuditEntry, AuditNote, ErrorKind, PauseScope, Placed, Settled, Store};
 use lazaret_core::{LetterState, Partition};
 
-use super::bed::{Desk, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
+use super::bed::{Fixture, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
-pub async fn an_act_changes_the_state_and_touches_the_letter<S: Store>(t: Desk<S>) {
+pub async fn an_act_changes_the_state_and_touches_the_letter<S: Store>(t: Fixture<S>) {
     for (act, state) in [
         (Act::Evict, LetterState::Evicted),
         (Act::Resolve, LetterState::Resolved),
@@ -24,7 +24,7 @@ pub async fn an_act_changes_the_state_and_touches_the_letter<S: Store>(t: Desk<S
     }
 }
 
-pub async fn a_head_taken_out_by_hand_releases_those_behind_it<S: Store>(t: Desk<S>) {
+pub async fn a_head_taken_out_by_hand_releases_those_behind_it<S: Store>(t: Fixture<S>) {
     for act in [Act::Evict, Act::Resolve] {
         let sequence = act.as_str();
         t.enqueue(sequence, sequence).await;
@@ -37,13 +37,13 @@ pub async fn a_head_taken_out_by_hand_releases_those_behind_it<S: Store>(t: Desk
     }
 }
 
-pub async fn a_letter_in_the_middle_can_be_taken_out<S: Store>(t: Desk<S>) {
+pub async fn a_letter_in_the_middle_can_be_taken_out<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     t.act("a-1", Act::Evict).await.unwrap();
     assert_eq!(t.messages("a").await, ["a-0", "a-2"]);
 }
 
-pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: Desk<S>) {
+pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: Fixture<S>) {
     let mut letter = t.dead("a", "1");
     letter.poison = true;
     letter.crash_attempts = 2;
@@ -57,7 +57,7 @@ pub async fn a_released_letter_runs_again_now_with_fresh_attempts<S: Store>(t: D
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "1");
 }
 
-pub async fn a_parked_head_holds_its_sequence_until_it_is_released<S: Store>(t: Desk<S>) {
+pub async fn a_parked_head_holds_its_sequence_until_it_is_released<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(5))).await;
     assert_eq!(t.act("1", Act::Park).await.unwrap().due_at, None, "nothing will try it");
     t.advance(secs(10));
@@ -67,7 +67,7 @@ pub async fn a_parked_head_holds_its_sequence_until_it_is_released<S: Store>(t: 
     assert_eq!(t.due("w", 10).await.len(), 1);
 }
 
-pub async fn a_restored_letter_is_dead_in_its_old_place<S: Store>(t: Desk<S>) {
+pub async fn a_restored_letter_is_dead_in_its_old_place<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     t.act("a-1", Act::Evict).await.unwrap();
     t.advance(secs(1));
@@ -76,7 +76,7 @@ pub async fn a_restored_letter_is_dead_in_its_old_place<S: Store>(t: Desk<S>) {
     assert_eq!(t.messages("a").await, ["a-0", "a-1", "a-2"]);
 }
 
-pub async fn a_restored_head_is_the_head_again<S: Store>(t: Desk<S>) {
+pub async fn a_restored_head_is_the_head_again<S: Store>(t: Fixture<S>) {
     // I2
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
@@ -87,7 +87,7 @@ pub async fn a_restored_head_is_the_head_again<S: Store>(t: Desk<S>) {
     assert_eq!(t.heads(10).await[0].message.id.as_str(), "1");
 }
 
-pub async fn a_restored_letter_opens_its_closed_sequence<S: Store>(t: Desk<S>) {
+pub async fn a_restored_letter_opens_its_closed_sequence<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
     t.act("1", Act::Restore).await.unwrap();
@@ -95,7 +95,7 @@ pub async fn a_restored_letter_opens_its_closed_sequence<S: Store>(t: Desk<S>) {
     assert_eq!(t.behind(t.waiting("a", "2")).await, Placed::Appended);
 }
 
-pub async fn a_letter_restored_into_a_sequence_opened_since_goes_first<S: Store>(t: Desk<S>) {
+pub async fn a_letter_restored_into_a_sequence_opened_since_goes_first<S: Store>(t: Fixture<S>) {
     // I2: it is older than what came after it was evicted.
     t.enqueue("a", "old").await;
     t.act("old", Act::Evict).await.unwrap();
@@ -104,7 +104,7 @@ pub async fn a_letter_restored_into_a_sequence_opened_since_goes_first<S: Store>
     assert_eq!(t.messages("a").await, ["old", "new"]);
 }
 
-pub async fn only_evicted_letters_are_restored<S: Store>(t: Desk<S>) {
+pub async fn only_evicted_letters_are_restored<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "open").await;
     assert_eq!(kind(t.act("open", Act::Restore).await), ErrorKind::Conflict);
     t.act("open", Act::Resolve).await.unwrap();
@@ -115,7 +115,7 @@ pub async fn only_evicted_letters_are_restored<S: Store>(t: Desk<S>) {
     assert_eq!(kind(t.act("skipped", Act::Restore).await), ErrorKind::Conflict);
 }
 
-pub async fn closed_letters_can_only_be_restored<S: Store>(t: Desk<S>) {
+pub async fn closed_letters_can_only_be_restored<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
     let before = t.get("1").await;
@@ -125,7 +125,7 @@ pub async fn closed_letters_can_only_be_restored<S: Store>(t: Desk<S>) {
     assert_eq!(t.get("1").await, before);
 }
 
-pub async fn the_head_of_a_sequence_in_work_is_left_to_the_worker<S: Store>(t: Desk<S>) {
+pub async fn the_head_of_a_sequence_in_work_is_left_to_the_worker<S: Store>(t: Fixture<S>) {
     // I6
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -136,7 +136,7 @@ pub async fn the_head_of_a_sequence_in_work_is_left_to_the_worker<S: Store>(t: D
     assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
-pub async fn a_letter_is_not_restored_in_front_of_a_worker<S: Store>(t: Desk<S>) {
+pub async fn a_letter_is_not_restored_in_front_of_a_worker<S: Store>(t: Fixture<S>) {
     // I2, I6: what the worker holds would no longer be the head.
     t.fill("a", 3).await;
     t.act("a-0", Act::Evict).await.unwrap();
@@ -148,7 +148,7 @@ pub async fn a_letter_is_not_restored_in_front_of_a_worker<S: Store>(t: Desk<S>)
     assert!(matches!(settled, Settled::Next(next) if next.message.id.as_str() == "a-2"));
 }
 
-pub async fn after_the_lease_ended_a_person_may_act_and_the_worker_may_not<S: Store>(t: Desk<S>) {
+pub async fn after_the_lease_ended_a_person_may_act_and_the_worker_may_not<S: Store>(t: Fixture<S>) {
     // I6
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -158,7 +158,7 @@ pub async fn after_the_lease_ended_a_person_may_act_and_the_worker_may_not<S: St
     assert_eq!(t.state("a-0").await, LetterState::Evicted);
 }
 
-pub async fn every_act_is_audited_with_who_why_before_and_after<S: Store>(t: Desk<S>) {
+pub async fn every_act_is_audited_with_who_why_before_and_after<S: Store>(t: Fixture<S>) {
     // I11
     t.enqueue("a", "1").await;
     let acts = [Act::Park, Act::Release, Act::Quarantine, Act::Evict, Act::Restore, Act::Resolve];
@@ -190,7 +190,7 @@ pub async fn every_act_is_audited_with_who_why_before_and_after<S: Store>(t: Des
     assert!(audit.windows(2).all(|pair| pair[0].number < pair[1].number && pair[0].at < pair[1].at));
 }
 
-pub async fn what_is_more_than_one_act_is_noted_in_the_audit<S: Store>(t: Desk<S>) {
+pub async fn what_is_more_than_one_act_is_noted_in_the_audit<S: Store>(t: Fixture<S>) {
     // I11
     t.enqueue("a", "1").await;
     t.act("1", Act::Park).await.unwrap();
@@ -211,14 +211,14 @@ pub async fn what_is_more_than_one_act_is_noted_in_the_audit<S: Store>(t: Desk<S
     assert_eq!(audit.iter().map(|entry| entry.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
-pub async fn an_act_that_is_refused_is_not_audited<S: Store>(t: Desk<S>) {
+pub async fn an_act_that_is_refused_is_not_audited<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert!(t.act("1", Act::Restore).await.is_err());
     assert!(t.act("nobody", Act::Evict).await.is_err());
     assert!(t.audit().await.is_empty());
 }
 
-pub async fn the_audit_comes_in_pages<S: Store>(t: Desk<S>) {
+pub async fn the_audit_comes_in_pages<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     for _ in 0..3 {
         t.act("1", Act::Park).await.unwrap();
@@ -230,7 +230,7 @@ pub async fn the_audit_comes_in_pages<S: Store>(t: Desk<S>) {
     assert!(t.store.audit(rest[0].number, 2).await.unwrap().is_empty());
 }
 
-pub async fn clearing_is_audited_once_and_can_be_taken_back<S: Store>(t: Desk<S>) {
+pub async fn clearing_is_audited_once_and_can_be_taken_back<S: Store>(t: Fixture<S>) {
     // I11
     t.fill("a", 3).await;
     t.store.clear(&t.queue, &operator()).await.unwrap();
@@ -243,7 +243,7 @@ pub async fn clearing_is_audited_once_and_can_be_taken_back<S: Store>(t: Desk<S>
     assert_eq!(t.messages("a").await, ["a-0", "a-1", "a-2"]);
 }
 
-pub async fn clearing_after_the_lease_ended_takes_the_head_too<S: Store>(t: Desk<S>) {
+pub async fn clearing_after_the_lease_ended_takes_the_head_too<S: Store>(t: Fixture<S>) {
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
     t.advance(LEASE);
@@ -255,7 +255,7 @@ pub async fn clearing_after_the_lease_ended_takes_the_head_too<S: Store>(t: Desk
     );
 }
 
-pub async fn a_pause_says_who_why_and_since_when<S: Store>(t: Desk<S>) {
+pub async fn a_pause_says_who_why_and_since_when<S: Store>(t: Fixture<S>) {
     let since = t.now();
     t.store.pause(&t.consumer(), PauseScope::Consumer, &operator()).await.unwrap();
     t.advance(secs(60));
@@ -267,7 +267,7 @@ pub async fn a_pause_says_who_why_and_since_when<S: Store>(t: Desk<S>) {
     );
 }
 
-pub async fn every_scope_can_be_paused_and_resumed<S: Store>(t: Desk<S>) {
+pub async fn every_scope_can_be_paused_and_resumed<S: Store>(t: Fixture<S>) {
     let scopes = [
         PauseScope::Consumer,
         PauseScope::Stream("orders".into()),
@@ -290,7 +290,7 @@ pub async fn every_scope_can_be_paused_and_resumed<S: Store>(t: Desk<S>) {
     assert!(t.store.pauses(&t.consumer()).await.unwrap().is_empty());
 }
 
-pub async fn pausing_what_is_paused_replaces_who_and_why<S: Store>(t: Desk<S>) {
+pub async fn pausing_what_is_paused_replaces_who_and_why<S: Store>(t: Fixture<S>) {
     t.store.pause(&t.consumer(), PauseScope::Replay, &operator()).await.unwrap();
     let other = Actor::new("grace", "console", "still broken");
     t.store.pause(&t.consumer(), PauseScope::Replay, &other).await.unwrap();
@@ -299,7 +299,7 @@ pub async fn pausing_what_is_paused_replaces_who_and_why<S: Store>(t: Desk<S>) {
     assert_eq!(pauses[0].by, other);
 }
 
-pub async fn pauses_and_their_ends_are_audited<S: Store>(t: Desk<S>) {
+pub async fn pauses_and_their_ends_are_audited<S: Store>(t: Fixture<S>) {
     // I11
     let scope = PauseScope::Sequence(seq("order-7"));
     t.store.pause(&t.consumer(), scope.clone(), &operator()).await.unwrap();

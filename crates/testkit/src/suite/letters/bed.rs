@@ -19,14 +19,14 @@ use lazaret_core::{
 use crate::suite::{Bed, secs};
 
 /// A letter store with one queue to play with.
-pub struct Desk<S> {
+pub struct Fixture<S> {
     bed: Bed<S>,
     /// The queue that the cases use: `orders/orders`.
     pub queue: QueueName,
     offset: AtomicU64,
 }
 
-impl<S> Deref for Desk<S> {
+impl<S> Deref for Fixture<S> {
     type Target = Bed<S>;
 
     fn deref(&self) -> &Bed<S> {
@@ -89,8 +89,8 @@ pub(in crate::suite) fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind
 /// How long the cases lease.
 pub(in crate::suite) const LEASE: Duration = secs(30);
 
-impl<S> Desk<S> {
-    /// A desk for the store that `make` makes of a clock.
+impl<S> Fixture<S> {
+    /// A fixture for the store that `make` makes of a clock.
     pub async fn new<F, M>(make: M) -> Self
     where
         M: FnOnce(Arc<dyn Clock>) -> F,
@@ -154,7 +154,7 @@ impl<S> Desk<S> {
     }
 }
 
-impl<S: Store> Desk<S> {
+impl<S: Store> Fixture<S> {
     pub(in crate::suite) async fn try_put(
         &self,
         letter: Letter,

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use lazaret_core::store::{HandOff, Limits, Placed, Placement, Settlement, Store};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName};
 
-use super::bed::{Desk, fail_again, failure, operator, requeue_of, requeued, resolve, seq};
+use super::bed::{Fixture, fail_again, failure, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
-pub async fn h01_a_message_that_is_not_handed_off_leaves_no_trace<S: Store>(t: Desk<S>) {
+pub async fn h01_a_message_that_is_not_handed_off_leaves_no_trace<S: Store>(t: Fixture<S>) {
     assert_eq!(t.store.lookup(&t.queue, &["m".into()]).await.unwrap(), [None]);
     assert!(!t.contains("a").await);
 }
 
-pub async fn h02_the_next_message_of_a_blocked_sequence_is_appended<S: Store>(t: Desk<S>) {
+pub async fn h02_the_next_message_of_a_blocked_sequence_is_appended<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert_eq!(t.behind(t.waiting("a", "2")).await, Placed::Appended);
     assert_eq!(t.size("a").await, 2);
@@ -22,13 +22,13 @@ pub async fn h02_the_next_message_of_a_blocked_sequence_is_appended<S: Store>(t:
     assert_eq!((follower.state, follower.cause), (LetterState::Waiting, None));
 }
 
-pub async fn h03_a_failed_message_is_contained<S: Store>(t: Desk<S>) {
+pub async fn h03_a_failed_message_is_contained<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert!(t.contains("a").await);
     assert_eq!(t.size("a").await, 1);
 }
 
-pub async fn h08_a_reset_empties_the_queue<S: Store>(t: Desk<S>) {
+pub async fn h08_a_reset_empties_the_queue<S: Store>(t: Fixture<S>) {
     t.fill("a", 2).await;
     t.store.clear(&t.queue, &operator()).await.unwrap();
     let counts = t.store.counts(&t.queue).await.unwrap();
@@ -36,30 +36,30 @@ pub async fn h08_a_reset_empties_the_queue<S: Store>(t: Desk<S>) {
     assert_eq!(counts.of(LetterState::Evicted), 2);
 }
 
-pub async fn h10_processing_an_empty_queue_does_nothing<S: Store>(t: Desk<S>) {
+pub async fn h10_processing_an_empty_queue_does_nothing<S: Store>(t: Fixture<S>) {
     assert_eq!(t.process_all().await, (false, vec![]));
 }
 
-pub async fn h11_a_retry_that_succeeds_empties_its_sequence<S: Store>(t: Desk<S>) {
+pub async fn h11_a_retry_that_succeeds_empties_its_sequence<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert_eq!(t.process_all().await, (true, vec!["1".into()]));
     assert!(!t.contains("a").await);
 }
 
-pub async fn h12_processing_one_of_two_sequences_removes_only_that<S: Store>(t: Desk<S>) {
+pub async fn h12_processing_one_of_two_sequences_removes_only_that<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.enqueue("b", "2").await;
     assert!(t.process(|head| head.sequence == seq("b"), |_| resolve()).await);
     assert!(t.contains("a").await && !t.contains("b").await);
 }
 
-pub async fn h13_a_retry_that_fails_leaves_the_letter<S: Store>(t: Desk<S>) {
+pub async fn h13_a_retry_that_fails_leaves_the_letter<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert!(!t.process(|_| true, fail_again).await);
     assert_eq!(t.size("a").await, 1);
 }
 
-pub async fn h14_to_h16_cause_and_diagnostics_are_stored_as_the_policy_gave_them<S: Store>(t: Desk<S>) {
+pub async fn h14_to_h16_cause_and_diagnostics_are_stored_as_the_policy_gave_them<S: Store>(t: Fixture<S>) {
     let mut letter = t.dead("a", "1");
     letter.cause = Some(failure("the policy's own words"));
     letter.diagnostics.insert("k".into(), "v".into());
@@ -69,14 +69,14 @@ pub async fn h14_to_h16_cause_and_diagnostics_are_stored_as_the_policy_gave_them
     assert_eq!(stored.diagnostics["k"], "v");
 }
 
-pub async fn h22_h23_a_policy_that_gives_up_on_retry_closes_the_letter<S: Store>(t: Desk<S>) {
+pub async fn h22_h23_a_policy_that_gives_up_on_retry_closes_the_letter<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert!(t.process(|_| true, |_| Settlement::Evict("given up".into())).await);
     assert_eq!(t.size("a").await, 0);
     assert_eq!(t.state("1").await, LetterState::Evicted);
 }
 
-pub async fn h24_a_policy_that_requeues_sets_the_new_cause<S: Store>(t: Desk<S>) {
+pub async fn h24_a_policy_that_requeues_sets_the_new_cause<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let run = t.process(
         |_| true,
@@ -90,7 +90,7 @@ pub async fn h24_a_policy_that_requeues_sets_the_new_cause<S: Store>(t: Desk<S>)
     assert_eq!(t.get("1").await.cause, Some(failure("new")));
 }
 
-pub async fn h26_a_letter_is_requeued_twice_and_then_given_up<S: Store>(t: Desk<S>) {
+pub async fn h26_a_letter_is_requeued_twice_and_then_given_up<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let mut answers = Vec::new();
     for run in 1..=3 {
@@ -106,14 +106,14 @@ pub async fn h26_a_letter_is_requeued_twice_and_then_given_up<S: Store>(t: Desk<
     assert_eq!(t.get("1").await.attempts, 5, "three when it came, and two requeues");
 }
 
-pub async fn i02_the_followers_of_a_failed_message_wait_in_order<S: Store>(t: Desk<S>) {
+pub async fn i02_the_followers_of_a_failed_message_wait_in_order<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "failed").await;
     t.behind(t.waiting("a", "next")).await;
     t.behind(t.waiting("a", "last")).await;
     assert_eq!(t.messages("a").await, ["failed", "next", "last"]);
 }
 
-pub async fn i03_all_three_succeed_on_retry_and_the_sequence_is_gone<S: Store>(t: Desk<S>) {
+pub async fn i03_all_three_succeed_on_retry_and_the_sequence_is_gone<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "failed").await;
     t.behind(t.waiting("a", "next")).await;
     t.behind(t.waiting("a", "last")).await;
@@ -123,7 +123,7 @@ pub async fn i03_all_three_succeed_on_retry_and_the_sequence_is_gone<S: Store>(t
     assert!(!t.contains("a").await);
 }
 
-pub async fn i04_the_third_fails_on_retry_and_stays_alone<S: Store>(t: Desk<S>) {
+pub async fn i04_the_third_fails_on_retry_and_stays_alone<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     let run = t.process(
         |_| true,
@@ -135,7 +135,7 @@ pub async fn i04_the_third_fails_on_retry_and_stays_alone<S: Store>(t: Desk<S>) 
     assert_eq!(t.messages("a").await, ["a-2"]);
 }
 
-pub async fn i06_what_was_known_at_the_failure_is_there_at_the_retry<S: Store>(t: Desk<S>) {
+pub async fn i06_what_was_known_at_the_failure_is_there_at_the_retry<S: Store>(t: Fixture<S>) {
     let mut letter = t.dead("a", "1");
     letter.context.insert("resume-token".into(), "8263".into());
     t.open(letter).await;
@@ -143,7 +143,7 @@ pub async fn i06_what_was_known_at_the_failure_is_there_at_the_retry<S: Store>(t
     assert_eq!(claim.head.context["resume-token"], "8263");
 }
 
-pub async fn i08_forty_sequences_are_retried_without_loss_or_repetition<S: Store>(t: Desk<S>) {
+pub async fn i08_forty_sequences_are_retried_without_loss_or_repetition<S: Store>(t: Fixture<S>) {
     let (mut handled, mut failed) = (BTreeMap::<String, Vec<String>>::new(), 0);
     for arriving in [0..3, 3..4] {
         for (letter, sequence) in arriving.flat_map(|letter| (0..40).map(move |sequence| (letter, sequence)))
@@ -178,7 +178,7 @@ pub async fn i08_forty_sequences_are_retried_without_loss_or_repetition<S: Store
     }
 }
 
-pub async fn i09_i10_a_replaced_or_shortened_cause_is_stored_as_given<S: Store>(t: Desk<S>) {
+pub async fn i09_i10_a_replaced_or_shortened_cause_is_stored_as_given<S: Store>(t: Fixture<S>) {
     let long = failure(&"x".repeat(4000));
     let short = long.clone().truncated(100);
     let mut letter = t.dead("a", "1");
@@ -190,7 +190,7 @@ pub async fn i09_i10_a_replaced_or_shortened_cause_is_stored_as_given<S: Store>(
 }
 
 /// Axon inserts rows behind the queue's back. Here the index is the store's own, so letters are restored backwards.
-pub async fn i12_letters_are_listed_by_index_whatever_the_order_of_their_return<S: Store>(t: Desk<S>) {
+pub async fn i12_letters_are_listed_by_index_whatever_the_order_of_their_return<S: Store>(t: Fixture<S>) {
     t.fill("a", 64).await;
     let expected = t.messages("a").await;
     t.store.clear(&t.queue, &operator()).await.unwrap();
@@ -201,7 +201,7 @@ pub async fn i12_letters_are_listed_by_index_whatever_the_order_of_their_return<
     assert_eq!(t.heads(10).await[0].message.id.as_str(), "a-0");
 }
 
-async fn put_in<S: Store>(t: &Desk<S>, queue: &QueueName, sequence: &str, message: &str) -> Placed {
+async fn put_in<S: Store>(t: &Fixture<S>, queue: &QueueName, sequence: &str, message: &str) -> Placed {
     let mut letter = t.dead(sequence, message);
     letter.id = LetterId::of(queue, &letter.message.id);
     letter.queue = queue.clone();
@@ -209,7 +209,7 @@ async fn put_in<S: Store>(t: &Desk<S>, queue: &QueueName, sequence: &str, messag
     t.store.hand_off(queue, &Limits::NONE, items).await.unwrap().remove(0).unwrap()
 }
 
-pub async fn i13_a_letter_of_one_component_is_not_in_the_queue_of_another<S: Store>(t: Desk<S>) {
+pub async fn i13_a_letter_of_one_component_is_not_in_the_queue_of_another<S: Store>(t: Fixture<S>) {
     let (one, two) = (QueueName::of("orders", "one"), QueueName::of("orders", "two"));
     put_in(&t, &one, "s", "1").await;
     assert_eq!(t.store.sequence_size(&one, &seq("s")).await.unwrap(), 1);
@@ -217,7 +217,7 @@ pub async fn i13_a_letter_of_one_component_is_not_in_the_queue_of_another<S: Sto
     assert_eq!(t.store.lookup(&two, &["1".into()]).await.unwrap(), [None]);
 }
 
-pub async fn i14_followers_go_only_to_the_queue_that_is_blocked<S: Store>(t: Desk<S>) {
+pub async fn i14_followers_go_only_to_the_queue_that_is_blocked<S: Store>(t: Fixture<S>) {
     let (one, two) = (QueueName::of("orders", "one"), QueueName::of("orders", "two"));
     for message in ["1", "2", "3"] {
         put_in(&t, &one, "s", message).await;
@@ -226,7 +226,7 @@ pub async fn i14_followers_go_only_to_the_queue_that_is_blocked<S: Store>(t: Des
     assert_eq!(t.store.counts(&two).await.unwrap().open(), 0);
 }
 
-pub async fn i15_one_message_can_have_a_letter_in_each_queue<S: Store>(t: Desk<S>) {
+pub async fn i15_one_message_can_have_a_letter_in_each_queue<S: Store>(t: Fixture<S>) {
     let (one, two) = (QueueName::of("orders", "one"), QueueName::of("orders", "two"));
     assert_eq!(put_in(&t, &one, "s", "1").await, Placed::Opened);
     assert_eq!(put_in(&t, &two, "s", "1").await, Placed::Opened);
@@ -234,7 +234,7 @@ pub async fn i15_one_message_can_have_a_letter_in_each_queue<S: Store>(t: Desk<S
     assert_eq!(t.store.opened_since(&two, 0, 10).await.unwrap().sequences, [seq("s")]);
 }
 
-pub async fn i16_working_one_queue_down_leaves_the_other<S: Store>(t: Desk<S>) {
+pub async fn i16_working_one_queue_down_leaves_the_other<S: Store>(t: Fixture<S>) {
     let other = QueueName::of("orders", "two");
     t.enqueue("s0", "1").await;
     put_in(&t, &other, "s1", "1").await;
@@ -243,7 +243,7 @@ pub async fn i16_working_one_queue_down_leaves_the_other<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.counts(&other).await.unwrap().open(), 1);
 }
 
-pub async fn i17_clearing_one_queue_leaves_the_other<S: Store>(t: Desk<S>) {
+pub async fn i17_clearing_one_queue_leaves_the_other<S: Store>(t: Fixture<S>) {
     let other = QueueName::of("orders", "two");
     t.enqueue("s", "1").await;
     put_in(&t, &other, "s", "1").await;

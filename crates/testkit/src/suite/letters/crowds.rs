@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use lazaret_core::LetterState;
 use lazaret_core::store::{HandOff, Limits, Placed, Placement, Settled, Store};
 
-use super::bed::{Desk, LEASE, resolve};
+use super::bed::{Fixture, LEASE, resolve};
 use crate::suite::secs;
 
-pub async fn a_sequence_of_ten_thousand_letters_drains<S: Store>(t: Desk<S>) {
+pub async fn a_sequence_of_ten_thousand_letters_drains<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "head", secs(0))).await;
     for chunk in 0..10 {
         let items = (0..1000).map(|n| HandOff {
@@ -32,7 +32,7 @@ pub async fn a_sequence_of_ten_thousand_letters_drains<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.counts(&t.queue).await.unwrap().of(LetterState::Resolved), 10_001);
 }
 
-pub async fn appending_and_closing_exclude_each_other<S: Store>(t: Desk<S>) {
+pub async fn appending_and_closing_exclude_each_other<S: Store>(t: Fixture<S>) {
     // I2: one task appends behind, another works the sequence down and closes it, again and again. A message is
     // either behind the others and handled in their order, or told that the sequence is closed. None is stranded.
     const MESSAGES: usize = 300;
@@ -84,7 +84,7 @@ pub async fn appending_and_closing_exclude_each_other<S: Store>(t: Desk<S>) {
     assert_eq!(handled[1..], appended);
 }
 
-pub async fn many_workers_never_share_a_sequence<S: Store>(t: Desk<S>) {
+pub async fn many_workers_never_share_a_sequence<S: Store>(t: Fixture<S>) {
     // I6
     for n in 0..50 {
         t.open(t.retrying(&format!("s{n}"), &n.to_string(), secs(0))).await;

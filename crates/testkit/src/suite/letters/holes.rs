@@ -3,10 +3,10 @@
 use lazaret_core::store::{Act, Cleared, ErrorKind, Limits, Placed, Placement, Settled, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
-use super::bed::{Desk, LEASE, fail_again, ids, kind, operator, requeue_of, requeued, resolve, seq};
+use super::bed::{Fixture, LEASE, fail_again, ids, kind, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
-pub async fn x01_after_its_lease_ended_a_sequence_may_be_taken_by_another<S: Store>(t: Desk<S>) {
+pub async fn x01_after_its_lease_ended_a_sequence_may_be_taken_by_another<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.claim("a", "first").await.unwrap();
     assert!(t.claim("a", "second").await.is_none());
@@ -14,7 +14,7 @@ pub async fn x01_after_its_lease_ended_a_sequence_may_be_taken_by_another<S: Sto
     assert!(t.claim("a", "second").await.is_some());
 }
 
-pub async fn x03_a_worker_that_lost_its_lease_stops_before_the_next_letter<S: Store>(t: Desk<S>) {
+pub async fn x03_a_worker_that_lost_its_lease_stops_before_the_next_letter<S: Store>(t: Fixture<S>) {
     // I6: Axon ignores a lost claim on the next letter, and two workers go on side by side.
     t.fill("a", 3).await;
     let first = t.claim("a", "first").await.unwrap();
@@ -28,14 +28,14 @@ pub async fn x03_a_worker_that_lost_its_lease_stops_before_the_next_letter<S: St
     assert_eq!(t.messages("a").await, ["a-1", "a-2"]);
 }
 
-pub async fn x04_a_worker_that_gives_up_frees_the_sequence_at_once<S: Store>(t: Desk<S>) {
+pub async fn x04_a_worker_that_gives_up_frees_the_sequence_at_once<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let first = t.claim("a", "first").await.unwrap();
     t.store.release(&first.lease).await.unwrap();
     assert!(t.claim("a", "second").await.is_some());
 }
 
-pub async fn x07_a_requeue_leaves_the_letters_behind_untouched_and_in_order<S: Store>(t: Desk<S>) {
+pub async fn x07_a_requeue_leaves_the_letters_behind_untouched_and_in_order<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     let before = t.list("a").await;
     t.advance(secs(60));
@@ -46,7 +46,7 @@ pub async fn x07_a_requeue_leaves_the_letters_behind_untouched_and_in_order<S: S
     assert_eq!(after[1..], before[1..]);
 }
 
-pub async fn x08_a_requeued_sequence_goes_behind_those_touched_before_it<S: Store>(t: Desk<S>) {
+pub async fn x08_a_requeued_sequence_goes_behind_those_touched_before_it<S: Store>(t: Fixture<S>) {
     for n in 0..5 {
         t.enqueue(&format!("s{n}"), &n.to_string()).await;
         t.advance(secs(1));
@@ -66,7 +66,7 @@ pub async fn x08_a_requeued_sequence_goes_behind_those_touched_before_it<S: Stor
     assert_eq!(seen.concat(), "0123401234", "a rotation over five sequences takes five runs");
 }
 
-pub async fn x09_a_requeue_without_a_cause_keeps_the_old_one_and_touches_the_letter<S: Store>(t: Desk<S>) {
+pub async fn x09_a_requeue_without_a_cause_keeps_the_old_one_and_touches_the_letter<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     t.advance(secs(3));
     assert!(!t.process(|_| true, fail_again).await);
@@ -75,7 +75,7 @@ pub async fn x09_a_requeue_without_a_cause_keeps_the_old_one_and_touches_the_let
     assert_eq!(after.last_touched_at, t.now());
 }
 
-pub async fn x11_a_match_behind_many_older_sequences_is_found<S: Store>(t: Desk<S>) {
+pub async fn x11_a_match_behind_many_older_sequences_is_found<S: Store>(t: Fixture<S>) {
     for n in 0..40 {
         t.enqueue(&format!("s{n}"), &n.to_string()).await;
         t.advance(secs(1));
@@ -92,7 +92,7 @@ pub async fn x11_a_match_behind_many_older_sequences_is_found<S: Store>(t: Desk<
     assert_eq!(seen, ["39"]);
 }
 
-pub async fn x12_a_long_sequence_is_listed_in_pages_without_gaps_or_repetitions<S: Store>(t: Desk<S>) {
+pub async fn x12_a_long_sequence_is_listed_in_pages_without_gaps_or_repetitions<S: Store>(t: Fixture<S>) {
     t.fill("a", 250).await;
     // Heads with large indexes must page as well as those with small ones.
     for n in 0..120 {
@@ -110,7 +110,7 @@ pub async fn x12_a_long_sequence_is_listed_in_pages_without_gaps_or_repetitions<
     assert_eq!(listed, expected);
 }
 
-pub async fn x13_a_sequence_of_the_largest_size_is_worked_down_to_its_end<S: Store>(t: Desk<S>) {
+pub async fn x13_a_sequence_of_the_largest_size_is_worked_down_to_its_end<S: Store>(t: Fixture<S>) {
     t.fill("a", 1024).await;
     assert!(t.store.is_full(&t.queue, &seq("a"), &Limits::default()).await.unwrap());
     let (done, seen) = t.process_all().await;
@@ -118,7 +118,7 @@ pub async fn x13_a_sequence_of_the_largest_size_is_worked_down_to_its_end<S: Sto
     assert_eq!(seen.len(), 1024);
 }
 
-pub async fn x14_two_appends_to_one_new_sequence_are_both_stored<S: Store>(t: Desk<S>) {
+pub async fn x14_two_appends_to_one_new_sequence_are_both_stored<S: Store>(t: Fixture<S>) {
     let put = |message: &str| {
         let (store, queue, letter) = (t.store.clone(), t.queue.clone(), t.dead("a", message));
         tokio::spawn(async move {
@@ -136,7 +136,7 @@ pub async fn x14_two_appends_to_one_new_sequence_are_both_stored<S: Store>(t: De
     assert!(letters[0].index < letters[1].index);
 }
 
-pub async fn x16_sequences_whose_names_look_alike_are_kept_apart<S: Store>(t: Desk<S>) {
+pub async fn x16_sequences_whose_names_look_alike_are_kept_apart<S: Store>(t: Fixture<S>) {
     // "Aa" and "BB" share a hash in Java, case and blanks matter, and "" is a name like any other.
     let names = ["Aa", "BB", "42", "042", "a", "A", "a ", " a", "", "ä", "a\u{308}", "a/b", "a%2Fb", "日本"];
     for (n, name) in names.iter().enumerate() {
@@ -152,7 +152,7 @@ pub async fn x16_sequences_whose_names_look_alike_are_kept_apart<S: Store>(t: De
     assert_eq!(heads, expected);
 }
 
-pub async fn x18_a_queue_with_all_its_sequences_still_takes_followers<S: Store>(t: Desk<S>) {
+pub async fn x18_a_queue_with_all_its_sequences_still_takes_followers<S: Store>(t: Fixture<S>) {
     let limits = Limits { max_sequences: Some(2), max_sequence_size: Some(10) };
     t.enqueue("a", "1").await;
     t.enqueue("b", "2").await;
@@ -162,7 +162,7 @@ pub async fn x18_a_queue_with_all_its_sequences_still_takes_followers<S: Store>(
 }
 
 /// Axon's `clear` deletes under the worker's hands. Here the head that somebody works on is left to them.
-pub async fn x19_clearing_leaves_a_worker_its_head_and_the_worker_ends_quietly<S: Store>(t: Desk<S>) {
+pub async fn x19_clearing_leaves_a_worker_its_head_and_the_worker_ends_quietly<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     t.enqueue("b", "b1").await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -176,7 +176,7 @@ pub async fn x19_clearing_leaves_a_worker_its_head_and_the_worker_ends_quietly<S
 
 /// In Axon a letter in the middle can be requeued, and in memory it jumps to the front. Here only heads are settled,
 /// and what a person does to a letter in the middle leaves it in its place.
-pub async fn x23_a_letter_in_the_middle_keeps_its_place<S: Store>(t: Desk<S>) {
+pub async fn x23_a_letter_in_the_middle_keeps_its_place<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     let claim = t.claim("a", "w").await.unwrap();
     let middle = t.get("a-1").await;

@@ -5,14 +5,14 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterState, Partition};
 
-use super::bed::{Desk, failure, kind, requeue_of, requeued, resolve};
+use super::bed::{Fixture, failure, kind, requeue_of, requeued, resolve};
 use crate::suite::secs;
 
 fn item(letter: Letter, placement: Placement) -> HandOff {
     HandOff { letter, placement, grant: None }
 }
 
-pub async fn a_message_handed_off_twice_has_one_letter<S: Store>(t: Desk<S>) {
+pub async fn a_message_handed_off_twice_has_one_letter<S: Store>(t: Fixture<S>) {
     // I8
     let letter = t.retrying("a", "1", secs(5));
     assert_eq!(t.open(letter.clone()).await, Placed::Opened);
@@ -22,7 +22,7 @@ pub async fn a_message_handed_off_twice_has_one_letter<S: Store>(t: Desk<S>) {
     assert_eq!(t.size("a").await, 1);
 }
 
-pub async fn a_message_whose_letter_was_closed_is_held_closed<S: Store>(t: Desk<S>) {
+pub async fn a_message_whose_letter_was_closed_is_held_closed<S: Store>(t: Fixture<S>) {
     // I8: redelivery after a resolve is a duplicate, whichever way it is offered.
     for (message, settlement, state) in [
         ("1", resolve(), LetterState::Resolved),
@@ -39,7 +39,7 @@ pub async fn a_message_whose_letter_was_closed_is_held_closed<S: Store>(t: Desk<
     }
 }
 
-pub async fn a_held_letter_is_not_changed<S: Store>(t: Desk<S>) {
+pub async fn a_held_letter_is_not_changed<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     t.advance(secs(9));
     let mut again = t.retrying("a", "1", secs(1));
@@ -48,7 +48,7 @@ pub async fn a_held_letter_is_not_changed<S: Store>(t: Desk<S>) {
     assert_eq!(t.get("1").await, before);
 }
 
-pub async fn the_store_gives_index_and_times<S: Store>(t: Desk<S>) {
+pub async fn the_store_gives_index_and_times<S: Store>(t: Fixture<S>) {
     let mut letter = t.dead("a", "1");
     letter.index = 77;
     t.advance(secs(10));
@@ -61,7 +61,7 @@ pub async fn the_store_gives_index_and_times<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn the_index_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>) {
+pub async fn the_index_grows_on_after_a_sequence_was_closed<S: Store>(t: Fixture<S>) {
     // Otherwise a letter that is restored could meet another one in its old place.
     let old = t.enqueue("a", "old").await;
     t.act("old", Act::Evict).await.unwrap();
@@ -69,7 +69,7 @@ pub async fn the_index_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>
     assert!(new.index > old.index);
 }
 
-pub async fn a_message_that_is_skipped_blocks_nobody<S: Store>(t: Desk<S>) {
+pub async fn a_message_that_is_skipped_blocks_nobody<S: Store>(t: Fixture<S>) {
     let mut letter = t.waiting("a", "1");
     letter.state = LetterState::Skipped;
     letter.cause = Some(failure("not for us"));
@@ -87,7 +87,7 @@ pub async fn a_message_that_is_skipped_blocks_nobody<S: Store>(t: Desk<S>) {
     assert!(audit[0].by.why.contains("not for us"));
 }
 
-pub async fn a_state_that_does_not_fit_its_placement_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_state_that_does_not_fit_its_placement_is_refused<S: Store>(t: Fixture<S>) {
     let mut closed = t.dead("a", "1");
     closed.state = LetterState::Resolved;
     assert_eq!(kind(t.try_put(closed, Placement::Open, &Limits::NONE).await), ErrorKind::Invalid);
@@ -96,7 +96,7 @@ pub async fn a_state_that_does_not_fit_its_placement_is_refused<S: Store>(t: Des
     assert!(!t.contains("a").await);
 }
 
-pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Desk<S>) {
+pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Fixture<S>) {
     t.enqueue("open", "0").await;
     let held = t.dead("open", "0");
     let mut skipped = t.waiting("b", "4");
@@ -124,7 +124,7 @@ pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Desk<S>) {
     assert_eq!(words, ["Held(Dead)", "not open", "Appended", "Full", "Closed", "Opened", "Full", "Appended"]);
 }
 
-pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Desk<S>) {
+pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Fixture<S>) {
     // I2
     let items = (0..100).map(|n| {
         let sequence = ["a", "b", "c"][n % 3];
@@ -141,11 +141,11 @@ pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn an_empty_batch_is_no_error<S: Store>(t: Desk<S>) {
+pub async fn an_empty_batch_is_no_error<S: Store>(t: Fixture<S>) {
     assert!(t.store.hand_off(&t.queue, &Limits::NONE, vec![]).await.unwrap().is_empty());
 }
 
-pub async fn a_refused_message_leaves_no_trace_and_may_come_again<S: Store>(t: Desk<S>) {
+pub async fn a_refused_message_leaves_no_trace_and_may_come_again<S: Store>(t: Fixture<S>) {
     // I9
     let limits = Limits { max_sequences: Some(1), max_sequence_size: None };
     t.enqueue("a", "1").await;
@@ -156,7 +156,7 @@ pub async fn a_refused_message_leaves_no_trace_and_may_come_again<S: Store>(t: D
     assert_eq!(t.try_put(letter, Placement::Open, &limits).await.unwrap(), Placed::Opened);
 }
 
-pub async fn an_old_grant_can_hand_off_nothing<S: Store>(t: Desk<S>) {
+pub async fn an_old_grant_can_hand_off_nothing<S: Store>(t: Fixture<S>) {
     // I6
     let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
@@ -171,12 +171,12 @@ pub async fn an_old_grant_can_hand_off_nothing<S: Store>(t: Desk<S>) {
     assert_eq!(kind(t.under_grant(t.dead("a", "1"), Placement::Open, old.fence).await), ErrorKind::Fenced);
 }
 
-pub async fn a_grant_that_was_never_given_can_hand_off_nothing<S: Store>(t: Desk<S>) {
+pub async fn a_grant_that_was_never_given_can_hand_off_nothing<S: Store>(t: Fixture<S>) {
     assert_eq!(kind(t.under_grant(t.dead("a", "1"), Placement::Open, 1).await), ErrorKind::Fenced);
     assert!(!t.contains("a").await);
 }
 
-pub async fn grants_of_other_partitions_and_queues_stay<S: Store>(t: Desk<S>) {
+pub async fn grants_of_other_partitions_and_queues_stay<S: Store>(t: Fixture<S>) {
     let mine = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     t.store.assign(&t.queue, &[Partition::new("orders", 1)]).await.unwrap();
     t.store.assign(&t.queue, &[Partition::new("payments", 0)]).await.unwrap();
@@ -184,14 +184,14 @@ pub async fn grants_of_other_partitions_and_queues_stay<S: Store>(t: Desk<S>) {
     assert_eq!(t.under_grant(t.dead("a", "1"), Placement::Open, mine.fence).await.unwrap(), Placed::Opened);
 }
 
-pub async fn grants_stand_in_the_order_of_the_partitions<S: Store>(t: Desk<S>) {
+pub async fn grants_stand_in_the_order_of_the_partitions<S: Store>(t: Fixture<S>) {
     let partitions: Vec<Partition> = [2, 0, 1].map(|index| Partition::new("orders", index)).into();
     let grants = t.store.assign(&t.queue, &partitions).await.unwrap();
     let granted: Vec<Partition> = grants.into_iter().map(|grant| grant.partition).collect();
     assert_eq!(granted, partitions);
 }
 
-pub async fn one_bad_grant_spoils_no_other_sequence<S: Store>(t: Desk<S>) {
+pub async fn one_bad_grant_spoils_no_other_sequence<S: Store>(t: Fixture<S>) {
     let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let new = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let under = |fence, letter| {
@@ -204,7 +204,7 @@ pub async fn one_bad_grant_spoils_no_other_sequence<S: Store>(t: Desk<S>) {
     assert_eq!(answers.remove(0).unwrap(), Placed::Opened);
 }
 
-pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store>(t: Desk<S>) {
+pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store>(t: Fixture<S>) {
     // I2: otherwise what is behind would overtake what has to come again.
     let old = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     t.store.assign(&t.queue, &[t.partition()]).await.unwrap();
@@ -225,7 +225,7 @@ pub async fn behind_a_refused_message_nothing_of_its_sequence_is_stored<S: Store
     assert_eq!(t.store.lookup(&t.queue, &["behind".into(), "last".into()]).await.unwrap(), [None, None]);
 }
 
-pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Desk<S>) {
+pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Fixture<S>) {
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     assert_eq!(grant.horizon, None);
     let (early, late) = (t.dead("a", "early"), t.dead("a", "late"));
@@ -237,7 +237,7 @@ pub async fn the_horizon_is_the_highest_offset_ever_handed_off<S: Store>(t: Desk
     assert_eq!((again[0].horizon, again[1].horizon), (Some(last), None));
 }
 
-pub async fn the_horizon_stays_when_its_letters_are_closed<S: Store>(t: Desk<S>) {
+pub async fn the_horizon_stays_when_its_letters_are_closed<S: Store>(t: Fixture<S>) {
     // I8: a redelivered message must be looked up, to learn that it was resolved.
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let letter = t.dead("a", "1");
@@ -248,7 +248,7 @@ pub async fn the_horizon_stays_when_its_letters_are_closed<S: Store>(t: Desk<S>)
     assert_eq!(again.horizon, Some(offset));
 }
 
-pub async fn a_skipped_message_raises_the_horizon<S: Store>(t: Desk<S>) {
+pub async fn a_skipped_message_raises_the_horizon<S: Store>(t: Fixture<S>) {
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let mut letter = t.waiting("a", "1");
     letter.state = LetterState::Skipped;
@@ -258,7 +258,7 @@ pub async fn a_skipped_message_raises_the_horizon<S: Store>(t: Desk<S>) {
     assert_eq!(again.horizon, Some(offset));
 }
 
-pub async fn a_message_that_was_not_stored_does_not_raise_the_horizon<S: Store>(t: Desk<S>) {
+pub async fn a_message_that_was_not_stored_does_not_raise_the_horizon<S: Store>(t: Fixture<S>) {
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     let placed = t.under_grant(t.waiting("a", "1"), Placement::Behind, grant.fence).await.unwrap();
     assert!(matches!(placed, Placed::NotOpen(_)));
@@ -266,7 +266,7 @@ pub async fn a_message_that_was_not_stored_does_not_raise_the_horizon<S: Store>(
     assert_eq!(again.horizon, None);
 }
 
-pub async fn look_ups_answer_in_the_order_of_the_question<S: Store>(t: Desk<S>) {
+pub async fn look_ups_answer_in_the_order_of_the_question<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
     t.enqueue("b", "3").await;
@@ -280,7 +280,7 @@ pub async fn look_ups_answer_in_the_order_of_the_question<S: Store>(t: Desk<S>) 
     assert!(t.store.lookup(&t.queue, &[]).await.unwrap().is_empty());
 }
 
-fn note<S>(t: &Desk<S>, partition: u32, offset: u64, attempts: u32) -> AttemptNote {
+fn note<S>(t: &Fixture<S>, partition: u32, offset: u64, attempts: u32) -> AttemptNote {
     AttemptNote {
         message: format!("m{partition}-{offset}").into(),
         partition: Partition::new("orders", partition),
@@ -293,21 +293,21 @@ fn note<S>(t: &Desk<S>, partition: u32, offset: u64, attempts: u32) -> AttemptNo
     }
 }
 
-async fn noted<S: Store>(t: &Desk<S>, partition: u32) -> Vec<(u64, u32)> {
+async fn noted<S: Store>(t: &Fixture<S>, partition: u32) -> Vec<(u64, u32)> {
     let partitions = [Partition::new("orders", partition)];
     let mut notes = t.store.attempt_notes(&t.queue, &partitions).await.unwrap();
     notes.sort_by_key(|note| note.offset);
     notes.iter().map(|note| (note.offset, note.attempts)).collect()
 }
 
-pub async fn a_note_on_attempts_comes_back_as_it_was<S: Store>(t: Desk<S>) {
+pub async fn a_note_on_attempts_comes_back_as_it_was<S: Store>(t: Fixture<S>) {
     // I4
     let one = note(&t, 0, 5, 2);
     t.store.note_attempts(&t.queue, vec![one.clone()]).await.unwrap();
     assert_eq!(t.store.attempt_notes(&t.queue, &[t.partition()]).await.unwrap(), [one]);
 }
 
-pub async fn a_message_delivered_again_goes_before_later_ones_of_its_partition<S: Store>(t: Desk<S>) {
+pub async fn a_message_delivered_again_goes_before_later_ones_of_its_partition<S: Store>(t: Fixture<S>) {
     // I2: after a crash the source repeats what was handled before the letter; it is repeated before it again.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let again = ["one", "two", "three"].map(|id| t.waiting("a", id));
@@ -324,7 +324,7 @@ pub async fn a_message_delivered_again_goes_before_later_ones_of_its_partition<S
     assert_eq!(claims[0].head.message.id.as_str(), "one");
 }
 
-pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t: Desk<S>) {
+pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t: Fixture<S>) {
     // I2: no source goes back message by message, but nothing may be lost if one does.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let letters: Vec<Letter> = (0..40).map(|n| t.waiting("a", &format!("{n:02}"))).collect();
@@ -338,7 +338,7 @@ pub async fn messages_delivered_again_in_any_order_find_their_place<S: Store>(t:
     assert_eq!(t.size("a").await, expected.len() as u64);
 }
 
-pub async fn messages_under_no_grant_find_their_place_by_their_offsets<S: Store>(t: Desk<S>) {
+pub async fn messages_under_no_grant_find_their_place_by_their_offsets<S: Store>(t: Fixture<S>) {
     // I2: an import brings the letters of a key in any order, among those of the live consumer.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let letters: Vec<Letter> = (0..6).map(|n| t.dead("a", &n.to_string())).collect();
@@ -351,7 +351,7 @@ pub async fn messages_under_no_grant_find_their_place_by_their_offsets<S: Store>
     assert_eq!(claim.head.message.id.as_str(), "0");
 }
 
-pub async fn a_message_under_no_grant_does_not_go_before_a_head_in_work<S: Store>(t: Desk<S>) {
+pub async fn a_message_under_no_grant_does_not_go_before_a_head_in_work<S: Store>(t: Fixture<S>) {
     // I2
     let (early, late) = (t.dead("a", "early"), t.dead("a", "late"));
     t.open(late).await;
@@ -361,7 +361,7 @@ pub async fn a_message_under_no_grant_does_not_go_before_a_head_in_work<S: Store
     assert_eq!(t.open(early).await, Placed::Opened);
 }
 
-pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Desk<S>) {
+pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Fixture<S>) {
     // I8: when its source delivers it, it must be looked up, even after it was resolved.
     let letter = t.dead("a", "1");
     let offset = letter.message.position.offset;
@@ -371,7 +371,7 @@ pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Desk<S>) {
     assert_eq!(grant.horizon, Some(offset));
 }
 
-pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: Store>(t: Desk<S>) {
+pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: Store>(t: Fixture<S>) {
     // I2: the letters of a partition stand in the order of their offsets, whenever they came.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let letters: Vec<Letter> = (0..8).map(|n| t.dead("a", &n.to_string())).collect();
@@ -394,7 +394,7 @@ pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: St
     assert_eq!(t.messages("a").await.last().map(String::as_str), Some("7"));
 }
 
-pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: Store>(t: Desk<S>) {
+pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: Store>(t: Fixture<S>) {
     // I2, I6
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let again = t.waiting("a", "again");
@@ -407,7 +407,7 @@ pub async fn a_message_delivered_again_waits_while_a_later_head_is_in_work<S: St
     assert_eq!(t.messages("a").await, ["again", "failed"]);
 }
 
-pub async fn a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order<S: Store>(t: Desk<S>) {
+pub async fn a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order<S: Store>(t: Fixture<S>) {
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let (one, two) = (t.waiting("a", "one"), t.waiting("a", "two"));
     t.under_grant(t.dead("a", "failed"), Placement::Open, fence).await.unwrap();
@@ -421,7 +421,7 @@ pub async fn a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order
     assert_eq!(messages, ["one", "two"]);
 }
 
-pub async fn a_call_that_arrives_after_a_later_one_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_call_that_arrives_after_a_later_one_is_refused<S: Store>(t: Fixture<S>) {
     // What may have happened must not happen any more once a later call was answered.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let at_turn = |turn, letter| {
@@ -438,27 +438,27 @@ pub async fn a_call_that_arrives_after_a_later_one_is_refused<S: Store>(t: Desk<
     t.under_grant(t.dead("d", "fresh"), Placement::Open, renewed).await.unwrap();
 }
 
-pub async fn a_note_that_comes_late_takes_no_attempts_back<S: Store>(t: Desk<S>) {
+pub async fn a_note_that_comes_late_takes_no_attempts_back<S: Store>(t: Fixture<S>) {
     // I4
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 2)]).await.unwrap();
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1)]).await.unwrap();
     assert_eq!(noted(&t, 0).await, [(5, 2)]);
 }
 
-pub async fn a_newer_note_replaces_the_older_one<S: Store>(t: Desk<S>) {
+pub async fn a_newer_note_replaces_the_older_one<S: Store>(t: Fixture<S>) {
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1), note(&t, 0, 6, 1)]).await.unwrap();
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 2)]).await.unwrap();
     assert_eq!(noted(&t, 0).await, [(5, 2), (6, 1)]);
 }
 
-pub async fn notes_belong_to_their_partition_and_queue<S: Store>(t: Desk<S>) {
+pub async fn notes_belong_to_their_partition_and_queue<S: Store>(t: Fixture<S>) {
     t.store.note_attempts(&t.queue, vec![note(&t, 0, 5, 1), note(&t, 1, 7, 1)]).await.unwrap();
     t.store.note_attempts(&"other/other".into(), vec![note(&t, 0, 9, 1)]).await.unwrap();
     assert_eq!((noted(&t, 0).await, noted(&t, 1).await), (vec![(5, 1)], vec![(7, 1)]));
     assert!(t.store.attempt_notes(&t.queue, &[]).await.unwrap().is_empty());
 }
 
-pub async fn notes_are_forgotten_up_to_and_with_an_offset<S: Store>(t: Desk<S>) {
+pub async fn notes_are_forgotten_up_to_and_with_an_offset<S: Store>(t: Fixture<S>) {
     let notes = [3, 4, 5, 6].map(|offset| note(&t, 0, offset, 1));
     t.store.note_attempts(&t.queue, notes.into()).await.unwrap();
     t.store.note_attempts(&t.queue, vec![note(&t, 1, 3, 1)]).await.unwrap();
@@ -469,7 +469,7 @@ pub async fn notes_are_forgotten_up_to_and_with_an_offset<S: Store>(t: Desk<S>) 
     t.store.forget_attempts(&t.queue, &t.partition(), 99).await.unwrap();
 }
 
-pub async fn a_letter_that_failed_again_does_not_lose_its_place_to_redelivery<S: Store>(t: Desk<S>) {
+pub async fn a_letter_that_failed_again_does_not_lose_its_place_to_redelivery<S: Store>(t: Fixture<S>) {
     // I2, I8
     let first = t.dead("a", "1");
     t.open(first.clone()).await;

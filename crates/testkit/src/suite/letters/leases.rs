@@ -3,14 +3,14 @@
 use lazaret_core::store::{Act, Claim, ErrorKind, PauseScope, Placed, Settled, Settlement, Store};
 use lazaret_core::{LetterState, QueueName};
 
-use super::bed::{Desk, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq};
+use super::bed::{Fixture, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
 fn sequences(claims: &[Claim]) -> Vec<&str> {
     claims.iter().map(|claim| claim.lease.sequence.as_str()).collect()
 }
 
-pub async fn a_retry_is_claimed_at_its_due_time_and_not_before<S: Store>(t: Desk<S>) {
+pub async fn a_retry_is_claimed_at_its_due_time_and_not_before<S: Store>(t: Fixture<S>) {
     // I12
     t.open(t.retrying("a", "1", secs(10))).await;
     assert!(t.due("w", 10).await.is_empty());
@@ -20,7 +20,7 @@ pub async fn a_retry_is_claimed_at_its_due_time_and_not_before<S: Store>(t: Desk
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "1");
 }
 
-pub async fn the_earliest_due_is_claimed_first<S: Store>(t: Desk<S>) {
+pub async fn the_earliest_due_is_claimed_first<S: Store>(t: Fixture<S>) {
     for (sequence, after) in [("c", 1), ("a", 3), ("b", 2), ("d", 99)] {
         t.open(t.retrying(sequence, sequence, secs(after))).await;
     }
@@ -28,7 +28,7 @@ pub async fn the_earliest_due_is_claimed_first<S: Store>(t: Desk<S>) {
     assert_eq!(sequences(&t.due("w", 10).await), ["c", "b", "a"]);
 }
 
-pub async fn no_more_than_the_limit_is_claimed<S: Store>(t: Desk<S>) {
+pub async fn no_more_than_the_limit_is_claimed<S: Store>(t: Fixture<S>) {
     for (sequence, after) in [("c", 1), ("a", 3), ("b", 2)] {
         t.open(t.retrying(sequence, sequence, secs(after))).await;
     }
@@ -39,13 +39,13 @@ pub async fn no_more_than_the_limit_is_claimed<S: Store>(t: Desk<S>) {
     assert!(t.due("w", 2).await.is_empty());
 }
 
-pub async fn a_waiting_head_is_due_at_once<S: Store>(t: Desk<S>) {
+pub async fn a_waiting_head_is_due_at_once<S: Store>(t: Fixture<S>) {
     t.open(t.waiting("a", "1")).await;
     assert!(t.store.next_due(&t.queue).await.unwrap().is_some_and(|due| due <= t.now()));
     assert_eq!(t.due_one("w").await.head.state, LetterState::Waiting);
 }
 
-pub async fn a_waiting_letter_is_due_once_its_head_has_left<S: Store>(t: Desk<S>) {
+pub async fn a_waiting_letter_is_due_once_its_head_has_left<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
     assert!(t.due("w", 10).await.is_empty(), "a dead head holds it back");
@@ -53,7 +53,7 @@ pub async fn a_waiting_letter_is_due_once_its_head_has_left<S: Store>(t: Desk<S>
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "2");
 }
 
-pub async fn heads_that_need_a_person_are_not_claimed<S: Store>(t: Desk<S>) {
+pub async fn heads_that_need_a_person_are_not_claimed<S: Store>(t: Fixture<S>) {
     for (n, state) in
         [LetterState::Dead, LetterState::Parked, LetterState::Quarantined].into_iter().enumerate()
     {
@@ -66,7 +66,7 @@ pub async fn heads_that_need_a_person_are_not_claimed<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
 }
 
-pub async fn a_leased_sequence_is_not_claimed_again<S: Store>(t: Desk<S>) {
+pub async fn a_leased_sequence_is_not_claimed_again<S: Store>(t: Fixture<S>) {
     // I6
     t.open(t.retrying("a", "1", secs(0))).await;
     t.due_one("first").await;
@@ -75,14 +75,14 @@ pub async fn a_leased_sequence_is_not_claimed_again<S: Store>(t: Desk<S>) {
     assert!(t.claim("a", "first").await.is_none(), "not even by its owner");
 }
 
-pub async fn a_lease_names_its_sequence_owner_and_end<S: Store>(t: Desk<S>) {
+pub async fn a_lease_names_its_sequence_owner_and_end<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let lease = t.due_one("w").await.lease;
     assert_eq!((lease.queue, lease.sequence, lease.owner.as_str()), (t.queue.clone(), seq("a"), "w"));
     assert_eq!(lease.until, t.now() + LEASE);
 }
 
-pub async fn a_lease_that_ended_frees_the_sequence<S: Store>(t: Desk<S>) {
+pub async fn a_lease_that_ended_frees_the_sequence<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let first = t.due_one("first").await;
     t.advance(LEASE - secs(1));
@@ -92,7 +92,7 @@ pub async fn a_lease_that_ended_frees_the_sequence<S: Store>(t: Desk<S>) {
     assert!(second.lease.fence > first.lease.fence);
 }
 
-pub async fn a_settlement_after_the_lease_ended_is_fenced<S: Store>(t: Desk<S>) {
+pub async fn a_settlement_after_the_lease_ended_is_fenced<S: Store>(t: Fixture<S>) {
     // I6: even when nobody else came, for somebody else may have looked and gone.
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
@@ -105,7 +105,7 @@ pub async fn a_settlement_after_the_lease_ended_is_fenced<S: Store>(t: Desk<S>) 
     assert_eq!(t.get("1").await, claim.head);
 }
 
-pub async fn a_settlement_under_an_old_fence_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_settlement_under_an_old_fence_is_refused<S: Store>(t: Fixture<S>) {
     // I6
     t.open(t.retrying("a", "1", secs(0))).await;
     let old = t.due_one("first").await;
@@ -116,7 +116,7 @@ pub async fn a_settlement_under_an_old_fence_is_refused<S: Store>(t: Desk<S>) {
     assert!(matches!(t.settle(&new, &new.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
-pub async fn a_second_settlement_of_one_letter_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_second_settlement_of_one_letter_is_refused<S: Store>(t: Fixture<S>) {
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
@@ -130,7 +130,7 @@ pub async fn a_second_settlement_of_one_letter_is_refused<S: Store>(t: Desk<S>) 
     );
 }
 
-pub async fn the_fence_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>) {
+pub async fn the_fence_grows_on_after_a_sequence_was_closed<S: Store>(t: Fixture<S>) {
     // I6: a worker from before the closing must not be taken for one from after it.
     t.open(t.retrying("a", "1", secs(0))).await;
     let old = t.due_one("first").await;
@@ -141,7 +141,7 @@ pub async fn the_fence_grows_on_after_a_sequence_was_closed<S: Store>(t: Desk<S>
     assert_eq!(kind(t.settle(&old, &new.head, resolve()).await), ErrorKind::Fenced);
 }
 
-pub async fn a_renewed_lease_lasts_from_now<S: Store>(t: Desk<S>) {
+pub async fn a_renewed_lease_lasts_from_now<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let mut claim = t.due_one("w").await;
     for _ in 0..5 {
@@ -154,14 +154,14 @@ pub async fn a_renewed_lease_lasts_from_now<S: Store>(t: Desk<S>) {
     assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
-pub async fn a_lease_that_ended_cannot_be_renewed<S: Store>(t: Desk<S>) {
+pub async fn a_lease_that_ended_cannot_be_renewed<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(LEASE);
     assert_eq!(kind(t.store.renew(&claim.lease, LEASE).await), ErrorKind::Fenced);
 }
 
-pub async fn a_renewal_counts_for_the_settlement_whichever_copy_is_shown<S: Store>(t: Desk<S>) {
+pub async fn a_renewal_counts_for_the_settlement_whichever_copy_is_shown<S: Store>(t: Fixture<S>) {
     // The fence names the lease. Its end is the store's to know.
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
@@ -171,7 +171,7 @@ pub async fn a_renewal_counts_for_the_settlement_whichever_copy_is_shown<S: Stor
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
 }
 
-pub async fn a_released_lease_frees_the_sequence_unchanged<S: Store>(t: Desk<S>) {
+pub async fn a_released_lease_frees_the_sequence_unchanged<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.store.release(&claim.lease).await.unwrap();
@@ -179,7 +179,7 @@ pub async fn a_released_lease_frees_the_sequence_unchanged<S: Store>(t: Desk<S>)
     assert_eq!(t.due_one("w").await.head, claim.head);
 }
 
-pub async fn releasing_an_old_lease_is_no_error_and_frees_nothing<S: Store>(t: Desk<S>) {
+pub async fn releasing_an_old_lease_is_no_error_and_frees_nothing<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let old = t.due_one("first").await;
     t.advance(LEASE);
@@ -191,7 +191,7 @@ pub async fn releasing_an_old_lease_is_no_error_and_frees_nothing<S: Store>(t: D
     t.store.release(&old.lease).await.unwrap();
 }
 
-pub async fn a_resolved_head_gives_the_lease_to_the_next_letter<S: Store>(t: Desk<S>) {
+pub async fn a_resolved_head_gives_the_lease_to_the_next_letter<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.due_one("w").await;
@@ -204,7 +204,7 @@ pub async fn a_resolved_head_gives_the_lease_to_the_next_letter<S: Store>(t: Des
     assert!(!t.contains("a").await);
 }
 
-pub async fn a_letter_appended_meanwhile_is_handled_in_the_same_run<S: Store>(t: Desk<S>) {
+pub async fn a_letter_appended_meanwhile_is_handled_in_the_same_run<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     assert_eq!(t.behind(t.waiting("a", "2")).await, Placed::Appended);
@@ -212,7 +212,7 @@ pub async fn a_letter_appended_meanwhile_is_handled_in_the_same_run<S: Store>(t:
     assert!(matches!(settled, Settled::Next(next) if next.message.id.as_str() == "2"));
 }
 
-pub async fn a_retry_stops_before_a_letter_that_needs_a_person<S: Store>(t: Desk<S>) {
+pub async fn a_retry_stops_before_a_letter_that_needs_a_person<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.open(t.dead("a", "2")).await;
     let claim = t.due_one("w").await;
@@ -222,7 +222,7 @@ pub async fn a_retry_stops_before_a_letter_that_needs_a_person<S: Store>(t: Desk
     assert!(t.claim("a", "replay").await.is_some(), "the lease was released");
 }
 
-pub async fn a_retry_stops_before_a_letter_that_is_not_due<S: Store>(t: Desk<S>) {
+pub async fn a_retry_stops_before_a_letter_that_is_not_due<S: Store>(t: Fixture<S>) {
     // I12
     t.open(t.retrying("a", "1", secs(0))).await;
     t.open(t.retrying("a", "2", secs(50))).await;
@@ -233,7 +233,7 @@ pub async fn a_retry_stops_before_a_letter_that_is_not_due<S: Store>(t: Desk<S>)
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "2");
 }
 
-pub async fn a_retry_stops_when_its_sequence_was_paused<S: Store>(t: Desk<S>) {
+pub async fn a_retry_stops_when_its_sequence_was_paused<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.due_one("w").await;
@@ -242,7 +242,7 @@ pub async fn a_retry_stops_when_its_sequence_was_paused<S: Store>(t: Desk<S>) {
     assert!(t.due("w", 10).await.is_empty());
 }
 
-pub async fn a_replay_goes_on_whatever_the_state<S: Store>(t: Desk<S>) {
+pub async fn a_replay_goes_on_whatever_the_state<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let mut parked = t.dead("a", "2");
     parked.state = LetterState::Parked;
@@ -252,7 +252,7 @@ pub async fn a_replay_goes_on_whatever_the_state<S: Store>(t: Desk<S>) {
     assert_eq!(t.process_all().await, (true, vec!["1".into(), "2".into(), "3".into()]));
 }
 
-pub async fn a_requeue_writes_all_it_is_given_and_frees_the_sequence<S: Store>(t: Desk<S>) {
+pub async fn a_requeue_writes_all_it_is_given_and_frees_the_sequence<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(secs(2));
@@ -281,7 +281,7 @@ pub async fn a_requeue_writes_all_it_is_given_and_frees_the_sequence<S: Store>(t
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), stored.due_at);
 }
 
-pub async fn a_waiting_letter_that_fails_gets_its_first_cause<S: Store>(t: Desk<S>) {
+pub async fn a_waiting_letter_that_fails_gets_its_first_cause<S: Store>(t: Fixture<S>) {
     t.open(t.waiting("a", "1")).await;
     let claim = t.due_one("w").await;
     t.advance(secs(1));
@@ -295,7 +295,7 @@ pub async fn a_waiting_letter_that_fails_gets_its_first_cause<S: Store>(t: Desk<
     assert_eq!((stored.first_failed_at, stored.last_failed_at), (Some(t.now()), Some(t.now())));
 }
 
-pub async fn a_requeue_cannot_close_a_letter<S: Store>(t: Desk<S>) {
+pub async fn a_requeue_cannot_close_a_letter<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     let mut requeue = requeue_of(&claim.head);
@@ -305,7 +305,7 @@ pub async fn a_requeue_cannot_close_a_letter<S: Store>(t: Desk<S>) {
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
 }
 
-pub async fn a_success_is_remembered_in_the_history<S: Store>(t: Desk<S>) {
+pub async fn a_success_is_remembered_in_the_history<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(secs(1));
@@ -317,7 +317,7 @@ pub async fn a_success_is_remembered_in_the_history<S: Store>(t: Desk<S>) {
     assert_eq!(stored.last_touched_at, t.now());
 }
 
-pub async fn leaving_out_and_giving_up_are_audited<S: Store>(t: Desk<S>) {
+pub async fn leaving_out_and_giving_up_are_audited<S: Store>(t: Fixture<S>) {
     // I11
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -339,7 +339,7 @@ pub async fn leaving_out_and_giving_up_are_audited<S: Store>(t: Desk<S>) {
     assert_eq!((t.state("a-0").await, t.state("a-1").await), (LetterState::Skipped, LetterState::Evicted));
 }
 
-pub async fn the_next_due_time_is_the_earliest_of_all<S: Store>(t: Desk<S>) {
+pub async fn the_next_due_time_is_the_earliest_of_all<S: Store>(t: Fixture<S>) {
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
     t.open(t.retrying("a", "1", secs(20))).await;
     t.open(t.retrying("b", "2", secs(10))).await;
@@ -347,7 +347,7 @@ pub async fn the_next_due_time_is_the_earliest_of_all<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(t.now() + secs(10)));
 }
 
-pub async fn a_leased_sequence_is_due_at_the_end_of_its_lease<S: Store>(t: Desk<S>) {
+pub async fn a_leased_sequence_is_due_at_the_end_of_its_lease<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(claim.lease.until));
@@ -357,7 +357,7 @@ pub async fn a_leased_sequence_is_due_at_the_end_of_its_lease<S: Store>(t: Desk<
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
 }
 
-pub async fn a_replayed_sequence_is_not_due_before_its_time<S: Store>(t: Desk<S>) {
+pub async fn a_replayed_sequence_is_not_due_before_its_time<S: Store>(t: Fixture<S>) {
     // I12
     let letter = t.retrying("a", "1", LEASE * 3);
     let due = letter.due_at;
@@ -369,7 +369,7 @@ pub async fn a_replayed_sequence_is_not_due_before_its_time<S: Store>(t: Desk<S>
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), due);
 }
 
-pub async fn a_paused_sequence_is_not_claimed_until_it_is_resumed<S: Store>(t: Desk<S>) {
+pub async fn a_paused_sequence_is_not_claimed_until_it_is_resumed<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.open(t.retrying("b", "2", secs(0))).await;
     t.pause("a").await;
@@ -382,7 +382,7 @@ pub async fn a_paused_sequence_is_not_claimed_until_it_is_resumed<S: Store>(t: D
     assert_eq!(sequences(&t.due("w", 10).await), ["a"]);
 }
 
-pub async fn a_paused_sequence_makes_nothing_due<S: Store>(t: Desk<S>) {
+pub async fn a_paused_sequence_makes_nothing_due<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.pause("a").await;
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
@@ -390,13 +390,13 @@ pub async fn a_paused_sequence_makes_nothing_due<S: Store>(t: Desk<S>) {
     assert!(t.store.next_due(&t.queue).await.unwrap().is_some_and(|due| due <= t.now()));
 }
 
-pub async fn a_pause_of_another_consumer_holds_nothing_back<S: Store>(t: Desk<S>) {
+pub async fn a_pause_of_another_consumer_holds_nothing_back<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     t.store.pause(&"another".into(), PauseScope::Sequence(seq("a")), &operator()).await.unwrap();
     assert_eq!(t.due("w", 10).await.len(), 1);
 }
 
-pub async fn claims_keep_to_their_queue<S: Store>(t: Desk<S>) {
+pub async fn claims_keep_to_their_queue<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let other = QueueName::of("orders", "other");
     assert!(t.store.claim_due(&other, "w", LEASE, 10).await.unwrap().is_empty());

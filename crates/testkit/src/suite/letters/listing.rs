@@ -3,10 +3,10 @@
 use lazaret_core::store::{Act, ErrorKind, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
-use super::bed::{Desk, fail_again, ids, kind, resolve, seq};
+use super::bed::{Fixture, fail_again, ids, kind, resolve, seq};
 use crate::suite::secs;
 
-pub async fn the_heads_come_oldest_touched_first<S: Store>(t: Desk<S>) {
+pub async fn the_heads_come_oldest_touched_first<S: Store>(t: Fixture<S>) {
     for message in ["c", "a", "b"] {
         t.enqueue(message, message).await;
         t.advance(secs(1));
@@ -17,7 +17,7 @@ pub async fn the_heads_come_oldest_touched_first<S: Store>(t: Desk<S>) {
     assert_eq!(ids(&t.heads(10).await), ["a", "b", "c"]);
 }
 
-pub async fn paging_finds_every_sequence_exactly_once<S: Store>(t: Desk<S>) {
+pub async fn paging_finds_every_sequence_exactly_once<S: Store>(t: Fixture<S>) {
     // Many heads share one time of touch, and a page may end in the middle of them.
     for n in 0..53 {
         t.enqueue(&format!("s{n}"), &format!("m{n}")).await;
@@ -35,7 +35,7 @@ pub async fn paging_finds_every_sequence_exactly_once<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn only_heads_are_listed<S: Store>(t: Desk<S>) {
+pub async fn only_heads_are_listed<S: Store>(t: Fixture<S>) {
     t.fill("a", 5).await;
     t.fill("b", 5).await;
     assert_eq!(t.heads(10).await.len(), 2);
@@ -45,11 +45,11 @@ pub async fn only_heads_are_listed<S: Store>(t: Desk<S>) {
     assert_eq!(heads, ["a-1", "b-0"]);
 }
 
-pub async fn a_cursor_that_makes_no_sense_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_cursor_that_makes_no_sense_is_refused<S: Store>(t: Fixture<S>) {
     assert_eq!(kind(t.store.heads(&t.queue, Some("no cursor of mine"), 10).await), ErrorKind::Invalid);
 }
 
-pub async fn a_sequence_is_listed_from_an_index_on<S: Store>(t: Desk<S>) {
+pub async fn a_sequence_is_listed_from_an_index_on<S: Store>(t: Fixture<S>) {
     t.fill("a", 5).await;
     let all = t.list("a").await;
     let some = t.store.sequence(&t.queue, &seq("a"), all[2].index, 2).await.unwrap();
@@ -57,14 +57,14 @@ pub async fn a_sequence_is_listed_from_an_index_on<S: Store>(t: Desk<S>) {
     assert!(t.store.sequence(&t.queue, &seq("a"), all[4].index + 1, 2).await.unwrap().is_empty());
 }
 
-pub async fn closed_letters_are_not_listed_but_can_be_read<S: Store>(t: Desk<S>) {
+pub async fn closed_letters_are_not_listed_but_can_be_read<S: Store>(t: Fixture<S>) {
     t.fill("a", 2).await;
     t.act("a-0", Act::Resolve).await.unwrap();
     assert_eq!(t.messages("a").await, ["a-1"]);
     assert_eq!(t.state("a-0").await, LetterState::Resolved);
 }
 
-pub async fn the_counts_follow_every_change<S: Store>(t: Desk<S>) {
+pub async fn the_counts_follow_every_change<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "a1", secs(0))).await;
     t.behind(t.waiting("a", "a2")).await;
     t.enqueue("b", "b1").await;
@@ -85,7 +85,7 @@ pub async fn the_counts_follow_every_change<S: Store>(t: Desk<S>) {
     assert_eq!([LetterState::Retrying, LetterState::Dead, LetterState::Waiting].map(of), [0, 0, 0]);
 }
 
-pub async fn leases_change_no_letter<S: Store>(t: Desk<S>) {
+pub async fn leases_change_no_letter<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     t.advance(secs(1));
     let claim = t.claim("a", "w").await.unwrap();

@@ -15,7 +15,7 @@ pub mod opened;
 pub mod queue;
 
 pub use acts::*;
-pub use bed::{Desk, operator, requeue_of, resolve};
+pub use bed::{Fixture, operator, requeue_of, resolve};
 pub use consumer::*;
 pub use crowds::*;
 pub use flowwarden::*;
@@ -72,7 +72,7 @@ macro_rules! store_test_suite {
 macro_rules! __store_test_suite {
     ($name:ident, $runtime:tt, $make:expr, $exceptions:expr) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::letters::Desk::new, $crate::suite::always, $exceptions;
+            $name, $runtime, $make, $crate::suite::letters::Fixture::new, $crate::suite::always, $exceptions;
             letters {
                 q01_an_enqueued_letter_is_contained_and_comes_back_as_it_was
                 q02_a_new_sequence_beyond_the_limit_overflows
@@ -376,7 +376,7 @@ macro_rules! __store_test_suite {
                 an_operation_begins_as_it_was_asked_for
                 a_plan_is_carried_out_once
                 a_plan_that_has_expired_is_not_carried_out
-                a_conduct_that_makes_no_sense_is_refused
+                an_impossible_rollout_is_refused
                 an_operation_about_nothing_is_done_at_once
                 operations_come_latest_first_in_pages
                 operations_under_way_are_told_however_many_came_after

@@ -1,14 +1,14 @@
 //! Operations that evict, park or release: done by the store, letter by letter, audited.
 
 use lazaret_core::letter::LetterState;
-use lazaret_core::store::{Act, Action, Actor, Conduct, OperationState, Outcome, Settled, Store};
+use lazaret_core::store::{Act, Action, Actor, OperationState, Outcome, RolloutPolicy, Settled, Store};
 
 use super::bed::ramp;
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{operator, resolve};
 use crate::suite::secs;
 
-pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Desk<S>) {
+pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Fixture<S>) {
     for (action, state) in [
         (Action::Park, LetterState::Parked),
         (Action::Release, LetterState::Retrying),
@@ -20,10 +20,10 @@ pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Desk<S>) {
         let named: Vec<&str> = messages.iter().map(String::as_str).collect();
         let before = t.audit().await.len();
         let plan = t.freeze_named(action, &named).await;
-        let id = t.begin(&plan, &Conduct::unlimited()).await;
+        let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
         t.advance(secs(1));
-        let taken = t.take(10).await;
-        assert_eq!((taken.turns.len(), taken.settled, taken.again_at), (0, 2, None));
+        let polled = t.take(10).await;
+        assert_eq!((polled.items.len(), polled.settled, polled.again_at), (0, 2, None));
         assert_eq!((t.stands(id).await, t.tally(id).await), (OperationState::Done, (2, 0, 0, 0)));
         let audit = t.audit().await.split_off(before + 1);
         assert_eq!(audit.len(), 2);
@@ -38,11 +38,11 @@ pub async fn acts_are_done_and_audited_letter_by_letter<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn acts_keep_to_limit_stage_and_rate<S: Store>(t: Desk<S>) {
+pub async fn acts_keep_to_limit_stage_and_rate<S: Store>(t: Fixture<S>) {
     t.letters("a", 10).await;
-    let id = t.start(Action::Park, &Conduct { rate: Some(16.0), ..ramp(&[1, 2]) }).await;
-    let taken = t.take(2).await;
-    assert_eq!((taken.settled, taken.again_at), (2, Some(t.now())), "the next stage begins at once");
+    let id = t.start(Action::Park, &RolloutPolicy { rate: Some(16.0), ..ramp(&[1, 2]) }).await;
+    let polled = t.take(2).await;
+    assert_eq!((polled.settled, polled.again_at), (2, Some(t.now())), "the next stage begins at once");
     assert_eq!((t.tally(id).await, t.operation(id).await.stage), ((2, 0, 0, 8), 1));
     assert_eq!(t.take(10).await.settled, 2);
     let none = t.take(10).await;
@@ -54,9 +54,9 @@ pub async fn acts_keep_to_limit_stage_and_rate<S: Store>(t: Desk<S>) {
     assert_eq!(t.stands(id).await, OperationState::Done);
 }
 
-pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: Store>(t: Desk<S>) {
+pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: Store>(t: Fixture<S>) {
     t.letters("a", 3).await;
-    let id = t.start(Action::Park, &Conduct::unlimited()).await;
+    let id = t.start(Action::Park, &RolloutPolicy::unlimited()).await;
     t.act("a-000", Act::Resolve).await.unwrap();
     t.act("a-001", Act::Park).await.unwrap();
     let lines = t.audit().await.len();
@@ -67,42 +67,42 @@ pub async fn a_letter_whose_state_does_not_allow_the_act_any_more_is_skipped<S: 
     assert_eq!(t.state("a-000").await, LetterState::Resolved);
 }
 
-pub async fn a_letter_quarantined_meanwhile_is_not_released<S: Store>(t: Desk<S>) {
+pub async fn a_letter_quarantined_meanwhile_is_not_released<S: Store>(t: Fixture<S>) {
     t.letters("a", 1).await;
-    let id = t.start(Action::Release, &Conduct::unlimited()).await;
+    let id = t.start(Action::Release, &RolloutPolicy::unlimited()).await;
     t.act("a-000", Act::Quarantine).await.unwrap();
     t.take(10).await;
     assert_eq!(t.outcomes(id).await, [Some(Outcome::SkippedChanged)]);
     assert_eq!(t.state("a-000").await, LetterState::Quarantined);
 }
 
-pub async fn the_head_of_a_sequence_in_work_is_acted_upon_later<S: Store>(t: Desk<S>) {
+pub async fn the_head_of_a_sequence_in_work_is_acted_upon_later<S: Store>(t: Fixture<S>) {
     // I6
     t.fill("a", 3).await;
-    let id = t.start(Action::Evict, &Conduct::unlimited()).await;
+    let id = t.start(Action::Evict, &RolloutPolicy::unlimited()).await;
     let claim = t.claim("a", "worker").await.unwrap();
-    let taken = t.take(10).await;
-    assert_eq!(taken.settled, 2, "those behind it are nobody's work");
-    assert!(taken.again_at.is_some_and(|at| at > t.now()));
+    let polled = t.take(10).await;
+    assert_eq!(polled.settled, 2, "those behind it are nobody's work");
+    assert!(polled.again_at.is_some_and(|at| at > t.now()));
     assert_eq!(t.outcomes(id).await, [None, Some(Outcome::Ok), Some(Outcome::Ok)]);
     assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
     t.take(10).await;
     assert_eq!(t.tally(id).await, (2, 0, 1, 0));
 }
 
-pub async fn a_pause_of_a_sequence_holds_no_act_back<S: Store>(t: Desk<S>) {
+pub async fn a_pause_of_a_sequence_holds_no_act_back<S: Store>(t: Fixture<S>) {
     t.fill("a", 2).await;
     t.pause("a").await;
-    let id = t.start(Action::Evict, &Conduct::unlimited()).await;
+    let id = t.start(Action::Evict, &RolloutPolicy::unlimited()).await;
     t.take(10).await;
     assert_eq!(t.tally(id).await, (2, 0, 0, 0));
 }
 
-pub async fn a_head_that_an_operation_evicts_releases_those_behind_it<S: Store>(t: Desk<S>) {
+pub async fn a_head_that_an_operation_evicts_releases_those_behind_it<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.behind(t.waiting("a", "2")).await;
     let plan = t.freeze_named(Action::Evict, &["1"]).await;
-    t.begin(&plan, &Conduct::unlimited()).await;
+    t.begin(&plan, &RolloutPolicy::unlimited()).await;
     assert!(t.due("w", 10).await.is_empty());
     t.take(10).await;
     assert_eq!(t.due_one("w").await.head.message.id.as_str(), "2");

@@ -2,12 +2,12 @@
 
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Action, Actor, Command, Conduct, Exclusion, Operation, OperationId, OperationState, Outcome, Plan,
-    PlanId, PlanRequest, Result, Selection, Settled, Store, Taken, Turn,
+    Action, Actor, Command, Exclusion, Operation, OperationId, OperationState, Outcome, Plan, PlanId,
+    PlanRequest, PolledWork, Result, RolloutPolicy, Selection, Settled, Store, WorkItem,
 };
 use lazaret_core::{LetterId, QueueName};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{LEASE, fail_again, operator, resolve};
 use crate::suite::secs;
 
@@ -28,16 +28,16 @@ pub(super) fn request(action: Action, selection: Selection) -> PlanRequest {
 }
 
 /// Everything at once, in these stages.
-pub(super) fn ramp(stages: &[u64]) -> Conduct {
-    Conduct { ramp: stages.to_vec(), ..Conduct::unlimited() }
+pub(super) fn ramp(stages: &[u64]) -> RolloutPolicy {
+    RolloutPolicy { ramp: stages.to_vec(), ..RolloutPolicy::unlimited() }
 }
 
 /// The message ids of the letters that are to be tried.
-pub(super) fn names(turns: &[Turn]) -> Vec<&str> {
+pub(super) fn names(turns: &[WorkItem]) -> Vec<&str> {
     turns.iter().map(|turn| turn.claim.head.message.id.as_str()).collect()
 }
 
-impl<S: Store> Desk<S> {
+impl<S: Store> Fixture<S> {
     /// Opens as many sequences with one dead letter each: `a-000` and so on.
     pub(super) async fn letters(&self, prefix: &str, count: usize) {
         for n in 0..count {
@@ -76,13 +76,13 @@ impl<S: Store> Desk<S> {
         names
     }
 
-    pub(super) async fn begin(&self, plan: &Plan, conduct: &Conduct) -> OperationId {
-        self.store.begin(plan.id, conduct, &operator()).await.unwrap().id
+    pub(super) async fn begin(&self, plan: &Plan, rollout: &RolloutPolicy) -> OperationId {
+        self.store.begin(plan.id, rollout, &operator()).await.unwrap().id
     }
 
     /// Freezes all open letters and begins to carry it out.
-    pub(super) async fn start(&self, action: Action, conduct: &Conduct) -> OperationId {
-        self.begin(&self.freeze(action).await, conduct).await
+    pub(super) async fn start(&self, action: Action, rollout: &RolloutPolicy) -> OperationId {
+        self.begin(&self.freeze(action).await, rollout).await
     }
 
     pub(super) async fn told(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
@@ -130,35 +130,35 @@ impl<S: Store> Desk<S> {
         (ok, failed, skipped, left)
     }
 
-    pub(super) async fn take_of(&self, queue: &QueueName, limit: usize) -> Taken {
-        let taken = self.store.take(queue, "worker", LEASE, limit).await.unwrap();
-        assert!(taken.turns.len() <= limit, "at most as many as were asked for");
-        for turn in &taken.turns {
+    pub(super) async fn take_of(&self, queue: &QueueName, limit: usize) -> PolledWork {
+        let polled = self.store.poll_work(queue, "worker", LEASE, limit).await.unwrap();
+        assert!(polled.items.len() <= limit, "at most as many as were asked for");
+        for turn in &polled.items {
             assert_eq!(turn.claim.lease.until, self.now() + LEASE);
             assert_eq!(turn.claim.lease.owner, "worker");
             self.tally(turn.operation).await;
         }
-        taken
+        polled
     }
 
-    pub(super) async fn take(&self, limit: usize) -> Taken {
+    pub(super) async fn take(&self, limit: usize) -> PolledWork {
         self.take_of(&self.queue, limit).await
     }
 
     /// Takes the only letter whose turn it is.
-    pub(super) async fn take_one(&self) -> Turn {
-        let mut turns = self.take(10).await.turns;
+    pub(super) async fn take_one(&self) -> WorkItem {
+        let mut turns = self.take(10).await.items;
         assert_eq!(turns.len(), 1, "exactly one letter has its turn");
         turns.remove(0)
     }
 
-    pub(super) async fn succeed(&self, turn: &Turn) -> Settled {
+    pub(super) async fn succeed(&self, turn: &WorkItem) -> Settled {
         let settled = self.settle(&turn.claim, &turn.claim.head, resolve()).await.unwrap();
         self.tally(turn.operation).await;
         settled
     }
 
-    pub(super) async fn fail_turn(&self, turn: &Turn) -> Settled {
+    pub(super) async fn fail_turn(&self, turn: &WorkItem) -> Settled {
         let head = &turn.claim.head;
         let settled = self.settle(&turn.claim, head, fail_again(head)).await.unwrap();
         self.tally(turn.operation).await;
@@ -169,11 +169,11 @@ impl<S: Store> Desk<S> {
     pub(super) async fn drain(&self, fails: impl Fn(&str) -> bool) -> Vec<String> {
         let mut tried = Vec::new();
         loop {
-            let taken = self.take(7).await;
-            if taken.turns.is_empty() && taken.settled == 0 {
+            let polled = self.take(7).await;
+            if polled.items.is_empty() && polled.settled == 0 {
                 return tried;
             }
-            for turn in &taken.turns {
+            for turn in &polled.items {
                 let name = turn.claim.head.message.id.to_string();
                 if fails(&name) {
                     self.fail_turn(turn).await

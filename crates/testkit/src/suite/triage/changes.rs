@@ -3,11 +3,11 @@
 use lazaret_core::LetterState;
 use lazaret_core::store::{Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, Settled, Store};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{fail_again, ids, kind, operator, resolve};
 use crate::suite::secs;
 
-pub async fn a_new_payload_keeps_the_original<S: Store>(t: Desk<S>) {
+pub async fn a_new_payload_keeps_the_original<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     t.advance(secs(1));
     let first = t.change("1", Change::Payload(Some("[1]".into()))).await.unwrap();
@@ -28,7 +28,7 @@ pub async fn a_new_payload_keeps_the_original<S: Store>(t: Desk<S>) {
     assert_eq!((last.state, last.cause, last.index), (before.state, before.cause, before.index));
 }
 
-pub async fn a_payload_can_be_changed_only_while_nobody_works_on_the_letter<S: Store>(t: Desk<S>) {
+pub async fn a_payload_can_be_changed_only_while_nobody_works_on_the_letter<S: Store>(t: Fixture<S>) {
     // I6
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();
@@ -46,7 +46,7 @@ pub async fn a_payload_can_be_changed_only_while_nobody_works_on_the_letter<S: S
     t.change("a-1", edit()).await.unwrap();
 }
 
-pub async fn comments_are_kept_in_order<S: Store>(t: Desk<S>) {
+pub async fn comments_are_kept_in_order<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.change("1", Change::Comment("known since May".into())).await.unwrap();
     t.advance(secs(1));
@@ -57,7 +57,7 @@ pub async fn comments_are_kept_in_order<S: Store>(t: Desk<S>) {
     assert_eq!(letter, t.get("1").await);
 }
 
-pub async fn comments_are_bounded<S: Store>(t: Desk<S>) {
+pub async fn comments_are_bounded<S: Store>(t: Fixture<S>) {
     // I7
     t.enqueue("a", "1").await;
     let too_long = Change::Comment("x".repeat(COMMENT_BYTES + 1));
@@ -70,7 +70,7 @@ pub async fn comments_are_bounded<S: Store>(t: Desk<S>) {
     assert_eq!(t.audit().await.len(), COMMENTS_LIMIT, "what was refused is not audited");
 }
 
-pub async fn owner_assignee_and_expiry_are_set_and_taken_back<S: Store>(t: Desk<S>) {
+pub async fn owner_assignee_and_expiry_are_set_and_taken_back<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     let later = t.now() + secs(60);
     t.change("1", Change::Assignee(Some("grace".into()))).await.unwrap();
@@ -85,7 +85,7 @@ pub async fn owner_assignee_and_expiry_are_set_and_taken_back<S: Store>(t: Desk<
     assert_eq!(t.get("1").await, before, "nothing else was changed");
 }
 
-pub async fn what_is_noted_on_a_letter_in_work_stays<S: Store>(t: Desk<S>) {
+pub async fn what_is_noted_on_a_letter_in_work_stays<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let claim = t.claim("a", "w").await.unwrap();
     let later = t.now() + secs(60);
@@ -98,7 +98,7 @@ pub async fn what_is_noted_on_a_letter_in_work_stays<S: Store>(t: Desk<S>) {
     assert_eq!(letter.expires_at, Some(later));
 }
 
-pub async fn closed_letters_can_be_noted_on<S: Store>(t: Desk<S>) {
+pub async fn closed_letters_can_be_noted_on<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
     t.change("1", Change::Comment("was a test".into())).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn closed_letters_can_be_noted_on<S: Store>(t: Desk<S>) {
     assert!(!t.contains("a").await);
 }
 
-pub async fn a_noted_head_was_touched_and_its_sequence_with_it<S: Store>(t: Desk<S>) {
+pub async fn a_noted_head_was_touched_and_its_sequence_with_it<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.enqueue("b", "2").await;
     t.advance(secs(1));
@@ -117,7 +117,7 @@ pub async fn a_noted_head_was_touched_and_its_sequence_with_it<S: Store>(t: Desk
     assert_eq!(heads[1].last_touched_at, t.now());
 }
 
-pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store>(t: Desk<S>) {
+pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store>(t: Fixture<S>) {
     // I11
     t.enqueue("a", "1").await;
     let later = t.now() + secs(60);
@@ -143,7 +143,7 @@ pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store>(t: Desk<
     }
 }
 
-pub async fn a_letter_that_is_not_there_cannot_be_noted_on<S: Store>(t: Desk<S>) {
+pub async fn a_letter_that_is_not_there_cannot_be_noted_on<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     for change in [Change::Payload(None), Change::Comment("seen".into())] {
         assert_eq!(kind(t.change("nobody", change).await), ErrorKind::NotFound);

@@ -3,17 +3,17 @@
 use lazaret_core::store::{Act, Actor, Change, Expired, Placed, Placement, Settled, Store};
 use lazaret_core::{Letter, LetterState, MessageId};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{LEASE, failure, resolve};
 use crate::suite::secs;
 
 /// Opens a sequence with a dead letter that leaves after this many seconds.
-async fn mortal<S: Store>(t: &Desk<S>, sequence: &str, message: &str, seconds: u64) {
+async fn mortal<S: Store>(t: &Fixture<S>, sequence: &str, message: &str, seconds: u64) {
     let expires_at = Some(t.now() + secs(seconds));
     t.open(Letter { expires_at, ..t.dead(sequence, message) }).await;
 }
 
-pub async fn a_letter_expires_at_its_time_and_not_before<S: Store>(t: Desk<S>) {
+pub async fn a_letter_expires_at_its_time_and_not_before<S: Store>(t: Fixture<S>) {
     // I11
     mortal(&t, "a", "1", 60).await;
     t.enqueue("b", "immortal").await;
@@ -32,7 +32,7 @@ pub async fn a_letter_expires_at_its_time_and_not_before<S: Store>(t: Desk<S>) {
     assert_eq!(t.open(t.dead("a", "1")).await, Placed::Held(LetterState::Expired));
 }
 
-pub async fn each_letter_that_expires_is_audited<S: Store>(t: Desk<S>) {
+pub async fn each_letter_that_expires_is_audited<S: Store>(t: Fixture<S>) {
     // I11
     mortal(&t, "a", "1", 1).await;
     mortal(&t, "a", "2", 2).await;
@@ -52,7 +52,7 @@ pub async fn each_letter_that_expires_is_audited<S: Store>(t: Desk<S>) {
     assert_eq!(audit[1].by.via, Actor::engine("").via, "nobody asked for it");
 }
 
-pub async fn an_expired_head_releases_those_behind_it<S: Store>(t: Desk<S>) {
+pub async fn an_expired_head_releases_those_behind_it<S: Store>(t: Fixture<S>) {
     // I2
     mortal(&t, "a", "1", 60).await;
     t.behind(t.waiting("a", "2")).await;
@@ -64,7 +64,7 @@ pub async fn an_expired_head_releases_those_behind_it<S: Store>(t: Desk<S>) {
     assert!(matches!(t.settle(&claim, &claim.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
-pub async fn a_letter_behind_others_expires_too<S: Store>(t: Desk<S>) {
+pub async fn a_letter_behind_others_expires_too<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let waiting = Letter { expires_at: Some(t.now() + secs(5)), ..t.waiting("a", "2") };
     t.behind(waiting).await;
@@ -75,7 +75,7 @@ pub async fn a_letter_behind_others_expires_too<S: Store>(t: Desk<S>) {
     assert_eq!(t.group(&failure("boom")).await.unwrap().blocked_behind, 1);
 }
 
-pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Desk<S>) {
+pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Fixture<S>) {
     // I6
     mortal(&t, "a", "1", 1).await;
     mortal(&t, "a", "2", 2).await;
@@ -95,7 +95,7 @@ pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Desk<S
     assert!(!t.contains("a").await);
 }
 
-pub async fn no_more_than_the_limit_expires_in_one_call<S: Store>(t: Desk<S>) {
+pub async fn no_more_than_the_limit_expires_in_one_call<S: Store>(t: Fixture<S>) {
     for n in 0..5 {
         // The latest to come is the first to go.
         mortal(&t, &format!("s{n}"), &n.to_string(), 50 - n).await;
@@ -109,7 +109,7 @@ pub async fn no_more_than_the_limit_expires_in_one_call<S: Store>(t: Desk<S>) {
     assert_eq!(t.expire(None, 2).await, Expired::default());
 }
 
-pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store>(t: Desk<S>) {
+pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     t.act("a-0", Act::Resolve).await.unwrap();
     t.advance(secs(10));
@@ -130,7 +130,7 @@ pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store>
     assert_eq!(t.audit().await.pop().unwrap(), entry, "nothing happened, nothing is told");
 }
 
-pub async fn a_note_on_a_closed_letter_does_not_keep_it_longer<S: Store>(t: Desk<S>) {
+pub async fn a_note_on_a_closed_letter_does_not_keep_it_longer<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
     t.advance(secs(10));
@@ -140,7 +140,7 @@ pub async fn a_note_on_a_closed_letter_does_not_keep_it_longer<S: Store>(t: Desk
     assert_eq!(t.expire(Some(bound), 10).await.purged, 1);
 }
 
-pub async fn a_letter_that_was_restored_is_not_purged<S: Store>(t: Desk<S>) {
+pub async fn a_letter_that_was_restored_is_not_purged<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
     t.act("1", Act::Restore).await.unwrap();
@@ -152,7 +152,7 @@ pub async fn a_letter_that_was_restored_is_not_purged<S: Store>(t: Desk<S>) {
     assert_eq!(t.expire(Some(t.now()), 10).await.purged, 1);
 }
 
-pub async fn letters_stored_closed_and_expired_ones_are_purged_in_time<S: Store>(t: Desk<S>) {
+pub async fn letters_stored_closed_and_expired_ones_are_purged_in_time<S: Store>(t: Fixture<S>) {
     t.put(Letter { state: LetterState::Skipped, ..t.waiting("a", "skipped") }, Placement::Closed).await;
     mortal(&t, "b", "mortal", 5).await;
     t.advance(secs(5));
@@ -163,7 +163,7 @@ pub async fn letters_stored_closed_and_expired_ones_are_purged_in_time<S: Store>
     assert_eq!(t.store.counts(&t.queue).await.unwrap().by_state, [0; 9]);
 }
 
-pub async fn expiring_and_purging_share_the_limit<S: Store>(t: Desk<S>) {
+pub async fn expiring_and_purging_share_the_limit<S: Store>(t: Fixture<S>) {
     for n in 0..4 {
         mortal(&t, &format!("m{n}"), &format!("m{n}"), 10).await;
         t.enqueue(&format!("c{n}"), &format!("c{n}")).await;
@@ -177,7 +177,7 @@ pub async fn expiring_and_purging_share_the_limit<S: Store>(t: Desk<S>) {
     assert_eq!(t.expire(bound, 3).await, Expired::default());
 }
 
-pub async fn expiring_keeps_to_its_queue<S: Store>(t: Desk<S>) {
+pub async fn expiring_keeps_to_its_queue<S: Store>(t: Fixture<S>) {
     mortal(&t, "a", "1", 1).await;
     t.advance(secs(5));
     let done = t.store.expire(&"orders/mails".into(), Some(t.now()), 10).await.unwrap();

@@ -10,7 +10,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Reason};
 
-use crate::suite::letters::{Desk, operator, requeue_of};
+use crate::suite::letters::{Fixture, operator, requeue_of};
 use crate::suite::{Bed, secs};
 
 fn query(text: &str) -> Query {
@@ -120,7 +120,7 @@ async fn world<S: Store>(t: &Bed<S>) -> Vec<Letter> {
     stored
 }
 
-pub async fn an_empty_store_finds_nothing<S: Store>(t: Desk<S>) {
+pub async fn an_empty_store_finds_nothing<S: Store>(t: Fixture<S>) {
     for text in ["", "state:closed", "type:x", "seq:x", "message:x", "x", "payload./a:1", "queue:payments"] {
         assert!(found(&t, text).await.is_empty(), "{text}");
     }
@@ -130,7 +130,7 @@ pub async fn an_empty_store_finds_nothing<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn each_field_finds_its_letters<S: Store>(t: Desk<S>) {
+pub async fn each_field_finds_its_letters<S: Store>(t: Fixture<S>) {
     let letters = world(&t).await;
     let rich = &letters[1];
     let group = rich.cause.as_ref().unwrap().fingerprint.to_string();
@@ -194,7 +194,7 @@ pub async fn each_field_finds_its_letters<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn what_is_found_is_what_matches<S: Store>(t: Desk<S>) {
+pub async fn what_is_found_is_what_matches<S: Store>(t: Fixture<S>) {
     // Each of these alone, negated, and with each other.
     let terms = [
         "queue:payments",
@@ -254,7 +254,7 @@ pub async fn what_is_found_is_what_matches<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Store>(t: Desk<S>) {
+pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Store>(t: Fixture<S>) {
     // The clock stands still: the order is that of the calls.
     let queues = ["c", "a", "b"].map(|name| QueueName::of(name, name));
     let mut expected = Vec::new();
@@ -267,7 +267,7 @@ pub async fn the_latest_taken_in_comes_first_whatever_its_queue<S: Store>(t: Des
     assert_eq!(found(&t, "queue:c,b").await, ["m11", "m9", "m8", "m6", "m5", "m3", "m2", "m0"]);
 }
 
-pub async fn a_letter_is_found_as_it_is_stored<S: Store>(t: Desk<S>) {
+pub async fn a_letter_is_found_as_it_is_stored<S: Store>(t: Fixture<S>) {
     let letters = world(&t).await;
     for (text, place) in [("message:rich", 1), ("state:skipped", 4), ("payload./customer/id:42", 1)] {
         let page = t.store.find(&query(text), None, 10).await.unwrap();
@@ -275,7 +275,7 @@ pub async fn a_letter_is_found_as_it_is_stored<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn paging_shows_each_letter_once_while_others_come<S: Store>(t: Desk<S>) {
+pub async fn paging_shows_each_letter_once_while_others_come<S: Store>(t: Fixture<S>) {
     let texts = ["", "reason:TIMEOUT", "error:boom", "payload.:*", "queue:payments state:dead"];
     for (n, text) in texts.into_iter().enumerate() {
         let queue = QueueName::of("payments", &format!("q{n}"));
@@ -302,7 +302,7 @@ pub async fn paging_shows_each_letter_once_while_others_come<S: Store>(t: Desk<S
     }
 }
 
-pub async fn paging_goes_on_while_letters_are_closed<S: Store>(t: Desk<S>) {
+pub async fn paging_goes_on_while_letters_are_closed<S: Store>(t: Fixture<S>) {
     let queue = queue();
     let ids: Vec<String> = (0..10).map(|n| format!("m{n}")).collect();
     let mut letters = Vec::new();
@@ -323,7 +323,7 @@ pub async fn paging_goes_on_while_letters_are_closed<S: Store>(t: Desk<S>) {
     assert_eq!(shown, ["m6", "m4", "m3"]);
 }
 
-pub async fn a_page_holds_at_most_its_limit<S: Store>(t: Desk<S>) {
+pub async fn a_page_holds_at_most_its_limit<S: Store>(t: Fixture<S>) {
     for n in 0..4 {
         put(&t, dead(&t, &queue(), &format!("m{n}"))).await;
     }
@@ -342,7 +342,7 @@ pub async fn a_page_holds_at_most_its_limit<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn a_cursor_of_nobody_is_refused<S: Store>(t: Desk<S>) {
+pub async fn a_cursor_of_nobody_is_refused<S: Store>(t: Fixture<S>) {
     put(&t, dead(&t, &queue(), "m")).await;
     for cursor in
         ["", " ", "no cursor of mine", "-1", "+1", "1 ", "1.5", "99999999999999999999999", "1;--", "\0"]
@@ -355,7 +355,7 @@ pub async fn a_cursor_of_nobody_is_refused<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn closed_letters_are_found_where_a_state_is_named<S: Store>(t: Desk<S>) {
+pub async fn closed_letters_are_found_where_a_state_is_named<S: Store>(t: Fixture<S>) {
     let queue = queue();
     let mut ids = Vec::new();
     for id in ["open", "evicted", "resolved"] {
@@ -388,7 +388,7 @@ pub async fn closed_letters_are_found_where_a_state_is_named<S: Store>(t: Desk<S
     assert_eq!(found(&t, "seq:evicted").await, ["evicted"]);
 }
 
-pub async fn what_changes_is_found_as_it_is_now<S: Store>(t: Desk<S>) {
+pub async fn what_changes_is_found_as_it_is_now<S: Store>(t: Fixture<S>) {
     let letter = dead(&t, &queue(), "m");
     let sequence = letter.sequence.clone();
     put(&t, letter).await;
@@ -409,7 +409,7 @@ pub async fn what_changes_is_found_as_it_is_now<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn hostile_text_is_data<S: Store>(t: Desk<S>) {
+pub async fn hostile_text_is_data<S: Store>(t: Fixture<S>) {
     let hostile = [
         "a'b",
         "a\"b",
@@ -462,7 +462,7 @@ pub async fn hostile_text_is_data<S: Store>(t: Desk<S>) {
     assert_eq!(found(&t, "type:*\0c").await, ["a\0c"]);
 }
 
-pub async fn the_largest_queries_are_answered<S: Store>(t: Desk<S>) {
+pub async fn the_largest_queries_are_answered<S: Store>(t: Fixture<S>) {
     // I7: whatever the parser lets through, the store can take.
     put(&t, dead(&t, &queue(), "m")).await;
     let fill = |piece: &str, between: &str| {
@@ -490,7 +490,7 @@ pub async fn the_largest_queries_are_answered<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn counts_are_exact_for_queues_and_states<S: Store>(t: Desk<S>) {
+pub async fn counts_are_exact_for_queues_and_states<S: Store>(t: Fixture<S>) {
     world(&t).await;
     let table = [
         ("", 5),
@@ -508,7 +508,7 @@ pub async fn counts_are_exact_for_queues_and_states<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn counts_follow_every_change<S: Store>(t: Desk<S>) {
+pub async fn counts_follow_every_change<S: Store>(t: Fixture<S>) {
     let queue = queue();
     let of = |n: usize| dead(&t, &queue, &format!("m{n}"));
     for n in 0..5 {

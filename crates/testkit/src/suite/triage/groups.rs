@@ -5,7 +5,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Failure, Letter, LetterState, QueueName, Reason};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{failure, kind, operator, requeue_of, requeued, resolve};
 use crate::suite::secs;
 
@@ -16,7 +16,7 @@ fn standing<const N: usize>(counts: &Counts, states: [LetterState; N]) -> ([u64;
     (states.map(|state| counts.of(state)), counts.by_state.iter().sum())
 }
 
-pub async fn a_failed_letter_is_counted_in_the_group_of_its_cause<S: Store>(t: Desk<S>) {
+pub async fn a_failed_letter_is_counted_in_the_group_of_its_cause<S: Store>(t: Fixture<S>) {
     let (boom, other) = (failure("boom"), Failure::new(Reason::CONFLICT, "DbError", "no row"));
     let first = t.now();
     t.fail("a", "1", &boom).await;
@@ -37,7 +37,7 @@ pub async fn a_failed_letter_is_counted_in_the_group_of_its_cause<S: Store>(t: D
     assert_eq!(t.groups().await.len(), 2);
 }
 
-pub async fn failures_that_differ_in_what_varies_share_a_group<S: Store>(t: Desk<S>) {
+pub async fn failures_that_differ_in_what_varies_share_a_group<S: Store>(t: Fixture<S>) {
     t.fail("a", "1", &failure("order 17 not found")).await;
     t.fail("b", "2", &failure("order 18 not found")).await;
     let groups = t.groups().await;
@@ -45,7 +45,7 @@ pub async fn failures_that_differ_in_what_varies_share_a_group<S: Store>(t: Desk
     assert_eq!(groups[0].message, "order 18 not found", "the latest is shown");
 }
 
-pub async fn an_older_failure_does_not_replace_the_latest<S: Store>(t: Desk<S>) {
+pub async fn an_older_failure_does_not_replace_the_latest<S: Store>(t: Fixture<S>) {
     t.fail("a", "1", &failure("order 17 not found")).await;
     let mut old = t.dead("b", "2");
     (old.cause, old.last_failed_at) = (Some(failure("order 2 not found")), Some(t.now() - secs(60)));
@@ -54,7 +54,7 @@ pub async fn an_older_failure_does_not_replace_the_latest<S: Store>(t: Desk<S>) 
     assert_eq!((group.message.as_str(), group.last_seen), ("order 17 not found", t.now()));
 }
 
-pub async fn a_group_keeps_only_the_beginning_of_a_long_message<S: Store>(t: Desk<S>) {
+pub async fn a_group_keeps_only_the_beginning_of_a_long_message<S: Store>(t: Fixture<S>) {
     // I7
     let long = failure(&format!("x{}", "ä".repeat(GROUP_MESSAGE_BYTES)));
     t.fail("a", "1", &long).await;
@@ -63,7 +63,7 @@ pub async fn a_group_keeps_only_the_beginning_of_a_long_message<S: Store>(t: Des
     assert!(long.message.starts_with(&group.message));
 }
 
-pub async fn a_group_keeps_the_exception_at_the_end_of_a_long_stack_trace<S: Store>(t: Desk<S>) {
+pub async fn a_group_keeps_the_exception_at_the_end_of_a_long_stack_trace<S: Store>(t: Fixture<S>) {
     // I7
     let frames = "  File \"handler.py\", line 9, in charge\n".repeat(100);
     let traced = |end: &str| failure(&format!("Traceback (most recent call last):\n{frames}{end}\n"));
@@ -76,7 +76,7 @@ pub async fn a_group_keeps_the_exception_at_the_end_of_a_long_stack_trace<S: Sto
     assert!(missing.message.len() <= GROUP_MESSAGE_BYTES);
 }
 
-pub async fn letters_without_a_cause_belong_to_no_group<S: Store>(t: Desk<S>) {
+pub async fn letters_without_a_cause_belong_to_no_group<S: Store>(t: Fixture<S>) {
     t.open(t.waiting("a", "1")).await;
     t.behind(t.waiting("a", "2")).await;
     t.open(Letter { cause: None, ..t.dead("b", "3") }).await;
@@ -85,7 +85,7 @@ pub async fn letters_without_a_cause_belong_to_no_group<S: Store>(t: Desk<S>) {
     );
 }
 
-pub async fn a_skipped_message_with_a_cause_is_counted_as_closed<S: Store>(t: Desk<S>) {
+pub async fn a_skipped_message_with_a_cause_is_counted_as_closed<S: Store>(t: Fixture<S>) {
     let skipped = Letter { state: LetterState::Skipped, ..t.dead("a", "1") };
     t.put(skipped, Placement::Closed).await;
     let group = t.group(&failure("boom")).await.unwrap();
@@ -93,7 +93,7 @@ pub async fn a_skipped_message_with_a_cause_is_counted_as_closed<S: Store>(t: De
     assert_eq!((group.oldest, group.counts.sequences), (None, 0));
 }
 
-pub async fn a_message_handed_off_twice_is_counted_once<S: Store>(t: Desk<S>) {
+pub async fn a_message_handed_off_twice_is_counted_once<S: Store>(t: Fixture<S>) {
     // I8
     let letter = t.dead("a", "1");
     t.open(letter.clone()).await;
@@ -102,7 +102,7 @@ pub async fn a_message_handed_off_twice_is_counted_once<S: Store>(t: Desk<S>) {
     assert_eq!((group.counts.open(), group.trend[TREND_BUCKETS - 1]), (1, 1));
 }
 
-pub async fn a_message_that_was_refused_is_counted_nowhere<S: Store>(t: Desk<S>) {
+pub async fn a_message_that_was_refused_is_counted_nowhere<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     let limits = Limits { max_sequences: Some(1), max_sequence_size: Some(1) };
     let other = Letter { cause: Some(failure("no route")), ..t.dead("b", "2") };
@@ -113,7 +113,7 @@ pub async fn a_message_that_was_refused_is_counted_nowhere<S: Store>(t: Desk<S>)
     assert!(t.group(&failure("no route")).await.is_none());
 }
 
-pub async fn the_counts_of_a_group_follow_every_act<S: Store>(t: Desk<S>) {
+pub async fn the_counts_of_a_group_follow_every_act<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.enqueue("b", "2").await;
     for (act, state) in [
@@ -136,7 +136,7 @@ pub async fn the_counts_of_a_group_follow_every_act<S: Store>(t: Desk<S>) {
     assert_eq!((group.counts.sequences, group.oldest), (0, None));
 }
 
-pub async fn settling_moves_a_letter_between_the_counts_of_its_group<S: Store>(t: Desk<S>) {
+pub async fn settling_moves_a_letter_between_the_counts_of_its_group<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     let claim = t.claim("a", "w").await.unwrap();
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
@@ -148,7 +148,7 @@ pub async fn settling_moves_a_letter_between_the_counts_of_its_group<S: Store>(t
     assert_eq!((group.counts.sequences, group.blocked_behind), (1, 1));
 }
 
-pub async fn a_letter_that_fails_in_another_way_moves_to_another_group<S: Store>(t: Desk<S>) {
+pub async fn a_letter_that_fails_in_another_way_moves_to_another_group<S: Store>(t: Fixture<S>) {
     let (boom, other) = (failure("boom"), failure("no route"));
     t.fail("a", "1", &boom).await;
     t.fail("b", "2", &boom).await;
@@ -169,7 +169,7 @@ pub async fn a_letter_that_fails_in_another_way_moves_to_another_group<S: Store>
     assert_eq!((back.counts.open(), back.blocked_behind, back.first_seen), (1, 1, t.now()));
 }
 
-pub async fn a_letter_that_fails_in_the_same_way_stays_in_its_group<S: Store>(t: Desk<S>) {
+pub async fn a_letter_that_fails_in_the_same_way_stays_in_its_group<S: Store>(t: Fixture<S>) {
     t.fail("a", "1", &failure("order 17 not found")).await;
     let first = t.now();
     t.advance(secs(60));
@@ -180,7 +180,7 @@ pub async fn a_letter_that_fails_in_the_same_way_stays_in_its_group<S: Store>(t:
     assert_eq!((group.counts.open(), group.trend[TREND_BUCKETS - 1]), (1, 1), "it came only once");
 }
 
-pub async fn a_failed_attempt_without_a_new_cause_is_seen<S: Store>(t: Desk<S>) {
+pub async fn a_failed_attempt_without_a_new_cause_is_seen<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.advance(secs(60));
     let at = t.now();
@@ -193,7 +193,7 @@ pub async fn a_failed_attempt_without_a_new_cause_is_seen<S: Store>(t: Desk<S>) 
     assert_eq!(t.group(&failure("boom")).await.unwrap().last_seen, at);
 }
 
-pub async fn a_waiting_letter_that_fails_comes_into_a_group<S: Store>(t: Desk<S>) {
+pub async fn a_waiting_letter_that_fails_comes_into_a_group<S: Store>(t: Fixture<S>) {
     t.open(t.waiting("a", "1")).await;
     t.behind(t.waiting("a", "2")).await;
     let claim = t.due_one("w").await;
@@ -205,7 +205,7 @@ pub async fn a_waiting_letter_that_fails_comes_into_a_group<S: Store>(t: Desk<S>
     assert_eq!((group.counts.sequences, group.blocked_behind, group.trend[TREND_BUCKETS - 1]), (1, 1, 1));
 }
 
-pub async fn those_behind_a_head_are_blocked_by_its_group<S: Store>(t: Desk<S>) {
+pub async fn those_behind_a_head_are_blocked_by_its_group<S: Store>(t: Fixture<S>) {
     let (boom, other) = (failure("boom"), failure("no route"));
     t.fail("a", "1", &boom).await;
     t.behind(t.waiting("a", "2")).await;
@@ -231,7 +231,7 @@ pub async fn those_behind_a_head_are_blocked_by_its_group<S: Store>(t: Desk<S>) 
     assert_eq!(blocked().await, ((1, 2), (0, 0)), "a restored head blocks again");
 }
 
-pub async fn a_message_delivered_again_blocks_the_later_ones<S: Store>(t: Desk<S>) {
+pub async fn a_message_delivered_again_blocks_the_later_ones<S: Store>(t: Fixture<S>) {
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap()[0].fence;
     let early = Letter { cause: Some(failure("no route")), ..t.dead("a", "early") };
     t.under_grant(t.dead("a", "late"), Placement::Open, fence).await.unwrap();
@@ -241,7 +241,7 @@ pub async fn a_message_delivered_again_blocks_the_later_ones<S: Store>(t: Desk<S
     assert_eq!(t.group(&failure("boom")).await.unwrap().counts.sequences, 0);
 }
 
-pub async fn the_oldest_open_letter_tells_the_age_of_a_group<S: Store>(t: Desk<S>) {
+pub async fn the_oldest_open_letter_tells_the_age_of_a_group<S: Store>(t: Fixture<S>) {
     let start = t.now();
     for (n, message) in ["1", "2", "3"].iter().enumerate() {
         t.enqueue(&n.to_string(), message).await;
@@ -257,7 +257,7 @@ pub async fn the_oldest_open_letter_tells_the_age_of_a_group<S: Store>(t: Desk<S
     assert_eq!(oldest().await, None);
 }
 
-pub async fn the_trend_counts_what_came_in_each_of_the_last_hours<S: Store>(t: Desk<S>) {
+pub async fn the_trend_counts_what_came_in_each_of_the_last_hours<S: Store>(t: Fixture<S>) {
     let trend = async || t.group(&failure("boom")).await.unwrap().trend;
     t.fill("a", 3).await;
     t.advance(secs(2 * HOUR));
@@ -275,7 +275,7 @@ pub async fn the_trend_counts_what_came_in_each_of_the_last_hours<S: Store>(t: D
     assert_eq!(trend().await, expected, "what is older than a day is dropped");
 }
 
-pub async fn groups_come_in_pages_those_with_the_most_open_letters_first<S: Store>(t: Desk<S>) {
+pub async fn groups_come_in_pages_those_with_the_most_open_letters_first<S: Store>(t: Fixture<S>) {
     let names = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta"];
     for (n, name) in names.iter().enumerate() {
         // 1, 1, 2, 2, 3, 3, 4 letters.
@@ -296,7 +296,7 @@ pub async fn groups_come_in_pages_those_with_the_most_open_letters_first<S: Stor
     assert_eq!(messages[..2], ["eta", "epsilon"]);
 }
 
-pub async fn groups_without_open_letters_are_listed_on_demand<S: Store>(t: Desk<S>) {
+pub async fn groups_without_open_letters_are_listed_on_demand<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.fail("b", "2", &failure("no route")).await;
     t.act("1", Act::Resolve).await.unwrap();
@@ -308,7 +308,7 @@ pub async fn groups_without_open_letters_are_listed_on_demand<S: Store>(t: Desk<
     assert_eq!(messages(true).await, ["no route", "boom"]);
 }
 
-pub async fn groups_of_one_cause_are_kept_apart_by_queue<S: Store>(t: Desk<S>) {
+pub async fn groups_of_one_cause_are_kept_apart_by_queue<S: Store>(t: Fixture<S>) {
     let other = QueueName::of("orders", "mails");
     t.fill("a", 2).await;
     let mut letter = t.dead("a", "1");
@@ -325,7 +325,7 @@ pub async fn groups_of_one_cause_are_kept_apart_by_queue<S: Store>(t: Desk<S>) {
     assert!(of(Some("nobody/nothing".into())).await.is_empty());
 }
 
-pub async fn what_names_no_group_finds_none<S: Store>(t: Desk<S>) {
+pub async fn what_names_no_group_finds_none<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert!(t.group(&failure("something else")).await.is_none());
     let after = Some("nonsense".to_owned());

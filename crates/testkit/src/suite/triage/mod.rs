@@ -21,10 +21,10 @@ pub use queues::*;
 use lazaret_core::store::{Change, Expired, Group, GroupId, GroupsRequest, Requeue, Result, Store};
 use lazaret_core::{Failure, Letter, Timestamp};
 
-use super::letters::Desk;
+use super::letters::Fixture;
 use super::letters::bed::{operator, requeued};
 
-impl<S: Store> Desk<S> {
+impl<S: Store> Fixture<S> {
     /// All groups that fit, page by page.
     pub(super) async fn groups_of(&self, wanted: GroupsRequest) -> Vec<Group> {
         let (mut groups, mut request) = (Vec::new(), wanted);
@@ -44,7 +44,7 @@ impl<S: Store> Desk<S> {
         self.groups_of(GroupsRequest { limit: 100, ..GroupsRequest::default() }).await
     }
 
-    /// The group of a failure in the desk's queue.
+    /// The group of a failure in the fixture's queue.
     pub(super) async fn group(&self, failure: &Failure) -> Option<Group> {
         let id = GroupId { queue: self.queue.clone(), fingerprint: failure.fingerprint };
         self.store.group(&id).await.unwrap()

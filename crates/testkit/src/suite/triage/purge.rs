@@ -3,10 +3,10 @@
 use lazaret_core::store::{Act, Change, ErrorKind, GroupsRequest, Placed, Store};
 use lazaret_core::{LetterState, MessageId};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::letters::bed::{failure, kind, operator};
 
-pub async fn of_a_purged_letter_only_the_trace_is_left<S: Store>(t: Desk<S>) {
+pub async fn of_a_purged_letter_only_the_trace_is_left<S: Store>(t: Fixture<S>) {
     // I8
     for (message, act, state) in
         [("1", Act::Evict, LetterState::Evicted), ("2", Act::Resolve, LetterState::Resolved)]
@@ -23,7 +23,7 @@ pub async fn of_a_purged_letter_only_the_trace_is_left<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn purged_letters_are_not_counted<S: Store>(t: Desk<S>) {
+pub async fn purged_letters_are_not_counted<S: Store>(t: Fixture<S>) {
     t.fill("a", 3).await;
     for message in ["a-0", "a-1"] {
         t.act(message, Act::Evict).await.unwrap();
@@ -44,7 +44,7 @@ pub async fn purged_letters_are_not_counted<S: Store>(t: Desk<S>) {
     );
 }
 
-pub async fn an_evicted_letter_is_restored_until_it_is_purged<S: Store>(t: Desk<S>) {
+pub async fn an_evicted_letter_is_restored_until_it_is_purged<S: Store>(t: Fixture<S>) {
     // I11
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();
@@ -58,7 +58,7 @@ pub async fn an_evicted_letter_is_restored_until_it_is_purged<S: Store>(t: Desk<
     assert_eq!(t.store.counts(&t.queue).await.unwrap().by_state, [0; 9]);
 }
 
-pub async fn open_letters_are_not_purged<S: Store>(t: Desk<S>) {
+pub async fn open_letters_are_not_purged<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     assert_eq!(kind(t.purge("1").await), ErrorKind::Conflict);
     assert_eq!(t.get("1").await, before);
@@ -66,7 +66,7 @@ pub async fn open_letters_are_not_purged<S: Store>(t: Desk<S>) {
     assert!(t.audit().await.is_empty());
 }
 
-pub async fn a_purged_letter_is_not_there_for_anybody<S: Store>(t: Desk<S>) {
+pub async fn a_purged_letter_is_not_there_for_anybody<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Resolve).await.unwrap();
     t.purge("1").await.unwrap();
@@ -77,7 +77,7 @@ pub async fn a_purged_letter_is_not_there_for_anybody<S: Store>(t: Desk<S>) {
     }
 }
 
-pub async fn a_purge_is_audited<S: Store>(t: Desk<S>) {
+pub async fn a_purge_is_audited<S: Store>(t: Fixture<S>) {
     // I11
     t.enqueue("a", "1").await;
     t.act("1", Act::Evict).await.unwrap();

@@ -3,10 +3,10 @@
 use lazaret_core::store::{Act, Store};
 use lazaret_core::{LetterId, LetterState, QueueName};
 
-use crate::suite::letters::Desk;
+use crate::suite::letters::Fixture;
 use crate::suite::secs;
 
-pub async fn queues_are_summed_up_by_name<S: Store>(t: Desk<S>) {
+pub async fn queues_are_summed_up_by_name<S: Store>(t: Fixture<S>) {
     let other = QueueName::of("accounts", "mails");
     let start = t.now();
     t.fill("a", 3).await;
@@ -24,7 +24,7 @@ pub async fn queues_are_summed_up_by_name<S: Store>(t: Desk<S>) {
     assert_eq!((queues[0].oldest, queues[1].oldest), (Some(t.now()), Some(start)));
 }
 
-pub async fn the_oldest_letter_of_a_queue_may_only_wait<S: Store>(t: Desk<S>) {
+pub async fn the_oldest_letter_of_a_queue_may_only_wait<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.advance(secs(5));
     t.behind(t.waiting("a", "2")).await;
@@ -35,7 +35,7 @@ pub async fn the_oldest_letter_of_a_queue_may_only_wait<S: Store>(t: Desk<S>) {
     assert_eq!(t.store.queues().await.unwrap()[0].oldest, Some(second));
 }
 
-pub async fn a_queue_is_listed_once_it_held_a_letter<S: Store>(t: Desk<S>) {
+pub async fn a_queue_is_listed_once_it_held_a_letter<S: Store>(t: Fixture<S>) {
     t.store.assign(&t.queue, &[t.partition()]).await.unwrap();
     t.due("w", 1).await;
     assert!(t.store.queues().await.unwrap().is_empty());

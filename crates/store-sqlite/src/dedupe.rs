@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::store::{Inbox, InboxClaim, Result};
+use lazaret_core::store::{Dedupe, DedupeClaim, Result};
 use lazaret_core::{MessageId, QueueName};
 use rusqlite::{OptionalExtension, params};
 
@@ -41,25 +41,25 @@ fn put(step: &Step<'_>, qid: i64, id: &MessageId, owner: Option<&str>, until: i6
 }
 
 #[async_trait]
-impl Inbox for SqliteStore {
+impl Dedupe for SqliteStore {
     async fn claim(
         &self,
         queue: &QueueName,
         id: &MessageId,
         owner: &str,
         lease: Duration,
-    ) -> Result<InboxClaim> {
+    ) -> Result<DedupeClaim> {
         let (queue, id, owner) = (queue.clone(), id.clone(), owner.to_owned());
         self.write("claim", move |step| {
             let qid = step.facts.queue(step.connection, &queue)?.qid;
             prune(step)?;
             match entry(step, qid, &id)? {
-                Some(None) => return Ok(InboxClaim::Done),
-                Some(Some(other)) if other != owner => return Ok(InboxClaim::InFlight),
+                Some(None) => return Ok(DedupeClaim::Done),
+                Some(Some(other)) if other != owner => return Ok(DedupeClaim::InFlight),
                 _ => {}
             }
             put(step, qid, &id, Some(&owner), later(step.now, lease))?;
-            Ok(InboxClaim::Claimed)
+            Ok(DedupeClaim::Claimed)
         })
         .await
     }

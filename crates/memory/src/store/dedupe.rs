@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use lazaret_core::store::{Inbox, InboxClaim, Result};
+use lazaret_core::store::{Dedupe, DedupeClaim, Result};
 use lazaret_core::{MessageId, QueueName};
 
 use super::{MemoryStore, later};
@@ -13,7 +13,7 @@ use super::{MemoryStore, later};
 type Key = (QueueName, MessageId);
 
 #[derive(Default)]
-pub(super) struct InboxTable {
+pub(super) struct DedupeTable {
     entries: BTreeMap<Key, Entry>,
     /// When each entry ends, so that what has ended goes away and memory stays bounded (I7).
     ends: BTreeSet<(Timestamp, Key)>,
@@ -25,7 +25,7 @@ struct Entry {
     until: Timestamp,
 }
 
-impl InboxTable {
+impl DedupeTable {
     fn prune(&mut self, now: Timestamp) {
         while self.ends.first().is_some_and(|(until, _)| *until <= now) {
             if let Some((_, key)) = self.ends.pop_first() {
@@ -48,42 +48,42 @@ impl InboxTable {
 }
 
 #[async_trait]
-impl Inbox for MemoryStore {
+impl Dedupe for MemoryStore {
     async fn claim(
         &self,
         queue: &QueueName,
         id: &MessageId,
         owner: &str,
         lease: Duration,
-    ) -> Result<InboxClaim> {
+    ) -> Result<DedupeClaim> {
         let (mut state, now) = self.begin();
-        let inbox = &mut state.inbox;
-        inbox.prune(now);
+        let dedupe = &mut state.dedupe;
+        dedupe.prune(now);
         let key = (queue.clone(), id.clone());
-        match inbox.entries.get(&key) {
-            Some(Entry { owner: None, .. }) => return Ok(InboxClaim::Done),
-            Some(Entry { owner: Some(other), .. }) if other != owner => return Ok(InboxClaim::InFlight),
+        match dedupe.entries.get(&key) {
+            Some(Entry { owner: None, .. }) => return Ok(DedupeClaim::Done),
+            Some(Entry { owner: Some(other), .. }) if other != owner => return Ok(DedupeClaim::InFlight),
             _ => {}
         }
-        inbox.put(key, Some(owner.to_owned()), later(now, lease));
-        Ok(InboxClaim::Claimed)
+        dedupe.put(key, Some(owner.to_owned()), later(now, lease));
+        Ok(DedupeClaim::Claimed)
     }
 
     /// Whoever says it: the effect has happened, even if the claim was lost in the meantime.
     async fn done(&self, queue: &QueueName, id: &MessageId, _owner: &str, window: Duration) -> Result<()> {
         let (mut state, now) = self.begin();
-        state.inbox.put((queue.clone(), id.clone()), None, later(now, window));
-        state.inbox.prune(now);
+        state.dedupe.put((queue.clone(), id.clone()), None, later(now, window));
+        state.dedupe.prune(now);
         Ok(())
     }
 
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()> {
         let (mut state, now) = self.begin();
-        let inbox = &mut state.inbox;
-        inbox.prune(now);
+        let dedupe = &mut state.dedupe;
+        dedupe.prune(now);
         let key = (queue.clone(), id.clone());
-        if inbox.entries.get(&key).is_some_and(|entry| entry.owner.as_deref() == Some(owner)) {
-            inbox.remove(&key);
+        if dedupe.entries.get(&key).is_some_and(|entry| entry.owner.as_deref() == Some(owner)) {
+            dedupe.remove(&key);
         }
         Ok(())
     }
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn what_has_ended_takes_no_room() {
         // I7
-        let mut inbox = InboxTable::default();
+        let mut dedupe = DedupeTable::default();
         let at = |second| Timestamp::from_second(second).unwrap();
         for n in 0..100 {
-            inbox.put(("q".into(), MessageId::from(n.to_string())), None, at(n));
+            dedupe.put(("q".into(), MessageId::from(n.to_string())), None, at(n));
         }
-        inbox.put(("q".into(), "99".into()), None, at(200));
-        inbox.prune(at(150));
-        assert_eq!((inbox.entries.len(), inbox.ends.len()), (1, 1));
+        dedupe.put(("q".into(), "99".into()), None, at(200));
+        dedupe.prune(at(150));
+        assert_eq!((dedupe.entries.len(), dedupe.ends.len()), (1, 1));
     }
 }

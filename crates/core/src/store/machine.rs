@@ -7,7 +7,9 @@ use sha2::{Digest, Sha256};
 
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
-use super::operations::{Action, Command, Conduct, Operation, OperationId, OperationState, Outcome, Plan};
+use super::operations::{
+    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, RolloutPolicy,
+};
 use crate::letter::LetterId;
 
 const NANOS: f64 = 1e9;
@@ -19,7 +21,7 @@ const NANOS: f64 = 1e9;
 ///
 /// ```
 /// use lazaret_core::Timestamp;
-/// use lazaret_core::store::{Action, Actor, Command, Conduct, Course, OperationId, OperationState, Outcome};
+/// use lazaret_core::store::{Action, Actor, Command, RolloutPolicy, OperationMachine, OperationId, OperationState, Outcome};
 /// use lazaret_core::store::{Plan, PlanId, plan_hash};
 ///
 /// let now = Timestamp::UNIX_EPOCH;
@@ -28,20 +30,20 @@ const NANOS: f64 = 1e9;
 ///     id: PlanId(1), action: Action::Retry, query: None, letters: 3, sequences: 3, excluded: Vec::new(),
 ///     hash: plan_hash(Action::Retry, []), by: by.clone(), frozen_at: now, expires_at: Timestamp::MAX,
 /// };
-/// let conduct = Conduct { ramp: vec![1], ..Conduct::default() };
-/// let mut course = Course::begin(OperationId(1), &plan, &conduct, &by, now).unwrap();
-/// assert_eq!((course.operation.state, course.allowance()), (OperationState::Running, 1));
+/// let rollout = RolloutPolicy { ramp: vec![1], ..RolloutPolicy::default() };
+/// let mut machine = OperationMachine::begin(OperationId(1), &plan, &rollout, &by, now).unwrap();
+/// assert_eq!((machine.operation.state, machine.allowance()), (OperationState::Running, 1));
 /// // The first letter failed: the stage is over, and the stop rule holds the operation.
-/// course.count(Outcome::FailedAgain, 1, now);
-/// assert!(course.advance(Some(1), now));
-/// assert_eq!(course.operation.state, OperationState::Paused);
+/// machine.count(Outcome::FailedAgain, 1, now);
+/// assert!(machine.advance(Some(1), now));
+/// assert_eq!(machine.operation.state, OperationState::Paused);
 /// // Somebody wants it to go on: the next stage begins.
-/// course.command(Command::Resume, &by, now).unwrap();
-/// assert!(!course.advance(Some(1), now));
-/// assert_eq!((course.operation.stage, course.allowance()), (1, 3));
+/// machine.command(Command::Resume, &by, now).unwrap();
+/// assert!(!machine.advance(Some(1), now));
+/// assert_eq!((machine.operation.stage, machine.allowance()), (1, 3));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Course {
+pub struct OperationMachine {
     /// What others see.
     pub operation: Operation,
     /// When the letters taken so far are paid for by the rate; `None` before the first one.
@@ -56,37 +58,37 @@ fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Resu
     Err(StoreError::not_done(kind, operation, context))
 }
 
-impl Course {
+impl OperationMachine {
     /// When to ask again if letters are in work, or their sequences are.
     pub const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-    /// A plan that begins to be carried out. `Invalid` for a conduct that makes no sense, `Conflict` for a plan that has
+    /// A plan that begins to be carried out. `Invalid` for a rollout that makes no sense, `Conflict` for a plan that has
     /// expired. That a plan is carried out once is the store's to know.
     pub fn begin(
         id: OperationId,
         plan: &Plan,
-        conduct: &Conduct,
+        rollout: &RolloutPolicy,
         by: &Actor,
         now: Timestamp,
     ) -> Result<Self> {
-        if let Err(context) = conduct.check() {
+        if let Err(context) = rollout.check() {
             return refused(ErrorKind::Invalid, "begin", context);
         }
         if plan.expires_at <= now {
             let context = format!("plan {} has expired at {}", plan.id, plan.expires_at);
             return refused(ErrorKind::Conflict, "begin", context);
         }
-        let state = match conduct.needs_approval {
+        let state = match rollout.needs_approval {
             // Nothing to do is nothing to approve.
             _ if plan.letters == 0 => OperationState::Done,
             true => OperationState::AwaitingApproval,
-            false => started(conduct, now),
+            false => started(rollout, now),
         };
         let operation = Operation {
             id,
             plan: plan.id,
             action: plan.action,
-            conduct: conduct.clone(),
+            rollout: rollout.clone(),
             state,
             note: None,
             stage: 0,
@@ -126,7 +128,7 @@ impl Course {
         }
         operation.state = match command {
             Command::Pause => OperationState::Paused,
-            Command::Resume | Command::Approve => started(&operation.conduct, now),
+            Command::Resume | Command::Approve => started(&operation.rollout, now),
             Command::Cancel => OperationState::Cancelled,
             Command::Reject => OperationState::Rejected,
         };
@@ -178,7 +180,7 @@ impl Course {
             return false;
         };
         if operation.state == OperationState::Scheduled {
-            operation.state = started(&operation.conduct, now);
+            operation.state = started(&operation.rollout, now);
         }
         if operation.state != OperationState::Running {
             return false;
@@ -186,9 +188,9 @@ impl Course {
         let failed = operation.failed_again - self.counted_failed;
         let tried = operation.ok - self.counted_ok + failed;
         loop {
-            let stage_over = pending >= operation.conduct.allowance(operation.stage, operation.letters);
-            if operation.conduct.stops(tried, failed, stage_over) {
-                let share = operation.conduct.stop_at.unwrap_or_default() * 100.0;
+            let stage_over = pending >= operation.rollout.allowance(operation.stage, operation.letters);
+            if operation.rollout.stops(tried, failed, stage_over) {
+                let share = operation.rollout.stop_at.unwrap_or_default() * 100.0;
                 operation.note =
                     Some(format!("stopped: {failed} of {tried} letters failed again, more than {share} %"));
                 operation.state = OperationState::Paused;
@@ -207,7 +209,7 @@ impl Course {
     pub fn allowance(&self) -> u64 {
         let operation = &self.operation;
         match operation.state {
-            OperationState::Running => operation.conduct.allowance(operation.stage, operation.letters),
+            OperationState::Running => operation.rollout.allowance(operation.stage, operation.letters),
             _ => 0,
         }
     }
@@ -220,7 +222,7 @@ impl Course {
 
     /// How many letters the rate allows now.
     pub fn pace(&self, now: Timestamp) -> u64 {
-        let Some(rate) = self.operation.conduct.rate else { return u64::MAX };
+        let Some(rate) = self.operation.rollout.rate else { return u64::MAX };
         let ahead = match self.next_at {
             // Slower than time lasts.
             Some(next) if next == Timestamp::MAX => return 0,
@@ -233,14 +235,14 @@ impl Course {
 
     /// Takes this many letters out of what the rate allows.
     pub fn spend(&mut self, letters: u64, now: Timestamp) {
-        let Some(rate) = self.operation.conduct.rate.filter(|_| letters > 0) else { return };
+        let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
         let from = self.next_at.map_or(now, |next| next.max(now));
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
     }
 
     /// When the rate allows the next letter.
     pub fn pace_at(&self, now: Timestamp) -> Timestamp {
-        let (Some(rate), Some(next)) = (self.operation.conduct.rate, self.next_at) else { return now };
+        let (Some(rate), Some(next)) = (self.operation.rollout.rate, self.next_at) else { return now };
         later(next, ((1.0 - burst(rate)) * NANOS / rate).ceil()).max(now)
     }
 
@@ -252,8 +254,8 @@ impl Course {
 }
 
 /// Where an operation stands that nothing holds but its time.
-fn started(conduct: &Conduct, now: Timestamp) -> OperationState {
-    match conduct.start_at {
+fn started(rollout: &RolloutPolicy, now: Timestamp) -> OperationState {
+    match rollout.start_at {
         Some(start_at) if start_at > now => OperationState::Scheduled,
         _ => OperationState::Running,
     }
@@ -318,7 +320,7 @@ mod tests {
         Actor::new("ada", "cli", "it is back")
     }
 
-    fn course(conduct: Conduct, letters: u64) -> Course {
+    fn machine(rollout: RolloutPolicy, letters: u64) -> OperationMachine {
         let plan = Plan {
             id: PlanId(1),
             action: Action::Retry,
@@ -331,22 +333,22 @@ mod tests {
             frozen_at: NOW,
             expires_at: Timestamp::MAX,
         };
-        Course::begin(OperationId(1), &plan, &conduct, &ada(), NOW).unwrap()
+        OperationMachine::begin(OperationId(1), &plan, &rollout, &ada(), NOW).unwrap()
     }
 
-    fn paced(rate: f64) -> Course {
-        course(Conduct { rate: Some(rate), ..Conduct::unlimited() }, 1_000_000)
+    fn paced(rate: f64) -> OperationMachine {
+        machine(RolloutPolicy { rate: Some(rate), ..RolloutPolicy::unlimited() }, 1_000_000)
     }
 
     #[test]
     fn the_pace_holds_for_any_rate_and_any_way_of_asking() {
         for rate in [0.001, 0.3, 1.0, 3.0, 7.7, 50.0, 1234.5] {
-            let (mut course, mut taken, burst) = (paced(rate), 0, burst(rate));
+            let (mut machine, mut taken, burst) = (paced(rate), 0, burst(rate));
             let step = Duration::from_nanos(137_000_003);
             for n in 0..5000_u32 {
                 let now = NOW + step * n;
-                let some = course.pace(now).min(1 + u64::from(n % 3));
-                course.spend(some, now);
+                let some = machine.pace(now).min(1 + u64::from(n % 3));
+                machine.spend(some, now);
                 taken += some;
                 let allowed = rate * (step * n).as_secs_f64() + burst;
                 assert!(taken as f64 <= allowed + 1e-3, "{taken} of {allowed} at a rate of {rate}");
@@ -361,14 +363,14 @@ mod tests {
     #[test]
     fn the_time_of_the_next_letter_is_the_first_that_allows_one() {
         for rate in [0.3, 1.0, 3.0, 50.0] {
-            let mut course = paced(rate);
+            let mut machine = paced(rate);
             let mut now = NOW;
             for _ in 0..200 {
-                course.spend(course.pace(now), now);
-                assert_eq!(course.pace(now), 0);
-                let next = course.pace_at(now);
-                assert_eq!(course.pace(next - Duration::from_micros(10)), 0);
-                assert_eq!(course.pace(next), 1, "at a rate of {rate}");
+                machine.spend(machine.pace(now), now);
+                assert_eq!(machine.pace(now), 0);
+                let next = machine.pace_at(now);
+                assert_eq!(machine.pace(next - Duration::from_micros(10)), 0);
+                assert_eq!(machine.pace(next), 1, "at a rate of {rate}");
                 now = next;
             }
         }
@@ -376,9 +378,9 @@ mod tests {
 
     #[test]
     fn without_a_rate_there_is_no_pace() {
-        let mut course = course(Conduct::unlimited(), 10);
-        course.spend(1_000_000, NOW);
-        assert_eq!((course.pace(NOW), course.pace_at(NOW)), (u64::MAX, NOW));
+        let mut machine = machine(RolloutPolicy::unlimited(), 10);
+        machine.spend(1_000_000, NOW);
+        assert_eq!((machine.pace(NOW), machine.pace_at(NOW)), (u64::MAX, NOW));
     }
 
     #[test]
@@ -407,15 +409,15 @@ mod tests {
         let bob = Actor::new("bob", "console", "looks right");
         for (state, allowed) in allowed {
             for command in [Pause, Resume, Cancel, Approve, Reject] {
-                let mut course = course(Conduct::unlimited(), 1);
-                course.operation.state = state;
-                let before = course.clone();
-                let told = course.command(command, &bob, NOW);
+                let mut machine = machine(RolloutPolicy::unlimited(), 1);
+                machine.operation.state = state;
+                let before = machine.clone();
+                let told = machine.command(command, &bob, NOW);
                 match allowed.iter().find(|(one, _)| *one == command) {
-                    Some((_, after)) => assert_eq!(course.operation.state, *after),
+                    Some((_, after)) => assert_eq!(machine.operation.state, *after),
                     None => {
                         assert_eq!(told.unwrap_err().kind(), ErrorKind::Conflict, "{command:?} in {state}");
-                        assert_eq!(course, before, "a refusal changes nothing");
+                        assert_eq!(machine, before, "a refusal changes nothing");
                     }
                 }
             }
@@ -425,27 +427,28 @@ mod tests {
     #[test]
     fn a_schedule_holds_after_approval_and_after_a_pause() {
         let start_at = NOW + Duration::from_secs(60);
-        let conduct = Conduct { start_at: Some(start_at), needs_approval: true, ..Conduct::unlimited() };
-        let mut course = course(conduct, 1);
+        let rollout =
+            RolloutPolicy { start_at: Some(start_at), needs_approval: true, ..RolloutPolicy::unlimited() };
+        let mut machine = machine(rollout, 1);
         let bob = Actor::new("bob", "console", "looks right");
         for (command, state) in [
             (Command::Approve, OperationState::Scheduled),
             (Command::Pause, OperationState::Paused),
             (Command::Resume, OperationState::Scheduled),
         ] {
-            course.command(command, &bob, NOW).unwrap();
-            assert_eq!(course.operation.state, state);
+            machine.command(command, &bob, NOW).unwrap();
+            assert_eq!(machine.operation.state, state);
         }
-        course.advance(Some(0), start_at - Duration::from_nanos(1));
-        assert_eq!((course.operation.state, course.allowance()), (OperationState::Scheduled, 0));
-        course.advance(Some(0), start_at);
-        assert_eq!((course.operation.state, course.allowance()), (OperationState::Running, 1));
+        machine.advance(Some(0), start_at - Duration::from_nanos(1));
+        assert_eq!((machine.operation.state, machine.allowance()), (OperationState::Scheduled, 0));
+        machine.advance(Some(0), start_at);
+        assert_eq!((machine.operation.state, machine.allowance()), (OperationState::Running, 1));
     }
 
     #[test]
     fn an_operation_about_nothing_is_done_at_once() {
-        let course = course(Conduct { needs_approval: true, ..Conduct::default() }, 0);
-        assert_eq!((course.operation.state, course.operation.ended_at), (OperationState::Done, Some(NOW)));
+        let machine = machine(RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() }, 0);
+        assert_eq!((machine.operation.state, machine.operation.ended_at), (OperationState::Done, Some(NOW)));
     }
 
     #[test]

@@ -1,39 +1,39 @@
-//! Cases for the inbox: what was handled before is not handled again.
+//! Cases for the duplicate filter: what was handled before is not handled again.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
 use lazaret_core::QueueName;
-use lazaret_core::store::{Inbox, InboxClaim};
+use lazaret_core::store::{Dedupe, DedupeClaim};
 
 use super::{Bed, secs};
 
-/// Makes one test per case of the inbox contract, in a module of this name.
+/// Makes one test per case of the duplicate filter, in a module of this name.
 ///
 /// ```
 /// use lazaret_memory::MemoryStore;
-/// lazaret_testkit::inbox_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
+/// lazaret_testkit::dedupe_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
 /// ```
 ///
 /// A backend that waits for the network or the disk says `io`, as in
 /// [`store_test_suite!`](crate::store_test_suite).
 #[macro_export]
-macro_rules! inbox_test_suite {
+macro_rules! dedupe_test_suite {
     ($name:ident, $make:expr) => {
-        $crate::__inbox_test_suite! { $name, [start_paused = true], $make }
+        $crate::__dedupe_test_suite! { $name, [start_paused = true], $make }
     };
     ($name:ident, io, $make:expr) => {
-        $crate::__inbox_test_suite! { $name, [], $make }
+        $crate::__dedupe_test_suite! { $name, [], $make }
     };
 }
 
 /// The list of cases. Not for direct use.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! __inbox_test_suite {
+macro_rules! __dedupe_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
         $crate::__suite! {
             $name, $runtime, $make, $crate::suite::Bed::new;
-            inbox {
+            dedupe {
                 a_new_message_is_claimed
                 a_claimed_message_is_in_flight_for_others
                 ones_own_claim_is_claimed_again_and_lasts_from_now
@@ -60,109 +60,109 @@ fn queue() -> QueueName {
     QueueName::of("orders", "orders")
 }
 
-async fn claim<S: Inbox>(t: &Bed<S>, id: &str, owner: &str) -> InboxClaim {
+async fn claim<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) -> DedupeClaim {
     t.store.claim(&queue(), &id.into(), owner, LEASE).await.unwrap()
 }
 
-async fn done<S: Inbox>(t: &Bed<S>, id: &str, owner: &str) {
+async fn done<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) {
     t.store.done(&queue(), &id.into(), owner, WINDOW).await.unwrap();
 }
 
-async fn abandon<S: Inbox>(t: &Bed<S>, id: &str, owner: &str) {
+async fn abandon<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) {
     t.store.abandon(&queue(), &id.into(), owner).await.unwrap();
 }
 
-pub async fn a_new_message_is_claimed<S: Inbox>(t: Bed<S>) {
-    assert_eq!(claim(&t, "1", "a").await, InboxClaim::Claimed);
+pub async fn a_new_message_is_claimed<S: Dedupe>(t: Bed<S>) {
+    assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
 }
 
-pub async fn a_claimed_message_is_in_flight_for_others<S: Inbox>(t: Bed<S>) {
+pub async fn a_claimed_message_is_in_flight_for_others<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::InFlight);
-    assert_eq!(claim(&t, "2", "b").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
+    assert_eq!(claim(&t, "2", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn ones_own_claim_is_claimed_again_and_lasts_from_now<S: Inbox>(t: Bed<S>) {
+pub async fn ones_own_claim_is_claimed_again_and_lasts_from_now<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     t.advance(secs(20));
-    assert_eq!(claim(&t, "1", "a").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
     t.advance(secs(20));
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::InFlight);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
 }
 
-pub async fn a_handled_message_is_done_for_everybody<S: Inbox>(t: Bed<S>) {
+pub async fn a_handled_message_is_done_for_everybody<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "a").await, InboxClaim::Done);
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Done);
+    assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Done);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
 }
 
-pub async fn a_claim_whose_owner_died_expires<S: Inbox>(t: Bed<S>) {
+pub async fn a_claim_whose_owner_died_expires<S: Dedupe>(t: Bed<S>) {
     // I1: done is said with the effect, never before it, so a dead owner's message is handled again.
     claim(&t, "1", "a").await;
     t.advance(LEASE - secs(1));
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::InFlight);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
     t.advance(secs(1));
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn an_abandoned_claim_may_be_taken_at_once<S: Inbox>(t: Bed<S>) {
+pub async fn an_abandoned_claim_may_be_taken_at_once<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     abandon(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn another_cannot_abandon_a_claim<S: Inbox>(t: Bed<S>) {
+pub async fn another_cannot_abandon_a_claim<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     abandon(&t, "1", "b").await;
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::InFlight);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
 }
 
-pub async fn what_is_done_cannot_be_abandoned<S: Inbox>(t: Bed<S>) {
+pub async fn what_is_done_cannot_be_abandoned<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     abandon(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "a").await, InboxClaim::Done);
+    assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Done);
 }
 
-pub async fn what_is_done_is_remembered_for_the_window<S: Inbox>(t: Bed<S>) {
+pub async fn what_is_done_is_remembered_for_the_window<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     t.advance(WINDOW - secs(1));
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Done);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
     t.advance(secs(1));
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn an_effect_after_the_claim_expired_is_still_an_effect<S: Inbox>(t: Bed<S>) {
+pub async fn an_effect_after_the_claim_expired_is_still_an_effect<S: Dedupe>(t: Bed<S>) {
     // The late owner has done it. Whoever claims now must not do it again.
     claim(&t, "1", "a").await;
     t.advance(LEASE);
     done(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "b").await, InboxClaim::Done);
+    assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
 }
 
-pub async fn a_late_abandonment_does_not_take_the_claim_of_another<S: Inbox>(t: Bed<S>) {
+pub async fn a_late_abandonment_does_not_take_the_claim_of_another<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     t.advance(LEASE);
     claim(&t, "1", "b").await;
     abandon(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "c").await, InboxClaim::InFlight);
+    assert_eq!(claim(&t, "1", "c").await, DedupeClaim::InFlight);
 }
 
-pub async fn queues_remember_each_for_itself<S: Inbox>(t: Bed<S>) {
+pub async fn queues_remember_each_for_itself<S: Dedupe>(t: Bed<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     let other = QueueName::of("orders", "other");
-    assert_eq!(t.store.claim(&other, &"1".into(), "a", LEASE).await.unwrap(), InboxClaim::Claimed);
+    assert_eq!(t.store.claim(&other, &"1".into(), "a", LEASE).await.unwrap(), DedupeClaim::Claimed);
 }
 
-pub async fn abandoning_what_was_never_claimed_is_no_error<S: Inbox>(t: Bed<S>) {
+pub async fn abandoning_what_was_never_claimed_is_no_error<S: Dedupe>(t: Bed<S>) {
     abandon(&t, "1", "a").await;
-    assert_eq!(claim(&t, "1", "a").await, InboxClaim::Claimed);
+    assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
 }
 
-pub async fn of_many_who_claim_at_once_one_gets_it<S: Inbox>(t: Bed<S>) {
+pub async fn of_many_who_claim_at_once_one_gets_it<S: Dedupe>(t: Bed<S>) {
     let tries: Vec<_> = (0..20)
         .map(|n| {
             let store = t.store.clone();
@@ -172,7 +172,7 @@ pub async fn of_many_who_claim_at_once_one_gets_it<S: Inbox>(t: Bed<S>) {
         .collect();
     let mut claimed = 0;
     for one in tries {
-        claimed += usize::from(one.await.unwrap() == InboxClaim::Claimed);
+        claimed += usize::from(one.await.unwrap() == DedupeClaim::Claimed);
     }
     assert_eq!(claimed, 1);
 }

@@ -7,7 +7,7 @@ use lazaret_api::BeginRequest;
 /// How an operation goes about its letters.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How to go about it")]
-pub(crate) struct Conduct {
+pub(crate) struct RolloutPolicy {
     /// How many letters in a time: 50/s, 100/m, unlimited; 50/s unless said otherwise
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub rate: Option<f64>,
@@ -30,7 +30,7 @@ pub(crate) struct Conduct {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ramp(pub Vec<u64>);
 
-impl Conduct {
+impl RolloutPolicy {
     /// Writes it into a request.
     pub(crate) fn apply(&self, request: &mut BeginRequest) {
         request.rate = self.rate;

@@ -9,7 +9,7 @@ use crate::message::{MessageId, QueueName};
 
 /// The answer to "may I handle this message?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InboxClaim {
+pub enum DedupeClaim {
     /// Yes, and nobody else may until the claim ends.
     Claimed,
     /// Somebody is handling it now; the outcome is not known yet.
@@ -21,7 +21,7 @@ pub enum InboxClaim {
 /// Remembers, per queue, which messages were handled. `done` is said with the effect, never before it: a claim whose
 /// owner dies expires, and the message is handled again.
 #[async_trait]
-pub trait Inbox: Send + Sync + 'static {
+pub trait Dedupe: Send + Sync + 'static {
     /// Claims a message for `lease`. One's own claim is claimed again.
     async fn claim(
         &self,
@@ -29,7 +29,7 @@ pub trait Inbox: Send + Sync + 'static {
         id: &MessageId,
         owner: &str,
         lease: Duration,
-    ) -> Result<InboxClaim>;
+    ) -> Result<DedupeClaim>;
 
     /// Says that a claimed message was handled; remembered for `window`. It counts even if the claim has ended meanwhile: the
     /// effect has happened.
