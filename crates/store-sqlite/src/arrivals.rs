@@ -1,20 +1,19 @@
-//! What comes in, made ready for its rows by the caller: the writer, for whom everybody waits, only has to place it.
-//!
-//! The same form goes into the [redo log](crate::redo) and comes back from there.
+//! Letters and notes, made ready for their rows by the caller: the writer, for whom everybody waits, only has to place
+//! them. The same form goes into the redo log and comes back from there.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazaret_core::store::{AttemptNote, GrantFence, HandOff, Limits, Placed, Placement, Result};
+use lazaret_core::store::{AttemptNote, GrantFence, HandOff, Placement};
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, StreamName,
+    Timestamp,
 };
+use serde::{Deserialize, Serialize};
 
-use crate::error::Work;
-use crate::letters::NoteBody;
-use crate::redo::{Fields, Repeatable, Size, put};
+use crate::error::{Fault, Work};
+use crate::redo::{Fields, put};
 use crate::rows::{self, Body, encode_headers, id_bytes, nanos};
-use crate::writer::Step;
 
 /// A letter on its way in: its columns, and its body as it is stored. Its place and its times come from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +96,7 @@ impl Arrival {
         })
     }
 
-    fn encode(&self, into: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, into: &mut Vec<u8>) {
         put::number(into, placement_number(self.placement));
         put::option(into, self.grant.as_ref(), |into, grant| {
             put::text(into, grant.partition.stream.as_str());
@@ -127,7 +126,7 @@ impl Arrival {
         put::bytes(into, &self.body);
     }
 
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+    pub(crate) fn decode(fields: &mut Fields<'_>) -> Work<Self> {
         let placement = fields.number().and_then(|number| fields.known(placement(number)))?;
         let grant = fields.option(|fields| {
             let partition = Partition::new(fields.text()?, fields.small()?);
@@ -174,7 +173,7 @@ impl Arrival {
     }
 
     /// About how many bytes it takes in the log.
-    fn byte_size(&self) -> usize {
+    pub(crate) fn byte_size(&self) -> usize {
         let blobs = [&self.key, &self.headers, &self.payload].map(|blob| blob.as_ref().map_or(0, Bytes::len));
         let texts = self.sequence.as_str().len() + self.message.as_str().len();
         256 + self.body.len() + texts + blobs.iter().sum::<usize>()
@@ -195,66 +194,6 @@ fn placement(number: u64) -> Option<Placement> {
         .find(|placement| placement_number(*placement) == number)
 }
 
-/// The letters of one hand-off.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HandOffs {
-    queue: QueueName,
-    limits: Limits,
-    items: Vec<Arrival>,
-}
-
-impl HandOffs {
-    pub(crate) fn new(queue: QueueName, limits: Limits, items: Vec<HandOff>) -> Work<Self> {
-        let items = items.into_iter().map(Arrival::new).collect::<Work<_>>()?;
-        Ok(Self { queue, limits, items })
-    }
-}
-
-impl Repeatable for HandOffs {
-    const KIND: u8 = 1;
-    const OPERATION: &'static str = "hand_off";
-    type Answer = Vec<Result<Placed>>;
-
-    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
-        step.queue(&self.queue, |queue| queue.hand_off_all(&self.items, &self.limits))
-    }
-
-    fn outcome(answer: &Self::Answer, into: &mut Vec<u8>) {
-        into.extend(answer.iter().map(|placed| match placed {
-            Ok(Placed::Opened) => b'o',
-            Ok(Placed::Appended) => b'a',
-            Ok(Placed::Closed) => b'c',
-            Ok(Placed::Held(_)) => b'h',
-            Ok(Placed::NotOpen(_)) => b'n',
-            Err(_) => b'r',
-        }));
-    }
-
-    fn encode(&self, into: &mut Vec<u8>) {
-        put::text(into, self.queue.as_str());
-        for limit in [self.limits.max_sequences, self.limits.max_sequence_size] {
-            put::option(into, limit, put::number);
-        }
-        put::number(into, self.items.len() as u64);
-        for item in &self.items {
-            item.encode(into);
-        }
-    }
-
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        let queue = QueueName::from(fields.text()?);
-        let mut limit = || fields.option(Fields::number);
-        let limits = Limits { max_sequences: limit()?, max_sequence_size: limit()? };
-        let items = fields.list(Arrival::decode)?;
-        Ok(Self { queue, limits, items })
-    }
-
-    fn size(&self) -> Size {
-        let bytes = self.items.iter().map(Arrival::byte_size).sum();
-        Size { count: self.items.len(), bytes }
-    }
-}
-
 /// A note on a way in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -264,61 +203,35 @@ pub(crate) struct Note {
     pub(crate) body: Vec<u8>,
 }
 
-/// Notes on the messages of one queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notes {
-    queue: QueueName,
-    notes: Vec<Note>,
+/// What of a note has no column of its own.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NoteBody {
+    pub(crate) first_failed_at: Timestamp,
+    pub(crate) failure: Failure,
+    pub(crate) same_failure: u32,
+    pub(crate) due_at: Timestamp,
 }
 
-impl Notes {
-    pub(crate) fn new(queue: QueueName, notes: Vec<AttemptNote>) -> Work<Self> {
-        let notes = notes.into_iter().map(|note| {
-            let body = NoteBody::encode(&note)?;
-            let (stream, partition) = (note.partition.stream, note.partition.index);
-            let place = Place { stream, partition, offset: note.offset };
-            Ok(Note { place, message: note.message, attempts: note.attempts, body })
-        });
-        Ok(Self { queue, notes: notes.collect::<Work<_>>()? })
-    }
-}
+/// The way in which the body of a note is written. It stands as the first byte of each.
+const NOTE_VERSION: u8 = 1;
 
-impl Repeatable for Notes {
-    const KIND: u8 = 2;
-    const OPERATION: &'static str = "note_attempts";
-    type Answer = ();
-
-    fn run(&self, step: &mut Step<'_>) -> Work<()> {
-        step.queue(&self.queue, |queue| queue.note_attempts(&self.notes))
+impl NoteBody {
+    pub(crate) fn encode(note: &AttemptNote) -> Work<Vec<u8>> {
+        let body = Self {
+            first_failed_at: note.first_failed_at,
+            failure: note.failure.clone(),
+            same_failure: note.same_failure,
+            due_at: note.due_at,
+        };
+        let mut bytes = vec![NOTE_VERSION];
+        serde_json::to_writer(&mut bytes, &body)
+            .map_err(|error| Fault::Corrupt(format!("a note that cannot be written: {error}")))?;
+        Ok(bytes)
     }
 
-    fn outcome((): &(), _: &mut Vec<u8>) {}
-
-    fn encode(&self, into: &mut Vec<u8>) {
-        put::text(into, self.queue.as_str());
-        put::number(into, self.notes.len() as u64);
-        for note in &self.notes {
-            put::text(into, note.place.stream.as_str());
-            put::number(into, note.place.partition.into());
-            put::number(into, note.place.offset);
-            put::text(into, note.message.as_str());
-            put::number(into, note.attempts.into());
-            put::bytes(into, &note.body);
-        }
-    }
-
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        let queue = QueueName::from(fields.text()?);
-        let notes = fields.list(|fields| {
-            let stream = StreamName::new(fields.text()?);
-            let place = Place { stream, partition: fields.small()?, offset: fields.number()? };
-            let (message, attempts) = (MessageId::new(fields.text()?), fields.small()?);
-            Ok(Note { place, message, attempts, body: fields.bytes()?.to_vec() })
-        })?;
-        Ok(Self { queue, notes })
-    }
-
-    fn size(&self) -> Size {
-        Size { count: self.notes.len(), bytes: self.notes.iter().map(|note| 128 + note.body.len()).sum() }
+    pub(crate) fn decode(bytes: &[u8]) -> Work<Self> {
+        let json = bytes.strip_prefix(&[NOTE_VERSION]);
+        let json = json.ok_or_else(|| Fault::Corrupt("a note has an unknown version".into()))?;
+        serde_json::from_slice(json).map_err(|error| Fault::Corrupt(format!("a note: {error}")))
     }
 }

@@ -6,6 +6,7 @@
 //! elsewhere to notice that too.
 
 use async_trait::async_trait;
+use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sha2::{Digest, Sha256};
@@ -33,15 +34,8 @@ pub struct AuditCheck {
 }
 
 /// Writes an entry. Part of the transaction of the act that it speaks of.
-pub(crate) fn write(
-    connection: &Connection,
-    now: i64,
-    by: &Actor,
-    action: &str,
-    subject: &str,
-    before: Option<&str>,
-    after: Option<&str>,
-) -> Work<()> {
+pub(crate) fn write(connection: &Connection, now: i64, line: &AuditLine) -> Work<()> {
+    let AuditLine { by, action, subject, before, after } = line;
     let mut select =
         connection.prepare_cached("SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1")?;
     let last = select.query_row([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Hash>(1)?)));
@@ -50,10 +44,10 @@ pub(crate) fn write(
         number: unsigned(number + 1)?,
         at: time(now),
         by: by.clone(),
-        action: action.to_owned(),
-        subject: subject.to_owned(),
-        before: before.map(str::to_owned),
-        after: after.map(str::to_owned),
+        action: action.clone(),
+        subject: subject.clone(),
+        before: before.clone(),
+        after: after.clone(),
     };
     let mut insert = connection.prepare_cached(
         "INSERT INTO audit (number, at, who, via, why, action, subject, before, after, prev_hash, hash)
@@ -118,7 +112,7 @@ impl Audit for SqliteStore {
         let (note, by) = (note.clone(), by.clone());
         self.write("note", move |step| {
             let AuditNote { action, subject, after } = &note;
-            write(step.connection, step.now, &by, action, subject, None, after.as_deref())
+            write(step.connection, step.now, &AuditLine::new(&by, action, subject, None, after.as_deref()))
         })
         .await
     }

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use lazaret_core::{LetterState, Timestamp};
 use rusqlite::Connection;
 
-use crate::facts::groups::{read_group, select_group};
-use crate::facts::read_counts;
 use crate::rows::{Body, state};
+use crate::write_cache::groups::{read_group, select_group};
+use crate::write_cache::read_counts;
 
 /// What the letters of a group add up to.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
-    by_state: [i64; 9],
-    sequences: i64,
-    behind: i64,
+    by_state: [u64; 9],
+    sequences: u64,
+    behind: u64,
 }
 
 struct Row {
@@ -40,10 +40,11 @@ pub(crate) fn check(connection: &Connection) {
     let mut select = connection.prepare(select_group!("")).unwrap();
     let mut rows = select.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
-        let (gid, facts) = read_group(row).unwrap();
-        let stored = Sums { by_state: facts.by_state, sequences: facts.sequences, behind: facts.behind };
-        assert_eq!(Some(stored), groups.remove(&gid), "group {gid}, {}", facts.fingerprint);
-        assert!(facts.trend.at(Timestamp::MIN).iter().sum::<u64>() > 0, "something came into group {gid}");
+        let (gid, group) = read_group(row).unwrap();
+        let row = group.row;
+        let stored = Sums { by_state: row.by_state, sequences: row.sequences, behind: row.behind };
+        assert_eq!(Some(stored), groups.remove(&gid), "group {gid}, {}", group.fingerprint);
+        assert!(row.trend.at(Timestamp::MIN).iter().sum::<u64>() > 0, "something came into group {gid}");
     }
     assert!(groups.is_empty(), "letters of groups that are not there: {groups:?}");
 }
@@ -109,7 +110,7 @@ fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeM
         if let Some(gid) = gid {
             let sums = groups.entry(*gid).or_default();
             sums.sequences += 1;
-            sums.behind += letters.len() as i64 - 1;
+            sums.behind += letters.len() as u64 - 1;
         }
     }
     assert!(sequences.is_empty(), "letters of sequences that are not there: {sequences:?}");
@@ -126,7 +127,7 @@ mod tests {
     use super::check;
     use crate::arrivals::Arrival;
     use crate::error::Fault;
-    use crate::letters::{groups, lifecycle};
+    use crate::letters::{CLOSED_BEFORE, EXPIRING, groups};
     use crate::{Options, SqliteStore};
 
     /// Opens a store in a file of its own, with one dead letter that failed.
@@ -208,8 +209,8 @@ mod tests {
             (groups::OF_QUEUE, "groups_of_queue (qid=? AND open"),
             (groups::OLDEST_OF_GROUP, "letters_group (gid=?)"),
             (groups::OLDEST_OF_QUEUE, "letters_oldest (qid=?)"),
-            (lifecycle::EXPIRING, "letters_expiring (qid=? AND expires_at"),
-            (lifecycle::CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
+            (EXPIRING, "letters_expiring (qid=? AND expires_at"),
+            (CLOSED_BEFORE, "letters_closed (qid=? AND closed_at"),
         ] {
             let mut explain = file.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = vec![rusqlite::types::Null; explain.parameter_count()];

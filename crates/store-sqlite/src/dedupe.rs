@@ -9,8 +9,8 @@ use rusqlite::{OptionalExtension, params};
 
 use crate::error::Work;
 use crate::rows::later;
+use crate::step::Step;
 use crate::store::SqliteStore;
-use crate::writer::Step;
 
 /// How many entries that have ended are removed with each call. More than a call adds, so they never pile up (I7).
 const PRUNE: i64 = 16;
@@ -51,7 +51,7 @@ impl Dedupe for SqliteStore {
     ) -> Result<DedupeClaim> {
         let (queue, id, owner) = (queue.clone(), id.clone(), owner.to_owned());
         self.write("claim", move |step| {
-            let qid = step.facts.queue(step.connection, &queue)?.qid;
+            let qid = step.cache.queue(step.connection, &queue)?.qid;
             prune(step)?;
             match entry(step, qid, &id)? {
                 Some(None) => return Ok(DedupeClaim::Done),
@@ -68,7 +68,7 @@ impl Dedupe for SqliteStore {
     async fn done(&self, queue: &QueueName, id: &MessageId, _owner: &str, window: Duration) -> Result<()> {
         let (queue, id) = (queue.clone(), id.clone());
         self.write("done", move |step| {
-            let qid = step.facts.queue(step.connection, &queue)?.qid;
+            let qid = step.cache.queue(step.connection, &queue)?.qid;
             put(step, qid, &id, None, later(step.now, window))?;
             prune(step)
         })
@@ -78,7 +78,7 @@ impl Dedupe for SqliteStore {
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()> {
         let (queue, id, owner) = (queue.clone(), id.clone(), owner.to_owned());
         self.write("abandon", move |step| {
-            let qid = step.facts.queue(step.connection, &queue)?.qid;
+            let qid = step.cache.queue(step.connection, &queue)?.qid;
             let mut delete = step
                 .connection
                 .prepare_cached("DELETE FROM inbox WHERE qid = ?1 AND message = ?2 AND owner = ?3")?;

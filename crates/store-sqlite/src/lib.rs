@@ -36,7 +36,7 @@ mod check;
 mod checkpoints;
 mod dedupe;
 mod error;
-mod facts;
+mod hand_offs;
 mod inbox_source;
 mod letters;
 mod locks;
@@ -45,13 +45,16 @@ mod options;
 mod outbox;
 mod pauses;
 mod readers;
+mod recorded;
 mod redo;
 mod rows;
 mod schema;
+mod step;
 mod store;
 mod triage;
 #[cfg(test)]
 mod walk;
+mod write_cache;
 mod writer;
 
 pub use audit::AuditCheck;

@@ -1,13 +1,13 @@
 //! Plans and operations: the contract in terms of requests and questions.
 //!
-//! [`freezing`] makes plans, [`commanding`] begins operations and tells them something, [`taking`] hands out their
+//! [`freezing`] makes plans, [`commanding`] begins operations and tells them something, [`polling`] hands out their
 //! letters, [`settling`] writes down what became of them, and [`table`] knows how all of it stands in the file.
 
 mod commanding;
 mod freezing;
+mod polling;
 mod settling;
 mod table;
-mod taking;
 
 use std::time::Duration;
 
@@ -85,6 +85,6 @@ impl Operations for SqliteStore {
             return Ok(PolledWork::default());
         }
         let owner = owner.to_owned();
-        self.change("poll_work", queue, move |queue| queue.take_turns(&owner, lease, limit)).await
+        self.change("poll_work", queue, move |queue| queue.poll_work(&owner, lease, limit)).await
     }
 }

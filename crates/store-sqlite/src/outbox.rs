@@ -1,15 +1,15 @@
 //! The letters that ended, until everybody was told.
 
 use async_trait::async_trait;
-use lazaret_core::letter::{LetterId, LetterState};
-use lazaret_core::store::{End, EndsPage, Outbox, Result, is_end};
+use lazaret_core::letter::LetterState;
+use lazaret_core::store::{End, EndsPage, Outbox, Result};
 use lazaret_core::{Letter, QueueName};
 use rusqlite::{Connection, params};
 
 use crate::error::Work;
 use crate::letters::Queue;
 use crate::letters::listing::Listing;
-use crate::rows::{self, bound, id_bytes, limit as rows_of, unsigned};
+use crate::rows::{self, bound, limit as rows_of, unsigned};
 use crate::store::SqliteStore;
 
 /// Whether somebody watches the ends of this queue.
@@ -18,54 +18,37 @@ pub(crate) fn is_watched(connection: &Connection, qid: i64) -> Work<bool> {
 }
 
 impl Queue<'_> {
-    /// Lists a letter that ended, if somebody watches.
-    pub(crate) fn list_end(
-        &self,
-        id: LetterId,
-        before: Option<LetterState>,
-        state: LetterState,
-        attempts: u32,
-    ) -> Work<()> {
-        if self.facts.is_watched && is_end(before, state) {
-            let mut insert = self
-                .connection
-                .prepare_cached("INSERT INTO ends (qid, letter, state, attempts) VALUES (?1, ?2, ?3, ?4)")?;
-            insert.execute(params![self.facts.qid, id_bytes(id), state as i64, attempts])?;
-        }
-        Ok(())
-    }
-
     fn watch_ends(&mut self) -> Work<()> {
-        if self.facts.is_watched {
+        if self.numbers.is_watched {
             return Ok(());
         }
-        self.connection.execute("INSERT INTO watched (qid) VALUES (?1)", [self.facts.qid])?;
+        self.connection.execute("INSERT INTO watched (qid) VALUES (?1)", [self.numbers.qid])?;
         // In the order in which they were taken in, which is that of their rows.
         self.connection.execute(
             "INSERT INTO ends (qid, letter, state, attempts) SELECT qid, id, state, attempts FROM letters
              WHERE qid = ?1 AND sid IS NOT NULL AND state IN (?2, ?3, ?4) ORDER BY lid",
             params![
-                self.facts.qid,
+                self.numbers.qid,
                 LetterState::Dead as i64,
                 LetterState::Parked as i64,
                 LetterState::Quarantined as i64
             ],
         )?;
-        self.facts.is_watched = true;
+        self.numbers.is_watched = true;
         Ok(())
     }
 
     fn unwatch_ends(&mut self) -> Work<()> {
-        self.connection.execute("DELETE FROM watched WHERE qid = ?1", [self.facts.qid])?;
-        self.connection.execute("DELETE FROM ends WHERE qid = ?1", [self.facts.qid])?;
-        self.facts.is_watched = false;
+        self.connection.execute("DELETE FROM watched WHERE qid = ?1", [self.numbers.qid])?;
+        self.connection.execute("DELETE FROM ends WHERE qid = ?1", [self.numbers.qid])?;
+        self.numbers.is_watched = false;
         Ok(())
     }
 
     fn forget_ends(&self, up_to: u64) -> Work<()> {
         let mut delete =
             self.connection.prepare_cached("DELETE FROM ends WHERE qid = ?1 AND number <= ?2")?;
-        delete.execute([self.facts.qid, bound(up_to)])?;
+        delete.execute([self.numbers.qid, bound(up_to)])?;
         Ok(())
     }
 }

@@ -1,24 +1,14 @@
 //! What is paused, with who, why and since when.
 
+use lazaret_core::ConsumerName;
+use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, Pause, PauseScope};
-use lazaret_core::{ConsumerName, SequenceId};
 use rusqlite::{Connection, params};
 
 use crate::audit;
 use crate::error::{Fault, Work};
-use crate::rows::time;
-use crate::writer::Step;
-
-/// A scope as it is stored.
-fn scope_text(scope: &PauseScope) -> Work<String> {
-    serde_json::to_string(scope)
-        .map_err(|error| Fault::Corrupt(format!("a pause scope that cannot be written: {error}")))
-}
-
-/// The scope of one sequence, as it is stored.
-pub(crate) fn sequence_scope(sequence: &SequenceId) -> Work<String> {
-    scope_text(&PauseScope::Sequence(sequence.clone()))
-}
+use crate::rows::{scope_text, time};
+use crate::step::Step;
 
 pub(crate) fn pause(
     step: &mut Step<'_>,
@@ -38,8 +28,8 @@ pub(crate) fn pause(
     upsert.execute(params![consumer.as_str(), text, by.who, by.via, by.why, step.now])?;
     mark_sequence(step, consumer, scope, true)?;
     let subject = format!("{consumer}: {scope}");
-    let before = before.then_some("paused");
-    audit::write(step.connection, step.now, by, "pause", &subject, before, Some("paused"))
+    let line = AuditLine::new(by, "pause", subject, before.then_some("paused"), Some("paused"));
+    audit::write(step.connection, step.now, &line)
 }
 
 pub(crate) fn resume(
@@ -55,14 +45,14 @@ pub(crate) fn resume(
     }
     mark_sequence(step, consumer, scope, false)?;
     let subject = format!("{consumer}: {scope}");
-    audit::write(step.connection, step.now, by, "resume", &subject, Some("paused"), None)?;
+    audit::write(step.connection, step.now, &AuditLine::new(by, "resume", subject, Some("paused"), None))?;
     Ok(true)
 }
 
 /// Tells every queue of the consumer that a sequence is paused, or no longer.
 fn mark_sequence(step: &mut Step<'_>, consumer: &ConsumerName, scope: &PauseScope, paused: bool) -> Work<()> {
     let PauseScope::Sequence(sequence) = scope else { return Ok(()) };
-    step.facts.pauses_changed();
+    step.cache.pauses_changed();
     let mut update = step.connection.prepare_cached(
         "UPDATE sequences SET paused = ?3,
          due = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NULL THEN head_due END,

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit, HISTORY_LIMIT};
+use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit};
 use lazaret_core::message::{Operation, Position, Schema};
-use lazaret_core::store::{Comment, ErrorKind, StoreError};
+use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
 use rusqlite::{Row, params};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,25 @@ pub(crate) fn number(number: u64, what: &str, operation: &'static str) -> Work<i
 /// A number that was stored and is never negative.
 pub(crate) fn unsigned(number: i64) -> Work<u64> {
     u64::try_from(number).map_err(|_| Fault::Corrupt(format!("{number} stands where no negative number can")))
+}
+
+/// The first row of a query, read by a function that may find it corrupt.
+pub(crate) fn first<T>(
+    mut rows: rusqlite::Rows<'_>,
+    read: impl FnOnce(&Row<'_>) -> Work<T>,
+) -> Work<Option<T>> {
+    rows.next()?.map(read).transpose()
+}
+
+/// The scope of a pause, as it is stored.
+pub(crate) fn scope_text(scope: &PauseScope) -> Work<String> {
+    serde_json::to_string(scope)
+        .map_err(|error| Fault::Corrupt(format!("a pause scope that cannot be written: {error}")))
+}
+
+/// The scope of a pause of one sequence, as it is stored.
+pub(crate) fn sequence_scope(sequence: &SequenceId) -> Work<String> {
+    scope_text(&PauseScope::Sequence(sequence.clone()))
 }
 
 /// How many rows to ask for.
@@ -180,14 +199,6 @@ struct EditRow {
 }
 
 impl Body {
-    /// Remembers an attempt, as [`Letter::record`] does.
-    pub(crate) fn record(&mut self, attempt: AttemptRecord) {
-        if self.history.len() >= HISTORY_LIMIT {
-            self.history.remove(1);
-        }
-        self.history.push(attempt);
-    }
-
     /// The reason of the cause, as it stands in a column of its own.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.cause.as_ref().map(|cause| cause.reason.as_str())

@@ -14,15 +14,16 @@ use lazaret_core::store::{
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
-use crate::arrivals::{HandOffs, Notes};
 use crate::error::Work;
+use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Bells;
 use crate::letters::Queue;
 use crate::letters::listing::{Cursor, Listing};
 use crate::options::Options;
 use crate::readers::{Asked, View};
-use crate::redo::{RedoLog, Repeatable};
-use crate::writer::Step;
+use crate::recorded::Repeatable;
+use crate::redo::RedoLog;
+use crate::step::Step;
 use crate::{pauses, readers, schema, writer};
 
 /// A store in one SQLite file. Clones share it; its threads end when it is [closed](Self::close) or with the last clone,
@@ -241,7 +242,7 @@ impl LetterStore for SqliteStore {
 
     async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
         let held = lease.clone();
-        self.change("renew", &lease.queue, move |queue| queue.renew(held, duration)).await
+        self.change("renew", &lease.queue, move |queue| queue.renew(&held, duration)).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

@@ -47,7 +47,7 @@ impl Triage for SqliteStore {
         by: &Actor,
     ) -> Result<Letter> {
         let (change, by) = (change.clone(), by.clone());
-        Self::change(self, "change", queue, move |queue| queue.note(letter, &change, &by)).await
+        Self::change(self, "change", queue, move |queue| queue.change(letter, &change, &by)).await
     }
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {

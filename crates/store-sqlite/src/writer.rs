@@ -13,45 +13,20 @@ mod thread;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lazaret_core::QueueName;
 use lazaret_core::store::{Certainty, Result};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::Work;
-use crate::facts::Facts;
-use crate::letters::Queue;
 use crate::options::Options;
-use crate::redo::{RedoLog, Repeatable};
+use crate::recorded::Repeatable;
+use crate::redo::RedoLog;
+use crate::step::Step;
 use requests::{Call, Loss, Order, Recordable, Request, stopped};
 use thread::Writer;
 
 /// How the writer ended, once it has.
 type Ended = Option<std::result::Result<(), Loss>>;
-
-/// What a request works with.
-pub(crate) struct Step<'a> {
-    pub(crate) connection: &'a Connection,
-    pub(crate) facts: &'a mut Facts,
-    /// The store's time, in nanoseconds since 1970.
-    pub(crate) now: i64,
-}
-
-impl Step<'_> {
-    /// Works on a queue, which is made if it is not there.
-    pub(crate) fn queue<T>(
-        &mut self,
-        name: &QueueName,
-        work: impl FnOnce(&mut Queue<'_>) -> Work<T>,
-    ) -> Work<T> {
-        let facts = self.facts.queue(self.connection, name)?;
-        let mut queue = Queue { connection: self.connection, name, facts, shared: self.facts, now: self.now };
-        let answer = work(&mut queue)?;
-        let facts = queue.facts;
-        self.facts.set_queue(name, facts);
-        Ok(answer)
-    }
-}
 
 /// The way to the writer's thread, which ends when it is closed or the last handle is dropped, and all requests are
 /// answered.

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
+use super::rules::AuditLine;
 use super::triage::{Change, Comment};
 use crate::letter::{Edit, Letter};
 use crate::message::Message;
@@ -15,31 +16,23 @@ pub const COMMENT_BYTES: usize = 4096;
 /// How many edits of its payload a letter keeps; further ones are refused, because none may be forgotten (I7).
 pub const EDITS_LIMIT: usize = 100;
 
-/// How a letter stood before a change and how it stands after it, in words for the audit. Never a payload.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noted {
-    /// Before.
-    pub before: Option<String>,
-    /// After.
-    pub after: Option<String>,
-}
-
 impl Change {
-    /// Makes the change and touches the letter. Whether its state allows it is for the store to know.
+    /// Makes the change, touches the letter, and gives the line for the audit, which never holds a payload. Whether its
+    /// state allows it says [`check_change`](super::rules::check_change).
     ///
     /// # Errors
     /// `Invalid` when the letter has no room for it.
-    pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<Noted> {
-        let noted = match self {
+    pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<AuditLine> {
+        let (before, after) = match self {
             Self::Payload(payload) => {
                 check_room(letter, "edits", letter.edits.len(), EDITS_LIMIT)?;
                 let original = letter.message.payload.clone();
-                let noted = Noted { before: size_of(original.as_ref()), after: size_of(payload.as_ref()) };
+                let sizes = (size_of(original.as_ref()), size_of(payload.as_ref()));
                 letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
                 // A payload that somebody has brought is not left out any more.
                 letter.payload_left_out &= payload.is_none();
                 letter.message = Message { payload: payload.clone(), ..(*letter.message).clone() }.into();
-                noted
+                sizes
             }
             Self::Comment(text) => {
                 check_room(letter, "comments", letter.comments.len(), COMMENTS_LIMIT)?;
@@ -48,23 +41,23 @@ impl Change {
                     return refuse(format!("a comment of {size} bytes is longer than {COMMENT_BYTES}"));
                 }
                 letter.comments.push(Comment { by: by.who.clone(), at: now, text: text.clone() });
-                Noted::default()
+                (None, None)
             }
             Self::Assignee(assignee) => {
                 let before = std::mem::replace(&mut letter.assignee, assignee.as_deref().map(Into::into));
-                Noted { before: before.map(|name| name.to_string()), after: assignee.clone() }
+                (before.map(|name| name.to_string()), assignee.clone())
             }
             Self::Owner(owner) => {
                 let before = std::mem::replace(&mut letter.owner, owner.as_deref().map(Into::into));
-                Noted { before: before.map(|name| name.to_string()), after: owner.clone() }
+                (before.map(|name| name.to_string()), owner.clone())
             }
             Self::ExpiresAt(at) => {
                 let before = std::mem::replace(&mut letter.expires_at, *at);
-                Noted { before: before.map(|time| time.to_string()), after: at.map(|time| time.to_string()) }
+                (before.map(|time| time.to_string()), at.map(|time| time.to_string()))
             }
         };
         letter.last_touched_at = now;
-        Ok(noted)
+        Ok(AuditLine::new(by, self.as_str(), letter.id, before.as_deref(), after.as_deref()))
     }
 }
 
@@ -121,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_never_holds_a_payload() {
+    fn the_audit_never_holds_a_payload() {
         let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
-        let noted = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), now).unwrap();
-        assert_eq!(noted, Noted { before: Some("5 bytes".into()), after: Some("6 bytes".into()) });
+        let line = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), now).unwrap();
+        assert_eq!((line.before.as_deref(), line.after.as_deref()), (Some("5 bytes"), Some("6 bytes")));
     }
 }

@@ -33,6 +33,14 @@ impl Default for Limits {
 impl Limits {
     /// No limits at all.
     pub const NONE: Self = Self { max_sequences: None, max_sequence_size: None };
+
+    /// Whether one more letter does not fit: `size` is that of its sequence, if it is open, and `sequences` how many are.
+    pub fn is_full(&self, size: Option<u64>, sequences: u64) -> bool {
+        match size {
+            Some(size) => self.max_sequence_size.is_some_and(|max| size >= max),
+            None => self.max_sequences.is_some_and(|max| sequences >= max),
+        }
+    }
 }
 
 /// The right to hand off messages of one partition, and what the store knows of that partition.

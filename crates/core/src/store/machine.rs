@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
-    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, RolloutPolicy,
+    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy,
 };
+use super::rules::AuditLine;
 use crate::letter::LetterId;
 
 const NANOS: f64 = 1e9;
@@ -35,11 +36,11 @@ const NANOS: f64 = 1e9;
 /// assert_eq!((machine.operation.state, machine.allowance()), (OperationState::Running, 1));
 /// // The first letter failed: the stage is over, and the stop rule holds the operation.
 /// machine.count(Outcome::FailedAgain, 1, now);
-/// assert!(machine.advance(Some(1), now));
+/// assert!(machine.advance(Some(1), now).is_some());
 /// assert_eq!(machine.operation.state, OperationState::Paused);
 /// // Somebody wants it to go on: the next stage begins.
 /// machine.command(Command::Resume, &by, now).unwrap();
-/// assert!(!machine.advance(Some(1), now));
+/// assert!(machine.advance(Some(1), now).is_none());
 /// assert_eq!((machine.operation.stage, machine.allowance()), (1, 3));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -62,8 +63,34 @@ impl OperationMachine {
     /// When to ask again if letters are in work, or their sequences are.
     pub const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-    /// A plan that begins to be carried out. `Invalid` for a rollout that makes no sense, `Conflict` for a plan that has
-    /// expired. That a plan is carried out once is the store's to know.
+    /// Begins the plan that a store has under this name, if it has one. `NotFound` when it has none, `Conflict` when an
+    /// operation has carried it out before; see [`begin`](Self::begin) for the rest.
+    pub fn begin_plan(
+        (name, plan): (PlanId, Option<&Plan>),
+        carried_out: bool,
+        id: OperationId,
+        rollout: &RolloutPolicy,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<Self> {
+        let Some(plan) = plan else {
+            return refused(ErrorKind::NotFound, "begin", format!("there is no plan {name}"));
+        };
+        if carried_out {
+            return refused(ErrorKind::Conflict, "begin", format!("plan {name} is carried out already"));
+        }
+        Self::begin(id, plan, rollout, by, now)
+    }
+
+    /// The machine of the operation with this name, or `NotFound`.
+    pub fn found(machine: Option<Self>, id: OperationId) -> Result<Self> {
+        machine.map_or_else(
+            || refused(ErrorKind::NotFound, "command", format!("there is no operation {id}")),
+            Ok,
+        )
+    }
+
+    /// A plan that begins to be carried out. `Invalid` for an impossible rollout, `Conflict` for a plan that has expired.
     pub fn begin(
         id: OperationId,
         plan: &Plan,
@@ -105,11 +132,12 @@ impl OperationMachine {
         Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0 })
     }
 
-    /// Does what a person says. `Conflict` when it does not fit the state, `Denied` when the person who began it approves or
-    /// rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the store counts the letters whose
+    /// Does what a person says, and gives the line for the audit. `Conflict` when it does not fit the state, `Denied` when the
+    /// person who began it approves or rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the store counts the letters whose
     /// turn had not come as [`SkippedCancelled`](Outcome::SkippedCancelled).
-    pub fn command(&mut self, command: Command, by: &Actor, now: Timestamp) -> Result<()> {
+    pub fn command(&mut self, command: Command, by: &Actor, now: Timestamp) -> Result<AuditLine> {
         let operation = &mut self.operation;
+        let before = operation.state;
         let fits = match (command, operation.state) {
             (Command::Pause, state) => matches!(state, OperationState::Scheduled | OperationState::Running),
             (Command::Resume, state) => state == OperationState::Paused,
@@ -149,7 +177,7 @@ impl OperationMachine {
             (self.counted_ok, self.counted_failed) = (operation.ok, operation.failed_again);
         }
         operation.updated_at = now;
-        Ok(())
+        Ok(operation.audit(by, command.as_str(), Some(before)))
     }
 
     /// Counts letters that got this outcome.
@@ -168,22 +196,22 @@ impl OperationMachine {
     }
 
     /// Moves the operation on as far as it goes by itself: to running, to the next stage, to paused by the stop rule, to
-    /// done. `pending` is the lowest ordinal without an outcome. Whether the stop rule has just held it.
-    pub fn advance(&mut self, pending: Option<u64>, now: Timestamp) -> bool {
+    /// done. `pending` is the lowest ordinal without an outcome. The line for the audit if the stop rule has just held it.
+    pub fn advance(&mut self, pending: Option<u64>, now: Timestamp) -> Option<AuditLine> {
         let operation = &mut self.operation;
         if operation.state.is_over() || operation.state == OperationState::AwaitingApproval {
-            return false;
+            return None;
         }
         let Some(pending) = pending else {
             (operation.state, operation.note) = (OperationState::Done, None);
             (operation.updated_at, operation.ended_at) = (now, Some(now));
-            return false;
+            return None;
         };
         if operation.state == OperationState::Scheduled {
             operation.state = started(&operation.rollout, now);
         }
         if operation.state != OperationState::Running {
-            return false;
+            return None;
         }
         let failed = operation.failed_again - self.counted_failed;
         let tried = operation.ok - self.counted_ok + failed;
@@ -191,14 +219,15 @@ impl OperationMachine {
             let stage_over = pending >= operation.rollout.allowance(operation.stage, operation.letters);
             if operation.rollout.stops(tried, failed, stage_over) {
                 let share = operation.rollout.stop_at.unwrap_or_default() * 100.0;
-                operation.note =
-                    Some(format!("stopped: {failed} of {tried} letters failed again, more than {share} %"));
-                operation.state = OperationState::Paused;
+                let why = format!("stopped: {failed} of {tried} letters failed again, more than {share} %");
+                let by = Actor::engine(why.clone());
+                let before = operation.state;
+                (operation.state, operation.note) = (OperationState::Paused, Some(why));
                 operation.updated_at = now;
-                return true;
+                return Some(operation.audit(&by, "pause", Some(before)));
             }
             if !stage_over {
-                return false;
+                return None;
             }
             operation.stage += 1;
             operation.updated_at = now;
@@ -250,6 +279,14 @@ impl OperationMachine {
     pub fn actor(&self) -> Actor {
         let Operation { id, by, .. } = &self.operation;
         Actor::new(by.who.clone(), format!("operation {id}"), by.why.clone())
+    }
+}
+
+impl Operation {
+    /// A line for the audit about this operation as it stands now.
+    pub fn audit(&self, by: &Actor, action: &str, before: Option<OperationState>) -> AuditLine {
+        let before = before.map(OperationState::as_str);
+        AuditLine::new(by, action, self.id, before, Some(self.state.as_str()))
     }
 }
 
@@ -312,7 +349,6 @@ pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = LetterId>) ->
 mod tests {
     use super::*;
     use crate::message::QueueName;
-    use crate::store::PlanId;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -25,11 +25,12 @@ mod locks;
 mod machine;
 mod operations;
 mod outbox;
+pub mod rules;
 mod trend;
 mod triage;
 
 pub use audit::{Actor, Audit, AuditEntry, AuditNote};
-pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
+pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim};
 pub use error::{Certainty, ErrorKind, Result, StoreError};

@@ -1,110 +1,144 @@
-//! What people do to letters by hand.
+//! What people do to letters by hand, and what runs out of time.
 
 use jiff::Timestamp;
 use lazaret_core::SequenceId;
-use lazaret_core::letter::{Letter, LetterId, LetterState};
-use lazaret_core::store::{Act, Actor, Cleared, ErrorKind, Result, StoreError};
+use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::store::rules::{self, AuditLine, LetterView, RestoreView};
+use lazaret_core::store::{Act, Actor, Change, Cleared, Expired, Result};
 
 use super::Step;
 use super::queue::Queue;
 
 impl Queue {
-    pub(super) fn act(&mut self, id: LetterId, act: Act, by: &Actor, step: Step<'_>) -> Result<Letter> {
-        let Some(letter) = self.letter(id) else {
-            if let Some(state) = self.traces.get(&id) {
-                let context = format!("cannot {} letter {id}: it was {state} and then purged", act.as_str());
-                return Err(StoreError::not_done(ErrorKind::Conflict, "act", context));
-            }
-            let context = format!("there is no letter {id} in {}", self.name);
-            return Err(StoreError::not_done(ErrorKind::NotFound, "act", context));
+    pub(super) fn act(&mut self, id: LetterId, act: Act, by: &Actor, step: &mut Step<'_>) -> Result<Letter> {
+        let letter = self.known(id).or_refuse(&self.name, id, "act")?;
+        let effects = if act == Act::Restore {
+            let letter = letter.clone();
+            let slot = self.place_restored(&letter, step.now)?;
+            let index = self.index_of(&letter.sequence, slot);
+            let (row, paused) = (self.row(&letter.sequence), self.is_paused(&letter.sequence));
+            rules::restore(&letter, index, row, paused, by, step.now)
+        } else {
+            let (row, next) = (self.row(&letter.sequence), self.next_head(letter));
+            rules::act(act, letter, row, next, by, step.now)?
         };
-        let (sequence, index, before) = (letter.sequence.clone(), letter.index, letter.state);
-        self.check_act(act, letter, &step)?;
-        match act {
-            Act::Evict => _ = self.close(id, LetterState::Evicted, step.now),
-            Act::Resolve => _ = self.close(id, LetterState::Resolved, step.now),
-            Act::Park => _ = self.set_state(id, LetterState::Parked, step.now),
-            Act::Quarantine => _ = self.set_state(id, LetterState::Quarantined, step.now),
-            Act::Release => {
-                self.set_state(id, LetterState::Retrying, step.now);
-                let letter = self.stored_mut(id);
-                letter.due_at = Some(step.now);
-                letter.attempts = 0;
-                letter.crash_attempts = 0;
-                letter.poison = false;
-            }
-            Act::Restore => {
-                let index = self.old_place(id, &sequence, index, step.now)?;
-                self.set_state(id, LetterState::Dead, step.now);
-                self.stored_mut(id).index = index;
-                if !self.place(&sequence, index, id) {
-                    self.mark_opened(&sequence);
-                }
-            }
-        }
-        self.refresh(&sequence);
-        let letter = self.stored(id).clone();
-        let (before, after) = (Some(before.as_str()), Some(letter.state.as_str()));
-        step.audit.write(step.now, by, act.as_str(), id.to_string(), before, after);
-        Ok(letter)
+        self.apply(id, effects, step);
+        Ok(self.stored(id).clone())
     }
 
-    /// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again
-    /// meanwhile would be out of order with it (I2).
-    fn old_place(&mut self, id: LetterId, sequence: &SequenceId, index: u64, now: Timestamp) -> Result<u64> {
-        let index = self.free_index(sequence, index);
-        let letter = self.stored(id).clone();
-        let Some(row) = self.open.get(sequence) else { return Ok(index) };
-        let in_order = row.letters.iter().all(|(other, id)| {
-            let theirs = &self.stored(*id).message;
-            theirs.partition() != letter.message.partition()
-                || (theirs.position.offset < letter.message.position.offset) == (*other < index)
+    /// Where a letter that comes back stands.
+    fn place_restored(&self, letter: &Letter, now: Timestamp) -> Result<rules::Slot> {
+        let view = self.open.get(&letter.sequence).map(|row| {
+            let mut free = letter.index;
+            while row.letters.contains_key(&free) {
+                free += 1;
+            }
+            let out_of_order = row.letters.iter().any(|(other, id)| {
+                let theirs = &self.stored(*id).message;
+                theirs.partition() == letter.message.partition()
+                    && (theirs.position.offset < letter.message.position.offset) != (*other < free)
+            });
+            RestoreView { row: &row.state, free, out_of_order, later: self.first_later(letter) }
         });
-        if in_order {
-            return Ok(index);
-        }
-        match self.first_later(&letter, now)? {
-            Some(later) => Ok(self.index_before(sequence, later)),
-            None => Ok(self.next_index()),
-        }
+        rules::place_restored(&letter.sequence, letter, view.as_ref(), now)
     }
 
-    fn check_act(&self, act: Act, letter: &Letter, step: &Step<'_>) -> Result<()> {
-        let conflict = |why: &str| {
-            let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
-            Err(StoreError::not_done(ErrorKind::Conflict, "act", context))
-        };
-        let allowed =
-            if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
-        if !allowed {
-            return conflict(&format!("it is {}", letter.state));
-        }
-        if act == Act::Release && letter.payload_left_out {
-            return conflict("its payload was left out, so there is nothing to run");
-        }
-        // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
-        if self.is_in_work(letter, step.now) {
-            return conflict("somebody is working on its sequence");
-        }
-        Ok(())
-    }
-
-    pub(super) fn clear(&mut self, by: &Actor, step: Step<'_>) -> Cleared {
+    pub(super) fn clear(&mut self, by: &Actor, mut step: Step<'_>) -> Cleared {
         let mut cleared = Cleared { evicted: 0, busy: 0 };
         let sequences: Vec<SequenceId> = self.open.keys().cloned().collect();
         for sequence in sequences {
-            let row = &self.open[&sequence];
-            let keep = usize::from(row.is_leased(step.now));
-            let letters: Vec<LetterId> = row.letters.values().skip(keep).copied().collect();
-            cleared.busy += keep as u64;
-            cleared.evicted += letters.len() as u64;
+            let letters: Vec<LetterId> = self.open[&sequence].letters.values().copied().collect();
             for id in letters {
-                self.close(id, LetterState::Evicted, step.now);
+                let letter = self.stored(id);
+                let (view, next) = (LetterView::of(letter), self.next_head(letter));
+                let effects = self.row(&sequence).and_then(|row| rules::clear(&view, row, next, step.now));
+                match effects {
+                    Some(effects) => {
+                        self.apply(id, effects, &mut step);
+                        cleared.evicted += 1;
+                    }
+                    None => cleared.busy += 1,
+                }
             }
-            self.refresh(&sequence);
         }
-        let after = format!("{} evicted, {} busy", cleared.evicted, cleared.busy);
-        step.audit.write(step.now, by, "clear", self.name.to_string(), None, Some(&after));
+        step.audit.write(step.now, AuditLine::cleared(&self.name, &cleared, by));
         cleared
+    }
+
+    pub(super) fn change(
+        &mut self,
+        id: LetterId,
+        change: &Change,
+        by: &Actor,
+        step: Step<'_>,
+    ) -> Result<Letter> {
+        let letter = self.known(id).or_refuse(&self.name, id, "change")?;
+        let row = self.row(&letter.sequence);
+        rules::check_change(change, &LetterView::of(letter), row, step.now)?;
+        let letter = self.letters.get_mut(&id).expect("it was found above");
+        let line = change.apply(letter, by, step.now)?;
+        let letter = (**letter).clone();
+        if let Some(row) = self.row(&letter.sequence).filter(|row| row.head.index == letter.index) {
+            let row = rules::SequenceRow { head: LetterView::of(&letter).head(), ..row.clone() };
+            self.put_row(&letter.sequence, row);
+        }
+        step.audit.write(step.now, line);
+        Ok(letter)
+    }
+
+    pub(super) fn purge(&mut self, id: LetterId, by: &Actor, mut step: Step<'_>) -> Result<()> {
+        let letter = self.known(id).or_refuse(&self.name, id, "purge")?;
+        let effects = rules::purge(&LetterView::of(letter), Some(by))?;
+        self.apply(id, effects, &mut step);
+        Ok(())
+    }
+
+    pub(super) fn expire(
+        &mut self,
+        closed_before: Option<Timestamp>,
+        limit: usize,
+        mut step: Step<'_>,
+    ) -> Expired {
+        let open = self.letters.values().filter(|letter| letter.state.is_open());
+        let due =
+            open.filter_map(|letter| Some((letter.expires_at.filter(|at| *at <= step.now)?, letter.id)));
+        let mut due: Vec<(Timestamp, LetterId)> = due.collect();
+        due.sort_unstable();
+        let mut done = Expired::default();
+        for (_, id) in due {
+            let letter = self.stored(id);
+            let (view, next) = (LetterView::of(letter), self.next_head(letter));
+            let row = self.row(&letter.sequence);
+            let Some(effects) = row.and_then(|row| rules::expire(&view, row, next, step.now)) else {
+                continue;
+            };
+            if done.expired >= limit as u64 {
+                done.more = true;
+                return done;
+            }
+            self.apply(id, effects, &mut step);
+            done.expired += 1;
+        }
+        if let Some(end) = closed_before {
+            self.purge_closed(end, limit, &mut done, &mut step);
+        }
+        done
+    }
+
+    fn purge_closed(&mut self, end: Timestamp, limit: usize, done: &mut Expired, step: &mut Step<'_>) {
+        let old = self.closed_at.iter().filter(|(_, at)| **at < end).map(|(id, at)| (*at, *id));
+        let mut old: Vec<(Timestamp, LetterId)> = old.collect();
+        old.sort_unstable();
+        let room = limit.saturating_sub(usize::try_from(done.expired).unwrap_or(usize::MAX));
+        done.more = old.len() > room;
+        for (_, id) in old.into_iter().take(room) {
+            if let Ok(effects) = rules::purge(&LetterView::of(self.stored(id)), None) {
+                self.apply(id, effects, step);
+                done.purged += 1;
+            }
+        }
+        if done.purged > 0 {
+            step.audit.write(step.now, AuditLine::purged(&self.name, done.purged));
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
 
 use super::MemoryStore;
@@ -18,28 +19,14 @@ pub(super) struct AuditLog {
 }
 
 impl AuditLog {
-    pub(super) fn write(
-        &mut self,
-        at: Timestamp,
-        by: &Actor,
-        action: &str,
-        subject: String,
-        before: Option<&str>,
-        after: Option<&str>,
-    ) {
+    pub(super) fn write(&mut self, at: Timestamp, line: AuditLine) {
+        let AuditLine { by, action, subject, before, after } = line;
         if self.entries.len() >= AUDIT_LIMIT {
             self.entries.pop_front();
         }
         self.last += 1;
-        self.entries.push_back(AuditEntry {
-            number: self.last,
-            at,
-            by: by.clone(),
-            action: action.to_owned(),
-            subject,
-            before: before.map(str::to_owned),
-            after: after.map(str::to_owned),
-        });
+        let number = self.last;
+        self.entries.push_back(AuditEntry { number, at, by, action, subject, before, after });
     }
 
     fn after(&self, number: u64, limit: usize) -> Vec<AuditEntry> {
@@ -54,7 +41,7 @@ impl AuditLog {
 impl Audit for MemoryStore {
     async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
         let (mut state, now) = self.begin();
-        state.audit.write(now, by, &note.action, note.subject.clone(), None, note.after.as_deref());
+        state.audit.write(now, AuditLine::new(by, &note.action, &note.subject, None, note.after.as_deref()));
         Ok(())
     }
 
@@ -72,7 +59,7 @@ mod tests {
         // I7
         let mut log = AuditLog::default();
         for _ in 0..AUDIT_LIMIT + 10 {
-            log.write(Timestamp::UNIX_EPOCH, &Actor::engine("test"), "skip", String::new(), None, None);
+            log.write(Timestamp::UNIX_EPOCH, AuditLine::new(&Actor::engine("test"), "skip", "", None, None));
         }
         assert_eq!(log.entries.len(), AUDIT_LIMIT);
         let numbers = |after| log.after(after, 2).iter().map(|entry| entry.number).collect::<Vec<_>>();

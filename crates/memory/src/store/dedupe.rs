@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lazaret_core::store::rules::later;
 use lazaret_core::store::{Dedupe, DedupeClaim, Result};
 use lazaret_core::{MessageId, QueueName};
 
-use super::{MemoryStore, later};
+use super::MemoryStore;
 
 type Key = (QueueName, MessageId);
 

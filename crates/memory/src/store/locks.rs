@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use lazaret_core::store::rules::later;
 use lazaret_core::store::{LockState, Locks, Result};
 
-use super::{MemoryStore, later};
+use super::MemoryStore;
 
 #[derive(Default)]
 pub(super) struct LockTable {

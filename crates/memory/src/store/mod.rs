@@ -3,16 +3,15 @@
 //! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
 //! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
 //! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`operations`] does it to many letters,
-//! [`query`] finds letters, [`groups`] and [`lifecycle`] stand behind the operators' side in [`triage`].
+//! [`query`] finds letters, [`triage`] is the operators' side. All of it decides nothing: the rules of
+//! [`lazaret_core::store::rules`] do.
 
 mod acts;
 mod audit;
 mod checkpoints;
 mod dedupe;
-mod groups;
 mod intake;
 mod leases;
-mod lifecycle;
 mod locks;
 mod operations;
 mod outbox;
@@ -29,6 +28,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Checkpoint, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
     LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
@@ -173,11 +173,6 @@ impl State {
     }
 }
 
-/// The time this much later, or the end of time.
-fn later(now: Timestamp, by: Duration) -> Timestamp {
-    now.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
 #[async_trait]
 impl LetterStore for MemoryStore {
     async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>> {
@@ -257,7 +252,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        self.change(queue, |queue, step| queue.act(letter, act, by, step))
+        self.change(queue, |queue, mut step| queue.act(letter, act, by, &mut step))
     }
 
     async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
@@ -285,12 +280,13 @@ impl LetterStore for MemoryStore {
     }
 
     async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
-        Ok(self.ask(queue, |queue| queue.size_of(sequence).unwrap_or(0)))
+        Ok(self.ask(queue, |queue| queue.row(sequence).map_or(0, |row| row.count)))
     }
 
     async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
-        let full = self.ask(queue, |queue| Some(queue.is_full(sequence, limits)));
-        Ok(full.unwrap_or(limits.max_sequences == Some(0)))
+        let (size, sequences) =
+            self.ask(queue, |queue| (queue.row(sequence).map(|row| row.count), queue.counts().sequences));
+        Ok(limits.is_full(size, sequences))
     }
 
     async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
@@ -305,7 +301,8 @@ impl LetterStore for MemoryStore {
         let subject = format!("{consumer}: {scope}");
         let pause = Pause { scope: scope.clone(), by: by.clone(), since: now };
         let before = state.pauses.entry(consumer.clone()).or_default().insert(scope, pause);
-        state.audit.write(now, by, "pause", subject, before.map(|_| "paused"), Some("paused"));
+        let line = AuditLine::new(by, "pause", subject, before.map(|_| "paused"), Some("paused"));
+        state.audit.write(now, line);
         Ok(())
     }
 
@@ -317,7 +314,8 @@ impl LetterStore for MemoryStore {
         if let PauseScope::Sequence(sequence) = scope {
             state.mark_sequence(consumer, sequence, false);
         }
-        state.audit.write(now, by, "resume", format!("{consumer}: {scope}"), Some("paused"), None);
+        let subject = format!("{consumer}: {scope}");
+        state.audit.write(now, AuditLine::new(by, "resume", subject, Some("paused"), None));
         Ok(true)
     }
 
@@ -335,10 +333,5 @@ mod tests {
     fn the_store_can_be_shared_between_threads() {
         fn shareable<T: Clone + Send + Sync + 'static>(_: &T) {}
         shareable(&MemoryStore::default());
-    }
-
-    #[test]
-    fn a_lease_beyond_the_end_of_time_ends_there() {
-        assert_eq!(later(Timestamp::UNIX_EPOCH, Duration::MAX), Timestamp::MAX);
     }
 }

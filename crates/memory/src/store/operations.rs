@@ -1,25 +1,21 @@
-//! Plans and operations: [`freezing`] makes plans, [`taking`] hands out their letters and does acts, [`table`] holds
+//! Plans and operations: [`freezing`] makes plans, [`polling`] hands out their letters and does acts, [`table`] holds
 //! both.
 
 mod freezing;
+mod polling;
 mod table;
-mod taking;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Actor, Command, ErrorKind, Item, Operation, OperationId, OperationMachine, Operations, OperationsPage,
-    Plan, PlanId, PlanRequest, PolledWork, Result, RolloutPolicy, StoreError,
+    Actor, Command, Item, Operation, OperationId, OperationMachine, Operations, OperationsPage, Plan, PlanId,
+    PlanRequest, PolledWork, Result, RolloutPolicy,
 };
 
 use super::MemoryStore;
 pub(super) use table::OperationTable;
-
-fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Result<T> {
-    Err(StoreError::not_done(kind, operation, context))
-}
 
 #[async_trait]
 impl Operations for MemoryStore {
@@ -41,17 +37,12 @@ impl Operations for MemoryStore {
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
         let (mut state, now) = MemoryStore::begin(self);
-        let Some(frozen) = state.operations.plan(plan) else {
-            return refused(ErrorKind::NotFound, "begin", format!("there is no plan {plan}"));
-        };
-        if state.operations.is_carried_out(plan) {
-            return refused(ErrorKind::Conflict, "begin", format!("plan {plan} is carried out already"));
-        }
-        let machine = OperationMachine::begin(state.operations.next_operation(), frozen, rollout, by, now)?;
+        let (frozen, carried_out) = (state.operations.plan(plan), state.operations.is_carried_out(plan));
+        let id = state.operations.next_operation();
+        let machine = OperationMachine::begin_plan((plan, frozen), carried_out, id, rollout, by, now)?;
         let operation = machine.operation.clone();
         state.operations.insert(machine);
-        let after = Some(operation.state.as_str());
-        state.audit.write(now, by, "begin", operation.id.to_string(), None, after);
+        state.audit.write(now, operation.audit(by, "begin", None));
         Ok(operation)
     }
 
@@ -76,18 +67,14 @@ impl Operations for MemoryStore {
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
         let (mut state, now) = self.begin();
-        let Some(mut machine) = state.operations.machine(id).cloned() else {
-            return refused(ErrorKind::NotFound, "command", format!("there is no operation {id}"));
-        };
-        let before = machine.operation.state;
-        machine.command(command, by, now)?;
+        let mut machine = OperationMachine::found(state.operations.machine(id).cloned(), id)?;
+        let line = machine.command(command, by, now)?;
         if machine.operation.state.is_over() {
             state.cancel_pending(&mut machine, now);
         }
         let operation = machine.operation.clone();
         state.operations.write(machine);
-        let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
-        state.audit.write(now, by, command.as_str(), id.to_string(), before, after);
+        state.audit.write(now, line);
         Ok(operation)
     }
 
@@ -99,6 +86,6 @@ impl Operations for MemoryStore {
         limit: usize,
     ) -> Result<PolledWork> {
         let (mut state, now) = self.begin();
-        state.take_turns(queue, now, owner, lease, limit)
+        state.poll_work(queue, now, owner, lease, limit)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use async_trait::async_trait;
 use lazaret_core::QueueName;
-use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{End, EndsPage, Outbox, Result, is_end};
 
 use super::MemoryStore;
@@ -22,24 +22,13 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    fn list(&mut self, ended: Ended) {
+    pub(super) fn list(&mut self, ended: Ended) {
         self.last += 1;
         self.listed.insert(self.last, ended);
     }
 }
 
 impl Queue {
-    /// Lists a letter that ended, if somebody watches.
-    pub(super) fn list_end(&mut self, letter: &Letter, before: Option<LetterState>) {
-        self.list_ended((letter.id, letter.state, letter.attempts), before);
-    }
-
-    pub(super) fn list_ended(&mut self, ended: Ended, before: Option<LetterState>) {
-        if let Some(ends) = self.ends.as_mut().filter(|_| is_end(before, ended.1)) {
-            ends.list(ended);
-        }
-    }
-
     fn watch_ends(&mut self) {
         if self.ends.is_some() {
             return;

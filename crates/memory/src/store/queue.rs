@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
+use lazaret_core::store::rules::{
+    Effects, GrantRow, GroupRow, Head, INDEX_STEP, Known, LetterChange, LetterView, SequenceChange,
+    SequenceRow, Slot, Tally,
+};
 use lazaret_core::store::{
-    AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, OperationId, Result, StoreError,
+    AttemptNote, Counts, ErrorKind, Group, GroupId, HeadsPage, OpenedPage, OperationId, Result, StoreError,
 };
 use lazaret_core::{Fingerprint, MessageId, Partition, QueueName, SequenceId};
 
-use super::groups::GroupRow;
+use super::Step;
 use super::outbox::Ends;
-
-/// The room between two letters that came one after the other: for those that are delivered again and go before.
-pub(super) const INDEX_STEP: u64 = 1 << 20;
 
 pub(super) struct Queue {
     pub(super) name: QueueName,
@@ -61,31 +62,11 @@ pub(super) struct Queue {
 
 /// An open sequence.
 pub(super) struct Row {
-    /// Its open letters by index; never empty between two calls.
+    pub(super) state: SequenceRow,
+    /// Its open letters by index.
     pub(super) letters: BTreeMap<u64, LetterId>,
-    pub(super) lease: Option<LeaseRow>,
-    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
-    pub(super) reserved: Option<OperationId>,
     revision: u64,
     keys: Keys,
-}
-
-pub(super) struct LeaseRow {
-    pub(super) owner: String,
-    pub(super) fence: u64,
-    pub(super) until: Timestamp,
-    /// Whether it was taken by `claim`: a replay runs letters in any state.
-    pub(super) replay: bool,
-    /// The operation for which it was taken.
-    pub(super) operation: Option<OperationId>,
-}
-
-#[derive(Default)]
-pub(super) struct GrantRow {
-    pub(super) fence: u64,
-    pub(super) horizon: Option<u64>,
-    /// The highest turn seen under the current grant.
-    pub(super) turn: u64,
 }
 
 /// Under which times a row stands in the indexes.
@@ -99,24 +80,6 @@ struct Keys {
 impl Row {
     pub(super) fn head(&self) -> LetterId {
         *self.letters.first_key_value().expect("an open sequence has a letter").1
-    }
-
-    pub(super) fn head_index(&self) -> u64 {
-        *self.letters.first_key_value().expect("an open sequence has a letter").0
-    }
-
-    pub(super) fn is_leased(&self, now: Timestamp) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.until > now)
-    }
-}
-
-/// When this letter may run by itself if it is the head; `None` when it may not.
-pub(super) fn due_of(letter: &Letter) -> Option<Timestamp> {
-    match letter.state {
-        LetterState::Retrying => Some(letter.due_at.unwrap_or(letter.enqueued_at)),
-        // At once: since before now.
-        LetterState::Waiting => Some(letter.enqueued_at),
-        _ => None,
     }
 }
 
@@ -156,124 +119,205 @@ impl Queue {
         self.letter(id).map(|letter| letter.state).or_else(|| self.traces.get(&id).copied())
     }
 
+    /// What is known of a letter that somebody wants to change.
+    pub(super) fn known(&self, id: LetterId) -> Known<&Letter> {
+        match (self.letter(id), self.traces.get(&id)) {
+            (Some(letter), _) => Known::Letter(letter),
+            (None, Some(state)) => Known::Purged(*state),
+            (None, None) => Known::Absent,
+        }
+    }
+
     /// The letter that a row names.
     pub(super) fn stored(&self, id: LetterId) -> &Letter {
         self.letters.get(&id).expect("a row names letters that are stored")
     }
 
-    pub(super) fn stored_mut(&mut self, id: LetterId) -> &mut Letter {
-        self.letters.get_mut(&id).expect("a row names letters that are stored")
+    /// The row of a sequence, if it is open.
+    pub(super) fn row(&self, sequence: &SequenceId) -> Option<&SequenceRow> {
+        self.open.get(sequence).map(|row| &row.state)
     }
 
-    /// Stores a new letter and counts it.
-    pub(super) fn store(&mut self, letter: Letter, now: Timestamp) {
+    /// The letter behind the one with this index.
+    pub(super) fn next(&self, sequence: &SequenceId, index: u64) -> Option<LetterView> {
+        let row = self.open.get(sequence)?;
+        let (_, next) = row.letters.range(index + 1..).next()?;
+        Some(LetterView::of(self.stored(*next)))
+    }
+
+    pub(super) fn next_head(&self, letter: &Letter) -> Option<Head> {
+        self.next(&letter.sequence, letter.index).map(|next| next.head())
+    }
+
+    /// Stores a new letter and what comes with it.
+    pub(super) fn store(&mut self, letter: Letter, effects: Effects, step: &mut Step<'_>) {
         let id = letter.id;
-        self.by_state[letter.state as usize] += 1;
-        if !letter.state.is_open() {
-            self.closed_at.insert(id, now);
-        }
         // The store's lock is held: no two letters come at once.
         let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
         self.arrivals.insert(arrival, id);
-        self.list_end(&letter, None);
         self.letters.insert(id, Box::new(letter));
-        self.came_in(id, now);
+        self.apply(id, effects, step);
     }
 
-    /// Counts a letter less that was in this state.
-    pub(super) fn uncount(&mut self, state: LetterState) {
-        self.by_state[state as usize] -= 1;
-    }
-
-    /// Moves a letter to another state, touches it, and gives the state it had.
-    pub(super) fn set_state(&mut self, id: LetterId, state: LetterState, now: Timestamp) -> LetterState {
-        let letter = self.stored_mut(id);
-        let before = std::mem::replace(&mut letter.state, state);
-        letter.last_touched_at = now;
-        if state != LetterState::Retrying {
-            letter.due_at = None;
-        }
-        if state.is_open() {
+    /// Does what a rule has decided about a letter.
+    pub(super) fn apply(&mut self, id: LetterId, effects: Effects, step: &mut Step<'_>) {
+        let Effects { letter: change, sequence: row, tally, failed, audit, ended } = effects;
+        let now = step.now;
+        let letter = self.letters.get_mut(&id).expect("rules decide about stored letters");
+        // A closed letter stands in no row: its old index may be another's by now.
+        let (sequence, old_index) = (letter.sequence.clone(), letter.state.is_open().then_some(letter.index));
+        if matches!(change, LetterChange::Forget) {
             self.closed_at.remove(&id);
+            let letter = self.letters.remove(&id).expect("it was found above");
+            self.traces.insert(id, letter.state);
         } else {
-            self.closed_at.insert(id, now);
+            change.apply(letter, now);
+            let (new_index, state, attempts) = (letter.index, letter.state, letter.attempts);
+            if state.is_open() {
+                self.closed_at.remove(&id);
+            } else {
+                self.closed_at.entry(id).or_insert(now);
+            }
+            self.change_row(&sequence, row, |letters| {
+                if let Some(index) = old_index {
+                    letters.remove(&index);
+                }
+                if state.is_open() {
+                    letters.insert(new_index, id);
+                }
+            });
+            if let Some(ends) = self.ends.as_mut().filter(|_| ended) {
+                ends.list((id, state, attempts));
+            }
         }
-        self.by_state[before as usize] -= 1;
-        self.by_state[state as usize] += 1;
-        before
-    }
-
-    /// Closes an open letter and takes it out of its row. The row may be empty after it: refresh.
-    pub(super) fn close(&mut self, id: LetterId, state: LetterState, now: Timestamp) -> LetterState {
-        let before = self.set_state(id, state, now);
-        let letter = self.letters.get(&id).expect("the letter was touched above");
-        let row = self.open.get_mut(&letter.sequence).expect("an open letter stands in an open sequence");
-        row.letters.remove(&letter.index);
-        before
-    }
-
-    /// Puts a stored letter into its sequence, which is opened if it is not open. Whether it was opened. Refresh
-    /// after it.
-    pub(super) fn place(&mut self, sequence: &SequenceId, index: u64, id: LetterId) -> bool {
-        if let Some(row) = self.open.get_mut(sequence) {
-            row.letters.insert(index, id);
-            return false;
-        }
-        let row = Row {
-            letters: BTreeMap::from([(index, id)]),
-            lease: None,
-            reserved: None,
-            revision: 0,
-            keys: Keys::default(),
-        };
-        self.open.insert(sequence.clone(), row);
-        self.mark_opened(sequence);
-        true
-    }
-
-    /// The first index of a sequence from this one on that no open letter has.
-    pub(super) fn free_index(&self, sequence: &SequenceId, mut index: u64) -> u64 {
-        let Some(row) = self.open.get(sequence) else { return index };
-        while row.letters.contains_key(&index) {
-            index += 1;
-        }
-        index
-    }
-
-    /// Gives an open sequence a new revision.
-    pub(super) fn mark_opened(&mut self, sequence: &SequenceId) {
-        let row = self.open.get_mut(sequence).expect("only open sequences are marked");
-        self.revision += 1;
-        self.opened.remove(&row.revision);
-        self.opened.insert(self.revision, sequence.clone());
-        row.revision = self.revision;
-    }
-
-    /// Brings the indexes in line with a row that has changed, and removes a row without letters.
-    pub(super) fn refresh(&mut self, sequence: &SequenceId) {
-        let Some(row) = self.open.get_mut(sequence) else {
-            return;
-        };
-        let mut keys = Keys::default();
-        if let Some((_, head)) = row.letters.first_key_value() {
-            let head = self.letters.get(head).expect("a row names letters that are stored");
-            keys.touched = Some(head.last_touched_at);
-            let may_run = row.reserved.is_none() && !self.paused.contains(sequence);
-            if let Some(due) = due_of(head).filter(|_| may_run) {
-                match &row.lease {
-                    Some(lease) => keys.busy = Some(due.max(lease.until)),
-                    None => keys.due = Some(due),
+        self.count(&tally, now);
+        if let Some(failed) = failed {
+            let cause = self.letters.get(&id).and_then(|letter| letter.cause.as_ref());
+            if let Some((cause, group)) =
+                cause.and_then(|cause| Some((cause, self.groups.get_mut(&cause.fingerprint)?)))
+            {
+                if failed.enters {
+                    group.enter(cause, failed.at, now);
+                } else {
+                    group.see(cause, failed.at);
                 }
             }
         }
-        let old = std::mem::replace(&mut row.keys, keys);
-        if row.letters.is_empty() {
-            self.opened.remove(&row.revision);
-            self.open.remove(sequence);
+        if let Some(line) = audit {
+            step.audit.write(now, line);
         }
-        rekey(&mut self.due, old.due, keys.due, sequence);
-        rekey(&mut self.busy, old.busy, keys.busy, sequence);
-        rekey(&mut self.touched, old.touched, keys.touched, sequence);
+    }
+
+    /// Counts a letter and its sequence as they stand now. A group without letters is gone.
+    fn count(&mut self, tally: &Tally, now: Timestamp) {
+        for (standing, by) in tally.changes() {
+            let count = &mut self.by_state[standing.state as usize];
+            *count = count.saturating_add_signed(by);
+            if let Some(group) = standing.group {
+                self.groups.entry(group).or_insert_with(|| GroupRow::new(now)).count(standing.state, by);
+            }
+        }
+        for (blocked, by) in tally.blocks() {
+            let group = self.groups.entry(blocked.group).or_insert_with(|| GroupRow::new(now));
+            group.block(blocked, by);
+        }
+        if let Some(group) = tally.was.and_then(|was| was.group)
+            && self.groups.get(&group).is_some_and(GroupRow::is_empty)
+        {
+            self.groups.remove(&group);
+        }
+    }
+
+    /// Writes the row of a sequence and its letters, and brings the indexes in line.
+    fn change_row(
+        &mut self,
+        sequence: &SequenceId,
+        change: SequenceChange,
+        letters: impl FnOnce(&mut BTreeMap<u64, LetterId>),
+    ) {
+        let revised = matches!(change, SequenceChange::Open(_) | SequenceChange::Reopen(_));
+        match change {
+            SequenceChange::Keep => return,
+            SequenceChange::Open(state) | SequenceChange::Put(state) | SequenceChange::Reopen(state) => {
+                let row = self.open.entry(sequence.clone()).or_insert_with(|| Row {
+                    state: state.clone(),
+                    letters: BTreeMap::new(),
+                    revision: 0,
+                    keys: Keys::default(),
+                });
+                row.state = state;
+                letters(&mut row.letters);
+                if revised {
+                    self.revision += 1;
+                    self.opened.remove(&row.revision);
+                    self.opened.insert(self.revision, sequence.clone());
+                    row.revision = self.revision;
+                }
+            }
+            SequenceChange::Remove => {
+                if let Some(row) = self.open.remove(sequence) {
+                    self.opened.remove(&row.revision);
+                    self.rekey(sequence, row.keys, Keys::default());
+                }
+                return;
+            }
+        }
+        self.refresh(sequence);
+    }
+
+    /// Writes the row of a sequence whose letters stay as they are.
+    pub(super) fn put_row(&mut self, sequence: &SequenceId, row: SequenceRow) {
+        self.change_row(sequence, SequenceChange::Put(row), |_| {});
+    }
+
+    /// Brings the indexes in line with a row that has changed.
+    fn refresh(&mut self, sequence: &SequenceId) {
+        let Some(row) = self.open.get_mut(sequence) else { return };
+        let schedule = row.state.schedule();
+        let keys = Keys { due: schedule.due, busy: schedule.busy, touched: Some(row.state.head.touched) };
+        let old = std::mem::replace(&mut row.keys, keys);
+        self.rekey(sequence, old, keys);
+    }
+
+    fn rekey(&mut self, sequence: &SequenceId, old: Keys, new: Keys) {
+        rekey(&mut self.due, old.due, new.due, sequence);
+        rekey(&mut self.busy, old.busy, new.busy, sequence);
+        rekey(&mut self.touched, old.touched, new.touched, sequence);
+    }
+
+    /// The index that a slot names.
+    pub(super) fn index_of(&mut self, sequence: &SequenceId, slot: Slot) -> u64 {
+        match slot {
+            Slot::At(index) => index,
+            Slot::End => self.next_index(),
+            Slot::MoveBehind(from) => {
+                let free = self.next_index();
+                let moved =
+                    self.open.get_mut(sequence).map(|row| row.letters.split_off(&from)).unwrap_or_default();
+                for id in moved.into_values() {
+                    let index = self.next_index();
+                    if let (Some(row), Some(letter)) =
+                        (self.open.get_mut(sequence), self.letters.get_mut(&id))
+                    {
+                        if row.state.head.index == letter.index {
+                            row.state.head.index = index;
+                        }
+                        letter.index = index;
+                        row.letters.insert(index, id);
+                    }
+                }
+                free
+            }
+        }
+    }
+
+    fn next_index(&mut self) -> u64 {
+        self.index += INDEX_STEP;
+        self.index
+    }
+
+    pub(super) fn is_paused(&self, sequence: &SequenceId) -> bool {
+        self.paused.contains(sequence)
     }
 
     pub(super) fn set_paused(&mut self, sequence: &SequenceId, paused: bool) {
@@ -282,34 +326,26 @@ impl Queue {
         } else {
             self.paused.remove(sequence);
         }
-        self.refresh(sequence);
-    }
-
-    /// Gives back the sequences that an operation keeps for itself: their letters may run by themselves again.
-    pub(super) fn unreserve(&mut self, operation: OperationId) {
-        let reserved = self.open.iter().filter(|(_, row)| row.reserved == Some(operation));
-        let reserved: Vec<SequenceId> = reserved.map(|(sequence, _)| sequence.clone()).collect();
-        for sequence in &reserved {
-            self.reserve(sequence, None);
-        }
-    }
-
-    /// Keeps a sequence for an operation, or for none.
-    pub(super) fn reserve(&mut self, sequence: &SequenceId, operation: Option<OperationId>) {
         if let Some(row) = self.open.get_mut(sequence) {
-            row.reserved = operation;
+            row.state.paused = paused;
             self.refresh(sequence);
         }
     }
 
-    pub(super) fn size_of(&self, sequence: &SequenceId) -> Option<u64> {
-        self.open.get(sequence).map(|row| row.letters.len() as u64)
+    /// Gives back the sequences that an operation keeps for itself: their letters may run by themselves again.
+    pub(super) fn unreserve(&mut self, operation: OperationId) {
+        let reserved = self.open.iter().filter(|(_, row)| row.state.reserved == Some(operation));
+        let reserved: Vec<SequenceId> = reserved.map(|(sequence, _)| sequence.clone()).collect();
+        for sequence in &reserved {
+            self.unreserve_one(sequence, operation);
+        }
     }
 
-    pub(super) fn is_full(&self, sequence: &SequenceId, limits: &Limits) -> bool {
-        match self.size_of(sequence) {
-            Some(size) => limits.max_sequence_size.is_some_and(|max| size >= max),
-            None => limits.max_sequences.is_some_and(|max| self.open.len() as u64 >= max),
+    /// Gives back this sequence, if the operation keeps it.
+    pub(super) fn unreserve_one(&mut self, sequence: &SequenceId, operation: OperationId) {
+        if let Some(row) = self.open.get_mut(sequence).filter(|row| row.state.reserved == Some(operation)) {
+            row.state.reserved = None;
+            self.refresh(sequence);
         }
     }
 
@@ -327,6 +363,18 @@ impl Queue {
             sequences: page.into_iter().map(|(_, sequence)| sequence.clone()).collect(),
             more,
         }
+    }
+
+    pub(super) fn group(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Group> {
+        let row = self.groups.get(&fingerprint)?;
+        let id = GroupId { queue: self.name.clone(), fingerprint };
+        Some(row.shown(id, self.oldest(|letter| LetterView::of(letter).group == Some(fingerprint)), now))
+    }
+
+    /// When the oldest open letter of these was taken in.
+    pub(super) fn oldest(&self, of: impl Fn(&Letter) -> bool) -> Option<Timestamp> {
+        let open = self.letters.values().filter(|letter| letter.state.is_open() && of(letter));
+        open.map(|letter| letter.enqueued_at).min()
     }
 
     pub(super) fn list(&self, sequence: &SequenceId, from: u64, limit: usize) -> Vec<Letter> {

@@ -79,7 +79,7 @@ impl Triage for MemoryStore {
             .map(|queue| QueueSummary {
                 queue: queue.name.clone(),
                 counts: queue.counts(),
-                oldest: queue.oldest(),
+                oldest: queue.oldest(|_| true),
             })
             .collect())
     }
@@ -91,7 +91,7 @@ impl Triage for MemoryStore {
         change: &Change,
         by: &Actor,
     ) -> Result<Letter> {
-        Self::change(self, queue, |queue, step| queue.note(letter, change, by, step))
+        Self::change(self, queue, |queue, step| queue.change(letter, change, by, step))
     }
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {

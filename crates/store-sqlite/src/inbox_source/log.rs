@@ -10,8 +10,8 @@ use lazaret_core::store::Result;
 use super::bells::Bell;
 use super::posts::Posts;
 use super::source::InboxSource;
-use crate::facts::inboxes::InboxFacts;
 use crate::store::SqliteStore;
+use crate::write_cache::inboxes::InboxNumbers;
 
 /// How an inbox behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl InboxLog {
     pub async fn backlog(&self) -> Result<Backlog> {
         let consumer = self.consumer.clone();
         let facts =
-            self.store.ask("backlog", move |view| InboxFacts::read(view.connection, &consumer)).await?;
+            self.store.ask("backlog", move |view| InboxNumbers::read(view.connection, &consumer)).await?;
         Ok(facts.map_or_else(Backlog::default, |facts| Backlog {
             messages: facts.messages.unsigned_abs(),
             bytes: facts.bytes.unsigned_abs(),

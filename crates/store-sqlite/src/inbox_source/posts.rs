@@ -11,9 +11,10 @@ use lazaret_core::{ConsumerName, MessageId};
 use super::log::InboxOptions;
 use super::rows;
 use crate::error::Work;
-use crate::redo::{Fields, Repeatable, Size, put};
+use crate::recorded::Repeatable;
+use crate::redo::{Fields, Size, put};
 use crate::rows::{bound, encode_headers, limit, nanos};
-use crate::writer::Step;
+use crate::step::Step;
 
 /// A message on its way in. Its position comes from the inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::posts::{Post, Posts};
 use crate::error::{Fault, Work};
-use crate::facts::inboxes::InboxFacts;
 use crate::rows::{bound, decode_headers, later, limit, time, unsigned};
-use crate::writer::Step;
+use crate::step::Step;
+use crate::write_cache::inboxes::InboxNumbers;
 
 /// How many ranges beyond the committed position are kept (I7).
 const MOST_RANGES: usize = 4096;
@@ -29,7 +29,7 @@ pub(super) struct Page {
 }
 
 /// What is settled beyond the committed position.
-pub(super) fn settled(connection: &Connection, facts: &InboxFacts) -> Work<Vec<RangeInclusive<u64>>> {
+pub(super) fn settled(connection: &Connection, facts: &InboxNumbers) -> Work<Vec<RangeInclusive<u64>>> {
     let mut select = connection.prepare_cached("SELECT ranges FROM inbox_settled WHERE log = ?1")?;
     let found: Option<String> = select.query_row([facts.log], |row| row.get(0)).optional()?;
     let Some(ranges) = found else { return Ok(Vec::new()) };
@@ -39,7 +39,7 @@ pub(super) fn settled(connection: &Connection, facts: &InboxFacts) -> Work<Vec<R
 }
 
 /// Writes it down. It may be long, so it has a place of its own, which posts do not touch.
-fn save_settled(connection: &Connection, facts: &InboxFacts, ranges: &[RangeInclusive<u64>]) -> Work<()> {
+fn save_settled(connection: &Connection, facts: &InboxNumbers, ranges: &[RangeInclusive<u64>]) -> Work<()> {
     let ranges: Vec<(u64, u64)> = ranges.iter().map(|range| (*range.start(), *range.end())).collect();
     let ranges = serde_json::to_string(&ranges)
         .map_err(|error| Fault::Corrupt(format!("ranges that cannot be written: {error}")))?;
@@ -51,7 +51,7 @@ fn save_settled(connection: &Connection, facts: &InboxFacts, ranges: &[RangeIncl
 
 /// Takes messages, in order. Once one finds no room, no later one of the call is taken either: it must not overtake.
 pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)> {
-    let mut facts = step.facts.inboxes.of(step.connection, &call.consumer)?;
+    let mut facts = step.cache.inboxes.of(step.connection, &call.consumer)?;
     let mut full = false;
     let mut answers = Vec::with_capacity(call.posts.len());
     for post in &call.posts {
@@ -65,7 +65,7 @@ pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)
             insert(step, &mut facts, post)?
         });
     }
-    step.facts.inboxes.set(&call.consumer, facts);
+    step.cache.inboxes.set(&call.consumer, facts);
     Ok((answers, unsigned(facts.next)?))
 }
 
@@ -96,7 +96,7 @@ fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
 }
 
 /// Takes a message for which there is room, unless it is known.
-fn insert(step: &Step<'_>, facts: &mut InboxFacts, post: &Post) -> Work<Posted> {
+fn insert(step: &Step<'_>, facts: &mut InboxNumbers, post: &Post) -> Work<Posted> {
     loop {
         let position = Position::new(0, unsigned(facts.next)?);
         let id = post.id.clone().unwrap_or_else(|| MessageId::from(position.to_string()));
@@ -124,7 +124,7 @@ fn not_placed() -> Fault {
 }
 
 /// Puts a message at the next position. Says no when one with this id waits there already.
-fn place(step: &Step<'_>, facts: &InboxFacts, post: &Post, id: &MessageId) -> Work<bool> {
+fn place(step: &Step<'_>, facts: &InboxNumbers, post: &Post, id: &MessageId) -> Work<bool> {
     let mut insert = step.connection.prepare_cached(
         "INSERT INTO posts (log, position, message, size, event_type, content_type, correlation, undecodable, at, key, \
          headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
@@ -155,7 +155,7 @@ pub(super) fn page(
     from: u64,
     most: usize,
 ) -> Work<Page> {
-    let Some(facts) = InboxFacts::read(connection, consumer)? else {
+    let Some(facts) = InboxNumbers::read(connection, consumer)? else {
         return Ok(Page { messages: Vec::new(), next: 0 });
     };
     let mut select = connection.prepare_cached(
@@ -199,7 +199,7 @@ pub(super) fn commit(
     window: Duration,
     commit: Commit,
 ) -> Work<()> {
-    let mut facts = step.facts.inboxes.of(step.connection, consumer)?;
+    let mut facts = step.cache.inboxes.of(step.connection, consumer)?;
     // Whatever is said, nothing that is still to be posted is settled.
     let position = commit.position.map(|position| bound(position.offset).min(facts.next - 1));
     let committed = facts.committed.max(position.filter(|position| *position >= 0));
@@ -207,14 +207,14 @@ pub(super) fn commit(
         consume(step, &mut facts, up_to, later(step.now, window))?;
     }
     facts.committed = committed;
-    step.facts.inboxes.set(consumer, facts);
+    step.cache.inboxes.set(consumer, facts);
     let mut beyond = commit.settled_beyond;
     beyond.retain(|range| committed.is_none_or(|committed| bound(*range.end()) > committed));
     beyond.truncate(MOST_RANGES);
     save_settled(step.connection, &facts, &beyond)
 }
 
-fn consume(step: &Step<'_>, facts: &mut InboxFacts, up_to: i64, until: i64) -> Work<()> {
+fn consume(step: &Step<'_>, facts: &mut InboxNumbers, up_to: i64, until: i64) -> Work<()> {
     let mut sum = step.connection.prepare_cached(
         "SELECT count(*), coalesce(sum(size), 0) FROM posts WHERE log = ?1 AND position <= ?2",
     )?;

@@ -8,7 +8,7 @@ use lazaret_core::{Partition, StreamName};
 
 use super::log::InboxLog;
 use super::rows;
-use crate::facts::inboxes::InboxFacts;
+use crate::write_cache::inboxes::InboxNumbers;
 
 /// Delivers what was posted to an inbox, in the order in which it was taken.
 ///
@@ -48,7 +48,7 @@ impl InboxSource {
     async fn assign(&mut self) -> Result<SourceEvent, SourceError> {
         let consumer = self.log.consumer.clone();
         let asked = self.log.store.ask("assign", move |view| {
-            let Some(facts) = InboxFacts::read(view.connection, &consumer)? else { return Ok(None) };
+            let Some(facts) = InboxNumbers::read(view.connection, &consumer)? else { return Ok(None) };
             let settled = rows::settled(view.connection, &facts)?;
             Ok(Some((facts, settled)))
         });

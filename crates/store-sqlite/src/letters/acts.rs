@@ -1,140 +1,82 @@
-//! What people do to letters by hand.
+//! Views for what people do to letters by hand, and for what runs out of time.
 
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::{Act, Actor, Cleared, ErrorKind};
-use lazaret_core::{Letter, LetterState, SequenceId};
+use lazaret_core::store::rules::{
+    self, AuditLine, Head, LetterView, RestoreView, SequenceChange, SequenceRow,
+};
+use lazaret_core::store::{Act, Actor, Change, Cleared, Expired};
+use lazaret_core::{Letter, SequenceId, Timestamp};
 use rusqlite::params;
 
-use super::{Found, Queue, SequenceRow, first, select_found, select_sequence};
+use super::apply::Stored;
+use super::sequences::{OpenRow, select_sequence};
+use super::{Found, FoundRow, Open, Queue, select_found};
 use crate::arrivals::Place;
-use crate::audit;
-use crate::error::Work;
-use crate::rows::{bound, id_bytes, unsigned};
+use crate::error::{Fault, Work};
+use crate::rows::{Body, bound, limit as rows_of, nanos, unsigned};
 
 /// How many rows are taken in hand at a time where all of them are wanted (I7).
-const PAGE: i64 = 512;
+const PAGE: usize = 512;
+
+pub(crate) const EXPIRING: &str = select_found!(
+    ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2
+     AND (expires_at, lid) > (?3, ?4) ORDER BY expires_at, lid LIMIT ?5"
+);
+pub(crate) const CLOSED_BEFORE: &str =
+    select_found!("FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3");
+
+/// An open letter whose time has run out.
+struct Due {
+    letter: Found,
+    sequence: SequenceId,
+    expires_at: i64,
+}
 
 impl Queue<'_> {
     pub(crate) fn act(&mut self, id: LetterId, act: Act, by: &Actor) -> Work<Letter> {
-        let Some((letter, sequence)) = self.find(id)? else {
-            let context = format!("there is no letter {id} in {}", self.name);
-            return Self::refuse(ErrorKind::NotFound, "act", context);
+        let (lid, letter) = self.light(id)?.or_refuse(self.name, id, "act")?;
+        let mut open = self.sequence(&letter.sequence)?;
+        let now = self.time();
+        let effects = if act == Act::Restore {
+            let index = self.place_restored(&letter, open.as_mut())?;
+            let paused = open.is_none() && self.is_paused(&letter.sequence)?;
+            rules::restore(&letter, index, open.as_ref().map(|open| &open.row), paused, by, now)
+        } else {
+            let next = self.behind(open.as_ref(), &LetterView::of(&letter))?;
+            rules::act(act, &letter, open.as_ref().map(|open| &open.row), next, by, now)?
         };
-        let row = self.sequence(&sequence)?;
-        self.check_act(act, id, &letter, row.as_ref())?;
-        match (act, row) {
-            (Act::Restore, row) => self.restore(&letter, &sequence, row)?,
-            (_, Some(row)) => self.change(act, &letter, row)?,
-            (_, None) => {
-                let what = format!("letter {id} is open in {sequence}, which is not");
-                return Err(crate::error::Fault::Corrupt(what));
-            }
-        }
-        let changed = self.whole(letter.lid)?;
-        let (before, after) = (Some(letter.state.as_str()), Some(changed.state.as_str()));
-        audit::write(self.connection, self.now, by, act.as_str(), &id.to_string(), before, after)?;
-        Ok(changed)
+        self.apply(&Stored { lid, id, sequence: Some(&letter.sequence) }, open.as_ref(), effects)?;
+        self.whole(lid)
     }
 
-    pub(crate) fn find(&self, id: LetterId) -> Work<Option<(Found, SequenceId)>> {
-        let mut select = self
-            .connection
-            .prepare_cached(select_found!(", sequence FROM letters WHERE id = ?1 AND qid = ?2"))?;
-        let rows = select.query(params![id_bytes(id), self.facts.qid])?;
-        first(rows, |row| Ok((Found::read(row)?, SequenceId::new(row.get::<_, String>(9)?))))
+    /// The letter behind this one, if this one is the head.
+    fn behind(&mut self, open: Option<&Open>, letter: &LetterView) -> Work<Option<Head>> {
+        let Some(open) = open.filter(|open| open.row.head.index == letter.index) else { return Ok(None) };
+        let next = self.first_from(open.sid, bound(letter.index).saturating_add(1))?;
+        Ok(next.map(|next| next.view.head()))
     }
 
-    fn check_act(&self, act: Act, id: LetterId, letter: &Found, row: Option<&SequenceRow>) -> Work<()> {
-        let conflict = |why: &str| {
-            let context = format!("cannot {} letter {id}: {why}", act.as_str());
-            Self::refuse(ErrorKind::Conflict, "act", context)
+    /// The index of a letter that comes back.
+    fn place_restored(&mut self, letter: &Letter, open: Option<&mut Open>) -> Work<u64> {
+        let now = self.time();
+        let Some(open) = open else {
+            let slot = rules::place_restored(&letter.sequence, letter, None, now)?;
+            return self.index_of(slot, None);
         };
-        if letter.purged {
-            return conflict(&format!("it was {} and then purged", letter.state));
-        }
-        let allowed =
-            if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
-        if !allowed {
-            return conflict(&format!("it is {}", letter.state));
-        }
-        if act == Act::Release && self.body(letter.lid)?.payload_left_out {
-            return conflict("its payload was left out, so there is nothing to run");
-        }
-        // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
-        if row.is_some_and(|row| row.is_in_work(letter, self.now)) {
-            return conflict("somebody is working on its sequence");
-        }
-        Ok(())
-    }
-
-    /// Changes an open letter.
-    fn change(&mut self, act: Act, letter: &Found, mut row: SequenceRow) -> Work<()> {
-        match act {
-            Act::Evict => self.close(&mut row, letter, LetterState::Evicted)?,
-            Act::Resolve => self.close(&mut row, letter, LetterState::Resolved)?,
-            Act::Park => self.set_state(letter, LetterState::Parked, None)?,
-            Act::Quarantine => self.set_state(letter, LetterState::Quarantined, None)?,
-            Act::Release => {
-                self.set_state(letter, LetterState::Retrying, Some(self.now))?;
-                let mut update = self.connection.prepare_cached(
-                    "UPDATE letters SET attempts = 0, crash_attempts = 0, poison = 0 WHERE lid = ?1",
-                )?;
-                update.execute([letter.lid])?;
-            }
-            // A closed letter; it has a way of its own.
-            Act::Restore => {}
-        }
-        self.refresh(&mut row)
-    }
-
-    /// Brings an evicted letter back to its old place, and opens its sequence if that was closed in the meantime.
-    fn restore(&mut self, letter: &Found, sequence: &SequenceId, row: Option<SequenceRow>) -> Work<()> {
-        self.count(Some(letter.standing()), Some((letter.gid, LetterState::Dead)))?;
-        match row {
-            Some(mut row) => {
-                let index = self.old_place(&row, letter)?;
-                self.reopen(letter, row.sid, index)?;
-                row.count += 1;
-                self.refresh(&mut row)?;
-                self.mark_opened(row.sid)
-            }
-            None => {
-                let sid = self.open_sequence(sequence, letter.index, None, letter.gid)?;
-                self.reopen(letter, sid, letter.index)
-            }
-        }
-    }
-
-    fn reopen(&self, letter: &Found, sid: i64, index: i64) -> Work<()> {
-        let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5, closed_at = NULL
-             WHERE lid = ?1",
-        )?;
-        update.execute([letter.lid, sid, index, LetterState::Dead as i64, self.now])?;
-        Ok(())
-    }
-
-    /// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again
-    /// meanwhile would be out of order with it (I2).
-    fn old_place(&mut self, row: &SequenceRow, letter: &Found) -> Work<i64> {
-        let index = self.free_index(row.sid, letter.index)?;
-        let whole = self.whole(letter.lid)?;
-        let (message, position) = (&whole.message, &whole.message.position);
+        let free = self.free_index(open.sid, bound(letter.index))?;
+        let (message, position) = (&letter.message, &letter.message.position);
         let out_of_order = {
             let mut select = self.connection.prepare_cached(
                 "SELECT 1 FROM letters WHERE sid = ?1 AND stream = ?2 AND partition = ?3
                  AND ((idx < ?4 AND position > ?5) OR (idx > ?4 AND position < ?5)) LIMIT 1",
             )?;
             let stream = message.stream.as_str();
-            select.exists(params![row.sid, stream, position.partition, index, bound(position.offset)])?
+            select.exists(params![open.sid, stream, position.partition, free, bound(position.offset)])?
         };
-        if !out_of_order {
-            return Ok(index);
-        }
-        match self.earlier_place(row, &whole.sequence, &Place::of(&whole))? {
-            Some(earlier) => Ok(earlier),
-            None => Ok(self.next_index()),
-        }
+        let later = if out_of_order { self.first_later(open.sid, &Place::of(letter))? } else { None };
+        let view = RestoreView { row: &open.row, free: unsigned(free)?, out_of_order, later };
+        let slot = rules::place_restored(&letter.sequence, letter, Some(&view), now)?;
+        self.index_of(slot, Some(open))
     }
 
     /// The first index of a sequence from this one on that no open letter has.
@@ -152,61 +94,152 @@ impl Queue<'_> {
     }
 
     pub(crate) fn clear(&mut self, by: &Actor) -> Work<Cleared> {
-        let (mut evicted, mut busy) = (0, 0);
+        let mut cleared = Cleared { evicted: 0, busy: 0 };
         let mut after = i64::MIN;
         loop {
-            let rows = self.rows_after(after)?;
-            let Some((last, _)) = rows.last() else { break };
+            let page = self.rows_after(after)?;
+            let Some((last, _)) = page.last() else { break };
             after = *last;
-            for (_, mut row) in rows {
-                let keep = i64::from(row.is_leased(self.now));
-                busy += keep;
-                evicted += self.evict_all(&mut row, keep)?;
-                self.refresh(&mut row)?;
+            for (_, open) in page {
+                self.evict_all(open, &mut cleared)?;
             }
         }
-        let cleared = Cleared { evicted: unsigned(evicted)?, busy: unsigned(busy)? };
-        let after = format!("{evicted} evicted, {busy} busy");
-        let subject = self.name.as_str();
-        audit::write(self.connection, self.now, by, "clear", subject, None, Some(&after))?;
+        self.audit(&AuditLine::cleared(self.name, &cleared, by))?;
         Ok(cleared)
     }
 
     /// The next open sequences, each with its revision, by which they are ordered.
-    fn rows_after(&self, revision: i64) -> Work<Vec<(i64, SequenceRow)>> {
+    fn rows_after(&mut self, revision: i64) -> Work<Vec<(i64, Open)>> {
         let mut select = self.connection.prepare_cached(select_sequence!(
             ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
-        let rows = select
-            .query_map([self.facts.qid, revision, PAGE], |row| Ok((row.get(13)?, SequenceRow::read(row)?)))?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
-    }
-
-    /// Evicts the letters of a sequence but the first `keep`. How many.
-    fn evict_all(&mut self, row: &mut SequenceRow, keep: i64) -> Work<i64> {
-        let mut evicted = 0;
-        loop {
-            let page = self.page_of(row.sid, keep)?;
-            if page.is_empty() {
-                return Ok(evicted);
-            }
-            for letter in &page {
-                self.close(row, letter, LetterState::Evicted)?;
-                evicted += 1;
-            }
-        }
-    }
-
-    /// The first letters of a sequence behind `skip` others.
-    fn page_of(&self, sid: i64, skip: i64) -> Work<Vec<Found>> {
-        let mut select = self
-            .connection
-            .prepare_cached(select_found!("FROM letters WHERE sid = ?1 ORDER BY idx LIMIT ?2 OFFSET ?3"))?;
-        let mut rows = select.query([sid, PAGE, skip])?;
+        let mut rows = select.query([self.numbers.qid, revision, rows_of(PAGE)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
-            page.push(Found::read(row)?);
+            page.push((row.get(14)?, self.opened(OpenRow::read(row)?)?));
         }
         Ok(page)
+    }
+
+    /// Evicts the letters of a sequence, the last one first, so that its head changes once.
+    fn evict_all(&mut self, mut open: Open, cleared: &mut Cleared) -> Work<()> {
+        const LAST: &str =
+            select_found!("FROM letters WHERE sid = ?1 AND idx < ?2 ORDER BY idx DESC LIMIT ?3");
+        let mut before = i64::MAX;
+        loop {
+            let page = self.find_all(LAST, [open.sid, before, rows_of(PAGE)])?;
+            let Some(last) = page.last() else { return Ok(()) };
+            before = bound(last.view.index);
+            for Found { lid, view } in &page {
+                let Some(effects) = rules::clear(view, &open.row, None, self.time()) else {
+                    cleared.busy += 1;
+                    continue;
+                };
+                let row = effects.sequence.row().cloned();
+                let stored = Stored { lid: *lid, id: view.id, sequence: None };
+                self.apply(&stored, Some(&open), effects)?;
+                cleared.evicted += 1;
+                if let Some(row) = row {
+                    open.row = row;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Letter> {
+        let (lid, _) = self.light(id)?.or_refuse(self.name, id, "change")?;
+        let mut letter = self.whole(lid)?;
+        let open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
+        let row = open.as_ref().map(|open| &open.row);
+        rules::check_change(change, &LetterView::of(&letter), row, self.time())?;
+        let line = change.apply(&mut letter, by, self.time())?;
+        if matches!(change, Change::Payload(_)) {
+            let mut update =
+                self.connection.prepare_cached("UPDATE payloads SET payload = ?2 WHERE lid = ?1")?;
+            update.execute(params![lid, letter.message.payload.as_deref()])?;
+        }
+        if let Some(open) = open.filter(|open| open.row.head.index == letter.index) {
+            let row = SequenceRow { head: LetterView::of(&letter).head(), ..open.row.clone() };
+            self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
+        }
+        let expires_at = letter.expires_at.map(nanos);
+        let (body, _) = Body::of(letter);
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET body = ?2, expires_at = ?3, touched_at = ?4 WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, body.encode()?, expires_at, self.now])?;
+        self.audit(&line)?;
+        self.whole(lid)
+    }
+
+    pub(crate) fn purge(&mut self, id: LetterId, by: &Actor) -> Work<()> {
+        let (lid, letter) = self.light(id)?.or_refuse(self.name, id, "purge")?;
+        let effects = rules::purge(&LetterView::of(&letter), Some(by))?;
+        self.apply(&Stored { lid, id, sequence: None }, None, effects)
+    }
+
+    pub(crate) fn expire(&mut self, closed_before: Option<Timestamp>, limit: usize) -> Work<Expired> {
+        let mut done = Expired::default();
+        let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+        self.expire_open(limit, &mut done)?;
+        if let Some(end) = closed_before.filter(|_| !done.more) {
+            self.purge_closed(nanos(end), limit, &mut done)?;
+        }
+        Ok(done)
+    }
+
+    fn expire_open(&mut self, limit: u64, done: &mut Expired) -> Work<()> {
+        let mut after = (i64::MIN, i64::MIN);
+        loop {
+            let page = self.expiring(after)?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = (last.expires_at, last.letter.lid);
+            for Due { letter: Found { lid, view }, sequence, .. } in &page {
+                let missing = || Fault::Corrupt(format!("a letter is open in {sequence}, which is not"));
+                let open = self.sequence(sequence)?.ok_or_else(missing)?;
+                let next = self.behind(Some(&open), view)?;
+                let Some(effects) = rules::expire(view, &open.row, next, self.time()) else { continue };
+                if done.expired >= limit {
+                    done.more = true;
+                    return Ok(());
+                }
+                self.apply(&Stored { lid: *lid, id: view.id, sequence: None }, Some(&open), effects)?;
+                done.expired += 1;
+            }
+        }
+    }
+
+    /// The next open letters whose time has run out, the earliest first.
+    fn expiring(&mut self, (expires_at, lid): (i64, i64)) -> Work<Vec<Due>> {
+        let mut select = self.connection.prepare_cached(EXPIRING)?;
+        let mut rows = select.query([self.numbers.qid, self.now, expires_at, lid, rows_of(PAGE)])?;
+        let mut page = Vec::new();
+        while let Some(row) = rows.next()? {
+            let letter = self.found(FoundRow::read(row)?)?;
+            let sequence = SequenceId::new(row.get::<_, String>(8)?);
+            page.push(Due { letter, sequence, expires_at: row.get(9)? });
+        }
+        Ok(page)
+    }
+
+    fn purge_closed(&mut self, end: i64, limit: u64, done: &mut Expired) -> Work<()> {
+        loop {
+            let room = usize::try_from(limit - done.expired - done.purged).unwrap_or(usize::MAX);
+            let most = rows_of(room.saturating_add(1).min(PAGE));
+            let page = self.find_all(CLOSED_BEFORE, [self.numbers.qid, end, most])?;
+            done.more = page.len() > room;
+            if page.is_empty() || room == 0 {
+                break;
+            }
+            for Found { lid, view } in page.iter().take(room) {
+                let effects = rules::purge(view, None)?;
+                self.apply(&Stored { lid: *lid, id: view.id, sequence: None }, None, effects)?;
+                done.purged += 1;
+            }
+        }
+        if done.purged == 0 {
+            return Ok(());
+        }
+        self.audit(&AuditLine::purged(self.name, done.purged))
     }
 }

@@ -1,100 +1,14 @@
-//! Letters with one cause, counted: what every change to a letter or a sequence does to its groups, and the lists of
-//! groups and queues.
-//!
-//! A letter belongs to the group of its cause as long as it is stored. A sequence stands in the group of its head, and
-//! all behind the head are blocked by it.
+//! Lists of groups and of queues.
 
-use lazaret_core::store::{
-    Counts, ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, StoreError,
-};
-use lazaret_core::{Failure, LetterState, QueueName, Reason, Timestamp};
+use lazaret_core::store::{ErrorKind, Group, GroupId, GroupsPage, GroupsRequest, QueueSummary, StoreError};
+use lazaret_core::{LetterState, QueueName, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::listing::Listing;
-use super::{Found, Queue, SequenceRow, first};
-use crate::arrivals::Arrival;
 use crate::error::Work;
-use crate::facts::groups::{GroupFacts, Groups, read_group, select_group};
-use crate::facts::is_used;
-use crate::rows::{Body, limit as rows_of, state, time, unsigned};
-
-/// Where a letter is counted: its group, if it has a cause, and its state.
-pub(super) type Standing = (Option<i64>, LetterState);
-
-/// What a sequence adds to the group of its head: the group, and how many letters are behind the head.
-pub(super) type Blocked = (i64, i64);
-
-impl Found {
-    pub(super) fn standing(&self) -> Standing {
-        (self.gid, self.state)
-    }
-}
-
-impl Queue<'_> {
-    fn group(&mut self, gid: i64) -> Work<&mut GroupFacts> {
-        self.shared.groups.get(self.connection, gid)
-    }
-
-    /// A letter is about to be stored: the group it comes into.
-    pub(super) fn arrive(&mut self, letter: &Arrival) -> Work<Option<i64>> {
-        let Some(cause) = &letter.cause else { return Ok(None) };
-        self.enter(None, cause, letter.last_failed_at.unwrap_or(self.now)).map(Some)
-    }
-
-    /// A letter failed again: the group it belongs to now.
-    pub(super) fn failed_again(
-        &mut self,
-        letter: &Found,
-        cause: Option<&Failure>,
-        failed_at: i64,
-    ) -> Work<Option<i64>> {
-        cause.map(|cause| self.enter(letter.gid, cause, failed_at)).transpose()
-    }
-
-    fn enter(&mut self, before: Option<i64>, cause: &Failure, failed_at: i64) -> Work<i64> {
-        let (qid, now) = (self.facts.qid, self.now);
-        let gid = self.shared.groups.named(self.connection, qid, cause.fingerprint, now)?;
-        let group = self.group(gid)?;
-        if before != Some(gid) {
-            group.came_in(now);
-        }
-        group.see(cause, failed_at);
-        Ok(gid)
-    }
-
-    /// Counts a letter that stands elsewhere than before; `None` when it was not there, or is not there any more.
-    pub(super) fn count(&mut self, before: Option<Standing>, after: Option<Standing>) -> Work<()> {
-        for (standing, by) in [(before, -1), (after, 1)] {
-            let Some((gid, state)) = standing else { continue };
-            self.facts.by_state[state as usize] += by;
-            if let Some(gid) = gid {
-                self.group(gid)?.count(state, by);
-            }
-        }
-        Ok(())
-    }
-
-    /// Counts a sequence whose head or size has changed.
-    pub(super) fn count_blocked(&mut self, before: Option<Blocked>, after: Option<Blocked>) -> Work<()> {
-        if before == after {
-            return Ok(());
-        }
-        for (blocked, by) in [(before, -1), (after, 1)] {
-            let Some((gid, behind)) = blocked else { continue };
-            let group = self.group(gid)?;
-            group.sequences += by;
-            group.behind += by * behind;
-        }
-        Ok(())
-    }
-}
-
-impl SequenceRow {
-    /// What the sequence adds to the group of this head.
-    pub(super) fn blocked(&self, head: &Found) -> Option<Blocked> {
-        head.gid.map(|gid| (gid, self.count - 1))
-    }
-}
+use crate::rows::{Body, bound, first, limit as rows_of, state, time, unsigned};
+use crate::write_cache::groups::{CachedGroup, Groups, read_group, select_group};
+use crate::write_cache::is_used;
 
 /// Puts the letters of a file that knew no groups into theirs.
 pub(crate) fn fill(connection: &Connection) -> Work<()> {
@@ -114,10 +28,9 @@ pub(crate) fn fill(connection: &Connection) -> Work<()> {
             let Some(cause) = body.cause else { continue };
             let (enqueued_at, failed_at): (i64, Option<i64>) = (row.get(3)?, row.get(4)?);
             let gid = groups.named(connection, row.get(1)?, cause.fingerprint, enqueued_at)?;
-            let group = groups.get(connection, gid)?;
-            group.first_seen = group.first_seen.min(enqueued_at);
-            group.came_in(enqueued_at);
-            group.see(&cause, failed_at.unwrap_or(enqueued_at));
+            let group = &mut groups.get(connection, gid)?.row;
+            group.first_seen = group.first_seen.min(time(enqueued_at));
+            group.enter(&cause, time(failed_at.unwrap_or(enqueued_at)), time(enqueued_at));
             group.count(state(row.get(2)?)?, 1);
             update.execute([last, gid])?;
         }
@@ -140,8 +53,8 @@ fn fill_heads(connection: &Connection, groups: &mut Groups) -> Work<()> {
     )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        let group = groups.get(connection, row.get(0)?)?;
-        (group.sequences, group.behind) = (row.get(1)?, row.get(2)?);
+        let group = &mut groups.get(connection, row.get(0)?)?.row;
+        (group.sequences, group.behind) = (unsigned(row.get(1)?)?, unsigned(row.get(2)?)?);
     }
     groups.keep();
     groups.write(connection)
@@ -199,13 +112,13 @@ pub(crate) fn groups(connection: &Connection, now: i64, request: &GroupsRequest)
     let more = found.len() > limit;
     found.truncate(limit);
     let next = found.last().filter(|_| more).map(|(gid, facts)| {
-        let open = facts.by_state.iter().zip(LetterState::ALL).filter(|(_, state)| state.is_open());
-        Place { open: open.map(|(count, _)| count).sum(), gid: *gid }.text()
+        let open = facts.row.by_state.iter().zip(LetterState::ALL).filter(|(_, state)| state.is_open());
+        Place { open: bound(open.map(|(count, _)| *count).sum()), gid: *gid }.text()
     });
     let mut groups = Vec::with_capacity(found.len());
     for (gid, facts) in found {
         let queue = queue_name(connection, facts.qid)?;
-        groups.push(shown(connection, now, queue, gid, facts)?);
+        groups.push(shown(connection, now, queue, gid, &facts)?);
     }
     Ok(GroupsPage { groups, next })
 }
@@ -214,7 +127,7 @@ fn read_all<const N: usize>(
     connection: &Connection,
     sql: &str,
     parameters: [i64; N],
-) -> Work<Vec<(i64, GroupFacts)>> {
+) -> Work<Vec<(i64, CachedGroup)>> {
     let mut select = connection.prepare_cached(sql)?;
     let mut rows = select.query(rusqlite::params_from_iter(parameters))?;
     let mut found = Vec::new();
@@ -239,27 +152,12 @@ pub(crate) fn group(connection: &Connection, now: i64, id: &GroupId) -> Work<Opt
     let Some(qid) = qid_of(connection, &id.queue)? else { return Ok(None) };
     let mut select = connection.prepare_cached(select_group!("WHERE qid = ?1 AND fingerprint = ?2"))?;
     let found = first(select.query(rusqlite::params![qid, id.fingerprint.to_string()])?, read_group)?;
-    found.map(|(gid, facts)| shown(connection, now, id.queue.clone(), gid, facts)).transpose()
+    found.map(|(gid, facts)| shown(connection, now, id.queue.clone(), gid, &facts)).transpose()
 }
 
-fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, facts: GroupFacts) -> Work<Group> {
-    let mut counts = Counts { sequences: unsigned(facts.sequences)?, by_state: [0; 9] };
-    for (count, stored) in counts.by_state.iter_mut().zip(facts.by_state) {
-        *count = unsigned(stored)?;
-    }
-    let latest = &facts.latest;
-    Ok(Group {
-        id: GroupId { queue, fingerprint: facts.fingerprint },
-        reason: Reason::new(&*latest.reason).unwrap_or_else(|_| Reason::from_words(&latest.reason)),
-        error_type: latest.error_type.clone(),
-        message: latest.message.clone(),
-        counts,
-        blocked_behind: unsigned(facts.behind)?,
-        oldest: first_time(connection, OLDEST_OF_GROUP, gid)?,
-        first_seen: time(facts.first_seen),
-        last_seen: time(facts.last_seen),
-        trend: facts.trend.at(time(now)),
-    })
+fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, group: &CachedGroup) -> Work<Group> {
+    let id = GroupId { queue, fingerprint: group.fingerprint };
+    Ok(group.row.shown(id, first_time(connection, OLDEST_OF_GROUP, gid)?, time(now)))
 }
 
 /// The time that a query for one finds.

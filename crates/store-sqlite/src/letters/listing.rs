@@ -5,10 +5,12 @@ use lazaret_core::store::{AttemptNote, Counts, ErrorKind, HeadsPage, Limits, Ope
 use lazaret_core::{Letter, LetterState, Partition, QueueName, SequenceId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{first, intake};
+use super::notes;
 use crate::error::{Fault, Work};
-use crate::facts::read_counts;
-use crate::rows::{bound, id_bytes, limit as rows_of, read_letter, select_letter, state, time, unsigned};
+use crate::rows::{
+    bound, first, id_bytes, limit as rows_of, read_letter, select_letter, state, time, unsigned,
+};
+use crate::write_cache::read_counts;
 
 /// A queue that is asked something. One that was never written to is not there.
 pub(crate) struct Listing<'a> {
@@ -61,7 +63,7 @@ impl<'a> Listing<'a> {
     }
 
     pub(crate) fn attempt_notes(&self, partitions: &[Partition]) -> Work<Vec<AttemptNote>> {
-        intake::attempt_notes(self.connection, self.qid, partitions)
+        notes::attempt_notes(self.connection, self.qid, partitions)
     }
 
     pub(crate) fn next_due(&self) -> Work<Option<Timestamp>> {
@@ -108,8 +110,8 @@ impl<'a> Listing<'a> {
     }
 
     pub(crate) fn is_full(&self, sequence: &SequenceId, limits: &Limits) -> Work<bool> {
-        let count = self.open(sequence)?.map(|(_, count)| count);
-        Ok(intake::is_full(count, self.sequences, limits))
+        let count = self.open(sequence)?.map(|(_, count)| unsigned(count)).transpose()?;
+        Ok(limits.is_full(count, unsigned(self.sequences)?))
     }
 
     pub(crate) fn counts(&self) -> Work<Counts> {

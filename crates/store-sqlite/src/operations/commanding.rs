@@ -1,54 +1,40 @@
 //! Beginning operations, and what people tell them.
 
 use lazaret_core::store::{
-    Actor, Command, ErrorKind, Operation, OperationId, OperationMachine, Outcome, PlanId, RolloutPolicy,
-    StoreError,
+    Actor, Command, Operation, OperationId, OperationMachine, Outcome, PlanId, RolloutPolicy,
 };
 use rusqlite::params;
 
 use super::table;
 use crate::audit;
-use crate::error::{Fault, Work};
+use crate::error::Work;
 use crate::rows::{bound, time};
-use crate::writer::Step;
-
-fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Work<T> {
-    Err(Fault::Refused(StoreError::not_done(kind, operation, context)))
-}
+use crate::step::Step;
 
 pub(super) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
-    let Some(plan) = table::plan(connection, id)? else {
-        return refused(ErrorKind::NotFound, "begin", format!("there is no plan {id}"));
-    };
+    let plan = table::plan(connection, id)?;
     let mut select = connection.prepare_cached("SELECT 1 FROM operations WHERE plan = ?1")?;
-    if select.exists([bound(id.0)])? {
-        return refused(ErrorKind::Conflict, "begin", format!("plan {id} is carried out already"));
-    }
+    let carried_out = select.exists([bound(id.0)])?;
     // Its number comes with its row.
-    let mut machine = OperationMachine::begin(OperationId(0), &plan, rollout, by, time(step.now))?;
-    machine.operation.id = table::insert_course(connection, &machine)?;
-    let operation = machine.operation;
-    let (subject, after) = (operation.id.to_string(), Some(operation.state.as_str()));
-    audit::write(connection, step.now, by, "begin", &subject, None, after)?;
-    Ok(operation)
+    let (plan, number) = ((id, plan.as_ref()), OperationId(0));
+    let mut machine = OperationMachine::begin_plan(plan, carried_out, number, rollout, by, time(step.now))?;
+    machine.operation.id = table::insert_operation(connection, &machine)?;
+    audit::write(connection, step.now, &machine.operation.audit(by, "begin", None))?;
+    Ok(machine.operation)
 }
 
 pub(super) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
-    let Some(mut machine) = table::machine(connection, id)? else {
-        return refused(ErrorKind::NotFound, "command", format!("there is no operation {id}"));
-    };
-    let (now, before) = (time(step.now), machine.operation.state);
-    machine.command(command, by, now)?;
+    let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
+    let line = machine.command(command, by, time(step.now))?;
     if machine.operation.state.is_over() {
         let cancelled = cancel_pending(step, &machine.operation)?;
-        machine.count(Outcome::SkippedCancelled, cancelled, now);
+        machine.count(Outcome::SkippedCancelled, cancelled, time(step.now));
         table::unreserve(connection, id, None)?;
     }
-    table::write_course(connection, &machine)?;
-    let (before, after) = (Some(before.as_str()), Some(machine.operation.state.as_str()));
-    audit::write(connection, step.now, by, command.as_str(), &id.to_string(), before, after)?;
+    table::write_operation(connection, &machine)?;
+    audit::write(connection, step.now, &line)?;
     Ok(machine.operation)
 }
 

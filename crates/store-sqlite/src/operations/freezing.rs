@@ -3,13 +3,12 @@
 //! The selected letters go into a temporary table, and from there into the items, so that their number is not bounded by
 //! memory. Nothing of it is seen before the commit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::query::Query;
-use lazaret_core::store::{
-    Action, Actor, ErrorKind, Exclusion, Plan, PlanHasher, PlanId, PlanRequest, Selection, StoreError,
-};
+use lazaret_core::store::rules;
+use lazaret_core::store::{Action, Actor, Exclusion, Plan, PlanHasher, PlanId, PlanRequest, Selection};
 use lazaret_core::{LetterState, QueueName};
 use rusqlite::{Connection, params};
 
@@ -17,7 +16,7 @@ use super::table;
 use crate::error::{Fault, Work};
 use crate::letters::query;
 use crate::rows::{bound, id_bytes, later, letter_id, limit as rows_of, time, unsigned};
-use crate::writer::Step;
+use crate::step::Step;
 
 /// `exclusion` is the place of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not whole in the
 /// plan, the index of the first letter that is not part of it.
@@ -56,27 +55,8 @@ pub(super) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
         [],
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
-    let letters = unsigned(letters)?;
-    if letters > request.max_letters {
-        let context = format!("the plan would be about {letters} letters, more than {}", request.max_letters);
-        return Err(Fault::Refused(StoreError::not_done(ErrorKind::Invalid, "freeze", context)));
-    }
-    let query = match &request.selection {
-        Selection::Query(query) => Some(query.text().to_owned()),
-        Selection::Letters(_) => None,
-    };
-    let mut plan = Plan {
-        id: PlanId(0),
-        action: request.action,
-        query,
-        letters,
-        sequences: unsigned(sequences)?,
-        excluded: excluded(connection, missing)?,
-        hash: String::new(),
-        by: by.clone(),
-        frozen_at: time(step.now),
-        expires_at: time(later(step.now, request.valid_for)),
-    };
+    let counts = (unsigned(letters)?, unsigned(sequences)?, excluded(connection, missing)?);
+    let mut plan = rules::plan(PlanId(0), request, counts, String::new(), by, time(step.now))?;
     plan.id = insert(connection, &plan, step.now, later(step.now, request.valid_for))?;
     write_items(connection, plan.id)?;
     plan.hash = hash(connection, &plan)?;
@@ -186,22 +166,19 @@ fn number(exclusion: Exclusion) -> i64 {
     exclusion as i64
 }
 
-/// How many are left out, by reason, most first.
-fn excluded(connection: &Connection, missing: u64) -> Work<Vec<(Exclusion, u64)>> {
-    let mut counts = Exclusion::ALL.map(|exclusion| (exclusion, 0));
-    counts[Exclusion::NotFound as usize].1 = missing;
+/// How many are left out, by reason.
+fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u64>> {
+    let mut counts = BTreeMap::from([(Exclusion::NotFound, missing)]);
     let mut select = connection.prepare_cached(
         "SELECT exclusion, count(*) FROM temp.selected WHERE exclusion IS NOT NULL GROUP BY exclusion",
     )?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let place = usize::from(row.get::<_, u8>(0)?);
-        let count = counts.get_mut(place);
-        let count = count.ok_or_else(|| Fault::Corrupt(format!("there is no exclusion {place}")))?;
-        count.1 = unsigned(row.get(1)?)?;
+        let exclusion = Exclusion::ALL.get(place);
+        let exclusion = exclusion.ok_or_else(|| Fault::Corrupt(format!("there is no exclusion {place}")))?;
+        counts.insert(*exclusion, unsigned(row.get(1)?)?);
     }
-    let mut counts: Vec<_> = counts.into_iter().filter(|(_, letters)| *letters > 0).collect();
-    counts.sort_by_key(|(_, letters)| std::cmp::Reverse(*letters));
     Ok(counts)
 }
 

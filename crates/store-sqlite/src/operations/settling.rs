@@ -1,73 +1,73 @@
 //! What became of the letters of an operation, written in the same transaction as the letters.
 
-use lazaret_core::store::{Actor, OperationId, OperationMachine, Outcome};
+use lazaret_core::LetterId;
+use lazaret_core::store::rules::{self, ItemOutcomes, Pending};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome};
 
 use super::table;
 use crate::audit;
 use crate::error::{Fault, Work};
 use crate::letters::Queue;
-use crate::rows::{time, unsigned};
+use crate::rows::time;
 
 impl Queue<'_> {
     /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
     /// with the letters behind it.
-    pub(crate) fn settle_item(&self, operation: i64, letter: [u8; 16], outcome: Outcome) -> Work<bool> {
+    pub(crate) fn settle_item(
+        &self,
+        operation: OperationId,
+        letter: LetterId,
+        outcome: Outcome,
+    ) -> Work<bool> {
         let mut machine = self.machine(operation)?;
         let plan = machine.operation.plan;
         // The head of a leased sequence stays where it is, so it is the letter whose turn it was.
         let Some(item) = table::pending_letter(self.connection, plan, letter)? else { return Ok(false) };
-        let now = time(self.now);
-        table::write_outcomes(self.connection, plan, (item.ordinal, item.ordinal), outcome)?;
-        machine.count(outcome, 1, now);
-        if outcome == Outcome::FailedAgain {
-            // I2: nothing behind it may overtake it.
-            let behind = (item.ordinal + 1, item.last);
-            let behind = table::write_outcomes(self.connection, plan, behind, Outcome::SkippedBehindFailed)?;
-            machine.count(Outcome::SkippedBehindFailed, behind, now);
+        let ItemOutcomes { outcomes, goes_on } = rules::item_outcomes(&item, outcome);
+        for (ordinals, outcome) in outcomes {
+            let written = table::write_outcomes(self.connection, plan, ordinals, outcome)?;
+            machine.count(outcome, written, time(self.now));
         }
         self.advance(&mut machine)?;
-        table::write_course(self.connection, &machine)?;
-        Ok(outcome == Outcome::Ok && item.ordinal < item.last && !machine.operation.state.is_over())
+        table::write_operation(self.connection, &machine)?;
+        Ok(goes_on && !machine.operation.state.is_over())
     }
 
     /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the
     /// operation is over.
-    pub(crate) fn give_back_item(&self, operation: i64, letter: [u8; 16]) -> Work<()> {
+    pub(crate) fn give_back_item(&self, operation: OperationId, letter: LetterId) -> Work<()> {
         let mut machine = self.machine(operation)?;
         if !machine.operation.state.is_over() {
             return Ok(());
         }
         if let Some(item) = table::pending_letter(self.connection, machine.operation.plan, letter)? {
-            self.skip(&mut machine, item.ordinal, Outcome::SkippedCancelled)?;
-            table::write_course(self.connection, &machine)?;
+            let written = self.write_outcome(&machine, &item, Outcome::SkippedCancelled)?;
+            machine.count(Outcome::SkippedCancelled, written, time(self.now));
+            table::write_operation(self.connection, &machine)?;
         }
         Ok(())
     }
 
-    /// Leaves one letter out. Write the machine after it.
-    pub(super) fn skip(&self, machine: &mut OperationMachine, ordinal: i64, outcome: Outcome) -> Work<()> {
-        let plan = machine.operation.plan;
-        let skipped = table::write_outcomes(self.connection, plan, (ordinal, ordinal), outcome)?;
-        machine.count(outcome, skipped, time(self.now));
-        Ok(())
+    /// Writes down what became of one letter. How many had no outcome before: one or none.
+    pub(super) fn write_outcome(
+        &self,
+        machine: &OperationMachine,
+        item: &Pending,
+        outcome: Outcome,
+    ) -> Work<u64> {
+        let ordinals = item.ordinal..=item.ordinal;
+        table::write_outcomes(self.connection, machine.operation.plan, ordinals, outcome)
     }
 
     /// Moves an operation on as far as it goes. Write the machine after it.
     pub(super) fn advance(&self, machine: &mut OperationMachine) -> Work<()> {
-        let before = machine.operation.state;
         let pending = table::first_pending(self.connection, machine.operation.plan)?;
-        if machine.advance(pending, time(self.now)) {
-            let operation = &machine.operation;
-            let by = Actor::engine(operation.note.clone().unwrap_or_default());
-            let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
-            let subject = operation.id.to_string();
-            audit::write(self.connection, self.now, &by, "pause", &subject, before, after)?;
-        }
-        Ok(())
+        let line = machine.advance(pending, time(self.now));
+        line.map_or(Ok(()), |line| audit::write(self.connection, self.now, &line))
     }
 
-    fn machine(&self, operation: i64) -> Work<OperationMachine> {
-        let machine = table::machine(self.connection, OperationId(unsigned(operation)?))?;
+    fn machine(&self, operation: OperationId) -> Work<OperationMachine> {
+        let machine = table::machine(self.connection, operation)?;
         machine.ok_or_else(|| {
             Fault::Corrupt(format!("a lease was taken for operation {operation}, which is not"))
         })

@@ -1,17 +1,19 @@
 //! How plans, their letters and operations stand in the file.
 
+use std::ops::RangeInclusive;
+
+use lazaret_core::store::rules::Pending;
 use lazaret_core::store::{
     Action, Actor, Item, Operation, OperationId, OperationMachine, OperationState, OperationsPage, Outcome,
     Plan, PlanId,
 };
-use lazaret_core::{QueueName, SequenceId};
+use lazaret_core::{LetterId, QueueName, SequenceId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Fault, Work};
-use crate::letters::first;
-use crate::rows::{bound, letter_id, limit as rows_of, nanos, time, unsigned};
+use crate::rows::{bound, first, id_bytes, letter_id, limit as rows_of, nanos, state, time, unsigned};
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> Work<String> {
     serde_json::to_string(value)
@@ -77,8 +79,8 @@ pub(super) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize
     Ok(items)
 }
 
-/// A query for what [`read_course`] expects.
-macro_rules! select_course {
+/// A query for what [`read_operation`] expects.
+macro_rules! select_operation {
     ($rest:literal) => {
         concat!(
             "SELECT operation, plan, action, conduct, state, note, stage, letters, ok, failed_again, skipped, who, via, \
@@ -89,7 +91,7 @@ macro_rules! select_course {
     };
 }
 
-fn read_course(row: &Row<'_>) -> Work<OperationMachine> {
+fn read_operation(row: &Row<'_>) -> Work<OperationMachine> {
     let number = |column| -> Work<u64> { unsigned(row.get(column)?) };
     let moment = |column| -> Work<_> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
     let text = |column| -> Work<String> { Ok(row.get(column)?) };
@@ -121,24 +123,24 @@ fn read_course(row: &Row<'_>) -> Work<OperationMachine> {
 }
 
 pub(super) fn machine(connection: &Connection, id: OperationId) -> Work<Option<OperationMachine>> {
-    let mut select = connection.prepare_cached(select_course!("WHERE operation = ?1"))?;
-    first(select.query([bound(id.0)])?, read_course)
+    let mut select = connection.prepare_cached(select_operation!("WHERE operation = ?1"))?;
+    first(select.query([bound(id.0)])?, read_operation)
 }
 
 /// The operations that have letters of this queue without an outcome, the one served longest ago first.
 pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<OperationMachine>> {
-    let mut select = connection.prepare_cached(select_course!(
+    let mut select = connection.prepare_cached(select_operation!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL
          AND EXISTS (SELECT 1 FROM items INDEXED BY items_of_queue
                      WHERE items.plan = operations.plan AND qid = ?1 AND outcome IS NULL)
          ORDER BY served_at, operation"
     ))?;
     let mut rows = select.query([qid])?;
-    let mut courses = Vec::new();
+    let mut machines = Vec::new();
     while let Some(row) = rows.next()? {
-        courses.push(read_course(row)?);
+        machines.push(read_operation(row)?);
     }
-    Ok(courses)
+    Ok(machines)
 }
 
 /// Whether any operation has letters of this queue without an outcome.
@@ -157,13 +159,13 @@ pub(super) fn operations(
     limit: usize,
 ) -> Work<OperationsPage> {
     let limit = limit.max(1);
-    let mut select =
-        connection.prepare_cached(select_course!("WHERE operation < ?1 ORDER BY operation DESC LIMIT ?2"))?;
+    let mut select = connection
+        .prepare_cached(select_operation!("WHERE operation < ?1 ORDER BY operation DESC LIMIT ?2"))?;
     let before = before.map_or(i64::MAX, |before| bound(before.0));
     let mut rows = select.query([before, rows_of(limit.saturating_add(1))])?;
     let mut operations = Vec::new();
     while let Some(row) = rows.next()? {
-        operations.push(read_course(row)?.operation);
+        operations.push(read_operation(row)?.operation);
     }
     let more = operations.len() > limit;
     operations.truncate(limit);
@@ -174,20 +176,20 @@ pub(super) fn operations(
 /// The operations that are not over, the latest first. Each has letters without an outcome, and few others do: those that were
 /// cancelled while letters were in work.
 pub(super) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Operation>> {
-    let mut select = connection.prepare_cached(select_course!(
+    let mut select = connection.prepare_cached(select_operation!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL AND ended_at IS NULL
          ORDER BY operation DESC LIMIT ?1"
     ))?;
     let mut rows = select.query([rows_of(limit)])?;
     let mut operations = Vec::new();
     while let Some(row) = rows.next()? {
-        operations.push(read_course(row)?.operation);
+        operations.push(read_operation(row)?.operation);
     }
     Ok(operations)
 }
 
 /// Stores a new operation and gives its number.
-pub(super) fn insert_course(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
+pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
     let operation = &machine.operation;
     let mut insert = connection.prepare_cached(
         "INSERT INTO operations (plan, action, conduct, state, stage, letters, ok, failed_again, skipped, who, via,
@@ -210,7 +212,7 @@ pub(super) fn insert_course(connection: &Connection, machine: &OperationMachine)
 }
 
 /// Writes what changes of an operation.
-pub(super) fn write_course(connection: &Connection, machine: &OperationMachine) -> Work<()> {
+pub(super) fn write_operation(connection: &Connection, machine: &OperationMachine) -> Work<()> {
     let operation = &machine.operation;
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
@@ -256,27 +258,20 @@ pub(super) fn first_pending(connection: &Connection, plan: PlanId) -> Work<Optio
     ordinal.map(unsigned).transpose()
 }
 
-/// One letter of an operation whose turn may come.
-pub(super) struct Pending {
-    pub(super) ordinal: i64,
-    /// The ordinal of the last letter of its sequence.
-    pub(super) last: i64,
-    pub(super) letter: [u8; 16],
-    /// Its state when it was frozen.
-    pub(super) state: i64,
-    pub(super) sequence: String,
+/// A query for what [`read_pending`] expects.
+macro_rules! select_pending {
+    ($rest:literal) => {
+        concat!("SELECT ordinal, last, letter, state ", $rest)
+    };
 }
 
-impl Pending {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            ordinal: row.get(0)?,
-            last: row.get(1)?,
-            letter: row.get(2)?,
-            state: row.get(3)?,
-            sequence: row.get(4)?,
-        })
-    }
+fn read_pending(row: &Row<'_>) -> Work<Pending> {
+    Ok(Pending {
+        ordinal: unsigned(row.get(0)?)?,
+        last: unsigned(row.get(1)?)?,
+        letter: letter_id(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)?,
+        state: state(row.get(3)?)?,
+    })
 }
 
 /// The next letter of this queue without an outcome, from this ordinal on.
@@ -284,48 +279,49 @@ pub(super) fn next_pending(
     connection: &Connection,
     plan: PlanId,
     qid: i64,
-    from: i64,
+    from: u64,
 ) -> Work<Option<Pending>> {
-    let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_of_queue
-         WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL ORDER BY ordinal LIMIT 1",
-    )?;
-    Ok(select.query_row([bound(plan.0), qid, from], Pending::read).optional()?)
+    let mut select = connection.prepare_cached(select_pending!(
+        "FROM items INDEXED BY items_of_queue
+         WHERE plan = ?1 AND qid = ?2 AND ordinal >= ?3 AND outcome IS NULL ORDER BY ordinal LIMIT 1"
+    ))?;
+    first(select.query([bound(plan.0), qid, bound(from)])?, read_pending)
 }
 
 /// A letter of a plan, if it has no outcome.
 pub(super) fn pending_letter(
     connection: &Connection,
     plan: PlanId,
-    letter: [u8; 16],
+    letter: LetterId,
 ) -> Work<Option<Pending>> {
-    let mut select = connection.prepare_cached(
-        "SELECT ordinal, last, letter, state, sequence FROM items INDEXED BY items_letter
-         WHERE letter = ?1 AND plan = ?2 AND outcome IS NULL",
-    )?;
-    Ok(select.query_row(params![letter, bound(plan.0)], Pending::read).optional()?)
+    let mut select = connection.prepare_cached(select_pending!(
+        "FROM items INDEXED BY items_letter WHERE letter = ?1 AND plan = ?2 AND outcome IS NULL"
+    ))?;
+    first(select.query(params![id_bytes(letter), bound(plan.0)])?, read_pending)
 }
 
 /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
-pub(super) fn is_in_earlier(connection: &Connection, letter: [u8; 16], id: OperationId) -> Work<bool> {
+pub(super) fn is_in_earlier(connection: &Connection, letter: LetterId, id: OperationId) -> Work<bool> {
     let mut select = connection.prepare_cached(
         "SELECT 1 FROM items INDEXED BY items_letter JOIN operations USING (plan)
          WHERE letter = ?1 AND outcome IS NULL AND operation < ?2 AND ended_at IS NULL",
     )?;
-    Ok(select.exists(params![letter, bound(id.0)])?)
+    Ok(select.exists(params![id_bytes(letter), bound(id.0)])?)
 }
 
 /// Writes down what became of the letters of a plan with these ordinals that have no outcome. How many.
 pub(super) fn write_outcomes(
     connection: &Connection,
     plan: PlanId,
-    ordinals: (i64, i64),
+    ordinals: RangeInclusive<u64>,
     outcome: Outcome,
 ) -> Work<u64> {
+    let (first, last) = ordinals.into_inner();
     let mut update = connection.prepare_cached(
         "UPDATE items SET outcome = ?4 WHERE plan = ?1 AND ordinal BETWEEN ?2 AND ?3 AND outcome IS NULL",
     )?;
-    let written = update.execute(params![bound(plan.0), ordinals.0, ordinals.1, outcome_number(outcome)])?;
+    let written =
+        update.execute(params![bound(plan.0), bound(first), bound(last), outcome_number(outcome)])?;
     Ok(written as u64)
 }
 

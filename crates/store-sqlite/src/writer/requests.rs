@@ -3,9 +3,10 @@
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use tokio::sync::oneshot;
 
-use super::Step;
 use crate::error::{Fault, Work};
-use crate::redo::{self, Repeatable, Size};
+use crate::recorded::{self, Repeatable};
+use crate::redo::Size;
+use crate::step::Step;
 
 /// What stands in the writer's line.
 pub(super) enum Order {
@@ -118,7 +119,7 @@ impl<C: Repeatable> Request for Recordable<C> {
     fn record(&self, into: &mut Vec<u8>) {
         // What was refused has changed nothing.
         if let Some((now, Ok(answer))) = &self.answer {
-            redo::encode_call(&self.call, *now, answer, into);
+            recorded::encode_call(&self.call, *now, answer, into);
         }
     }
 

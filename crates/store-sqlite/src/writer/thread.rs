@@ -11,14 +11,18 @@ use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{mpsc, watch};
 
+use super::Ended;
 use super::requests::{Loss, Order, Request};
-use super::{Ended, Step};
 use crate::error::{Fault, Work, kind_of};
-use crate::facts::Facts;
+use crate::hand_offs::{HandOffs, Notes};
+use crate::inbox_source::Posts;
 use crate::options::Options;
+use crate::recorded::{Call, Repeatable};
 use crate::redo::{self, End, Mark, RedoLog, Size};
 use crate::rows::nanos;
 use crate::schema;
+use crate::step::Step;
+use crate::write_cache::WriteCache;
 
 /// How many requests are made durable together at most (I7).
 const GROUP: usize = 256;
@@ -44,7 +48,7 @@ pub(super) struct Writer {
     options: Options,
     /// `None` after a commit that failed, until it is opened again.
     connection: Option<Connection>,
-    facts: Facts,
+    cache: WriteCache,
     redo: Arc<RedoLog>,
     /// The transaction, if one has begun.
     open: Option<Open>,
@@ -80,7 +84,7 @@ impl Writer {
             path,
             options,
             connection: Some(connection),
-            facts: Facts::default(),
+            cache: WriteCache::default(),
             redo,
             open: None,
             is_behind: false,
@@ -204,7 +208,7 @@ impl Writer {
         };
         let connection = self.connection.insert(connection);
         lock(connection, &self.redo, self.options.busy_timeout).map_err(Loss::of)?;
-        self.facts.begin(connection).map_err(Loss::of)?;
+        self.cache.begin(connection).map_err(Loss::of)?;
         let mark = Mark::read(connection).map_err(Loss::of)?;
         self.redo.saw(&mark);
         let records = self.redo.records(&mark).map_err(Loss::of)?;
@@ -219,7 +223,7 @@ impl Writer {
     fn bring_in(&mut self, records: &[Vec<u8>]) -> Outcome<()> {
         let (Some(connection), false) = (&self.connection, records.is_empty()) else { return Ok(()) };
         schema::limit_pages(connection, None).map_err(Loss::of)?;
-        run_again(connection, &mut self.facts, records).map_err(Loss::of)?;
+        run_again(connection, &mut self.cache, records).map_err(Loss::of)?;
         self.commit(Certainty::NotDone)?;
         let Some(connection) = &self.connection else { return Ok(()) };
         schema::limit_pages(connection, self.options.max_pages).map_err(Loss::of)
@@ -233,14 +237,14 @@ impl Writer {
                 execute(connection, "SAVEPOINT request").map_err(Loss::of)?;
             }
             let now = nanos(self.options.clock.now());
-            let mut step = Step { connection, facts: &mut self.facts, now };
+            let mut step = Step { connection, cache: &mut self.cache, now };
             match request.run(&mut step) {
-                Ok(()) => self.facts.keep(connection).map_err(Loss::of)?,
+                Ok(()) => self.cache.keep(connection).map_err(Loss::of)?,
                 // A full disk and some others take the whole transaction with them, and so the whole group.
                 Err(loss) if connection.is_autocommit() => return Err(loss),
                 Err(loss) if !has_savepoint => return Err(loss.of_another()),
                 Err(_) => {
-                    self.facts.undo();
+                    self.cache.undo();
                     execute(connection, "ROLLBACK TO request").map_err(Loss::of)?;
                 }
             }
@@ -284,7 +288,7 @@ impl Writer {
     /// Commits the transaction if one is open; `before` is what is known when it fails before the commit itself.
     fn commit(&mut self, before: Certainty) -> Outcome<()> {
         let (Some(open), Some(connection)) = (&self.open, &self.connection) else { return Ok(()) };
-        let prepared = self.facts.write(connection).and_then(|()| {
+        let prepared = self.cache.write(connection).and_then(|()| {
             Ok(if open.is_recorded { open.end.mark.pass(connection)? } else { open.end.mark })
         });
         let mark = match prepared {
@@ -309,7 +313,7 @@ impl Writer {
     /// Gives the transaction up, and with it what is known by heart.
     fn roll_back(&mut self) {
         self.is_behind |= self.open.take().is_some_and(|open| open.is_recorded);
-        self.facts = Facts::default();
+        self.cache = WriteCache::default();
         // A transaction that cannot be rolled back is rolled back by closing its connection.
         self.connection = self
             .connection
@@ -393,11 +397,12 @@ fn lock(connection: &Connection, redo: &RedoLog, patience: Duration) -> std::res
 }
 
 /// Runs the calls of records as they ran the first time.
-fn run_again(connection: &Connection, facts: &mut Facts, records: &[Vec<u8>]) -> Work<()> {
+fn run_again(connection: &Connection, cache: &mut WriteCache, records: &[Vec<u8>]) -> Work<()> {
     for record in records {
-        for call in redo::Call::all(record)? {
-            call.run(&mut Step { connection, facts, now: call.now })?;
-            facts.keep(connection)?;
+        for call in Call::all(record)? {
+            let mut step = Step { connection, cache: &mut *cache, now: call.now };
+            run_call(&call, &mut step)?;
+            cache.keep(connection)?;
         }
     }
     Ok(())
@@ -432,5 +437,15 @@ fn receive_within<T>(waiting: &mut mpsc::Receiver<T>, time: Duration) -> Option<
         }
         let left = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
         thread::park_timeout(left);
+    }
+}
+
+/// Runs a call again. The kinds of calls belong to the version of the log.
+fn run_call(call: &Call<'_>, step: &mut Step<'_>) -> Work<()> {
+    match call.kind {
+        HandOffs::KIND => call.run_as::<HandOffs>(step),
+        Notes::KIND => call.run_as::<Notes>(step),
+        Posts::KIND => call.run_as::<Posts>(step),
+        kind => Err(Fault::Corrupt(format!("the redo log has a call of the unknown kind {kind}"))),
     }
 }

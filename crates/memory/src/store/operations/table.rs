@@ -1,16 +1,17 @@
 //! The plans, the operations, and what became of each letter.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use jiff::Timestamp;
-use lazaret_core::letter::{LetterId, LetterState};
+use lazaret_core::QueueName;
+use lazaret_core::letter::LetterId;
+use lazaret_core::store::rules::{self, Frozen, FrozenItem, ItemOutcomes, Pending, later};
 use lazaret_core::store::{
-    Actor, Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, Plan, PlanId,
+    Item, Operation, OperationId, OperationMachine, OperationsPage, Outcome, Plan, PlanId,
 };
-use lazaret_core::{QueueName, SequenceId};
 
 use crate::store::audit::AuditLog;
-use crate::store::later;
 
 #[derive(Default)]
 pub(in crate::store) struct OperationTable {
@@ -21,22 +22,13 @@ pub(in crate::store) struct OperationTable {
 
 struct PlanRow {
     plan: Plan,
-    items: Vec<ItemRow>,
+    items: Vec<FrozenItem>,
+    /// What became of each.
+    outcomes: Vec<Option<Outcome>>,
     /// Where each letter stands.
     places: BTreeMap<LetterId, usize>,
     /// So many items from the first on have their outcome.
     done: usize,
-}
-
-pub(super) struct ItemRow {
-    pub(super) queue: QueueName,
-    pub(super) sequence: SequenceId,
-    pub(super) letter: LetterId,
-    /// The state of the letter when it was frozen.
-    pub(super) state: LetterState,
-    /// The ordinal of the last letter of its sequence.
-    pub(super) last: usize,
-    pub(super) outcome: Option<Outcome>,
 }
 
 struct OperationRow {
@@ -45,26 +37,21 @@ struct OperationRow {
     served_at: Option<Timestamp>,
 }
 
-/// One letter of an operation whose turn may come.
-#[derive(Clone, Copy)]
-pub(super) struct Pending {
-    pub(super) ordinal: usize,
-    pub(super) last: usize,
-    pub(super) letter: LetterId,
-    pub(super) state: LetterState,
-}
-
 impl PlanRow {
     fn pending(&self, ordinal: usize) -> Option<Pending> {
-        let item = self.items.get(ordinal).filter(|item| item.outcome.is_none())?;
-        Some(Pending { ordinal, last: item.last, letter: item.letter, state: item.state })
+        let item = self.items.get(ordinal).filter(|_| self.outcomes[ordinal].is_none())?;
+        Some(Pending { ordinal: ordinal as u64, last: item.last, letter: item.letter, state: item.state })
     }
 }
 
+/// An ordinal as a place in memory.
+fn place(ordinal: u64) -> usize {
+    usize::try_from(ordinal).unwrap_or(usize::MAX)
+}
+
 impl OperationTable {
-    pub(super) fn next_plan(&mut self) -> PlanId {
-        self.last_plan += 1;
-        PlanId(self.last_plan)
+    pub(super) fn next_plan(&self) -> PlanId {
+        PlanId(self.last_plan + 1)
     }
 
     /// Forgets some plans that nobody can carry out any more.
@@ -82,9 +69,12 @@ impl OperationTable {
         }
     }
 
-    pub(super) fn insert_plan(&mut self, plan: Plan, items: Vec<ItemRow>) {
+    pub(super) fn insert_plan(&mut self, frozen: Frozen) {
+        let Frozen { plan, items } = frozen;
+        self.last_plan = plan.id.0;
         let places = items.iter().enumerate().map(|(place, item)| (item.letter, place)).collect();
-        self.plans.insert(plan.id, PlanRow { plan, items, places, done: 0 });
+        let outcomes = vec![None; items.len()];
+        self.plans.insert(plan.id, PlanRow { plan, items, outcomes, places, done: 0 });
     }
 
     pub(super) fn plan(&self, id: PlanId) -> Option<&Plan> {
@@ -147,23 +137,23 @@ impl OperationTable {
     }
 
     pub(super) fn items(&self, plan: PlanId, from: u64, limit: usize) -> Vec<Item> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let items = self.plans.get(&plan).map(|row| row.items.as_slice()).unwrap_or_default();
-        let items = items.iter().enumerate().skip(from).take(limit).map(|(ordinal, item)| Item {
+        let Some(row) = self.plans.get(&plan) else { return Vec::new() };
+        let items = row.items.iter().zip(&row.outcomes).enumerate().skip(place(from)).take(limit);
+        let items = items.map(|(ordinal, (item, outcome))| Item {
             ordinal: ordinal as u64,
             queue: item.queue.clone(),
             sequence: item.sequence.clone(),
             letter: item.letter,
-            outcome: item.outcome,
+            outcome: *outcome,
         });
         items.collect()
     }
 
     /// The next letter of this queue without an outcome, from this ordinal on.
-    pub(super) fn next_pending(&self, plan: PlanId, queue: &QueueName, from: usize) -> Option<Pending> {
+    pub(super) fn next_pending(&self, plan: PlanId, queue: &QueueName, from: u64) -> Option<Pending> {
         let row = self.plans.get(&plan)?;
         let of_queue = |ordinal: &usize| row.items[*ordinal].queue == *queue;
-        let mut rest = (from.max(row.done)..row.items.len()).filter(of_queue);
+        let mut rest = (place(from).max(row.done)..row.items.len()).filter(of_queue);
         rest.find_map(|ordinal| row.pending(ordinal))
     }
 
@@ -171,7 +161,7 @@ impl OperationTable {
     pub(super) fn all_pending(&self, plan: PlanId) -> Vec<(QueueName, Pending)> {
         let Some(row) = self.plans.get(&plan) else { return Vec::new() };
         let pending = (row.done..row.items.len()).filter_map(|ordinal| row.pending(ordinal));
-        pending.map(|item| (row.items[item.ordinal].queue.clone(), item)).collect()
+        pending.map(|item| (row.items[place(item.ordinal)].queue.clone(), item)).collect()
     }
 
     /// Whether this letter is part of an operation that is not over and has no outcome there yet.
@@ -189,48 +179,32 @@ impl OperationTable {
     }
 
     /// Writes down what became of the letters with these ordinals that have no outcome. How many.
-    fn write_outcomes(
+    pub(super) fn write_outcomes(
         &mut self,
         plan: PlanId,
-        ordinals: std::ops::RangeInclusive<usize>,
+        ordinals: RangeInclusive<u64>,
         outcome: Outcome,
     ) -> u64 {
         let Some(row) = self.plans.get_mut(&plan) else { return 0 };
         let mut written = 0;
         for ordinal in ordinals {
-            if let Some(item) = row.items.get_mut(ordinal).filter(|item| item.outcome.is_none()) {
-                item.outcome = Some(outcome);
+            if let Some(open @ None) = row.outcomes.get_mut(place(ordinal)) {
+                *open = Some(outcome);
                 written += 1;
             }
         }
-        while row.items.get(row.done).is_some_and(|item| item.outcome.is_some()) {
+        while row.outcomes.get(row.done).is_some_and(Option::is_some) {
             row.done += 1;
         }
         written
     }
 
-    /// Gives one letter its outcome and counts it. Write the machine after it.
-    pub(super) fn settle_one(
-        &mut self,
-        machine: &mut OperationMachine,
-        ordinal: usize,
-        outcome: Outcome,
-        now: Timestamp,
-    ) {
-        let written = self.write_outcomes(machine.operation.plan, ordinal..=ordinal, outcome);
-        machine.count(outcome, written, now);
-    }
-
     /// Moves an operation on as far as it goes. Write the machine after it.
     pub(super) fn advance(&self, machine: &mut OperationMachine, now: Timestamp, audit: &mut AuditLog) {
-        let before = machine.operation.state;
         let row = self.plans.get(&machine.operation.plan);
         let pending = row.filter(|row| row.done < row.items.len()).map(|row| row.done as u64);
-        if machine.advance(pending, now) {
-            let operation = &machine.operation;
-            let by = Actor::engine(operation.note.clone().unwrap_or_default());
-            let (before, after) = (Some(before.as_str()), Some(operation.state.as_str()));
-            audit.write(now, &by, "pause", operation.id.to_string(), before, after);
+        if let Some(line) = machine.advance(pending, now) {
+            audit.write(now, line);
         }
     }
 
@@ -246,17 +220,15 @@ impl OperationTable {
     ) -> bool {
         let Some(mut machine) = self.machine(operation).cloned() else { return false };
         let Some(item) = self.pending_letter(machine.operation.plan, letter) else { return false };
-        self.settle_one(&mut machine, item.ordinal, outcome, now);
-        if outcome == Outcome::FailedAgain {
-            // I2: nothing behind it may overtake it.
-            let behind = item.ordinal + 1..=item.last;
-            let behind = self.write_outcomes(machine.operation.plan, behind, Outcome::SkippedBehindFailed);
-            machine.count(Outcome::SkippedBehindFailed, behind, now);
+        let ItemOutcomes { outcomes, goes_on } = rules::item_outcomes(&item, outcome);
+        for (ordinals, outcome) in outcomes {
+            let written = self.write_outcomes(machine.operation.plan, ordinals, outcome);
+            machine.count(outcome, written, now);
         }
         self.advance(&mut machine, now, audit);
         let is_over = machine.operation.state.is_over();
         self.write(machine);
-        outcome == Outcome::Ok && item.ordinal < item.last && !is_over
+        goes_on && !is_over
     }
 
     /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the
@@ -268,9 +240,11 @@ impl OperationTable {
         now: Timestamp,
     ) {
         let Some(mut machine) = self.machine(operation).cloned() else { return };
-        let item = self.pending_letter(machine.operation.plan, letter);
-        if let Some(item) = item.filter(|_| machine.operation.state.is_over()) {
-            self.settle_one(&mut machine, item.ordinal, Outcome::SkippedCancelled, now);
+        let plan = machine.operation.plan;
+        let item = self.pending_letter(plan, letter);
+        if let Some(Pending { ordinal, .. }) = item.filter(|_| machine.operation.state.is_over()) {
+            let written = self.write_outcomes(plan, ordinal..=ordinal, Outcome::SkippedCancelled);
+            machine.count(Outcome::SkippedCancelled, written, now);
             self.write(machine);
         }
     }

@@ -1,5 +1,5 @@
-//! What the writer knows by heart of queues, grants, [`groups`] and [`inboxes`], so that a hand-off or a post need not read
-//! it back.
+//! The writer's cache of counters: queues, grants, [`groups`] and [`inboxes`], so that a hand-off or a post need not read them
+//! back.
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
 //! changed here and written once per group, before its commit. A request that fails leaves no trace: what it changes
@@ -10,16 +10,16 @@ pub(crate) mod inboxes;
 
 use std::collections::HashMap;
 
+use lazaret_core::store::rules::GrantRow;
 use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
 use crate::outbox;
+use crate::rows::{bound, unsigned};
 use groups::Groups;
 use inboxes::Inboxes;
 
-/// The room between two letters that came one after the other: for those that are delivered again and go before.
-pub(crate) const INDEX_STEP: i64 = 1 << 20;
 /// Where the indexes of a queue begin: with room below for letters that go before the first.
 const FIRST_INDEX: i64 = 1 << 40;
 
@@ -30,7 +30,7 @@ pub(crate) fn is_used(index: i64) -> bool {
 
 /// The numbers of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueFacts {
+pub(crate) struct QueueNumbers {
     pub(crate) qid: i64,
     pub(crate) revision: i64,
     /// The last lease fence given.
@@ -46,39 +46,30 @@ pub(crate) struct QueueFacts {
     pub(crate) is_watched: bool,
 }
 
-/// A grant, as it stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GrantFacts {
-    pub(crate) fence: i64,
-    pub(crate) horizon: Option<i64>,
-    /// The highest turn seen under the current grant.
-    pub(crate) turn: i64,
-}
-
 type GrantKey = (i64, Partition);
 
-/// A fact and what of it stands in the file.
+/// A value and what of it stands in the file.
 struct Known<T> {
     now: T,
     written: Option<T>,
 }
 
-/// All facts of a writer.
+/// All that a writer has cached.
 #[derive(Default)]
-pub(crate) struct Facts {
-    queues: HashMap<QueueName, Known<QueueFacts>>,
-    grants: HashMap<GrantKey, Known<GrantFacts>>,
+pub(crate) struct WriteCache {
+    queues: HashMap<QueueName, Known<QueueNumbers>>,
+    grants: HashMap<GrantKey, Known<GrantRow>>,
     pub(crate) groups: Groups,
     pub(crate) inboxes: Inboxes,
     /// What the current request has changed.
-    new_queues: HashMap<QueueName, QueueFacts>,
-    new_grants: HashMap<GrantKey, GrantFacts>,
+    new_queues: HashMap<QueueName, QueueNumbers>,
+    new_grants: HashMap<GrantKey, GrantRow>,
     /// Set when every queue must look at the pauses again.
     forget_queues: bool,
     data_version: Option<i64>,
 }
 
-impl Facts {
+impl WriteCache {
     /// Begins a group of requests: forgets everything if somebody else has written since the last one.
     pub(crate) fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mut pragma = connection.prepare_cached("PRAGMA data_version")?;
@@ -134,7 +125,7 @@ impl Facts {
     }
 
     /// The numbers of a queue, which is made if it is not there.
-    pub(crate) fn queue(&mut self, connection: &Connection, name: &QueueName) -> Work<QueueFacts> {
+    pub(crate) fn queue(&mut self, connection: &Connection, name: &QueueName) -> Work<QueueNumbers> {
         if let Some(facts) = self.new_queues.get(name) {
             return Ok(*facts);
         }
@@ -148,7 +139,7 @@ impl Facts {
         let mut insert =
             connection.prepare_cached("INSERT INTO queues (name, consumer, idx) VALUES (?1, ?2, ?3)")?;
         insert.execute(params![name.as_str(), name.consumer(), FIRST_INDEX])?;
-        let facts = QueueFacts {
+        let facts = QueueNumbers {
             qid: connection.last_insert_rowid(),
             revision: 0,
             fence: 0,
@@ -162,7 +153,7 @@ impl Facts {
         Ok(facts)
     }
 
-    pub(crate) fn set_queue(&mut self, name: &QueueName, facts: QueueFacts) {
+    pub(crate) fn set_queue(&mut self, name: &QueueName, facts: QueueNumbers) {
         self.new_queues.insert(name.clone(), facts);
     }
 
@@ -177,7 +168,7 @@ impl Facts {
         connection: &Connection,
         qid: i64,
         partition: &Partition,
-    ) -> Work<Option<GrantFacts>> {
+    ) -> Work<Option<GrantRow>> {
         let key = (qid, partition.clone());
         if let Some(facts) = self.new_grants.get(&key) {
             return Ok(Some(*facts));
@@ -188,17 +179,17 @@ impl Facts {
         let mut select = connection.prepare_cached(
             "SELECT fence, horizon, turn FROM grants WHERE qid = ?1 AND stream = ?2 AND partition = ?3",
         )?;
-        let facts = select.query_row(params![qid, partition.stream.as_str(), partition.index], |row| {
-            Ok(GrantFacts { fence: row.get(0)?, horizon: row.get(1)?, turn: row.get(2)? })
+        let stored = select.query_row(params![qid, partition.stream.as_str(), partition.index], |row| {
+            Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?, row.get(2)?))
         });
-        let facts = facts.optional()?;
-        if let Some(facts) = facts {
-            self.grants.insert(key, Known { now: facts, written: Some(facts) });
-        }
-        Ok(facts)
+        let Some((fence, horizon, turn)) = stored.optional()? else { return Ok(None) };
+        let horizon = horizon.map(unsigned).transpose()?;
+        let row = GrantRow { fence: unsigned(fence)?, horizon, turn: unsigned(turn)? };
+        self.grants.insert(key, Known { now: row, written: Some(row) });
+        Ok(Some(row))
     }
 
-    pub(crate) fn set_grant(&mut self, qid: i64, partition: &Partition, facts: GrantFacts) {
+    pub(crate) fn set_grant(&mut self, qid: i64, partition: &Partition, facts: GrantRow) {
         self.new_grants.insert((qid, partition.clone()), facts);
     }
 }
@@ -209,11 +200,11 @@ fn has_pauses(connection: &Connection, name: &QueueName) -> Work<bool> {
     Ok(select.exists([name.consumer()])?)
 }
 
-fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueFacts>> {
+fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueNumbers>> {
     let mut select = connection
         .prepare_cached("SELECT qid, revision, fence, idx, sequences FROM queues WHERE name = ?1")?;
     let facts = select.query_row([name.as_str()], |row| {
-        Ok(QueueFacts {
+        Ok(QueueNumbers {
             qid: row.get(0)?,
             revision: row.get(1)?,
             fence: row.get(2)?,
@@ -243,7 +234,7 @@ pub(crate) fn read_counts(connection: &Connection, qid: i64) -> Work<[i64; 9]> {
     Ok(counts)
 }
 
-fn write_queue(connection: &Connection, facts: &QueueFacts, written: Option<&QueueFacts>) -> Work<()> {
+fn write_queue(connection: &Connection, facts: &QueueNumbers, written: Option<&QueueNumbers>) -> Work<()> {
     let mut update = connection.prepare_cached(
         "UPDATE queues SET revision = ?2, fence = ?3, idx = ?4, sequences = ?5 WHERE qid = ?1",
     )?;
@@ -261,13 +252,15 @@ fn write_queue(connection: &Connection, facts: &QueueFacts, written: Option<&Que
     Ok(())
 }
 
-fn write_grant(connection: &Connection, qid: i64, partition: &Partition, facts: &GrantFacts) -> Work<()> {
+fn write_grant(connection: &Connection, qid: i64, partition: &Partition, facts: &GrantRow) -> Work<()> {
     let mut upsert = connection.prepare_cached(
         "INSERT INTO grants (qid, stream, partition, fence, horizon, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (qid, stream, partition)
          DO UPDATE SET fence = excluded.fence, horizon = excluded.horizon, turn = excluded.turn",
     )?;
-    let GrantFacts { fence, horizon, turn } = facts;
+    let GrantRow { fence, horizon, turn } = facts;
+    let [fence, turn] = [*fence, *turn].map(bound);
+    let horizon = horizon.map(bound);
     upsert.execute(params![qid, partition.stream.as_str(), partition.index, fence, horizon, turn])?;
     Ok(())
 }

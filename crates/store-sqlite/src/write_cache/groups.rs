@@ -1,87 +1,35 @@
-//! What the writer knows by heart of groups: their counters change with nearly every write, too.
+//! Cached groups: their counters change with nearly every write, too.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
-use lazaret_core::store::{GROUP_MESSAGE_BYTES, Trend};
-use lazaret_core::traceback::excerpt;
-use lazaret_core::{Failure, Fingerprint, LetterState};
+use lazaret_core::store::rules::{GroupRow, LatestFailure};
+use lazaret_core::{Fingerprint, Reason};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::{Fault, Work};
-use crate::rows::time;
+use crate::rows::{bound, nanos, time, unsigned};
 
 /// How many groups are known at a time; beyond that all are forgotten and read again when they are needed (I7). In tests
 /// that is soon.
 const LIMIT: usize = if cfg!(test) { 3 } else { 4096 };
 
-/// The numbers of a group.
+/// A group with its number and its name.
 #[derive(Clone, Debug)]
-pub(crate) struct GroupFacts {
+pub(crate) struct CachedGroup {
     pub(crate) qid: i64,
     pub(crate) fingerprint: Fingerprint,
-    pub(crate) latest: Arc<Latest>,
-    pub(crate) by_state: [i64; 9],
-    /// How many open sequences have a head of the group.
-    pub(crate) sequences: i64,
-    /// How many open letters stand behind those heads.
-    pub(crate) behind: i64,
-    pub(crate) first_seen: i64,
-    pub(crate) last_seen: i64,
-    pub(crate) trend: Trend,
-}
-
-/// What is shown of the latest failure of a group.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Latest {
-    pub(crate) reason: String,
-    pub(crate) error_type: String,
-    pub(crate) message: String,
-}
-
-impl GroupFacts {
-    /// A letter came into the group.
-    pub(crate) fn came_in(&mut self, now: i64) {
-        self.trend.record(time(now));
-    }
-
-    /// A letter of the group failed.
-    pub(crate) fn see(&mut self, failure: &Failure, failed_at: i64) {
-        if failed_at < self.last_seen {
-            return;
-        }
-        self.last_seen = failed_at;
-        let message = excerpt(&failure.message, GROUP_MESSAGE_BYTES);
-        let same = self.latest.message == message
-            && self.latest.error_type == failure.error_type
-            && self.latest.reason == failure.reason.as_str();
-        if !same {
-            self.latest = Arc::new(Latest {
-                reason: failure.reason.as_str().to_owned(),
-                error_type: failure.error_type.clone(),
-                message: message.into_owned(),
-            });
-        }
-    }
-
-    pub(crate) fn count(&mut self, state: LetterState, by: i64) {
-        self.by_state[state as usize] += by;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.by_state == [0; 9]
-    }
+    pub(crate) row: GroupRow,
 }
 
 /// The groups that are known, by their numbers.
 #[derive(Default)]
 pub(crate) struct Groups {
-    known: HashMap<i64, GroupFacts>,
+    known: HashMap<i64, CachedGroup>,
     names: HashMap<(i64, Fingerprint), i64>,
     /// Which of them have changed since they were written.
     changed: HashSet<i64>,
     /// What the current request has changed.
-    new: HashMap<i64, GroupFacts>,
+    new: HashMap<i64, CachedGroup>,
     new_names: HashMap<(i64, Fingerprint), i64>,
 }
 
@@ -103,7 +51,7 @@ impl Groups {
     pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
         for gid in self.changed.drain() {
             let Some(facts) = self.known.get(&gid) else { continue };
-            if facts.is_empty() {
+            if facts.row.is_empty() {
                 connection.prepare_cached("DELETE FROM groups WHERE gid = ?1")?.execute([gid])?;
                 self.names.remove(&(facts.qid, facts.fingerprint));
                 self.known.remove(&gid);
@@ -141,24 +89,24 @@ impl Groups {
             connection.prepare_cached("INSERT INTO groups (qid, fingerprint) VALUES (?1, ?2)")?;
         insert.execute(params![qid, text])?;
         let gid = connection.last_insert_rowid();
-        let facts = GroupFacts {
-            qid,
-            fingerprint,
-            latest: Arc::default(),
-            by_state: [0; 9],
-            sequences: 0,
-            behind: 0,
-            first_seen: now,
-            last_seen: i64::MIN,
-            trend: Trend::default(),
-        };
-        self.new.insert(gid, facts);
+        self.new.insert(gid, CachedGroup { qid, fingerprint, row: GroupRow::new(time(now)) });
         self.new_names.insert(name, gid);
         Ok(gid)
     }
 
+    /// The name of a group.
+    pub(crate) fn fingerprint(&mut self, connection: &Connection, gid: i64) -> Work<Fingerprint> {
+        if let Some(group) = self.new.get(&gid).or_else(|| self.known.get(&gid)) {
+            return Ok(group.fingerprint);
+        }
+        let group = read_by_number(connection, gid)?;
+        let fingerprint = group.fingerprint;
+        self.known.insert(gid, group);
+        Ok(fingerprint)
+    }
+
     /// The numbers of a group, for the current request to change.
-    pub(crate) fn get(&mut self, connection: &Connection, gid: i64) -> Work<&mut GroupFacts> {
+    pub(crate) fn get(&mut self, connection: &Connection, gid: i64) -> Work<&mut CachedGroup> {
         if !self.new.contains_key(&gid) {
             let facts = match self.known.get(&gid) {
                 Some(facts) => facts.clone(),
@@ -183,40 +131,48 @@ macro_rules! select_group {
 pub(crate) use select_group;
 
 /// A group from a query made with [`select_group`], with its number.
-pub(crate) fn read_group(row: &Row<'_>) -> Work<(i64, GroupFacts)> {
+pub(crate) fn read_group(row: &Row<'_>) -> Work<(i64, CachedGroup)> {
     let gid: i64 = row.get(0)?;
     let corrupt = |what: &str| Fault::Corrupt(format!("the {what} of group {gid} cannot be read"));
     let fingerprint = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
     let trend = row.get_ref(10)?.as_str().map_err(rusqlite::Error::from)?;
     let mut by_state = [0; 9];
     for (place, count) in by_state.iter_mut().enumerate() {
-        *count = row.get(11 + place)?;
+        *count = unsigned(row.get(11 + place)?)?;
     }
-    let facts = GroupFacts {
-        qid: row.get(1)?,
-        fingerprint: fingerprint.parse().map_err(|_| corrupt("fingerprint"))?,
-        latest: Arc::new(Latest { reason: row.get(3)?, error_type: row.get(4)?, message: row.get(5)? }),
+    let reason: String = row.get(3)?;
+    let latest = LatestFailure {
+        reason: Reason::new(&*reason).unwrap_or_else(|_| Reason::from_words(&reason)),
+        error_type: row.get(4)?,
+        message: row.get(5)?,
+    };
+    let stored = GroupRow {
+        latest: latest.into(),
         by_state,
-        sequences: row.get(6)?,
-        behind: row.get(7)?,
-        first_seen: row.get(8)?,
-        last_seen: row.get(9)?,
+        sequences: unsigned(row.get(6)?)?,
+        behind: unsigned(row.get(7)?)?,
+        first_seen: time(row.get(8)?),
+        last_seen: time(row.get(9)?),
         trend: serde_json::from_str(trend).map_err(|_| corrupt("trend"))?,
     };
+    let fingerprint = fingerprint.parse().map_err(|_| corrupt("fingerprint"))?;
+    let facts = CachedGroup { qid: row.get(1)?, fingerprint, row: stored };
     Ok((gid, facts))
 }
 
-fn read_by_number(connection: &Connection, gid: i64) -> Work<GroupFacts> {
+fn read_by_number(connection: &Connection, gid: i64) -> Work<CachedGroup> {
     let mut select = connection.prepare_cached(select_group!("WHERE gid = ?1"))?;
     let mut rows = select.query([gid])?;
     let row = rows.next()?.ok_or_else(|| Fault::Corrupt(format!("there is no group {gid}")))?;
     Ok(read_group(row)?.1)
 }
 
-fn write_group(connection: &Connection, gid: i64, facts: &GroupFacts) -> Work<()> {
+fn write_group(connection: &Connection, gid: i64, group: &CachedGroup) -> Work<()> {
+    let facts = &group.row;
     let trend = serde_json::to_string(&facts.trend)
         .map_err(|error| Fault::Corrupt(format!("a trend that cannot be written: {error}")))?;
-    let [retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired] = facts.by_state;
+    let [retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired] =
+        facts.by_state.map(bound);
     let mut update = connection.prepare_cached(
         "UPDATE groups SET reason = ?2, error_type = ?3, message = ?4, retrying = ?5, dead = ?6, parked = ?7,
          quarantined = ?8, waiting = ?9, resolved = ?10, evicted = ?11, skipped = ?12, expired = ?13, sequences = ?14,
@@ -224,7 +180,7 @@ fn write_group(connection: &Connection, gid: i64, facts: &GroupFacts) -> Work<()
     )?;
     update.execute(params![
         gid,
-        facts.latest.reason,
+        facts.latest.reason.as_str(),
         facts.latest.error_type,
         facts.latest.message,
         retrying,
@@ -236,10 +192,10 @@ fn write_group(connection: &Connection, gid: i64, facts: &GroupFacts) -> Work<()
         evicted,
         skipped,
         expired,
-        facts.sequences,
-        facts.behind,
-        facts.first_seen,
-        facts.last_seen,
+        bound(facts.sequences),
+        bound(facts.behind),
+        nanos(facts.first_seen),
+        nanos(facts.last_seen),
         trend,
     ])?;
     Ok(())

@@ -1,4 +1,4 @@
-//! What the writer knows by heart of inboxes that are sources: every post and every commit changes their numbers.
+//! Cached inboxes that are sources: every post and every commit changes their numbers.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::error::Work;
 
 /// The numbers of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InboxFacts {
+pub(crate) struct InboxNumbers {
     pub(crate) log: i64,
     /// The position of the message that comes next.
     pub(crate) next: i64,
@@ -20,7 +20,7 @@ pub(crate) struct InboxFacts {
     pub(crate) bytes: i64,
 }
 
-impl InboxFacts {
+impl InboxNumbers {
     /// An inbox as the file has it; `None` while nothing was ever posted to it.
     pub(crate) fn read(connection: &Connection, consumer: &ConsumerName) -> Work<Option<Self>> {
         let mut select = connection.prepare_cached(
@@ -50,9 +50,9 @@ impl InboxFacts {
 /// The inboxes that are known. There are as many as consumers with one.
 #[derive(Default)]
 pub(crate) struct Inboxes {
-    known: HashMap<ConsumerName, Known<InboxFacts>>,
+    known: HashMap<ConsumerName, Known<InboxNumbers>>,
     /// What the current request has changed.
-    new: HashMap<ConsumerName, InboxFacts>,
+    new: HashMap<ConsumerName, InboxNumbers>,
 }
 
 impl Inboxes {
@@ -78,26 +78,26 @@ impl Inboxes {
     }
 
     /// The numbers of an inbox, which is made if it is not there.
-    pub(crate) fn of(&mut self, connection: &Connection, consumer: &ConsumerName) -> Work<InboxFacts> {
+    pub(crate) fn of(&mut self, connection: &Connection, consumer: &ConsumerName) -> Work<InboxNumbers> {
         if let Some(facts) = self.new.get(consumer) {
             return Ok(*facts);
         }
         if let Some(known) = self.known.get(consumer) {
             return Ok(known.now);
         }
-        if let Some(facts) = InboxFacts::read(connection, consumer)? {
+        if let Some(facts) = InboxNumbers::read(connection, consumer)? {
             self.known.insert(consumer.clone(), Known { now: facts, written: Some(facts) });
             return Ok(facts);
         }
         let mut insert = connection.prepare_cached("INSERT INTO inbox_logs (consumer) VALUES (?1)")?;
         insert.execute([consumer.as_str()])?;
         let log = connection.last_insert_rowid();
-        let facts = InboxFacts { log, next: 0, committed: None, messages: 0, bytes: 0 };
+        let facts = InboxNumbers { log, next: 0, committed: None, messages: 0, bytes: 0 };
         self.set(consumer, facts);
         Ok(facts)
     }
 
-    pub(crate) fn set(&mut self, consumer: &ConsumerName, facts: InboxFacts) {
+    pub(crate) fn set(&mut self, consumer: &ConsumerName, facts: InboxNumbers) {
         self.new.insert(consumer.clone(), facts);
     }
 }

@@ -1,0 +1,241 @@
+//! What people do to one letter by hand.
+
+use jiff::Timestamp;
+
+use super::effects::{AuditLine, Effects, LetterChange, LetterView};
+use super::intake::{Later, Slot, place};
+use super::refuse;
+use super::sequence::{Head, SequenceChange, SequenceRow};
+use crate::letter::{Letter, LetterId, LetterState};
+use crate::message::QueueName;
+use crate::sequence::SequenceId;
+use crate::store::{Act, Actor, ErrorKind, Result, StoreError};
+
+/// What a store has under the id of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// The letter.
+    Letter(T),
+    /// Only its trace: it ended like this and was purged.
+    Purged(LetterState),
+    /// Nothing.
+    Absent,
+}
+
+impl<T> Known<T> {
+    /// The letter, or why there is none to be changed: `NotFound`, and `Conflict` for an act on one that was purged.
+    pub fn or_refuse(self, queue: &QueueName, id: LetterId, operation: &'static str) -> Result<T> {
+        match self {
+            Self::Letter(letter) => Ok(letter),
+            Self::Purged(state) => {
+                let kind = if operation == "act" { ErrorKind::Conflict } else { ErrorKind::NotFound };
+                refuse(kind, operation, format!("letter {id} was {state} and then purged"))
+            }
+            Self::Absent => {
+                refuse(ErrorKind::NotFound, operation, format!("there is no letter {id} in {queue}"))
+            }
+        }
+    }
+}
+
+/// Why an act on this letter is refused, if it is.
+fn check(act: Act, letter: &Letter, row: Option<&SequenceRow>, now: Timestamp) -> Result<()> {
+    let conflict = |why: &str| {
+        let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
+        refuse(ErrorKind::Conflict, "act", context)
+    };
+    let allowed =
+        if act == Act::Restore { letter.state == LetterState::Evicted } else { letter.state.is_open() };
+    if !allowed {
+        return conflict(&format!("it is {}", letter.state));
+    }
+    if act == Act::Release && letter.payload_left_out {
+        return conflict("its payload was left out, so there is nothing to run");
+    }
+    // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
+    if row.is_some_and(|row| row.is_in_work(letter.index, now)) {
+        return conflict("somebody is working on its sequence");
+    }
+    Ok(())
+}
+
+/// Decides what an act on an open letter changes. `row` is that of its sequence, `next` the letter behind it if it is the head.
+/// [`Restore`](Act::Restore) goes by [`place_restored`] and [`restore`]. `Conflict` when its state does not allow the act,
+/// or somebody works on it.
+pub fn act(
+    act: Act,
+    letter: &Letter,
+    row: Option<&SequenceRow>,
+    next: Option<Head>,
+    by: &Actor,
+    now: Timestamp,
+) -> Result<Effects> {
+    check(act, letter, row, now)?;
+    let (Some(row), false) = (row, act == Act::Restore) else { return Err(stranded(letter)) };
+    let before = LetterView::of(letter);
+    let stays = |state, due_at, change| {
+        let after = LetterView { state, due_at, touched_at: now, ..before };
+        Effects::on_open(change, &before, &after, row, SequenceChange::Put(row.changed(&after)))
+    };
+    let (after, effects) = match act {
+        Act::Evict => (LetterState::Evicted, Effects::close(&before, LetterState::Evicted, None, row, next)),
+        Act::Resolve => {
+            (LetterState::Resolved, Effects::close(&before, LetterState::Resolved, None, row, next))
+        }
+        Act::Park | Act::Quarantine => {
+            let state = if act == Act::Park { LetterState::Parked } else { LetterState::Quarantined };
+            (state, stays(state, None, LetterChange::Hold(state)))
+        }
+        Act::Release | Act::Restore => {
+            (LetterState::Retrying, stays(LetterState::Retrying, Some(now), LetterChange::Release))
+        }
+    };
+    Ok(effects.audited(AuditLine::of_letter(by, act.as_str(), letter.id, letter.state, after)))
+}
+
+/// The error for a letter that is open in a sequence that is not.
+fn stranded(letter: &Letter) -> StoreError {
+    let context = format!("letter {} is open in {}, which is not", letter.id, letter.sequence);
+    StoreError::not_done(ErrorKind::Corrupt, "act", context)
+}
+
+/// What a store knows of the sequence into which a letter comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreView<'a> {
+    /// Its row.
+    pub row: &'a SequenceRow,
+    /// The first index from the letter's old one on that no open letter has.
+    pub free: u64,
+    /// Whether at that index it would stand behind a later letter of its partition, or before an earlier one: some were
+    /// delivered again meanwhile.
+    pub out_of_order: bool,
+    /// The first letter of its partition that is later.
+    pub later: Option<Later>,
+}
+
+/// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again meanwhile
+/// would be out of order with it (I2). `view` is that of its sequence, if it is open.
+pub fn place_restored(
+    sequence: &SequenceId,
+    letter: &Letter,
+    view: Option<&RestoreView<'_>>,
+    now: Timestamp,
+) -> Result<Slot> {
+    check(Act::Restore, letter, view.map(|view| view.row), now)?;
+    match view {
+        Some(view) if view.out_of_order => place(sequence, view.row, view.later, now),
+        Some(view) => Ok(Slot::At(view.free)),
+        None => Ok(Slot::At(letter.index)),
+    }
+}
+
+/// What it changes when an evicted letter comes back at this index. `paused` tells whether its sequence is paused, for one that is
+/// opened by it.
+pub fn restore(
+    letter: &Letter,
+    index: u64,
+    row: Option<&SequenceRow>,
+    paused: bool,
+    by: &Actor,
+    now: Timestamp,
+) -> Effects {
+    let before = LetterView::of(letter);
+    let after = LetterView { state: LetterState::Dead, due_at: None, touched_at: now, index, ..before };
+    let sequence = match row {
+        Some(row) => SequenceChange::Reopen(row.with(&after)),
+        None => SequenceChange::Open(SequenceRow::opened(after.head(), paused)),
+    };
+    let tally = super::Tally {
+        was: Some(before.standing()),
+        is: Some(after.standing()),
+        was_blocked: row.and_then(SequenceRow::blocked),
+        is_blocked: sequence.row().and_then(SequenceRow::blocked),
+    };
+    let audit = AuditLine::of_letter(by, Act::Restore.as_str(), letter.id, letter.state, LetterState::Dead);
+    let letter = LetterChange::Restore(index);
+    Effects { letter, sequence, tally, failed: None, audit: Some(audit), ended: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::sequence::LeaseKind;
+    use super::*;
+    use crate::message::{Message, Position};
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn letter(state: LetterState) -> Letter {
+        let message = Message::new("m", "s", Position::new(0, 0)).with_payload("p");
+        let mut letter = Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), NOW);
+        (letter.state, letter.index) = (state, 10);
+        letter
+    }
+
+    fn row_of(letter: &Letter) -> SequenceRow {
+        SequenceRow::opened(LetterView::of(letter).head(), false)
+    }
+
+    fn ada() -> Actor {
+        Actor::new("ada", "cli", "known bug")
+    }
+
+    #[test]
+    fn each_act_leads_where_its_name_says() {
+        for (what, state) in [
+            (Act::Evict, LetterState::Evicted),
+            (Act::Resolve, LetterState::Resolved),
+            (Act::Park, LetterState::Parked),
+            (Act::Quarantine, LetterState::Quarantined),
+            (Act::Release, LetterState::Retrying),
+        ] {
+            let mut letter = letter(LetterState::Dead);
+            let row = row_of(&letter);
+            let effects = act(what, &letter, Some(&row), None, &ada(), NOW).unwrap();
+            assert_eq!(effects.tally.is.unwrap().state, state);
+            assert_eq!(effects.sequence == SequenceChange::Remove, !state.is_open());
+            let line = effects.audit.unwrap();
+            assert_eq!((line.action.as_str(), line.after.as_deref()), (what.as_str(), Some(state.as_str())));
+            effects.letter.apply(&mut letter, NOW);
+            assert_eq!(letter.state, state, "letter, tally and audit say the same");
+        }
+    }
+
+    #[test]
+    fn what_somebody_works_on_is_not_changed_and_neither_is_what_is_closed() {
+        let dead = letter(LetterState::Dead);
+        let leased = row_of(&dead).claimed("w", Duration::from_secs(9), LeaseKind::Due, 1, NOW);
+        for what in [Act::Evict, Act::Resolve, Act::Park, Act::Quarantine, Act::Release] {
+            let refused = act(what, &dead, Some(&leased), None, &ada(), NOW).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Conflict);
+            let closed = letter(LetterState::Resolved);
+            assert_eq!(act(what, &closed, None, None, &ada(), NOW).unwrap_err().kind(), ErrorKind::Conflict);
+        }
+    }
+
+    #[test]
+    fn a_letter_without_its_payload_cannot_be_released() {
+        let bare = Letter { payload_left_out: true, ..letter(LetterState::Dead) };
+        let refused = act(Act::Release, &bare, Some(&row_of(&bare)), None, &ada(), NOW).unwrap_err();
+        assert!(refused.context().contains("payload was left out"));
+    }
+
+    #[test]
+    fn a_letter_comes_back_to_its_place_unless_that_breaks_the_order() {
+        // I2
+        let evicted = letter(LetterState::Evicted);
+        let sequence = SequenceId::from("k");
+        assert_eq!(place_restored(&sequence, &evicted, None, NOW).unwrap(), Slot::At(10));
+        let other = Letter { index: 50, ..letter(LetterState::Dead) };
+        let row = row_of(&other);
+        let view = RestoreView { row: &row, free: 11, out_of_order: false, later: None };
+        assert_eq!(place_restored(&sequence, &evicted, Some(&view), NOW).unwrap(), Slot::At(11));
+        let view = RestoreView { out_of_order: true, ..view };
+        assert_eq!(place_restored(&sequence, &evicted, Some(&view), NOW).unwrap(), Slot::End);
+        let restored = restore(&evicted, 11, Some(&row), false, &ada(), NOW);
+        let after = restored.sequence.row().unwrap();
+        assert_eq!((after.count, after.head.index), (2, 11), "it is the head again");
+        assert!(matches!(restored.sequence, SequenceChange::Reopen(_)));
+    }
+}

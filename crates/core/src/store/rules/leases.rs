@@ -1,0 +1,264 @@
+//! Leases: who may work on a sequence, and what follows a settlement.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::effects::{AuditLine, Effects, Failed, LetterChange, LetterView, failed_at};
+use super::sequence::{HeldLease, LeaseKind, SequenceChange, SequenceRow};
+use super::{later, refuse};
+use crate::letter::{LetterId, LetterState};
+use crate::store::{Actor, ErrorKind, Lease, OperationId, Outcome, Requeue, Result, Settlement, is_end};
+
+/// Checks that a lease is the current one and has not ended (I6). Gives the row.
+fn check<'a>(
+    row: Option<&'a SequenceRow>,
+    lease: &Lease,
+    operation: &'static str,
+    now: Timestamp,
+) -> Result<(&'a SequenceRow, &'a HeldLease)> {
+    let state = match row.map(|row| (row, &row.lease)) {
+        Some((row, Some(held))) if held.fence == lease.fence && held.until > now => return Ok((row, held)),
+        Some((_, Some(held))) if held.fence == lease.fence => format!("it ended at {}", held.until),
+        Some((_, Some(held))) => format!("{} holds the sequence under fence {}", held.owner, held.fence),
+        Some((_, None)) => "nobody holds the sequence".to_owned(),
+        None => "the sequence is closed".to_owned(),
+    };
+    let context = format!("lease {} of {} is not current: {state}", lease.fence, lease.sequence);
+    refuse(ErrorKind::Fenced, operation, context)
+}
+
+/// Prolongs a lease from now: the row, and the lease as its owner gets it. `Fenced` when it is not the current one or has ended.
+pub fn renew(
+    row: Option<&SequenceRow>,
+    lease: &Lease,
+    duration: Duration,
+    now: Timestamp,
+) -> Result<(SequenceRow, Lease)> {
+    let (row, held) = check(row, lease, "renew", now)?;
+    let until = later(now, duration);
+    let row = SequenceRow { lease: Some(HeldLease { until, ..held.clone() }), ..row.clone() };
+    Ok((row, Lease { until, ..lease.clone() }))
+}
+
+/// Gives a lease back: the row without it, and the operation for which it was taken. `None` when it is not the current one.
+pub fn release(row: Option<&SequenceRow>, lease: &Lease) -> Option<(SequenceRow, Option<OperationId>)> {
+    let row = row?;
+    let held = row.lease.as_ref().filter(|held| held.fence == lease.fence)?;
+    Some((SequenceRow { lease: None, ..row.clone() }, held.kind.operation()))
+}
+
+/// What a store knows when the head of a leased sequence is settled.
+#[derive(Clone, Copy, Debug)]
+pub struct SettleView<'a> {
+    /// The row of the sequence, if it is open.
+    pub row: Option<&'a SequenceRow>,
+    /// The letter at its head.
+    pub head: Option<LetterView>,
+    /// The letter behind the head.
+    pub next: Option<LetterView>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What follows a settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoOn {
+    /// The lease goes on with the letter behind: load it.
+    Next,
+    /// That was the last one.
+    Closed,
+    /// The letter behind may not run now, or has a turn of its own.
+    Blocked,
+    /// The letter stays at the head.
+    Requeued,
+}
+
+/// What a settlement comes to.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// What changes.
+    pub effects: Effects,
+    /// What follows.
+    pub go_on: GoOn,
+    /// The operation for which the lease was taken, and what became of the letter in it: ask
+    /// [`item_outcomes`](super::item_outcomes), and [reserve](Effects::reserve) the sequence if the operation goes on with it.
+    pub outcome: Option<(OperationId, Outcome)>,
+}
+
+/// Decides what a settlement changes. `Fenced` when the lease is not the current one, `NotFound` when the letter is not the
+/// head any more, `Invalid` for a requeue in a closed state.
+pub fn settle(
+    view: &SettleView<'_>,
+    lease: &Lease,
+    letter: LetterId,
+    settlement: Settlement,
+) -> Result<Settle> {
+    let (row, held) = check(view.row, lease, "settle", view.now)?;
+    let Some(head) = view.head.filter(|head| head.id == letter) else {
+        let context = format!("letter {letter} is not the head of {}", lease.sequence);
+        return refuse(ErrorKind::NotFound, "settle", context);
+    };
+    let outcome = match &settlement {
+        Settlement::Requeue(_) => Outcome::FailedAgain,
+        Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
+    };
+    let outcome = held.kind.operation().map(|operation| (operation, outcome));
+    let (go_on, effects) = match settlement {
+        Settlement::Requeue(requeue) => (GoOn::Requeued, requeued(row, &head, requeue, view.now)?),
+        Settlement::Resolve(attempt) => close_and_go_on(view, row, held, |row, next| {
+            Effects::close(&head, LetterState::Resolved, attempt, row, next)
+        }),
+        Settlement::Evict(why) => give_up(view, row, held, &head, LetterState::Evicted, ("evict", why)),
+        Settlement::Skip(why) => give_up(view, row, held, &head, LetterState::Skipped, ("skip", why)),
+    };
+    Ok(Settle { effects, go_on, outcome })
+}
+
+/// Closes a letter without a success, and says so in the audit (I11).
+fn give_up(
+    view: &SettleView<'_>,
+    row: &SequenceRow,
+    held: &HeldLease,
+    head: &LetterView,
+    state: LetterState,
+    (action, why): (&str, String),
+) -> (GoOn, Effects) {
+    let line = AuditLine::of_letter(&Actor::engine(why), action, head.id, head.state, state);
+    close_and_go_on(view, row, held, |row, next| Effects::close(head, state, None, row, next).audited(line))
+}
+
+/// Moves the lease to the next letter, or ends it: with the sequence, or because the letter may not run now.
+fn close_and_go_on(
+    view: &SettleView<'_>,
+    row: &SequenceRow,
+    held: &HeldLease,
+    close: impl FnOnce(&SequenceRow, Option<super::Head>) -> Effects,
+) -> (GoOn, Effects) {
+    let next = view.next.map(|next| next.head());
+    let may_run = next.and_then(|next| next.due).is_some_and(|due| due <= view.now) && !row.paused;
+    let goes_on = match held.kind {
+        LeaseKind::Due => may_run,
+        LeaseKind::Replay => true,
+        LeaseKind::Operation(_) => false,
+    };
+    let mut effects = close(row, next);
+    match &mut effects.sequence {
+        SequenceChange::Put(row) if goes_on => {
+            row.lease = Some(held.clone());
+            (GoOn::Next, effects)
+        }
+        SequenceChange::Put(row) => {
+            row.lease = None;
+            (GoOn::Blocked, effects)
+        }
+        _ => (GoOn::Closed, effects),
+    }
+}
+
+fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Timestamp) -> Result<Effects> {
+    let state = requeue.state;
+    if !state.is_open() {
+        let context = format!("letter {} cannot be requeued as {state}", head.id);
+        return refuse(ErrorKind::Invalid, "settle", context);
+    }
+    let failed_at = failed_at(&requeue, now);
+    let group = requeue.cause.as_ref().map(|cause| cause.fingerprint).or(head.group);
+    let due_at = requeue.due_at.filter(|_| state == LetterState::Retrying);
+    let after = LetterView { state, due_at, touched_at: now, group, ..*head };
+    let sequence = SequenceChange::Put(SequenceRow { lease: None, ..row.changed(&after) });
+    let failed = failed_at.filter(|_| group.is_some()).map(|at| Failed { at, enters: group != head.group });
+    let ended = is_end(Some(head.state), state);
+    let effects = Effects::on_open(LetterChange::Requeue(requeue), head, &after, row, sequence);
+    Ok(Effects { failed, ended, ..effects })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sequence::Head;
+    use super::*;
+    use crate::message::QueueName;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn letter(number: u64, state: LetterState) -> LetterView {
+        let queue = QueueName::of("c", "c");
+        LetterView {
+            id: LetterId::of(&queue, &number.to_string().into()),
+            index: number,
+            state,
+            due_at: None,
+            enqueued_at: NOW,
+            touched_at: NOW,
+            group: None,
+        }
+    }
+
+    fn claimed(count: u64, kind: LeaseKind) -> (SequenceRow, Lease) {
+        let head: Head = letter(1, LetterState::Waiting).head();
+        let row = SequenceRow { count, ..SequenceRow::opened(head, false) }.claimed("w", LEASE, kind, 4, NOW);
+        let lease = row.lease_of(&QueueName::of("c", "c"), &"k".into()).unwrap();
+        (row, lease)
+    }
+
+    fn resolve(kind: LeaseKind, next: Option<LetterState>, paused: bool) -> Settle {
+        let (mut row, lease) = claimed(1 + u64::from(next.is_some()), kind);
+        row.paused = paused;
+        let head = letter(1, LetterState::Waiting);
+        let next = next.map(|state| letter(2, state));
+        let view = SettleView { row: Some(&row), head: Some(head), next, now: NOW };
+        settle(&view, &lease, head.id, Settlement::Resolve(None)).unwrap()
+    }
+
+    #[test]
+    fn a_lease_goes_on_by_what_it_was_taken_for() {
+        use LetterState::{Dead, Waiting};
+        let operation = LeaseKind::Operation(OperationId(1));
+        for (kind, next, paused, expected) in [
+            (LeaseKind::Due, Some(Waiting), false, GoOn::Next),
+            (LeaseKind::Due, Some(Waiting), true, GoOn::Blocked),
+            (LeaseKind::Due, Some(Dead), false, GoOn::Blocked),
+            (LeaseKind::Replay, Some(Dead), false, GoOn::Next),
+            (LeaseKind::Replay, Some(Dead), true, GoOn::Next),
+            (operation, Some(Waiting), false, GoOn::Blocked),
+            (LeaseKind::Due, None, false, GoOn::Closed),
+        ] {
+            let settled = resolve(kind, next, paused);
+            assert_eq!(settled.go_on, expected, "{kind:?} {next:?} {paused}");
+            let held = settled.effects.sequence.row().and_then(|row| row.lease.as_ref());
+            assert_eq!(held.is_some(), expected == GoOn::Next, "a lease that does not go on is given back");
+            assert_eq!(settled.outcome.is_some(), kind == operation);
+        }
+    }
+
+    #[test]
+    fn a_late_owner_can_settle_nothing() {
+        // I6
+        let (row, lease) = claimed(1, LeaseKind::Due);
+        let head = letter(1, LetterState::Waiting);
+        let ask = |row: Option<&SequenceRow>, lease: &Lease, now| {
+            let view = SettleView { row, head: Some(head), next: None, now };
+            settle(&view, lease, head.id, Settlement::Resolve(None)).map(drop).map_err(|error| error.kind())
+        };
+        let old = Lease { fence: 3, ..lease.clone() };
+        assert_eq!(ask(Some(&row), &old, NOW), Err(ErrorKind::Fenced));
+        assert_eq!(ask(Some(&row), &lease, NOW + LEASE), Err(ErrorKind::Fenced));
+        assert_eq!(ask(None, &lease, NOW), Err(ErrorKind::Fenced));
+        assert_eq!(ask(Some(&row), &lease, NOW), Ok(()));
+        let other = letter(9, LetterState::Waiting);
+        let view = SettleView { row: Some(&row), head: Some(other), next: None, now: NOW };
+        let refused = settle(&view, &lease, head.id, Settlement::Resolve(None)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_the_current_lease_is_given_back() {
+        let operation = OperationId(7);
+        let (row, lease) = claimed(1, LeaseKind::Operation(operation));
+        let (released, taken_for) = release(Some(&row), &lease).unwrap();
+        assert_eq!((released.lease, taken_for), (None, Some(operation)));
+        assert!(release(Some(&row), &Lease { fence: 3, ..lease.clone() }).is_none());
+        assert!(release(None, &lease).is_none());
+    }
+}

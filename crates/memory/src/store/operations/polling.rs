@@ -1,0 +1,170 @@
+//! Handing out the letters of operations, and doing acts.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use lazaret_core::QueueName;
+use lazaret_core::store::rules::{self, ItemView, LeaseKind, Pending, Poll, PollStep, Round, Stage, Turn};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
+
+use super::table::OperationTable;
+use crate::store::audit::AuditLog;
+use crate::store::queue::Queue;
+use crate::store::{State, Step};
+
+/// One call: who asks, and what it works with.
+struct Poller<'a> {
+    owner: &'a str,
+    lease: Duration,
+    now: Timestamp,
+    queue: &'a mut Queue,
+    operations: &'a mut OperationTable,
+    audit: &'a mut AuditLog,
+    poll: Poll,
+}
+
+impl State {
+    pub(super) fn poll_work(
+        &mut self,
+        queue: &QueueName,
+        now: Timestamp,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
+        let live = self.operations.live(queue);
+        if live.is_empty() {
+            return Ok(PolledWork::default());
+        }
+        let (queue, Step { audit, operations, .. }) = self.queue_mut(queue, now);
+        let poll = Poll::new(limit, now);
+        let mut poller = Poller { owner, lease, now, queue, operations, audit, poll };
+        for id in live {
+            poller.serve(id)?;
+        }
+        Ok(poller.poll.finish())
+    }
+
+    /// Skips every letter without an outcome but those that are being tried. Write the machine after it.
+    pub(super) fn cancel_pending(&mut self, machine: &mut OperationMachine, now: Timestamp) {
+        let plan = machine.operation.plan;
+        for (queue, item) in self.operations.all_pending(plan) {
+            let tried = self.queues.get(&queue).is_some_and(|queue| {
+                rules::is_tried(&machine.operation, &view(queue, &self.operations, &item, machine, now))
+            });
+            if !tried {
+                let ordinals = item.ordinal..=item.ordinal;
+                let written = self.operations.write_outcomes(plan, ordinals, Outcome::SkippedCancelled);
+                machine.count(Outcome::SkippedCancelled, written, now);
+            }
+        }
+        self.queues.values_mut().for_each(|queue| queue.unreserve(machine.operation.id));
+    }
+}
+
+fn view<'a>(
+    queue: &'a Queue,
+    operations: &OperationTable,
+    item: &Pending,
+    machine: &OperationMachine,
+    now: Timestamp,
+) -> ItemView<'a> {
+    let letter = queue.letter(item.letter);
+    let row = letter.and_then(|letter| queue.row(&letter.sequence));
+    let in_earlier = operations.is_in_earlier(item.letter, machine.operation.id);
+    ItemView { letter, row, in_earlier, now }
+}
+
+impl Poller<'_> {
+    fn next_pending(&self, machine: &OperationMachine, from: u64) -> Option<Pending> {
+        self.operations.next_pending(machine.operation.plan, &self.queue.name, from)
+    }
+
+    fn view(&self, machine: &OperationMachine, item: &Pending) -> ItemView<'_> {
+        view(self.queue, self.operations, item, machine, self.now)
+    }
+
+    fn write_outcome(&mut self, machine: &OperationMachine, item: &Pending, outcome: Outcome) {
+        self.operations.write_outcomes(machine.operation.plan, item.ordinal..=item.ordinal, outcome);
+    }
+
+    /// Does for one operation what can be done now.
+    fn serve(&mut self, id: OperationId) -> Result<()> {
+        let Some(mut machine) = self.operations.machine(id).cloned() else { return Ok(()) };
+        let given = self.poll.given();
+        self.operations.advance(&mut machine, self.now, self.audit);
+        match self.poll.begin(&machine) {
+            Round::Nothing => {}
+            Round::Run(stage) => {
+                let stopped = self.run(&mut machine, stage)?;
+                let left = self.next_pending(&machine, 0).is_some();
+                self.poll.end(&machine, stopped, left);
+            }
+            Round::Sweep => self.sweep(&mut machine),
+        }
+        self.operations.write(machine);
+        if self.poll.given() > given {
+            self.operations.mark_served(id, self.now);
+        }
+        Ok(())
+    }
+
+    /// Gives the letters of a running operation their turn, stage by stage. When to go on, if that is known.
+    fn run(&mut self, machine: &mut OperationMachine, mut stage: Stage) -> Result<Option<Timestamp>> {
+        loop {
+            let item = self.next_pending(machine, stage.from());
+            match (self.poll.step(machine, &stage, item.as_ref()), item) {
+                (PollStep::Look, Some(item)) => self.look(machine, &mut stage, &item)?,
+                (PollStep::Stop(at), _) => return Ok(Some(at)),
+                _ => {
+                    self.operations.advance(machine, self.now, self.audit);
+                    let Some(next) = self.poll.next_stage(machine, &stage) else { return Ok(None) };
+                    stage = next;
+                }
+            }
+        }
+    }
+
+    /// Looks at one letter and does what its turn asks for.
+    fn look(&mut self, machine: &mut OperationMachine, stage: &mut Stage, item: &Pending) -> Result<()> {
+        let operation = machine.operation.id;
+        let view = self.view(machine, item);
+        let sequence = view.letter.map(|letter| letter.sequence.clone());
+        match (rules::turn(&machine.operation, item, &view), sequence) {
+            (Turn::Try, Some(sequence)) => {
+                let kind = LeaseKind::Operation(operation);
+                let claim = self.queue.take(&sequence, self.owner, self.lease, kind, self.now);
+                self.poll.tried(machine, stage, item, claim);
+            }
+            (Turn::Act(act), _) => {
+                let (audit, operations) = (&mut *self.audit, &mut *self.operations);
+                let mut step = Step { now: self.now, audit, operations, fences_hold: true };
+                self.queue.act(item.letter, act, &machine.actor(), &mut step)?;
+                self.write_outcome(machine, item, Outcome::Ok);
+                self.poll.acted(machine, stage, item);
+            }
+            (Turn::Later, _) => self.poll.postponed(machine, stage, item),
+            (Turn::Skip | Turn::Try, sequence) => {
+                self.write_outcome(machine, item, Outcome::SkippedChanged);
+                if self.poll.skipped(machine, stage, item)
+                    && let Some(sequence) = sequence
+                {
+                    self.queue.unreserve_one(&sequence, operation);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Skips the letters of a cancelled operation whose lease was lost.
+    fn sweep(&mut self, machine: &mut OperationMachine) {
+        let mut from = 0;
+        while let Some(item) = self.next_pending(machine, from) {
+            from = item.ordinal + 1;
+            let tried = rules::is_tried(&machine.operation, &self.view(machine, &item));
+            if self.poll.swept(machine, tried) {
+                self.write_outcome(machine, &item, Outcome::SkippedCancelled);
+            }
+        }
+    }
+}

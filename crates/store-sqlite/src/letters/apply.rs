@@ -1,0 +1,220 @@
+//! What a rule has decided about a letter, as rows.
+
+use lazaret_core::letter::AttemptRecord;
+use lazaret_core::store::rules::{AuditLine, Effects, Failed, LetterChange, Tally};
+use lazaret_core::{Failure, Fingerprint, LetterId, LetterState, SequenceId};
+use rusqlite::params;
+
+use super::{Open, Queue};
+use crate::arrivals::Arrival;
+use crate::audit;
+use crate::error::{Fault, Work};
+use crate::rows::{Body, NewPlace, bound, id_bytes, insert_letter, nanos};
+
+/// A letter that is stored: its row, its id, and the name of its sequence, for one that may open it.
+pub(super) struct Stored<'a> {
+    pub(super) lid: i64,
+    pub(super) id: LetterId,
+    pub(super) sequence: Option<&'a SequenceId>,
+}
+
+impl Queue<'_> {
+    /// The number of a group by its name, which is made if it is not there.
+    pub(super) fn group_number(&mut self, group: Option<Fingerprint>) -> Work<Option<i64>> {
+        let (qid, now) = (self.numbers.qid, self.now);
+        group.map(|group| self.cache.groups.named(self.connection, qid, group, now)).transpose()
+    }
+
+    /// Stores a new letter and what comes with it.
+    pub(super) fn insert(&mut self, letter: &Arrival, before: Option<&Open>, effects: &Effects) -> Work<()> {
+        self.count(&effects.tally)?;
+        self.see(letter.cause.as_ref(), effects.failed)?;
+        let sid = self.write_sequence(Some(&letter.sequence), before, &effects.sequence)?;
+        let LetterChange::Insert(index) = effects.letter else {
+            return Err(Fault::Corrupt(format!("letter {} is not new", letter.id)));
+        };
+        let gid = self.group_number(letter.cause.as_ref().map(|cause| cause.fingerprint))?;
+        let sid = sid.filter(|_| letter.state.is_open());
+        let place = NewPlace { qid: self.numbers.qid, sid, gid, index: bound(index), now: self.now };
+        insert_letter(self.connection, &place, letter)?;
+        if effects.ended {
+            self.list_end(letter.id, letter.state, letter.attempts[0])?;
+        }
+        Ok(())
+    }
+
+    /// Does what a rule has decided about a letter that is stored.
+    pub(super) fn apply(&mut self, letter: &Stored<'_>, before: Option<&Open>, effects: Effects) -> Work<()> {
+        let Effects { letter: change, sequence, tally, failed, audit, ended } = effects;
+        self.count(&tally)?;
+        let sid = self.write_sequence(letter.sequence, before, &sequence)?;
+        match change {
+            LetterChange::Close(state, None) => self.close(letter.lid, state)?,
+            LetterChange::Close(state, Some(attempt)) => self.close_after(letter.lid, state, attempt)?,
+            LetterChange::Hold(state) => self.set_state(letter.lid, state)?,
+            LetterChange::Release => self.reset(letter.lid)?,
+            LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
+            LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
+            LetterChange::Forget => self.forget(letter.lid)?,
+            LetterChange::Insert(_) => {
+                return Err(Fault::Corrupt(format!("letter {} is stored already", letter.id)));
+            }
+        }
+        audit.map_or(Ok(()), |line| self.audit(&line))
+    }
+
+    pub(super) fn audit(&self, line: &AuditLine) -> Work<()> {
+        audit::write(self.connection, self.now, line)
+    }
+
+    /// Counts a letter and its sequence as they stand now.
+    fn count(&mut self, tally: &Tally) -> Work<()> {
+        for (standing, by) in tally.changes() {
+            self.numbers.by_state[standing.state as usize] += by;
+            if let Some(gid) = self.group_number(standing.group)? {
+                self.cache.groups.get(self.connection, gid)?.row.count(standing.state, by);
+            }
+        }
+        for (blocked, by) in tally.blocks() {
+            if let Some(gid) = self.group_number(Some(blocked.group))? {
+                self.cache.groups.get(self.connection, gid)?.row.block(blocked, by);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows a failure to the group of its cause.
+    fn see(&mut self, cause: Option<&Failure>, failed: Option<Failed>) -> Work<()> {
+        let (Some(cause), Some(Failed { at, enters })) = (cause, failed) else { return Ok(()) };
+        let now = self.time();
+        if let Some(gid) = self.group_number(Some(cause.fingerprint))? {
+            let group = &mut self.cache.groups.get(self.connection, gid)?.row;
+            if enters {
+                group.enter(cause, at, now);
+            } else {
+                group.see(cause, at);
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&self, lid: i64, state: LetterState) -> Work<()> {
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3 WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, state as i64, self.now])?;
+        Ok(())
+    }
+
+    /// Closes a letter with a last attempt in its history.
+    fn close_after(&self, lid: i64, state: LetterState, attempt: AttemptRecord) -> Work<()> {
+        let mut letter = self.light_by_row(lid)?;
+        letter.record(attempt);
+        let (body, _) = Body::of(letter);
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3, body = ?4
+             WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, state as i64, self.now, body.encode()?])?;
+        Ok(())
+    }
+
+    fn set_state(&self, lid: i64, state: LetterState) -> Work<()> {
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE letters SET state = ?2, due_at = NULL, touched_at = ?3 WHERE lid = ?1")?;
+        update.execute(params![lid, state as i64, self.now])?;
+        Ok(())
+    }
+
+    fn reset(&self, lid: i64) -> Work<()> {
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?3, attempts = 0, crash_attempts = 0, poison = 0
+             WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, LetterState::Retrying as i64, self.now])?;
+        Ok(())
+    }
+
+    fn reopen(&self, lid: i64, sid: Option<i64>, index: u64) -> Work<()> {
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5, closed_at = NULL
+             WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, sid, bound(index), LetterState::Dead as i64, self.now])?;
+        Ok(())
+    }
+
+    /// Writes a letter that failed again.
+    fn rewrite(
+        &mut self,
+        stored: &Stored<'_>,
+        change: LetterChange,
+        failed: Option<Failed>,
+        ended: bool,
+    ) -> Work<()> {
+        let Stored { lid, id, .. } = stored;
+        let mut letter = self.light_by_row(*lid)?;
+        let had_payload = !letter.payload_left_out;
+        change.apply(&mut letter, self.time());
+        self.see(letter.cause.as_ref(), failed)?;
+        if had_payload && letter.payload_left_out {
+            let mut update =
+                self.connection.prepare_cached("UPDATE payloads SET payload = NULL WHERE lid = ?1")?;
+            update.execute([lid])?;
+        }
+        let gid = self.group_number(letter.cause.as_ref().map(|cause| cause.fingerprint))?;
+        let (state, attempts) = (letter.state, letter.attempts);
+        let counts = [letter.attempts, letter.crash_attempts, letter.replay_attempts];
+        let [due_at, first_failed_at, last_failed_at] =
+            [letter.due_at, letter.first_failed_at, letter.last_failed_at].map(|at| at.map(nanos));
+        let poison = letter.poison;
+        let (body, _) = Body::of(letter);
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
+             replay_attempts = ?7, poison = ?8, first_failed_at = ?9, last_failed_at = ?10, body = ?11, gid = ?12,
+             reason = ?13 WHERE lid = ?1",
+        )?;
+        update.execute(params![
+            lid,
+            state as i64,
+            due_at,
+            self.now,
+            counts[0],
+            counts[1],
+            counts[2],
+            poison,
+            first_failed_at,
+            last_failed_at,
+            body.encode()?,
+            gid,
+            body.reason(),
+        ])?;
+        if ended { self.list_end(*id, state, attempts) } else { Ok(()) }
+    }
+
+    /// Removes all of a closed letter but its trace: its id and state say that it was there and how it ended (I8). Such a row
+    /// has neither a `sid`, as open letters have, nor a `closed_at`, as closed ones have, and no payload row.
+    fn forget(&self, lid: i64) -> Work<()> {
+        self.connection.prepare_cached("DELETE FROM payloads WHERE lid = ?1")?.execute([lid])?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET gid = NULL, closed_at = NULL, attempts = 0, crash_attempts = 0, replay_attempts = 0,
+             poison = 0, touched_at = ?2, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
+             partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL, body = ?3
+             WHERE lid = ?1",
+        )?;
+        update.execute(params![lid, self.now, Body::default().encode()?])?;
+        Ok(())
+    }
+
+    /// Lists a letter that ended, if somebody watches.
+    fn list_end(&self, id: LetterId, state: LetterState, attempts: u32) -> Work<()> {
+        if self.numbers.is_watched {
+            let mut insert = self
+                .connection
+                .prepare_cached("INSERT INTO ends (qid, letter, state, attempts) VALUES (?1, ?2, ?3, ?4)")?;
+            insert.execute(params![self.numbers.qid, id_bytes(id), state as i64, attempts])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! The rows of open sequences.
+
+use std::sync::Arc;
+
+use lazaret_core::SequenceId;
+use lazaret_core::store::OperationId;
+use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Schedule, SequenceChange, SequenceRow};
+use rusqlite::{Row, params};
+
+use super::Queue;
+use crate::error::{Fault, Work};
+use crate::rows::{bound, first, nanos, time, unsigned};
+
+/// An open sequence, and the number of its row.
+pub(crate) struct Open {
+    pub(crate) sid: i64,
+    pub(crate) name: SequenceId,
+    pub(crate) row: SequenceRow,
+}
+
+/// The columns of an [`Open`], as they stand in a row.
+pub(super) struct OpenRow {
+    open: Open,
+    head_gid: Option<i64>,
+}
+
+/// A query for what [`OpenRow::read`] expects.
+macro_rules! select_sequence {
+    ($rest:literal) => {
+        concat!(
+            "SELECT sid, name, count, head_idx, head_due, touched, paused, lease_owner, lease_fence, lease_until, \
+             lease_replay, lease_operation, head_gid, reserved ",
+            $rest
+        )
+    };
+}
+pub(super) use select_sequence;
+
+impl OpenRow {
+    pub(super) fn read(row: &Row<'_>) -> Work<Self> {
+        let operation = |number: Option<i64>| number.map(|id| unsigned(id).map(OperationId)).transpose();
+        let lease = match row.get::<_, Option<i64>>(8)? {
+            Some(fence) => Some(HeldLease {
+                owner: row.get(7)?,
+                fence: unsigned(fence)?,
+                until: time(row.get(9)?),
+                kind: match (operation(row.get(11)?)?, row.get(10)?) {
+                    (Some(operation), _) => LeaseKind::Operation(operation),
+                    (None, true) => LeaseKind::Replay,
+                    (None, false) => LeaseKind::Due,
+                },
+            }),
+            None => None,
+        };
+        let head = Head {
+            index: unsigned(row.get(3)?)?,
+            due: row.get::<_, Option<i64>>(4)?.map(time),
+            touched: time(row.get(5)?),
+            group: None,
+        };
+        let row_of = SequenceRow {
+            count: unsigned(row.get(2)?)?,
+            head,
+            paused: row.get(6)?,
+            lease,
+            reserved: operation(row.get(13)?)?,
+        };
+        let name = SequenceId::new(row.get::<_, Arc<str>>(1)?);
+        Ok(Self { open: Open { sid: row.get(0)?, name, row: row_of }, head_gid: row.get(12)? })
+    }
+}
+
+impl Queue<'_> {
+    pub(super) fn opened(&mut self, row: OpenRow) -> Work<Open> {
+        let OpenRow { mut open, head_gid } = row;
+        open.row.head.group = self.group_name(head_gid)?;
+        Ok(open)
+    }
+
+    /// The row of a sequence, if it is open.
+    pub(crate) fn sequence(&mut self, name: &SequenceId) -> Work<Option<Open>> {
+        let mut select = self
+            .connection
+            .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND name = ?2"))?;
+        let row = first(select.query(params![self.numbers.qid, name.as_str()])?, OpenRow::read)?;
+        row.map(|row| self.opened(row)).transpose()
+    }
+
+    /// Whether a sequence is paused, open or not.
+    pub(super) fn is_paused(&self, name: &SequenceId) -> Work<bool> {
+        if !self.numbers.has_pauses {
+            return Ok(false);
+        }
+        let scope = crate::rows::sequence_scope(name)?;
+        let mut select =
+            self.connection.prepare_cached("SELECT 1 FROM pauses WHERE consumer = ?1 AND scope = ?2")?;
+        Ok(select.exists([self.name.consumer(), &scope])?)
+    }
+
+    /// Writes what becomes of the row of a sequence. Gives the number of the row, if there is one after it.
+    pub(super) fn write_sequence(
+        &mut self,
+        name: Option<&SequenceId>,
+        before: Option<&Open>,
+        change: &SequenceChange,
+    ) -> Work<Option<i64>> {
+        match (change, before) {
+            (SequenceChange::Keep, before) => Ok(before.map(|open| open.sid)),
+            (SequenceChange::Open(row), _) => {
+                let unnamed = || Fault::Corrupt("a sequence without a name is opened".to_owned());
+                self.insert_row(name.ok_or_else(unnamed)?, row).map(Some)
+            }
+            (SequenceChange::Remove, Some(Open { sid, .. })) => {
+                self.connection.prepare_cached("DELETE FROM sequences WHERE sid = ?1")?.execute([sid])?;
+                self.numbers.sequences -= 1;
+                Ok(None)
+            }
+            (SequenceChange::Put(row) | SequenceChange::Reopen(row), Some(open)) => {
+                self.update_row(open, row)?;
+                if matches!(change, SequenceChange::Reopen(_)) {
+                    self.numbers.revision += 1;
+                    let mut update = self
+                        .connection
+                        .prepare_cached("UPDATE sequences SET revision = ?2 WHERE sid = ?1")?;
+                    update.execute([open.sid, self.numbers.revision])?;
+                }
+                Ok(Some(open.sid))
+            }
+            (SequenceChange::Put(_) | SequenceChange::Reopen(_) | SequenceChange::Remove, None) => {
+                Err(Fault::Corrupt("the row of an open sequence is gone".to_owned()))
+            }
+        }
+    }
+
+    fn insert_row(&mut self, name: &SequenceId, row: &SequenceRow) -> Work<i64> {
+        self.numbers.revision += 1;
+        self.numbers.sequences += 1;
+        let gid = self.group_number(row.head.group)?;
+        let mut insert = self.connection.prepare_cached(
+            "INSERT INTO sequences (qid, name, count, head_idx, head_due, touched, revision, paused, due, head_gid)
+             VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?;
+        insert.execute(params![
+            self.numbers.qid,
+            name.as_str(),
+            bound(row.head.index),
+            row.head.due.map(nanos),
+            nanos(row.head.touched),
+            self.numbers.revision,
+            row.paused,
+            row.schedule().due.map(nanos),
+            gid,
+        ])?;
+        Ok(self.connection.last_insert_rowid())
+    }
+
+    /// Writes a row, and as little of it as has changed: what stands in an index is dear.
+    fn update_row(&mut self, before: &Open, row: &SequenceRow) -> Work<()> {
+        let Open { sid, row: old, .. } = before;
+        if *row == (SequenceRow { count: row.count, ..old.clone() }) {
+            let mut update =
+                self.connection.prepare_cached("UPDATE sequences SET count = ?2 WHERE sid = ?1")?;
+            update.execute([*sid, bound(row.count)])?;
+            return Ok(());
+        }
+        if (row.count, row.head, row.reserved) == (old.count, old.head, old.reserved) {
+            return self.write_lease(*sid, row);
+        }
+        let gid = self.group_number(row.head.group)?;
+        let Schedule { due, busy } = row.schedule();
+        let lease = row.lease.as_ref();
+        let mut update = self.connection.prepare_cached(
+            "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
+             lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
+             head_gid = ?13, reserved = ?14 WHERE sid = ?1",
+        )?;
+        update.execute(params![
+            sid,
+            bound(row.count),
+            bound(row.head.index),
+            row.head.due.map(nanos),
+            nanos(row.head.touched),
+            lease.map(|lease| &lease.owner),
+            lease.map(|lease| bound(lease.fence)),
+            lease.map(|lease| nanos(lease.until)),
+            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
+            due.map(nanos),
+            busy.map(nanos),
+            gid,
+            row.reserved.map(|id| bound(id.0)),
+        ])?;
+        Ok(())
+    }
+
+    /// Writes the lease of a row whose letters have not changed.
+    pub(super) fn write_lease(&self, sid: i64, row: &SequenceRow) -> Work<()> {
+        let Schedule { due, busy } = row.schedule();
+        let lease = row.lease.as_ref();
+        let mut update = self.connection.prepare_cached(
+            "UPDATE sequences SET lease_owner = ?2, lease_fence = ?3, lease_until = ?4, lease_replay = ?5,
+             lease_operation = ?6, due = ?7, busy = ?8 WHERE sid = ?1",
+        )?;
+        update.execute(params![
+            sid,
+            lease.map(|lease| &lease.owner),
+            lease.map(|lease| bound(lease.fence)),
+            lease.map(|lease| nanos(lease.until)),
+            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
+            due.map(nanos),
+            busy.map(nanos),
+        ])?;
+        Ok(())
+    }
+}
