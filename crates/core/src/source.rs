@@ -1,5 +1,6 @@
 //! Where messages come from, and where positions are committed.
 
+mod ingest;
 pub mod jsonl;
 mod new_message;
 
@@ -12,6 +13,7 @@ use async_trait::async_trait;
 use crate::message::{Message, Partition, Position};
 use crate::store::StoreError;
 
+pub use ingest::{Backlog, Ingest};
 pub use new_message::{NewMessage, Posted};
 
 /// A partition that this consumer may read from now on.

@@ -67,7 +67,7 @@ impl Evidence {
         let unreadable = |error: lazaret::store::StoreError| Error::Letters(error.to_string());
         let store = SqliteStore::open(folder.store(), Default::default())
             .map_err(|error| Error::Letters(error.to_string()))?;
-        let check = store.verify_audit().await.map_err(unreadable)?;
+        let check = store.verify_audit().await.map_err(unreadable)?.unwrap_or_default();
         let operations = store.operations(None, PAGE).await.map_err(unreadable)?.operations;
         Ok(Self {
             sent: sent(&std::fs::read_to_string(folder.orders())?)?,

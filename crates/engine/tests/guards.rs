@@ -71,7 +71,7 @@ async fn a_fuse_that_blows_while_the_store_is_away_pauses_at_once_and_is_written
     // I9
     let bench = Bench::new();
     (0..10).for_each(|n| bench.push(&[&format!("k{n}x")]));
-    bench.store.fail("pause", ErrorKind::Unavailable);
+    bench.store.fail("set_pause", ErrorKind::Unavailable);
     let fuse = FusePolicy { consecutive: 2, ..FusePolicy::default() };
     let options = Options { fuse: Some(fuse), concurrency: 1, shards: 1, ..one_attempt() };
     let running = bench.start(options, |_| Reply::after(millis(10), Reply::Fail(fatal())));
@@ -79,7 +79,7 @@ async fn a_fuse_that_blows_while_the_store_is_away_pauses_at_once_and_is_written
     let_pass(secs(60)).await;
     assert!(bench.calls.len() <= 3, "{}", bench.calls.len());
     assert!(bench.pauses().is_empty());
-    bench.store.mend("pause");
+    bench.store.mend("set_pause");
     eventually("it is written down", || bench.pauses().len() == 1).await;
     running.stop().await;
 }

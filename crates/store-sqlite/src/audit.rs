@@ -5,15 +5,13 @@
 //! breaks the chain from there on. Entries cut off at the end leave a chain that holds; keep [`AuditCheck::hash`]
 //! elsewhere to notice that too.
 
-use async_trait::async_trait;
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
+use lazaret_core::store::{Actor, AuditCheck, AuditEntry};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Fault, Work};
 use crate::rows::{bound, limit as rows_of, nanos, time, unsigned};
-use crate::store::SqliteStore;
 
 type Hash = [u8; 32];
 
@@ -21,17 +19,6 @@ type Hash = [u8; 32];
 const BEGINNING: Hash = [0; 32];
 /// How many entries are checked at a time.
 const PAGE: usize = 1000;
-
-/// What the verification of the audit found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditCheck {
-    /// How many entries hold, from the first one on.
-    pub intact: u64,
-    /// The first entry that does not: it was changed, or one before it was taken out.
-    pub broken: Option<u64>,
-    /// The hash of the last entry that holds.
-    pub hash: Hash,
-}
 
 /// Writes an entry. Part of the transaction of the act that it speaks of.
 pub(crate) fn write(connection: &Connection, now: i64, line: &AuditLine) -> Work<()> {
@@ -93,7 +80,11 @@ fn read(row: &Row<'_>) -> Work<AuditEntry> {
 }
 
 /// Entries after a number, each with the hash before it and its own.
-fn entries(connection: &Connection, after: u64, limit: usize) -> Work<Vec<(AuditEntry, Hash, Hash)>> {
+pub(crate) fn entries(
+    connection: &Connection,
+    after: u64,
+    limit: usize,
+) -> Work<Vec<(AuditEntry, Hash, Hash)>> {
     let mut select = connection.prepare_cached(
         "SELECT number, at, who, via, why, action, subject, before, after, prev_hash, hash FROM audit
          WHERE number > ?1 ORDER BY number LIMIT ?2",
@@ -106,60 +97,17 @@ fn entries(connection: &Connection, after: u64, limit: usize) -> Work<Vec<(Audit
     Ok(entries)
 }
 
-#[async_trait]
-impl Audit for SqliteStore {
-    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
-        let (note, by) = (note.clone(), by.clone());
-        self.write("note", move |step| {
-            let AuditNote { action, subject, after } = &note;
-            write(step.connection, step.now, &AuditLine::new(&by, action, subject, None, after.as_deref()))
-        })
-        .await
-    }
-
-    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
-        let found = self.ask("audit", move |view| entries(view.connection, after, limit)).await?;
-        Ok(found.into_iter().map(|(entry, ..)| entry).collect())
-    }
-}
-
-impl SqliteStore {
-    /// Checks the chain of the audit from its first entry on.
-    ///
-    /// ```
-    /// # use lazaret_core::store::{Actor, LetterStore, PauseScope};
-    /// # use lazaret_store_sqlite::{Options, SqliteStore};
-    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// let store = SqliteStore::open(folder.path().join("lazaret.db"), Options::default()).unwrap();
-    /// let by = Actor::new("ada", "cli", "deployment");
-    /// store.pause(&"orders".into(), PauseScope::Consumer, &by).await.unwrap();
-    /// let check = store.verify_audit().await.unwrap();
-    /// assert_eq!((check.intact, check.broken), (1, None));
-    /// # });
-    /// ```
-    pub async fn verify_audit(&self) -> Result<AuditCheck> {
-        let mut check = AuditCheck { intact: 0, broken: None, hash: BEGINNING };
-        loop {
-            let after = check.intact;
-            let page = self.ask("verify_audit", move |view| {
-                let page = entries(view.connection, after, PAGE)?;
-                let hashes: Work<Vec<Hash>> =
-                    page.iter().map(|(entry, previous, _)| hash_of(previous, entry)).collect();
-                Ok((hashes?, page))
-            });
-            let (hashes, page) = page.await?;
-            let is_last = page.len() < PAGE;
-            for ((entry, previous, hash), computed) in page.into_iter().zip(hashes) {
-                if entry.number != check.intact + 1 || previous != check.hash || hash != computed {
-                    check.broken = Some(entry.number);
-                    return Ok(check);
-                }
-                (check.intact, check.hash) = (entry.number, hash);
-            }
-            if is_last {
-                return Ok(check);
-            }
+/// Checks some entries after those that hold. Whether these were the last ones.
+pub(crate) fn verify_page(connection: &Connection, check: &mut AuditCheck) -> Work<bool> {
+    let page = entries(connection, check.intact, PAGE)?;
+    let is_last = page.len() < PAGE;
+    for (entry, previous, hash) in page {
+        let computed = hash_of(&previous, &entry)?;
+        if entry.number != check.intact + 1 || previous != check.hash || hash != computed {
+            check.broken = Some(entry.number);
+            return Ok(true);
         }
+        (check.intact, check.hash) = (entry.number, hash);
     }
+    Ok(is_last)
 }

@@ -33,16 +33,13 @@ mod arrivals;
 mod audit;
 #[cfg(test)]
 mod check;
-mod checkpoints;
-mod dedupe;
+mod contract;
 mod error;
 mod hand_offs;
 mod inbox_source;
 mod letters;
-mod locks;
 mod operations;
 mod options;
-mod outbox;
 mod pauses;
 mod readers;
 mod recorded;
@@ -51,14 +48,13 @@ mod rows;
 mod schema;
 mod step;
 mod store;
-mod triage;
 #[cfg(test)]
 mod walk;
 mod write_cache;
 mod writer;
 
-pub use audit::AuditCheck;
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
+pub use lazaret_core::store::AuditCheck;
 pub use options::{Durability, Options};
 pub use schema::{FORMAT_VERSION, format_version};
 pub use store::SqliteStore;

@@ -1,7 +1,7 @@
 //! What is paused, with who, why and since when.
 
 use lazaret_core::ConsumerName;
-use lazaret_core::store::rules::AuditLine;
+use lazaret_core::store::rules;
 use lazaret_core::store::{Actor, Pause, PauseScope};
 use rusqlite::{Connection, params};
 
@@ -10,43 +10,28 @@ use crate::error::{Fault, Work};
 use crate::rows::{scope_text, time};
 use crate::step::Step;
 
-pub(crate) fn pause(
+pub(crate) fn set_pause(
     step: &mut Step<'_>,
     consumer: &ConsumerName,
     scope: &PauseScope,
-    by: &Actor,
-) -> Work<()> {
-    let text = scope_text(scope)?;
-    let mut select =
-        step.connection.prepare_cached("SELECT 1 FROM pauses WHERE consumer = ?1 AND scope = ?2")?;
-    let before = select.exists([consumer.as_str(), &text])?;
-    let mut upsert = step.connection.prepare_cached(
-        "INSERT INTO pauses (consumer, scope, who, via, why, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (consumer, scope)
-         DO UPDATE SET who = excluded.who, via = excluded.via, why = excluded.why, since = excluded.since",
-    )?;
-    upsert.execute(params![consumer.as_str(), text, by.who, by.via, by.why, step.now])?;
-    mark_sequence(step, consumer, scope, true)?;
-    let subject = format!("{consumer}: {scope}");
-    let line = AuditLine::new(by, "pause", subject, before.then_some("paused"), Some("paused"));
-    audit::write(step.connection, step.now, &line)
-}
-
-pub(crate) fn resume(
-    step: &mut Step<'_>,
-    consumer: &ConsumerName,
-    scope: &PauseScope,
+    paused: bool,
     by: &Actor,
 ) -> Work<bool> {
+    let key = [consumer.as_str(), &scope_text(scope)?];
     let mut delete =
         step.connection.prepare_cached("DELETE FROM pauses WHERE consumer = ?1 AND scope = ?2")?;
-    if delete.execute([consumer.as_str(), &scope_text(scope)?])? == 0 {
-        return Ok(false);
+    let before = delete.execute(key)? > 0;
+    if paused {
+        let mut insert = step.connection.prepare_cached(
+            "INSERT INTO pauses (consumer, scope, who, via, why, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?;
+        insert.execute(params![key[0], key[1], by.who, by.via, by.why, step.now])?;
     }
-    mark_sequence(step, consumer, scope, false)?;
-    let subject = format!("{consumer}: {scope}");
-    audit::write(step.connection, step.now, &AuditLine::new(by, "resume", subject, Some("paused"), None))?;
-    Ok(true)
+    mark_sequence(step, consumer, scope, paused)?;
+    if let Some(line) = rules::pause_audit(consumer, scope, before, paused, by) {
+        audit::write(step.connection, step.now, &line)?;
+    }
+    Ok(before)
 }
 
 /// Tells every queue of the consumer that a sequence is paused, or no longer.

@@ -9,11 +9,10 @@ use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit};
 use lazaret_core::message::{Operation, Position, Schema};
 use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
-use rusqlite::{Row, params};
+use rusqlite::Row;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::arrivals::Arrival;
 use crate::error::{Fault, Work};
 
 /// The way in which `body` is written. It stands as the first byte of each.
@@ -369,67 +368,6 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         history: body.history,
         edits: edits.collect(),
     })
-}
-
-/// Where a new letter goes. `sid` is none for a closed one, `gid` for one without a cause.
-pub(crate) struct NewPlace {
-    pub(crate) qid: i64,
-    pub(crate) sid: Option<i64>,
-    pub(crate) gid: Option<i64>,
-    pub(crate) index: i64,
-    pub(crate) now: i64,
-}
-
-/// Stores a new letter in this place.
-pub(crate) fn insert_letter(
-    connection: &rusqlite::Connection,
-    place: &NewPlace,
-    letter: &Arrival,
-) -> Work<()> {
-    let NewPlace { qid, sid, gid, index, now } = place;
-    let [attempts, crash_attempts, replay_attempts] = letter.attempts;
-    let mut insert = connection.prepare_cached(concat!(
-        "INSERT INTO letters (qid, sid, gid, closed_at, ",
-        letter_columns!(),
-        ", reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
-         ?21, ?22, ?23, ?24, ?25)"
-    ))?;
-    insert.execute(params![
-        qid,
-        sid,
-        gid,
-        sid.is_none().then_some(now),
-        id_bytes(letter.id),
-        index,
-        letter.state as i64,
-        attempts,
-        crash_attempts,
-        replay_attempts,
-        letter.poison,
-        now,
-        now,
-        letter.due_at,
-        letter.expires_at,
-        letter.first_failed_at,
-        letter.last_failed_at,
-        letter.place.partition,
-        bound(letter.place.offset),
-        letter.place.stream.as_str(),
-        letter.sequence.as_str(),
-        letter.message.as_str(),
-        letter.event_type.as_deref(),
-        &*letter.body,
-        letter.cause.as_ref().map(|cause| cause.reason.as_str()),
-    ])?;
-    let mut insert = connection
-        .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;
-    insert.execute(params![
-        connection.last_insert_rowid(),
-        letter.key.as_deref(),
-        letter.headers.as_deref(),
-        letter.payload.as_deref(),
-    ])?;
-    Ok(())
 }
 
 #[cfg(test)]

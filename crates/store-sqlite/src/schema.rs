@@ -16,10 +16,14 @@
 //! - `redo` has one row: which records of the [redo log](crate::redo) count.
 //! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
 //!   `consumed_posts` their ids for a while after that.
+//! - `key_values` holds checkpoints, locks, and for a while the messages that were handled.
 //! - `watched` names the queues whose letters are listed in `ends` when they end, until everybody was told.
 //!
 //! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
+
+mod groups;
+mod key_values;
 
 use std::path::Path;
 
@@ -28,11 +32,10 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::error::{Fault, Work};
-use crate::letters::groups;
 use crate::options::{Durability, Options};
 
 /// The version of the format that this code writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// How many pages of 4 KiB the log may hold before it is copied into the file.
@@ -66,6 +69,7 @@ const MIGRATIONS: &[Migration] = &[
         sql: concat!(include_str!("schema/v3/outbox.sql"), include_str!("schema/v3/redo.sql")),
         fill: |_| Ok(()),
     },
+    Migration { sql: include_str!("schema/v4/key_value.sql"), fill: key_values::fill },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -1,30 +1,22 @@
-//! The store: opening, and the contract for letters in terms of requests and questions.
+//! The store: opening and closing, and how requests and questions get to the threads.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use jiff::Timestamp;
-use lazaret_core::letter::{Letter, LetterId, LetterState};
-use lazaret_core::store::{
-    Act, Actor, AttemptNote, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, StoreError,
-};
-use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
+use lazaret_core::QueueName;
+use lazaret_core::store::{ErrorKind, Result, StoreError};
 
 use crate::error::Work;
-use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Bells;
 use crate::letters::Queue;
-use crate::letters::listing::{Cursor, Listing};
+use crate::letters::listing::Listing;
 use crate::options::Options;
 use crate::readers::{Asked, View};
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
-use crate::{pauses, readers, schema, writer};
+use crate::{readers, schema, writer};
 
 /// A store in one SQLite file. Clones share it; its threads end when it is [closed](Self::close) or with the last clone,
 /// after they have answered what was asked before.
@@ -166,156 +158,5 @@ impl SqliteStore {
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteStore").field("path", &self.shared.path).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl LetterStore for SqliteStore {
-    async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>> {
-        let partitions = partitions.to_vec();
-        self.change("assign", queue, move |queue| queue.assign(&partitions)).await
-    }
-
-    async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
-        let page = self.list("opened_since", queue, move |queue| queue.opened_since(revision, limit)).await?;
-        Ok(page.unwrap_or(OpenedPage { sequences: Vec::new(), revision, more: false }))
-    }
-
-    async fn hand_off(
-        &self,
-        queue: &QueueName,
-        limits: &Limits,
-        items: Vec<HandOff>,
-    ) -> Result<Vec<Result<Placed>>> {
-        let call =
-            HandOffs::new(queue.clone(), *limits, items).map_err(|fault| fault.into_error("hand_off"))?;
-        self.record(call).await
-    }
-
-    async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
-        let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
-        let states = self.list("lookup", queue, move |queue| queue.lookup(&ids)).await?;
-        Ok(states.unwrap_or_else(|| vec![None; messages.len()]))
-    }
-
-    async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
-        let call = Notes::new(queue.clone(), notes).map_err(|fault| fault.into_error("note_attempts"))?;
-        self.record(call).await
-    }
-
-    async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {
-        let partitions = partitions.to_vec();
-        let notes = self.list("attempt_notes", queue, move |queue| queue.attempt_notes(&partitions)).await?;
-        Ok(notes.unwrap_or_default())
-    }
-
-    async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()> {
-        let partition = partition.clone();
-        self.change("forget_attempts", queue, move |queue| queue.forget_attempts(&partition, up_to)).await
-    }
-
-    async fn claim_due(
-        &self,
-        queue: &QueueName,
-        owner: &str,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Claim>> {
-        let owner = owner.to_owned();
-        self.change("claim_due", queue, move |queue| queue.claim_due(&owner, lease, limit)).await
-    }
-
-    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
-        Ok(self.list("next_due", queue, |queue| queue.next_due()).await?.flatten())
-    }
-
-    async fn claim(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        owner: &str,
-        lease: Duration,
-    ) -> Result<Option<Claim>> {
-        let (sequence, owner) = (sequence.clone(), owner.to_owned());
-        self.change("claim", queue, move |queue| queue.claim(&sequence, &owner, lease)).await
-    }
-
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
-        let held = lease.clone();
-        self.change("renew", &lease.queue, move |queue| queue.renew(&held, duration)).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        let held = lease.clone();
-        self.change("release", &lease.queue, move |queue| queue.release(&held)).await
-    }
-
-    async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        let held = lease.clone();
-        self.change("settle", &lease.queue, move |queue| queue.settle(&held, letter, settlement)).await
-    }
-
-    async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        let by = by.clone();
-        self.change("act", queue, move |queue| queue.act(letter, act, &by)).await
-    }
-
-    async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
-        Ok(self.list("get", queue, move |queue| queue.get(letter)).await?.flatten())
-    }
-
-    async fn sequence(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<Letter>> {
-        let sequence = sequence.clone();
-        let letters =
-            self.list("sequence", queue, move |queue| queue.sequence(&sequence, from, limit)).await?;
-        Ok(letters.unwrap_or_default())
-    }
-
-    async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
-        let after = after.map(Cursor::parse).transpose()?;
-        let page = self.list("heads", queue, move |queue| queue.heads(after, limit)).await?;
-        Ok(page.unwrap_or(HeadsPage { heads: Vec::new(), next: None }))
-    }
-
-    async fn counts(&self, queue: &QueueName) -> Result<Counts> {
-        Ok(self.list("counts", queue, |queue| queue.counts()).await?.unwrap_or_default())
-    }
-
-    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
-        let sequence = sequence.clone();
-        let size = self.list("sequence_size", queue, move |queue| queue.sequence_size(&sequence)).await?;
-        Ok(size.unwrap_or_default())
-    }
-
-    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
-        let (sequence, limits) = (sequence.clone(), *limits);
-        let full = self.list("is_full", queue, move |queue| queue.is_full(&sequence, &limits)).await?;
-        Ok(full.unwrap_or(limits.max_sequences == Some(0)))
-    }
-
-    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
-        let by = by.clone();
-        self.change("clear", queue, move |queue| queue.clear(&by)).await
-    }
-
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
-        let (consumer, by) = (consumer.clone(), by.clone());
-        self.write("pause", move |step| pauses::pause(step, &consumer, &scope, &by)).await
-    }
-
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        let (consumer, scope, by) = (consumer.clone(), scope.clone(), by.clone());
-        self.write("resume", move |step| pauses::resume(step, &consumer, &scope, &by)).await
-    }
-
-    async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
-        let consumer = consumer.clone();
-        self.ask("pauses", move |view| pauses::pauses(view.connection, &consumer)).await
     }
 }

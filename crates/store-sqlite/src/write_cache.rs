@@ -15,7 +15,6 @@ use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
-use crate::outbox;
 use crate::rows::{bound, unsigned};
 use groups::Groups;
 use inboxes::Inboxes;
@@ -194,6 +193,11 @@ impl WriteCache {
     }
 }
 
+/// Whether somebody watches the ends of this queue.
+fn is_watched(connection: &Connection, qid: i64) -> Work<bool> {
+    Ok(connection.prepare_cached("SELECT 1 FROM watched WHERE qid = ?1")?.exists([qid])?)
+}
+
 fn has_pauses(connection: &Connection, name: &QueueName) -> Work<bool> {
     let mut select = connection
         .prepare_cached("SELECT 1 FROM pauses WHERE consumer = ?1 AND scope LIKE '{\"sequence\"%' LIMIT 1")?;
@@ -218,7 +222,7 @@ fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueNum
     let Some(mut facts) = facts.optional()? else { return Ok(None) };
     facts.by_state = read_counts(connection, facts.qid)?;
     facts.has_pauses = has_pauses(connection, name)?;
-    facts.is_watched = outbox::is_watched(connection, facts.qid)?;
+    facts.is_watched = is_watched(connection, facts.qid)?;
     Ok(Some(facts))
 }
 

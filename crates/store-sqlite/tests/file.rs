@@ -462,14 +462,14 @@ async fn the_chain_of_the_audit_holds_until_somebody_changes_an_entry() {
     for act in [Act::Park, Act::Release, Act::Evict, Act::Restore, Act::Resolve] {
         store.act(&queue(), id_of("1"), act, &operator()).await.unwrap();
     }
-    let check = store.verify_audit().await.unwrap();
+    let check = store.verify_audit().await.unwrap().unwrap();
     assert_eq!((check.intact, check.broken), (5, None));
     let other = Connection::open(place.path()).unwrap();
     other.execute("UPDATE audit SET who = 'nobody' WHERE number = 3", []).unwrap();
-    let check = store.verify_audit().await.unwrap();
+    let check = store.verify_audit().await.unwrap().unwrap();
     assert_eq!((check.intact, check.broken), (2, Some(3)));
     other.execute("DELETE FROM audit WHERE number = 3", []).unwrap();
-    let check = store.verify_audit().await.unwrap();
+    let check = store.verify_audit().await.unwrap().unwrap();
     assert_eq!((check.intact, check.broken), (2, Some(4)));
 }
 

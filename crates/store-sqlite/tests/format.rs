@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Edit};
 use lazaret_core::message::{Operation, Schema};
-use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
+use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Dedupe, DedupeClaim,
     Exclusion, GrantFence, GroupsRequest, HandOff, LetterStore, Limits, Locks, OperationState, Operations,
@@ -275,7 +275,7 @@ async fn check(store: &SqliteStore) {
     let audit: Vec<String> =
         store.audit(0, 10).await.unwrap().into_iter().map(|entry| entry.action).collect();
     assert_eq!(audit[..2], ["evict", "pause"]);
-    let verified = store.verify_audit().await.unwrap();
+    let verified = store.verify_audit().await.unwrap().unwrap();
     assert_eq!((verified.intact, verified.broken), (audit.len() as u64, None));
     let due: Option<Timestamp> = store.next_due(&queue()).await.unwrap();
     assert_eq!(due, Some(test_epoch() + HOUR), "it is leased until then");

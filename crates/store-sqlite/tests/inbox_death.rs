@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use lazaret_core::Position;
-use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
+use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent};
 use lazaret_store_sqlite::{InboxLog, InboxOptions, Options, Posted, SqliteStore};
 
 const FILE: &str = "LAZARET_INBOX_VICTIM_FILE";

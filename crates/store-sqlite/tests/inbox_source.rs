@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent, jsonl};
+use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent, jsonl};
 use lazaret_core::store::ErrorKind;
 use lazaret_core::{Headers, Message, Partition, Position, StreamName};
 use lazaret_store_sqlite::{

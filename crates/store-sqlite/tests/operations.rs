@@ -154,7 +154,7 @@ async fn end(story: &Story, id: OperationId) -> End {
     let audit = store.audit(0, 1000).await.unwrap();
     let audit = audit.into_iter().map(|line| format!("{} {} {}", line.by.who, line.action, line.subject));
     let counts = [operation.ok, operation.failed_again, operation.skipped];
-    assert_eq!(store.verify_audit().await.unwrap().broken, None);
+    assert_eq!(store.verify_audit().await.unwrap().unwrap().broken, None);
     (operation.state, counts, letters, audit.collect())
 }
 

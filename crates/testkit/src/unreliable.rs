@@ -291,12 +291,14 @@ impl<S: Store> LetterStore for Unreliable<S> {
         self.call("clear", self.inner.clear(queue, by)).await
     }
 
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
-        self.call("pause", self.inner.pause(consumer, scope, by)).await
-    }
-
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        self.call("resume", self.inner.resume(consumer, scope, by)).await
+    async fn set_pause(
+        &self,
+        consumer: &ConsumerName,
+        scope: &PauseScope,
+        paused: bool,
+        by: &Actor,
+    ) -> Result<bool> {
+        self.call("set_pause", self.inner.set_pause(consumer, scope, paused, by)).await
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

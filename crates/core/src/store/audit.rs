@@ -65,6 +65,17 @@ pub struct AuditNote {
     pub after: Option<String>,
 }
 
+/// What the verification of the audit found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditCheck {
+    /// How many entries hold, from the first one on.
+    pub intact: u64,
+    /// The first entry that does not: it was changed, or one before it was taken out.
+    pub broken: Option<u64>,
+    /// The hash of the last entry that holds; zeros before the first.
+    pub hash: [u8; 32],
+}
+
 /// The append-only record of acts. Entries are written by the store itself, in the same step as the act.
 #[async_trait]
 pub trait Audit: Send + Sync + 'static {
@@ -74,4 +85,10 @@ pub trait Audit: Send + Sync + 'static {
 
     /// The entries after this number, oldest first, at most `limit`.
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>>;
+
+    /// Checks the chain of the audit from its first entry on. `None` in a store that has none
+    /// ([`Capabilities::audit_chain`](super::Capabilities::audit_chain)).
+    async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
+        Ok(None)
+    }
 }

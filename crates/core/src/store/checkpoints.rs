@@ -1,11 +1,12 @@
-//! Positions for sources that have no broker to keep them.
+//! Positions for sources that have no broker to keep them, kept as [values by name](super::KeyValue).
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::error::Result;
+use super::error::{ErrorKind, Result, StoreError};
+use super::key_value::{Expect, Key, KeyValue, Reading, update};
 use crate::letter::Diagnostics;
 
 /// A place that can be resumed from, and the time it speaks of.
@@ -68,4 +69,91 @@ pub trait Checkpoints: Send + Sync + 'static {
 
     /// Removes the checkpoint. One that is not there is no error.
     async fn delete(&self, name: &str) -> Result<()>;
+}
+
+const SPACE: &str = "checkpoint";
+
+fn key(name: &str) -> Key<'_> {
+    Key { space: SPACE, name }
+}
+
+fn decode(reading: &Reading, operation: &'static str) -> Result<Option<Checkpoint>> {
+    let Some(found) = &reading.found else { return Ok(None) };
+    serde_json::from_slice(&found.value).map(Some).map_err(|error| {
+        StoreError::not_done(ErrorKind::Corrupt, operation, "the checkpoint cannot be read")
+            .with_source(error)
+    })
+}
+
+impl Checkpoint {
+    /// The checkpoint as a [value](super::KeyValue), for stores that take it over from another form.
+    pub fn to_value(&self) -> Result<Bytes> {
+        serde_json::to_vec(self).map(Bytes::from).map_err(|error| {
+            StoreError::not_done(ErrorKind::Invalid, "save", "the checkpoint cannot be written")
+                .with_source(error)
+        })
+    }
+}
+
+async fn change<K: KeyValue + ?Sized>(
+    store: &K,
+    name: &str,
+    operation: &'static str,
+    mut change: impl FnMut(&mut Checkpoint) + Send,
+) -> Result<()> {
+    update(store, key(name), |reading| {
+        let mut checkpoint = decode(reading, operation)?.unwrap_or_default();
+        change(&mut checkpoint);
+        Ok(((), Some(checkpoint.to_value()?)))
+    })
+    .await
+}
+
+#[async_trait]
+impl<K: KeyValue + ?Sized> Checkpoints for K {
+    async fn load(&self, name: &str) -> Result<Option<Checkpoint>> {
+        decode(&self.read(key(name)).await?, "load")
+    }
+
+    async fn save(&self, name: &str, checkpoint: Checkpoint) -> Result<()> {
+        let value = checkpoint.to_value()?;
+        self.write(key(name), Expect::Anything, Some(value), None).await.map(drop)
+    }
+
+    async fn save_processed(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()> {
+        change(self, name, "save_processed", |stored| {
+            stored.processed = Some(anchor.clone());
+            stored.heartbeat = heartbeat.or(stored.heartbeat);
+        })
+        .await
+    }
+
+    async fn save_seen(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()> {
+        change(self, name, "save_seen", |stored| {
+            stored.seen = Some(anchor.clone());
+            stored.heartbeat = heartbeat.or(stored.heartbeat);
+        })
+        .await
+    }
+
+    async fn save_heartbeat(&self, name: &str, at: Timestamp) -> Result<()> {
+        change(self, name, "save_heartbeat", |stored| stored.heartbeat = Some(at)).await
+    }
+
+    async fn reset(&self, name: &str, reset: Reset) -> Result<()> {
+        change(self, name, "reset", |stored| {
+            let processed = stored.processed.as_ref().map(|anchor| &anchor.token);
+            // Another token than the one found dead was written since: that place is good.
+            if processed == reset.dead.as_ref() {
+                stored.processed = None;
+            }
+            stored.heartbeat = reset.fresh.as_ref().map(|anchor| anchor.at);
+            stored.seen = reset.fresh.clone();
+        })
+        .await
+    }
+
+    async fn delete(&self, name: &str) -> Result<()> {
+        self.write(key(name), Expect::Anything, None, None).await.map(drop)
+    }
 }

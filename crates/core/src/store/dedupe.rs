@@ -1,10 +1,12 @@
-//! The idempotent receiver: what was handled before is not handled again.
+//! The idempotent receiver: what was handled before is not handled again. Kept as [values by name](super::KeyValue).
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use super::error::Result;
+use super::key_value::{Expect, Key, KeyValue, Written};
 use crate::message::{MessageId, QueueName};
 
 /// The answer to "may I handle this message?".
@@ -37,4 +39,62 @@ pub trait Dedupe: Send + Sync + 'static {
 
     /// Gives a claim back without an effect.
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()>;
+}
+
+const SPACE: &str = "dedupe";
+
+/// The value of a message that was handled. While it is being handled, the value is who does it, with a mark in front.
+const DONE: &[u8] = b"";
+
+/// Under which name a message is remembered. The length in front keeps ("ab", "c") and ("a", "bc") apart.
+pub fn dedupe_key(queue: &QueueName, id: &MessageId) -> String {
+    format!("{}:{queue}{id}", queue.as_str().len())
+}
+
+/// The value for a message that this owner is handling.
+pub fn dedupe_claim(owner: &str) -> Bytes {
+    format!("={owner}").into_bytes().into()
+}
+
+#[async_trait]
+impl<K: KeyValue + ?Sized> Dedupe for K {
+    async fn claim(
+        &self,
+        queue: &QueueName,
+        id: &MessageId,
+        owner: &str,
+        lease: Duration,
+    ) -> Result<DedupeClaim> {
+        let name = dedupe_key(queue, id);
+        let (key, mine) = (Key { space: SPACE, name: &name }, dedupe_claim(owner));
+        let mut expect = Expect::Absent;
+        loop {
+            let written = self.write(key, expect, Some(mine.clone()), Some(lease)).await?;
+            let Written::Conflict(reading) = written else { return Ok(DedupeClaim::Claimed) };
+            match reading.found {
+                Some(found) if found.value == DONE => return Ok(DedupeClaim::Done),
+                Some(found) if found.value != mine => return Ok(DedupeClaim::InFlight),
+                Some(found) => expect = Expect::Version(found.version),
+                None => expect = Expect::Absent,
+            }
+        }
+    }
+
+    async fn done(&self, queue: &QueueName, id: &MessageId, _owner: &str, window: Duration) -> Result<()> {
+        let name = dedupe_key(queue, id);
+        let key = Key { space: SPACE, name: &name };
+        self.write(key, Expect::Anything, Some(Bytes::from_static(DONE)), Some(window)).await.map(drop)
+    }
+
+    async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()> {
+        let name = dedupe_key(queue, id);
+        let (key, mine) = (Key { space: SPACE, name: &name }, dedupe_claim(owner));
+        // Whoever came between has written another value, which stays.
+        match self.read(key).await?.found {
+            Some(found) if found.value == mine => {
+                self.write(key, Expect::Version(found.version), None, None).await.map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
 }

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::audit::Actor;
-use super::error::Result;
+use super::capabilities::Capabilities;
+use super::error::{ErrorKind, Result};
 use crate::failure::Failure;
 use crate::letter::{AttemptRecord, Diagnostics, Letter, LetterId, LetterState};
 use crate::message::{ConsumerName, MessageId, Partition, QueueName, StreamName};
@@ -327,6 +328,9 @@ pub struct Pause {
     pub since: Timestamp,
 }
 
+/// How many letters the default methods read at once.
+const LISTED_AT_ONCE: usize = 500;
+
 /// The letters of all queues. See the [module text](super) for what holds for every call.
 #[async_trait]
 pub trait LetterStore: Send + Sync + 'static {
@@ -426,21 +430,85 @@ pub trait LetterStore: Send + Sync + 'static {
     /// How much the queue holds.
     async fn counts(&self, queue: &QueueName) -> Result<Counts>;
 
-    /// How many open letters a sequence holds; 0 when it is not open.
-    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64>;
-
-    /// Whether a letter for this sequence would be refused as `Full`.
-    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool>;
-
-    /// Evicts every open letter of the queue but the heads that somebody is working on.
-    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared>;
-
-    /// Pauses something, durably and audited. Pausing what is paused replaces who and why.
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()>;
-
-    /// Ends a pause. `false` when there was none.
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool>;
+    /// Pauses something, or ends its pause, durably and audited. Pausing what is paused replaces who and why. Whether it
+    /// was paused before.
+    async fn set_pause(
+        &self,
+        consumer: &ConsumerName,
+        scope: &PauseScope,
+        paused: bool,
+        by: &Actor,
+    ) -> Result<bool>;
 
     /// What is paused.
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>>;
+
+    /// What this store can do beyond what every store promises.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// How many open letters a sequence holds; 0 when it is not open.
+    ///
+    /// Reads the whole sequence; a store that counts does better.
+    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
+        let (mut size, mut from) = (0, 0);
+        loop {
+            let page = self.sequence(queue, sequence, from, LISTED_AT_ONCE).await?;
+            let Some(last) = page.last() else { return Ok(size) };
+            size += page.len() as u64;
+            from = last.index + 1;
+        }
+    }
+
+    /// Whether a letter for this sequence would be refused as `Full`.
+    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
+        let size = self.sequence_size(queue, sequence).await?;
+        let sequences = self.counts(queue).await?.sequences;
+        Ok(limits.is_full((size > 0).then_some(size), sequences))
+    }
+
+    /// Evicts every open letter of the queue but the heads that somebody is working on. Letters that are taken in meanwhile may
+    /// stay.
+    ///
+    /// Evicts one letter after the other, each audited; a store that can do it in one step does better.
+    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
+        let mut cleared = Cleared { evicted: 0, busy: 0 };
+        let mut heads = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.heads(queue, after.as_deref(), LISTED_AT_ONCE).await?;
+            heads.extend(page.heads.into_iter().map(|head| head.sequence));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        for sequence in heads {
+            let mut from = 0;
+            loop {
+                let letters = self.sequence(queue, &sequence, from, LISTED_AT_ONCE).await?;
+                let Some(last) = letters.last() else { break };
+                from = last.index + 1;
+                for letter in letters {
+                    match self.act(queue, letter.id, Act::Evict, by).await {
+                        Ok(_) => cleared.evicted += 1,
+                        Err(error) if error.kind() == ErrorKind::Conflict => cleared.busy += 1,
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(cleared)
+    }
+
+    /// Pauses something ([`set_pause`](Self::set_pause)).
+    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
+        self.set_pause(consumer, &scope, true, by).await.map(drop)
+    }
+
+    /// Ends a pause ([`set_pause`](Self::set_pause)). `false` when there was none.
+    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
+        self.set_pause(consumer, scope, false, by).await
+    }
 }

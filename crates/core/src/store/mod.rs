@@ -16,10 +16,12 @@
 //! The conformance suite of `lazaret-testkit` is the executable form of this text.
 
 mod audit;
+mod capabilities;
 mod changes;
 mod checkpoints;
 mod dedupe;
 mod error;
+mod key_value;
 mod letters;
 mod locks;
 mod machine;
@@ -29,11 +31,13 @@ pub mod rules;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditEntry, AuditNote};
+pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditNote};
+pub use capabilities::Capabilities;
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
-pub use dedupe::{Dedupe, DedupeClaim};
+pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
+pub use key_value::{Expect, Key, KeyValue, Reading, Versioned, Written};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,

@@ -536,8 +536,9 @@ pub trait Operations: Send + Sync + 'static {
     /// A plan.
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
 
-    /// The letters of a plan from this ordinal on, in order, at most `limit`; none when there is no such plan.
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>>;
+    /// The letters of a plan with the outcomes that they have in its operation, if it is carried out: from this ordinal on, in
+    /// order, at most `limit`; none when there is no such plan.
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>>;
 
     /// Begins to carry out a plan, once: a plan that was carried out is refused as `Conflict`, and so is one that has
     /// expired; `NotFound` when there is none. Audited. Letters that meanwhile became part of another operation are skipped
@@ -546,31 +547,8 @@ pub trait Operations: Send + Sync + 'static {
     /// once.
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation>;
 
-    /// An operation.
-    async fn operation(&self, id: OperationId) -> Result<Option<Operation>>;
-
     /// All operations, the latest first, in pages: those before `before`.
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage>;
-
-    /// Operations that are not over, the latest first, at most `limit`, however many were begun since.
-    ///
-    /// Looks through all operations; a store that can tell them apart does better.
-    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
-        let (mut found, mut before) = (Vec::new(), None);
-        loop {
-            let page = self.operations(before, LOOKED_AT).await?;
-            found.extend(page.operations.into_iter().filter(|operation| !operation.state.is_over()));
-            before = page.next;
-            if before.is_none() || found.len() >= limit {
-                found.truncate(limit);
-                return Ok(found);
-            }
-        }
-    }
-
-    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; none when there is
-    /// no such operation.
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>>;
 
     /// Tells an operation something, audited with the state before and after. `Conflict` when it does not fit its state;
     /// `Denied` when the person who began it approves or rejects it; `NotFound` when there is none.
@@ -600,4 +578,42 @@ pub trait Operations: Send + Sync + 'static {
         lease: Duration,
         limit: usize,
     ) -> Result<PolledWork>;
+
+    /// The letters of a plan as they were frozen, without outcomes.
+    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        let mut items = self.outcomes(id, from, limit).await?;
+        items.iter_mut().for_each(|item| item.outcome = None);
+        Ok(items)
+    }
+
+    /// An operation.
+    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+        let page = self.operations(Some(OperationId(id.0.saturating_add(1))), 1).await?;
+        Ok(page.operations.into_iter().find(|operation| operation.id == id))
+    }
+
+    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; none when there is
+    /// no such operation.
+    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        match self.operation(id).await? {
+            Some(operation) => self.outcomes(operation.plan, from, limit).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Operations that are not over, the latest first, at most `limit`, however many were begun since.
+    ///
+    /// Looks through all operations; a store that can tell them apart does better.
+    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let page = self.operations(before, LOOKED_AT).await?;
+            found.extend(page.operations.into_iter().filter(|operation| !operation.state.is_over()));
+            before = page.next;
+            if before.is_none() || found.len() >= limit {
+                found.truncate(limit);
+                return Ok(found);
+            }
+        }
+    }
 }

@@ -196,20 +196,17 @@ pub struct Expired {
     pub more: bool,
 }
 
+/// How many letters or groups the default methods read at once.
+const LISTED_AT_ONCE: usize = 500;
+
 /// The operators' side of the letters of all queues.
 #[async_trait]
 pub trait Triage: Send + Sync + 'static {
     /// The letters that match, the latest taken in first, in pages. A query that names no state finds open letters.
     async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage>;
 
-    /// How many letters match. A query that names no state counts open letters.
-    async fn count(&self, query: &Query) -> Result<Matches>;
-
     /// The groups, those with the most open letters first.
     async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage>;
-
-    /// One group.
-    async fn group(&self, id: &GroupId) -> Result<Option<Group>>;
 
     /// All queues that ever held a letter, by name.
     async fn queues(&self) -> Result<Vec<QueueSummary>>;
@@ -239,4 +236,38 @@ pub trait Triage: Send + Sync + 'static {
         closed_before: Option<Timestamp>,
         limit: usize,
     ) -> Result<Expired>;
+
+    /// How many letters match. A query that names no state counts open letters.
+    ///
+    /// Reads all that match; a store with counters or indexes does better, and one that cannot count all of them in good time
+    /// says so.
+    async fn count(&self, query: &Query) -> Result<Matches> {
+        let (mut letters, mut after) = (0, None);
+        loop {
+            let page = self.find(query, after.as_deref(), LISTED_AT_ONCE).await?;
+            letters += page.letters.len() as u64;
+            after = page.next;
+            if after.is_none() {
+                return Ok(Matches { letters, exact: true });
+            }
+        }
+    }
+
+    /// One group.
+    ///
+    /// Reads the groups of its queue until it is there; a store that finds it by its name does better.
+    async fn group(&self, id: &GroupId) -> Result<Option<Group>> {
+        let queue = Some(id.queue.clone());
+        let mut request = GroupsRequest { queue, closed: true, after: None, limit: LISTED_AT_ONCE };
+        loop {
+            let page = self.groups(&request).await?;
+            if let Some(found) = page.groups.into_iter().find(|group| group.id == *id) {
+                return Ok(Some(found));
+            }
+            request.after = page.next;
+            if request.after.is_none() {
+                return Ok(None);
+            }
+        }
+    }
 }

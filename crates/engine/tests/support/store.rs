@@ -142,8 +142,7 @@ delegate! { LetterStore {
     fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> u64;
     fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> bool;
     fn clear(&self, queue: &QueueName, by: &Actor) -> Cleared;
-    fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> ();
-    fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> bool;
+    fn set_pause(&self, consumer: &ConsumerName, scope: &PauseScope, paused: bool, by: &Actor) -> bool;
     fn pauses(&self, consumer: &ConsumerName) -> Vec<Pause>;
 } }
 
@@ -166,11 +165,9 @@ delegate! { Triage {
 delegate! { Operations {
     fn freeze(&self, request: &PlanRequest, by: &Actor) -> Plan;
     fn plan(&self, id: PlanId) -> Option<Plan>;
-    fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Vec<Item>;
+    fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Vec<Item>;
     fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Operation;
-    fn operation(&self, id: OperationId) -> Option<Operation>;
     fn operations(&self, before: Option<OperationId>, limit: usize) -> OperationsPage;
-    fn items(&self, id: OperationId, from: u64, limit: usize) -> Vec<Item>;
     fn command(&self, id: OperationId, command: Command, by: &Actor) -> Operation;
     fn poll_work(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> PolledWork;
 } }

@@ -8,11 +8,9 @@
 
 mod acts;
 mod audit;
-mod checkpoints;
-mod dedupe;
 mod intake;
+mod key_value;
 mod leases;
-mod locks;
 mod operations;
 mod outbox;
 mod query;
@@ -28,17 +26,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
-use lazaret_core::store::rules::AuditLine;
+use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Checkpoint, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Act, Actor, AttemptNote, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease, LetterStore, Limits,
+    OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
 pub use audit::AUDIT_LIMIT;
 use audit::AuditLog;
-use dedupe::DedupeTable;
-use locks::LockTable;
+use key_value::Values;
 use operations::OperationTable;
 use queue::Queue;
 
@@ -82,9 +79,7 @@ struct State {
     last_arrival: Arc<AtomicU64>,
     pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
     audit: AuditLog,
-    checkpoints: BTreeMap<String, Checkpoint>,
-    locks: LockTable,
-    dedupe: DedupeTable,
+    values: Values,
     operations: OperationTable,
     fences_forgotten: bool,
 }
@@ -283,40 +278,33 @@ impl LetterStore for MemoryStore {
         Ok(self.ask(queue, |queue| queue.row(sequence).map_or(0, |row| row.count)))
     }
 
-    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
-        let (size, sequences) =
-            self.ask(queue, |queue| (queue.row(sequence).map(|row| row.count), queue.counts().sequences));
-        Ok(limits.is_full(size, sequences))
-    }
-
     async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
         Ok(self.change(queue, |queue, step| queue.clear(by, step)))
     }
 
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
+    async fn set_pause(
+        &self,
+        consumer: &ConsumerName,
+        scope: &PauseScope,
+        paused: bool,
+        by: &Actor,
+    ) -> Result<bool> {
         let (mut state, now) = self.begin();
-        if let PauseScope::Sequence(sequence) = &scope {
-            state.mark_sequence(consumer, sequence, true);
-        }
-        let subject = format!("{consumer}: {scope}");
-        let pause = Pause { scope: scope.clone(), by: by.clone(), since: now };
-        let before = state.pauses.entry(consumer.clone()).or_default().insert(scope, pause);
-        let line = AuditLine::new(by, "pause", subject, before.map(|_| "paused"), Some("paused"));
-        state.audit.write(now, line);
-        Ok(())
-    }
-
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        let (mut state, now) = self.begin();
-        if state.pauses.get_mut(consumer).and_then(|scopes| scopes.remove(scope)).is_none() {
-            return Ok(false);
-        }
+        let scopes = state.pauses.entry(consumer.clone()).or_default();
+        let before = match paused {
+            true => {
+                let pause = Pause { scope: scope.clone(), by: by.clone(), since: now };
+                scopes.insert(scope.clone(), pause).is_some()
+            }
+            false => scopes.remove(scope).is_some(),
+        };
         if let PauseScope::Sequence(sequence) = scope {
-            state.mark_sequence(consumer, sequence, false);
+            state.mark_sequence(consumer, sequence, paused);
         }
-        let subject = format!("{consumer}: {scope}");
-        state.audit.write(now, AuditLine::new(by, "resume", subject, Some("paused"), None));
-        Ok(true)
+        if let Some(line) = rules::pause_audit(consumer, scope, before, paused, by) {
+            state.audit.write(now, line);
+        }
+        Ok(before)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

@@ -28,11 +28,8 @@ impl Operations for MemoryStore {
         Ok(self.begin().0.operations.plan(id).cloned())
     }
 
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        let mut items = self.begin().0.operations.items(id, from, limit);
-        // The plan is as it was frozen; outcomes are the operation's.
-        items.iter_mut().for_each(|item| item.outcome = None);
-        Ok(items)
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        Ok(self.begin().0.operations.items(plan, from, limit))
     }
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
@@ -46,23 +43,12 @@ impl Operations for MemoryStore {
         Ok(operation)
     }
 
-    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
-        let (state, _) = self.begin();
-        Ok(state.operations.machine(id).map(|machine| machine.operation.clone()))
-    }
-
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
         Ok(self.begin().0.operations.page(before, limit))
     }
 
     async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
         Ok(self.begin().0.operations.under_way(limit))
-    }
-
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        let (state, _) = self.begin();
-        let plan = state.operations.machine(id).map(|machine| machine.operation.plan);
-        Ok(plan.map(|plan| state.operations.items(plan, from, limit)).unwrap_or_default())
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {

@@ -1,5 +1,6 @@
 //! Posting messages: durable before it is answered, once for each id, with back-pressure and limits.
 
+use lazaret_core::source::Ingest;
 use lazaret_server::Limits;
 use lazaret_store_sqlite::InboxOptions;
 use reqwest::Method;

@@ -142,20 +142,26 @@ impl<S: Store> LetterStore for ThroughApi<S> {
         Ok(self.sequence_page(queue, sequence).await?.size)
     }
 
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
-        let path = format!("/v1/consumers/{}/pause", encoded(consumer.as_str()));
-        let request = words::pause_request(&scope, by);
-        let answer = self.api.change((Method::POST, &path), by, &request).await.map_err(refused("pause"))?;
-        let paused = words::pause(answer.typed());
-        assert_eq!((&paused.scope, &paused.by), (&scope, by));
-        Ok(())
-    }
-
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        let path = format!("/v1/consumers/{}/resume", encoded(consumer.as_str()));
+    async fn set_pause(
+        &self,
+        consumer: &ConsumerName,
+        scope: &PauseScope,
+        paused: bool,
+        by: &Actor,
+    ) -> Result<bool> {
+        let was = self.pauses(consumer).await?.iter().any(|pause| pause.scope == *scope);
+        let verb = if paused { "pause" } else { "resume" };
+        let path = format!("/v1/consumers/{}/{verb}", encoded(consumer.as_str()));
         let request = words::pause_request(scope, by);
-        let answer = self.api.change((Method::POST, &path), by, &request).await.map_err(refused("resume"))?;
-        Ok(answer.typed::<api::ResumeAnswer>().resumed)
+        let answer =
+            self.api.change((Method::POST, &path), by, &request).await.map_err(refused("set_pause"))?;
+        if paused {
+            let told = words::pause(answer.typed());
+            assert_eq!((&told.scope, &told.by), (scope, by));
+        } else {
+            assert_eq!(answer.typed::<api::ResumeAnswer>().resumed, was);
+        }
+        Ok(was)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

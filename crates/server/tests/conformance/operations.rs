@@ -43,6 +43,11 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(plan)
     }
 
+    /// No route gives it: plans and operations are shown apart.
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.inner.outcomes(plan, from, limit).await
+    }
+
     async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         self.items_of(&format!("/v1/plans/{id}/items"), from, limit).await
     }

@@ -1,60 +1,22 @@
 //! The side of an inbox where messages are posted.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use async_trait::async_trait;
 use lazaret_core::ConsumerName;
-use lazaret_core::source::{NewMessage, Posted};
+use lazaret_core::source::{Backlog, Ingest, NewMessage, Posted};
 use lazaret_core::store::Result;
 
 use super::bells::Bell;
+use super::options::InboxOptions;
 use super::posts::Posts;
-use super::source::InboxSource;
 use crate::store::SqliteStore;
 use crate::write_cache::inboxes::InboxNumbers;
-
-/// How an inbox behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InboxOptions {
-    /// How long the id of a message is remembered after the message was consumed. The same id posted within that time is
-    /// not taken again.
-    pub window: Duration,
-    /// How many messages may wait to be consumed.
-    pub max_messages: u64,
-    /// How many bytes they may have, all in all. A single message with more is never taken.
-    pub max_bytes: u64,
-    /// How many messages the source gives at once, at least one.
-    pub batch: usize,
-    /// How often the source looks for what other processes have posted. What this process posts, it sees at once.
-    pub poll: Duration,
-}
-
-impl Default for InboxOptions {
-    /// Ids for seven days, a million messages, 4 GiB; 512 messages at once, two looks a second.
-    fn default() -> Self {
-        Self {
-            window: Duration::from_secs(7 * 24 * 3600),
-            max_messages: 1_000_000,
-            max_bytes: 4 * 1024 * 1024 * 1024,
-            batch: 512,
-            poll: Duration::from_millis(500),
-        }
-    }
-}
-
-/// How much waits in an inbox.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// How many messages are not consumed.
-    pub messages: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
 
 /// The inbox of a consumer: messages are posted here, and its [`source`](Self::source) delivers them.
 ///
 /// ```
-/// use lazaret_core::source::{NewMessage, Source, SourceEvent};
+/// use lazaret_core::source::{Ingest, NewMessage, Source, SourceEvent};
 /// use lazaret_store_sqlite::{InboxOptions, Options, Posted, SqliteStore};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -95,14 +57,11 @@ impl SqliteStore {
     }
 }
 
-impl InboxLog {
-    /// Posts messages, in order. When this returns, those that were taken are durable. Posts that come at the same time
-    /// share one write to the disk.
-    ///
-    /// # Errors
-    /// When the store cannot take them: none was taken, or, if the error says so, maybe all. With ids it is safe to post
-    /// them again.
-    pub async fn post(&self, messages: Vec<NewMessage>) -> Result<Vec<Posted>> {
+#[async_trait]
+impl Ingest for InboxLog {
+    /// Posts that come at the same time share one write to the disk. After an error that says so, maybe all were taken: with
+    /// ids it is safe to post them again.
+    async fn post(&self, messages: Vec<NewMessage>) -> Result<Vec<Posted>> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
@@ -112,11 +71,7 @@ impl InboxLog {
         Ok(answers)
     }
 
-    /// How much waits to be consumed. What was delivered and is not committed counts.
-    ///
-    /// # Errors
-    /// When the store does not answer.
-    pub async fn backlog(&self) -> Result<Backlog> {
+    async fn backlog(&self) -> Result<Backlog> {
         let consumer = self.consumer.clone();
         let facts =
             self.store.ask("backlog", move |view| InboxNumbers::read(view.connection, &consumer)).await?;
@@ -124,10 +79,5 @@ impl InboxLog {
             messages: facts.messages.unsigned_abs(),
             bytes: facts.bytes.unsigned_abs(),
         }))
-    }
-
-    /// The source of a consumer that reads this inbox.
-    pub fn source(&self) -> InboxSource {
-        InboxSource::new(self.clone())
     }
 }

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lazaret_core::source::{NewMessage, Posted};
+use lazaret_core::source::NewMessage;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use lazaret_core::{ConsumerName, MessageId};
 
-use super::log::InboxOptions;
-use super::rows;
+use super::options::InboxOptions;
 use crate::error::Work;
-use crate::recorded::Repeatable;
-use crate::redo::{Fields, Size, put};
+use crate::redo::{Fields, put};
 use crate::rows::{bound, encode_headers, limit, nanos};
-use crate::step::Step;
+
+/// Which call it is, in errors.
+pub(super) const OPERATION: &str = "post";
 
 /// A message on its way in. Its position comes from the inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Post {
         }
     }
 
-    fn encode(&self, into: &mut Vec<u8>) {
+    pub(super) fn encode(&self, into: &mut Vec<u8>) {
         put::option(into, self.id.as_ref().map(MessageId::as_str), put::text);
         put::signed(into, self.size);
         for text in [&self.event_type, &self.content_type, &self.correlation, &self.undecodable] {
@@ -60,7 +60,7 @@ impl Post {
         }
     }
 
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+    pub(super) fn decode(fields: &mut Fields<'_>) -> Work<Self> {
         let id = fields.option(Fields::text)?.map(MessageId::new);
         let size = fields.signed()?;
         let mut text = || -> Work<_> { Ok(fields.option(Fields::text)?.map(Arc::from)) };
@@ -90,7 +90,7 @@ impl Posts {
     ) -> Result<Self> {
         if messages.iter().any(|message| message.id.as_ref().is_some_and(|id| id.as_str().is_empty())) {
             // All messages with an empty id would be one and the same.
-            return Err(StoreError::not_done(ErrorKind::Invalid, Self::OPERATION, "an id is empty"));
+            return Err(StoreError::not_done(ErrorKind::Invalid, OPERATION, "an id is empty"));
         }
         Ok(Self {
             consumer: consumer.clone(),
@@ -98,48 +98,5 @@ impl Posts {
             max_bytes: bound(options.max_bytes),
             posts: messages.into_iter().map(Post::new).collect(),
         })
-    }
-}
-
-impl Repeatable for Posts {
-    const KIND: u8 = 3;
-    const OPERATION: &'static str = "post";
-    /// What became of each, and the position that comes next.
-    type Answer = (Vec<Posted>, u64);
-
-    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
-        rows::post(step, self)
-    }
-
-    fn outcome((posted, next): &Self::Answer, into: &mut Vec<u8>) {
-        into.extend(posted.iter().map(|posted| match posted {
-            Posted::Taken { .. } => b't',
-            Posted::Known { .. } => b'k',
-            Posted::Full => b'f',
-            Posted::TooLarge => b'l',
-        }));
-        put::number(into, *next);
-    }
-
-    fn encode(&self, into: &mut Vec<u8>) {
-        put::text(into, self.consumer.as_str());
-        put::signed(into, self.max_messages);
-        put::signed(into, self.max_bytes);
-        put::number(into, self.posts.len() as u64);
-        for post in &self.posts {
-            post.encode(into);
-        }
-    }
-
-    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
-        let consumer = ConsumerName::from(fields.text()?);
-        let (max_messages, max_bytes) = (fields.signed()?, fields.signed()?);
-        let posts = fields.list(Post::decode)?;
-        Ok(Self { consumer, max_messages, max_bytes, posts })
-    }
-
-    fn size(&self) -> Size {
-        let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
-        Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
     }
 }

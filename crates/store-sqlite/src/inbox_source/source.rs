@@ -24,8 +24,15 @@ pub struct InboxSource {
     closed: bool,
 }
 
+impl InboxLog {
+    /// The source of a consumer that reads this inbox.
+    pub fn source(&self) -> InboxSource {
+        InboxSource::new(self.clone())
+    }
+}
+
 impl InboxSource {
-    pub(super) fn new(log: InboxLog) -> Self {
+    fn new(log: InboxLog) -> Self {
         Self { log, cursor: 0, assigned: false, paused: false, closed: false }
     }
 

@@ -3,13 +3,13 @@
 use lazaret_core::letter::AttemptRecord;
 use lazaret_core::store::rules::{AuditLine, Effects, Failed, LetterChange, Tally};
 use lazaret_core::{Failure, Fingerprint, LetterId, LetterState, SequenceId};
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::{Open, Queue};
 use crate::arrivals::Arrival;
 use crate::audit;
 use crate::error::{Fault, Work};
-use crate::rows::{Body, NewPlace, bound, id_bytes, insert_letter, nanos};
+use crate::rows::{Body, bound, id_bytes, letter_columns, nanos};
 
 /// A letter that is stored: its row, its id, and the name of its sequence, for one that may open it.
 pub(super) struct Stored<'a> {
@@ -217,4 +217,61 @@ impl Queue<'_> {
         }
         Ok(())
     }
+}
+
+/// Where a new letter goes. `sid` is none for a closed one, `gid` for one without a cause.
+struct NewPlace {
+    qid: i64,
+    sid: Option<i64>,
+    gid: Option<i64>,
+    index: i64,
+    now: i64,
+}
+
+/// Stores a new letter in this place.
+fn insert_letter(connection: &Connection, place: &NewPlace, letter: &Arrival) -> Work<()> {
+    let NewPlace { qid, sid, gid, index, now } = place;
+    let [attempts, crash_attempts, replay_attempts] = letter.attempts;
+    let mut insert = connection.prepare_cached(concat!(
+        "INSERT INTO letters (qid, sid, gid, closed_at, ",
+        letter_columns!(),
+        ", reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, \
+         ?21, ?22, ?23, ?24, ?25)"
+    ))?;
+    insert.execute(params![
+        qid,
+        sid,
+        gid,
+        sid.is_none().then_some(now),
+        id_bytes(letter.id),
+        index,
+        letter.state as i64,
+        attempts,
+        crash_attempts,
+        replay_attempts,
+        letter.poison,
+        now,
+        now,
+        letter.due_at,
+        letter.expires_at,
+        letter.first_failed_at,
+        letter.last_failed_at,
+        letter.place.partition,
+        bound(letter.place.offset),
+        letter.place.stream.as_str(),
+        letter.sequence.as_str(),
+        letter.message.as_str(),
+        letter.event_type.as_deref(),
+        &*letter.body,
+        letter.cause.as_ref().map(|cause| cause.reason.as_str()),
+    ])?;
+    let mut insert = connection
+        .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;
+    insert.execute(params![
+        connection.last_insert_rowid(),
+        letter.key.as_deref(),
+        letter.headers.as_deref(),
+        letter.payload.as_deref(),
+    ])?;
+    Ok(())
 }

@@ -2,11 +2,12 @@
 //!
 //! [`sequences`] reads and writes the rows of open sequences, [`apply`] does what a rule has decided. [`intake`], [`leases`]
 //! and [`acts`] load views for one kind of request each; [`notes`] keeps the attempts of messages that wait in memory.
-//! [`groups`] and [`listing`] answer questions. Nothing of it walks over all letters; [`query`], which finds letters by
+//! [`groups`], [`ends`] and [`listing`] answer questions. Nothing of it walks over all letters; [`query`], which finds letters by
 //! what is known of them, looks at a bounded number of them at a time.
 
 mod acts;
 mod apply;
+pub(crate) mod ends;
 pub(crate) mod groups;
 mod intake;
 mod leases;

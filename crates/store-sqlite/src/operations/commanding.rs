@@ -11,7 +11,7 @@ use crate::error::Work;
 use crate::rows::{bound, time};
 use crate::step::Step;
 
-pub(super) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Work<Operation> {
+pub(crate) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
     let plan = table::plan(connection, id)?;
     let mut select = connection.prepare_cached("SELECT 1 FROM operations WHERE plan = ?1")?;
@@ -24,7 +24,7 @@ pub(super) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &A
     Ok(machine.operation)
 }
 
-pub(super) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
+pub(crate) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &Actor) -> Work<Operation> {
     let connection = step.connection;
     let mut machine = OperationMachine::found(table::machine(connection, id)?, id)?;
     let line = machine.command(command, by, time(step.now))?;

@@ -41,7 +41,7 @@ macro_rules! select_into {
     };
 }
 
-pub(super) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
+pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
     let connection = step.connection;
     forget_old(connection, step.now)?;
     connection.execute_batch(TABLES)?;

@@ -39,7 +39,7 @@ fn outcome(number: i64) -> Work<Outcome> {
     outcome.copied().ok_or_else(|| Fault::Corrupt(format!("there is no outcome {number}")))
 }
 
-pub(super) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
+pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
     let mut select = connection.prepare_cached(
         "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at
          FROM plans WHERE plan = ?1",
@@ -60,7 +60,7 @@ pub(super) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
     })
 }
 
-pub(super) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {
+pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {
     let mut select = connection.prepare_cached(
         "SELECT ordinal, queues.name, sequence, letter, outcome FROM items JOIN queues USING (qid)
          WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
@@ -122,7 +122,7 @@ fn read_operation(row: &Row<'_>) -> Work<OperationMachine> {
     })
 }
 
-pub(super) fn machine(connection: &Connection, id: OperationId) -> Work<Option<OperationMachine>> {
+pub(crate) fn machine(connection: &Connection, id: OperationId) -> Work<Option<OperationMachine>> {
     let mut select = connection.prepare_cached(select_operation!("WHERE operation = ?1"))?;
     first(select.query([bound(id.0)])?, read_operation)
 }
@@ -144,7 +144,7 @@ pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<OperationMachi
 }
 
 /// Whether any operation has letters of this queue without an outcome.
-pub(super) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool> {
+pub(crate) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool> {
     let mut select = connection.prepare_cached(
         "SELECT 1 FROM operations INDEXED BY operations_live WHERE served_at IS NOT NULL AND EXISTS (
              SELECT 1 FROM items INDEXED BY items_of_queue WHERE items.plan = operations.plan AND outcome IS NULL
@@ -153,7 +153,7 @@ pub(super) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool>
     Ok(select.exists([queue.as_str()])?)
 }
 
-pub(super) fn operations(
+pub(crate) fn operations(
     connection: &Connection,
     before: Option<OperationId>,
     limit: usize,
@@ -175,7 +175,7 @@ pub(super) fn operations(
 
 /// The operations that are not over, the latest first. Each has letters without an outcome, and few others do: those that were
 /// cancelled while letters were in work.
-pub(super) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Operation>> {
+pub(crate) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Operation>> {
     let mut select = connection.prepare_cached(select_operation!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL AND ended_at IS NULL
          ORDER BY operation DESC LIMIT ?1"

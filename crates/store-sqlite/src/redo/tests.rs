@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::source::{Commit, NewMessage, Source, SourceEvent};
+use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Certainty, ErrorKind, GrantFence, HandOff, LetterStore, Limits, Placed,
     Placement,

@@ -291,13 +291,16 @@ impl LetterStore for Wire {
         send!(self, false, clear(queue, by))
     }
 
-    async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
-        let (store, consumer, by) = (self.store.clone(), consumer.clone(), by.clone());
-        self.call("pause", false, async move { store.pause(&consumer, scope, &by).await }).await
-    }
-
-    async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        send!(self, false, resume(consumer, scope, by))
+    async fn set_pause(
+        &self,
+        consumer: &ConsumerName,
+        scope: &PauseScope,
+        paused: bool,
+        by: &Actor,
+    ) -> Result<bool> {
+        let (store, consumer, scope, by) = (self.store.clone(), consumer.clone(), scope.clone(), by.clone());
+        self.call("set_pause", false, async move { store.set_pause(&consumer, &scope, paused, &by).await })
+            .await
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

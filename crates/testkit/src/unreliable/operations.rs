@@ -21,24 +21,16 @@ impl<S: Operations> Operations for Unreliable<S> {
         self.call("plan", self.inner.plan(id)).await
     }
 
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.call("plan_items", self.inner.plan_items(id, from, limit)).await
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.call("outcomes", self.inner.outcomes(plan, from, limit)).await
     }
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
         self.call("begin", self.inner.begin(plan, rollout, by)).await
     }
 
-    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
-        self.call("operation", self.inner.operation(id)).await
-    }
-
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
         self.call("operations", self.inner.operations(before, limit)).await
-    }
-
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.call("items", self.inner.items(id, from, limit)).await
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {

@@ -6,8 +6,8 @@ use super::effects::{AuditLine, Effects, LetterChange, LetterView, Tally};
 use super::refuse;
 use super::sequence::{Head, SequenceChange, SequenceRow};
 use crate::letter::LetterState;
-use crate::message::QueueName;
-use crate::store::{Actor, Change, Cleared, ErrorKind, Result};
+use crate::message::{ConsumerName, QueueName};
+use crate::store::{Actor, Change, Cleared, ErrorKind, PauseScope, Result};
 
 /// Checks that a change to what is noted on a letter is allowed now: its payload only while it is open and nobody works on it
 /// (`Conflict`). [`Change::apply`] then makes it.
@@ -65,6 +65,19 @@ pub fn expire(letter: &LetterView, row: &SequenceRow, next: Option<Head>, now: T
 pub fn clear(letter: &LetterView, row: &SequenceRow, next: Option<Head>, now: Timestamp) -> Option<Effects> {
     let free = !row.is_in_work(letter.index, now);
     free.then(|| Effects::close(letter, LetterState::Evicted, None, row, next))
+}
+
+/// The line for a pause that was set or ended; `None` when nothing was paused before or after.
+pub fn pause_audit(
+    consumer: &ConsumerName,
+    scope: &PauseScope,
+    before: bool,
+    after: bool,
+    by: &Actor,
+) -> Option<AuditLine> {
+    let action = if after { "pause" } else { "resume" };
+    let [was, is] = [before, after].map(|paused| paused.then_some("paused"));
+    (before || after).then(|| AuditLine::new(by, action, format!("{consumer}: {scope}"), was, is))
 }
 
 impl AuditLine {

@@ -47,7 +47,7 @@ pub use intake::{
     skip_audit,
 };
 pub use leases::{GoOn, Settle, SettleView, release, renew, settle};
-pub use lifecycle::{check_change, clear, expire, purge};
+pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
 pub use polling::{
     ItemOutcomes, ItemView, Pending, Poll, PollStep, Round, Stage, Turn, is_tried, item_outcomes, turn,
 };

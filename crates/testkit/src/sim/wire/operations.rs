@@ -23,9 +23,9 @@ impl Operations for Wire {
         self.call("plan", false, async move { store.plan(id).await }).await
     }
 
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         let store = self.store.clone();
-        self.call("plan_items", false, async move { store.plan_items(id, from, limit).await }).await
+        self.call("outcomes", false, async move { store.outcomes(plan, from, limit).await }).await
     }
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
@@ -33,19 +33,9 @@ impl Operations for Wire {
         self.call("begin", true, async move { Operations::begin(&*store, plan, &rollout, &by).await }).await
     }
 
-    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
-        let store = self.store.clone();
-        self.call("operation", false, async move { store.operation(id).await }).await
-    }
-
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
         let store = self.store.clone();
         self.call("operations", false, async move { store.operations(before, limit).await }).await
-    }
-
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        let store = self.store.clone();
-        self.call("items", false, async move { store.items(id, from, limit).await }).await
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {

@@ -1,24 +1,16 @@
-//! The letters that ended, until everybody was told.
+//! The letters of a queue that ended, until everybody was told.
 
-use async_trait::async_trait;
-use lazaret_core::letter::LetterState;
-use lazaret_core::store::{End, EndsPage, Outbox, Result};
-use lazaret_core::{Letter, QueueName};
-use rusqlite::{Connection, params};
+use lazaret_core::store::{End, EndsPage};
+use lazaret_core::{Letter, LetterState};
+use rusqlite::params;
 
+use super::Queue;
+use super::listing::Listing;
 use crate::error::Work;
-use crate::letters::Queue;
-use crate::letters::listing::Listing;
 use crate::rows::{self, bound, limit as rows_of, unsigned};
-use crate::store::SqliteStore;
-
-/// Whether somebody watches the ends of this queue.
-pub(crate) fn is_watched(connection: &Connection, qid: i64) -> Work<bool> {
-    Ok(connection.prepare_cached("SELECT 1 FROM watched WHERE qid = ?1")?.exists([qid])?)
-}
 
 impl Queue<'_> {
-    fn watch_ends(&mut self) -> Work<()> {
+    pub(crate) fn watch_ends(&mut self) -> Work<()> {
         if self.numbers.is_watched {
             return Ok(());
         }
@@ -38,14 +30,14 @@ impl Queue<'_> {
         Ok(())
     }
 
-    fn unwatch_ends(&mut self) -> Work<()> {
+    pub(crate) fn unwatch_ends(&mut self) -> Work<()> {
         self.connection.execute("DELETE FROM watched WHERE qid = ?1", [self.numbers.qid])?;
         self.connection.execute("DELETE FROM ends WHERE qid = ?1", [self.numbers.qid])?;
         self.numbers.is_watched = false;
         Ok(())
     }
 
-    fn forget_ends(&self, up_to: u64) -> Work<()> {
+    pub(crate) fn forget_ends(&self, up_to: u64) -> Work<()> {
         let mut delete =
             self.connection.prepare_cached("DELETE FROM ends WHERE qid = ?1 AND number <= ?2")?;
         delete.execute([self.numbers.qid, bound(up_to)])?;
@@ -53,7 +45,8 @@ impl Queue<'_> {
     }
 }
 
-fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<EndsPage> {
+/// Some ends after this number.
+pub(crate) fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<EndsPage> {
     let connection = listing.connection;
     let mut select = connection.prepare_cached(
         "SELECT number, letter, state, attempts FROM ends WHERE qid = ?1 AND number > ?2 ORDER BY number LIMIT ?3",
@@ -69,24 +62,4 @@ fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<EndsPage> {
     let mut count = connection.prepare_cached("SELECT count(*) FROM ends WHERE qid = ?1 AND number > ?2")?;
     let left: i64 = count.query_row([listing.qid, bound(last)], |row| row.get(0))?;
     Ok(EndsPage { ends, left: unsigned(left)? })
-}
-
-#[async_trait]
-impl Outbox for SqliteStore {
-    async fn watch_ends(&self, queue: &QueueName) -> Result<()> {
-        self.change("watch_ends", queue, |queue| queue.watch_ends()).await
-    }
-
-    async fn ends(&self, queue: &QueueName, after: u64, limit: usize) -> Result<EndsPage> {
-        let found = self.list("ends", queue, move |listing| page(listing, after, limit)).await?;
-        Ok(found.unwrap_or_default())
-    }
-
-    async fn forget_ends(&self, queue: &QueueName, up_to: u64) -> Result<()> {
-        self.change("forget_ends", queue, move |queue| queue.forget_ends(up_to)).await
-    }
-
-    async fn unwatch_ends(&self, queue: &QueueName) -> Result<()> {
-        self.change("unwatch_ends", queue, |queue| queue.unwatch_ends()).await
-    }
 }

@@ -1,13 +1,4 @@
-//! Plans and operations: the contract in terms of requests and questions.
-//!
-//! [`freezing`] makes plans, [`commanding`] begins operations and tells them something, [`polling`] hands out their
-//! letters, [`settling`] writes down what became of them, and [`table`] knows how all of it stands in the file.
-
-mod commanding;
-mod freezing;
-mod polling;
-mod settling;
-mod table;
+//! Plans and operations.
 
 use std::time::Duration;
 
@@ -18,6 +9,7 @@ use lazaret_core::store::{
     PolledWork, Result, RolloutPolicy,
 };
 
+use crate::operations::{commanding, freezing, table};
 use crate::store::SqliteStore;
 
 #[async_trait]
@@ -31,14 +23,8 @@ impl Operations for SqliteStore {
         self.ask("plan", move |view| table::plan(view.connection, id)).await
     }
 
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.ask("plan_items", move |view| {
-            let mut items = table::items(view.connection, id, from, limit)?;
-            // The plan is as it was frozen; outcomes are the operation's.
-            items.iter_mut().for_each(|item| item.outcome = None);
-            Ok(items)
-        })
-        .await
+    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+        self.ask("outcomes", move |view| table::items(view.connection, plan, from, limit)).await
     }
 
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
@@ -57,14 +43,6 @@ impl Operations for SqliteStore {
 
     async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
         self.ask("under_way", move |view| table::under_way(view.connection, limit)).await
-    }
-
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.ask("items", move |view| match table::machine(view.connection, id)? {
-            Some(machine) => table::items(view.connection, machine.operation.plan, from, limit),
-            None => Ok(Vec::new()),
-        })
-        .await
     }
 
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {

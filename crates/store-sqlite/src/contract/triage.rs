@@ -1,4 +1,4 @@
-//! The operators' side of the store in terms of requests and questions.
+//! Finding letters, groups and queues, and caring for letters until they are gone.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,0 +1,104 @@
+//! Small values by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use jiff::Timestamp;
+use lazaret_core::store::rules::later;
+use lazaret_core::store::{Expect, Key, KeyValue, Reading, Result, Versioned, Written};
+
+use super::MemoryStore;
+
+type Name = (String, String);
+
+#[derive(Default)]
+pub(super) struct Values {
+    entries: BTreeMap<Name, Entry>,
+    /// When each value that expires does, so that what has expired goes away and memory stays bounded (I7).
+    ends: BTreeSet<(Timestamp, Name)>,
+}
+
+struct Entry {
+    stored: Versioned,
+    expires_at: Option<Timestamp>,
+}
+
+impl Values {
+    fn prune(&mut self, now: Timestamp) {
+        while self.ends.first().is_some_and(|(end, _)| *end <= now) {
+            if let Some((_, name)) = self.ends.pop_first() {
+                self.entries.remove(&name);
+            }
+        }
+    }
+
+    fn read(&self, name: &Name, now: Timestamp) -> Reading {
+        Reading { found: self.entries.get(name).map(|entry| entry.stored.clone()), now }
+    }
+
+    fn write(&mut self, name: Name, expect: Expect, value: Option<Bytes>, end: Option<Timestamp>) -> bool {
+        let version = self.entries.get(&name).map(|entry| entry.stored.version);
+        let holds = match expect {
+            Expect::Anything => true,
+            Expect::Absent => version.is_none(),
+            Expect::Version(expected) => version == Some(expected),
+        };
+        if holds {
+            if let Some(Entry { expires_at: Some(end), .. }) = self.entries.remove(&name) {
+                self.ends.remove(&(end, name.clone()));
+            }
+            if let Some(value) = value {
+                let stored = Versioned { value, version: version.unwrap_or_default() + 1 };
+                self.ends.extend(end.map(|end| (end, name.clone())));
+                self.entries.insert(name, Entry { stored, expires_at: end });
+            }
+        }
+        holds
+    }
+}
+
+#[async_trait]
+impl KeyValue for MemoryStore {
+    async fn read(&self, key: Key<'_>) -> Result<Reading> {
+        let (mut state, now) = self.begin();
+        state.values.prune(now);
+        Ok(state.values.read(&(key.space.to_owned(), key.name.to_owned()), now))
+    }
+
+    async fn write(
+        &self,
+        key: Key<'_>,
+        expect: Expect,
+        value: Option<Bytes>,
+        ttl: Option<Duration>,
+    ) -> Result<Written> {
+        let name = (key.space.to_owned(), key.name.to_owned());
+        let (mut state, now) = self.begin();
+        state.values.prune(now);
+        let written = state.values.write(name.clone(), expect, value, ttl.map(|ttl| later(now, ttl)));
+        // A lifetime of nothing has ended by now.
+        state.values.prune(now);
+        Ok(if written { Written::Done } else { Written::Conflict(state.values.read(&name, now)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_expired_takes_no_room() {
+        // I7
+        let mut values = Values::default();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let name = |n: i64| ("dedupe".to_owned(), n.to_string());
+        for n in 0..100 {
+            assert!(values.write(name(n), Expect::Absent, Some(Bytes::new()), Some(at(n))));
+        }
+        assert!(values.write(name(99), Expect::Anything, Some(Bytes::new()), Some(at(200))));
+        values.prune(at(150));
+        assert_eq!((values.entries.len(), values.ends.len()), (1, 1));
+    }
+}

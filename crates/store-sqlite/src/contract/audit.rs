@@ -1,0 +1,45 @@
+//! The record of acts.
+
+use async_trait::async_trait;
+use lazaret_core::store::rules::AuditLine;
+use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditNote, Result};
+
+use crate::audit;
+use crate::store::SqliteStore;
+
+#[async_trait]
+impl Audit for SqliteStore {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        let (note, by) = (note.clone(), by.clone());
+        self.write("note", move |step| {
+            let AuditNote { action, subject, after } = &note;
+            audit::write(
+                step.connection,
+                step.now,
+                &AuditLine::new(&by, action, subject, None, after.as_deref()),
+            )
+        })
+        .await
+    }
+
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+        let found = self.ask("audit", move |view| audit::entries(view.connection, after, limit)).await?;
+        Ok(found.into_iter().map(|(entry, ..)| entry).collect())
+    }
+
+    async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
+        let mut check = AuditCheck::default();
+        loop {
+            let mut next = check;
+            let page = self.ask("verify_audit", move |view| {
+                let is_last = audit::verify_page(view.connection, &mut next)?;
+                Ok((next, is_last))
+            });
+            let is_last;
+            (check, is_last) = page.await?;
+            if is_last {
+                return Ok(Some(check));
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Small values by name.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazaret_core::store::{Expect, Key, KeyValue, Reading, Result, Versioned, Written};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::error::Work;
+use crate::rows::{bound, later, time, unsigned};
+use crate::step::Step;
+use crate::store::SqliteStore;
+
+/// How many values that have expired are removed with each write. More than a write adds, so they never pile up (I7).
+const PRUNE: i64 = 16;
+
+fn read(connection: &Connection, (space, name): (&str, &str), now: i64) -> Work<Reading> {
+    let mut select = connection.prepare_cached(
+        "SELECT value, version FROM key_values
+         WHERE space = ?1 AND name = ?2 AND (expires_at IS NULL OR expires_at > ?3)",
+    )?;
+    let found = select
+        .query_row(params![space, name, now], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?)));
+    let found = match found.optional()? {
+        Some((value, version)) => Some(Versioned { value: value.into(), version: unsigned(version)? }),
+        None => None,
+    };
+    Ok(Reading { found, now: time(now) })
+}
+
+fn prune(step: &Step<'_>) -> Work<()> {
+    let mut delete = step.connection.prepare_cached(
+        "DELETE FROM key_values WHERE kid IN (
+             SELECT kid FROM key_values WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",
+    )?;
+    delete.execute([step.now, PRUNE])?;
+    Ok(())
+}
+
+fn write(
+    step: &Step<'_>,
+    (space, name): (&str, &str),
+    expect: Expect,
+    value: Option<&[u8]>,
+    ttl: Option<Duration>,
+) -> Work<Written> {
+    prune(step)?;
+    let reading = read(step.connection, (space, name), step.now)?;
+    let version = reading.found.as_ref().map(|found| found.version);
+    let holds = match expect {
+        Expect::Anything => true,
+        Expect::Absent => version.is_none(),
+        Expect::Version(expected) => version == Some(expected),
+    };
+    if !holds {
+        return Ok(Written::Conflict(reading));
+    }
+    let Some(value) = value else {
+        let mut delete =
+            step.connection.prepare_cached("DELETE FROM key_values WHERE space = ?1 AND name = ?2")?;
+        delete.execute([space, name])?;
+        return Ok(Written::Done);
+    };
+    let mut upsert = step.connection.prepare_cached(
+        "INSERT INTO key_values (space, name, value, version, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (space, name)
+         DO UPDATE SET value = excluded.value, version = excluded.version, expires_at = excluded.expires_at",
+    )?;
+    let version = bound(version.unwrap_or_default() + 1);
+    upsert.execute(params![space, name, value, version, ttl.map(|ttl| later(step.now, ttl))])?;
+    Ok(Written::Done)
+}
+
+#[async_trait]
+impl KeyValue for SqliteStore {
+    async fn read(&self, key: Key<'_>) -> Result<Reading> {
+        let (space, name) = (key.space.to_owned(), key.name.to_owned());
+        self.ask("read", move |view| read(view.connection, (&space, &name), view.now)).await
+    }
+
+    async fn write(
+        &self,
+        key: Key<'_>,
+        expect: Expect,
+        value: Option<Bytes>,
+        ttl: Option<Duration>,
+    ) -> Result<Written> {
+        let (space, name) = (key.space.to_owned(), key.name.to_owned());
+        let work = move |step: &mut Step<'_>| write(step, (&space, &name), expect, value.as_deref(), ttl);
+        SqliteStore::write(self, "write", work).await
+    }
+}

@@ -1,0 +1,54 @@
+//! Posts as calls that the redo log can hold.
+
+use lazaret_core::ConsumerName;
+use lazaret_core::source::Posted;
+
+use super::posts::{OPERATION, Post, Posts};
+use super::rows;
+use crate::error::Work;
+use crate::recorded::Repeatable;
+use crate::redo::{Fields, Size, put};
+use crate::step::Step;
+
+impl Repeatable for Posts {
+    const KIND: u8 = 3;
+    const OPERATION: &'static str = OPERATION;
+    /// What became of each, and the position that comes next.
+    type Answer = (Vec<Posted>, u64);
+
+    fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {
+        rows::post(step, self)
+    }
+
+    fn outcome((posted, next): &Self::Answer, into: &mut Vec<u8>) {
+        into.extend(posted.iter().map(|posted| match posted {
+            Posted::Taken { .. } => b't',
+            Posted::Known { .. } => b'k',
+            Posted::Full => b'f',
+            Posted::TooLarge => b'l',
+        }));
+        put::number(into, *next);
+    }
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        put::text(into, self.consumer.as_str());
+        put::signed(into, self.max_messages);
+        put::signed(into, self.max_bytes);
+        put::number(into, self.posts.len() as u64);
+        for post in &self.posts {
+            post.encode(into);
+        }
+    }
+
+    fn decode(fields: &mut Fields<'_>) -> Work<Self> {
+        let consumer = ConsumerName::from(fields.text()?);
+        let (max_messages, max_bytes) = (fields.signed()?, fields.signed()?);
+        let posts = fields.list(Post::decode)?;
+        Ok(Self { consumer, max_messages, max_bytes, posts })
+    }
+
+    fn size(&self) -> Size {
+        let bytes = |post: &Post| 128 + usize::try_from(post.size).unwrap_or(usize::MAX / 2);
+        Size { count: self.posts.len(), bytes: self.posts.iter().map(bytes).sum() }
+    }
+}
