@@ -20,6 +20,8 @@ mod changes;
 mod checkpoints;
 mod dedupe;
 mod error;
+#[doc(hidden)]
+pub mod forward;
 mod letters;
 mod locks;
 mod machine;
@@ -33,6 +35,7 @@ pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT, Noted};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
+pub use forward::Call;
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
