@@ -8,7 +8,7 @@ const ALL: &str = "all";
 /// The benchmarks that need a broker, and its client.
 const KAFKA: &str = "kafka";
 
-/// The simulation. It is always built for release; who says `--release` says nothing new.
+/// The simulation, always built for release. `--mutation` needs a build with the known bugs.
 ///
 /// # Errors
 /// When there is no simulation on that store.
@@ -22,14 +22,19 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
             _ => rest.push(word.clone()),
         }
     }
-    let program = match store {
-        "memory" => "run --release -p lazaret-testkit --bin sim --",
-        "sqlite" => "run --release -p lazaret-store-sqlite --example simulation --",
+    let package = match store {
+        "memory" => "-p lazaret-simulation --bin sim",
+        "sqlite" => "-p lazaret-store-sqlite --example simulation",
         other => {
             return Err(format!("there is no simulation on a store {other:?}, but on memory and sqlite"));
         }
     };
-    Ok(Cargo::new(program).with_arguments(rest))
+    let features = match store {
+        _ if !rest.iter().any(|argument| argument == "--mutation") => "",
+        "memory" => " --features mutations",
+        _ => " --features lazaret-simulation/mutations",
+    };
+    Ok(Cargo::new(&format!("run --release {package}{features} --")).with_arguments(rest))
 }
 
 /// The kill loop.
@@ -102,10 +107,14 @@ mod tests {
     #[test]
     fn the_simulation_gets_its_arguments() {
         let call = simulation(&words("--release --seeds 300")).unwrap();
-        assert_eq!(call.to_string(), "cargo run --release -p lazaret-testkit --bin sim -- --seeds 300");
+        assert_eq!(call.to_string(), "cargo run --release -p lazaret-simulation --bin sim -- --seeds 300");
         let call = simulation(&words("--seeds 9 --store sqlite")).unwrap();
         let expected = "cargo run --release -p lazaret-store-sqlite --example simulation -- --seeds 9";
         assert_eq!(call.to_string(), expected);
+        let call = simulation(&words("--mutation ForgetFences"));
+        let expected = "cargo run --release -p lazaret-simulation --bin sim --features mutations -- \
+            --mutation ForgetFences";
+        assert_eq!(call.unwrap().to_string(), expected);
         assert!(simulation(&words("--store paper")).unwrap_err().contains("paper"));
         assert!(simulation(&words("--store")).is_err());
     }

@@ -51,6 +51,8 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
         Step::cargo("tests", tests),
+        // A build of its own: known bugs must not be in the engine that the other tests run.
+        Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
         Step::cargo("code of the guides", book::guides()),
         Step::cargo(

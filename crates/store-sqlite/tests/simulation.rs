@@ -5,16 +5,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lazaret_simulation::{Report, run_on};
 use lazaret_store_sqlite::{Durability, Options, SqliteStore};
-use lazaret_testkit::sim::{self, Mutation, Report};
 
 const SEEDS: u64 = 100;
 
-/// One seed on a new file. Nothing is forced to the disk: only engines die in the simulation, never the machine. With every
+/// One seed on a new file. Nothing is synced to disk: only processes crash in the simulation, never the machine. With every
 /// other seed all hand-offs and notes go through the redo log.
-fn run(seed: u64, mutation: Option<Mutation>) -> Report {
+fn run(seed: u64) -> Report {
     let folder = tempfile::tempdir().unwrap();
-    sim::run_on(seed, mutation, |clock| {
+    run_on(seed, None, |clock| {
         let redo_from = if seed.is_multiple_of(2) { 0 } else { Options::default().redo_from };
         let options = Options { clock, durability: Durability::Normal, redo_from, ..Options::default() };
         Arc::new(SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap())
@@ -32,7 +32,7 @@ fn every_invariant_holds_over_the_first_seeds() {
                     if seed > SEEDS {
                         return;
                     }
-                    let report = run(seed, None);
+                    let report = run(seed);
                     assert!(report.violations.is_empty(), "{report}");
                 }
             });
@@ -43,12 +43,6 @@ fn every_invariant_holds_over_the_first_seeds() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in [3, 57, 58] {
-        assert_eq!(run(seed, None).trace, run(seed, None).trace, "seed {seed}");
+        assert_eq!(run(seed).trace, run(seed).trace, "seed {seed}");
     }
-}
-
-#[test]
-fn a_bug_of_the_engine_is_found_on_this_store_too() {
-    let found = (1..=50).find(|seed| !run(*seed, Some(Mutation::SkipBlockedCheck)).violations.is_empty());
-    assert!(found.is_some());
 }

@@ -61,8 +61,8 @@ mod on_threads {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn many_takers_never_share_a_letter() {
-        operations::many_takers_never_share_a_letter(fixture().await).await;
+    async fn many_workers_never_share_a_letter() {
+        operations::many_workers_never_share_a_letter(fixture().await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

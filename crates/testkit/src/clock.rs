@@ -1,4 +1,4 @@
-//! Clocks for tests: one that follows tokio's, one that stands still until it is told.
+//! Clocks for tests: one that follows tokio's, and one that only the test advances.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,14 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 use lazaret_core::Clock;
 use tokio::time::Instant;
 
-/// Where test time begins: 2026-01-01T00:00:00Z.
+/// The start of test time: 2026-01-01T00:00:00Z.
 pub fn test_epoch() -> Timestamp {
     Timestamp::constant(1_767_225_600, 0)
 }
 
-/// A clock that goes with tokio's: with a paused runtime, time is what the test makes of it.
+/// A clock that follows tokio's: with a paused runtime, the test controls the time.
 ///
-/// Clones share the skew, so that a test can set the clock of one instance wrong while it runs.
+/// Clones share the skew, so that a test can skew the clock of a running instance.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,7 +48,7 @@ impl TokioClock {
         Self { started: self.started, skew_nanos: Arc::new(skew.into()) }
     }
 
-    /// Sets how far this clock is off from now on. At most 292 years.
+    /// Sets the skew of this clock, at most 292 years.
     pub fn set_skew(&self, skew: SignedDuration) {
         let limit = if skew.is_negative() { i64::MIN } else { i64::MAX };
         self.skew_nanos.store(skew.as_nanos().try_into().unwrap_or(limit), Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// A clock that stands still until it is told. Clones show the same time.
+/// A clock that only the test advances. Clones show the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,12 +88,12 @@ impl ManualClock {
         Self(Arc::new(Mutex::new(test_epoch())))
     }
 
-    /// Sets it.
+    /// Sets the time.
     pub fn set(&self, now: Timestamp) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Moves it forward.
+    /// Advances the time.
     pub fn advance(&self, by: Duration) {
         let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *now += by;

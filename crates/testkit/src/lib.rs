@@ -1,7 +1,7 @@
 //! Conformance suites, fault injection and a model for Lazaret's stores and sources.
 //!
-//! The promises of [`lazaret_core::store`] and [`lazaret_core::source`] are prose; here they are tests. Whoever writes
-//! a store or a source of their own runs them like this, in a file under `tests/`:
+//! The contracts of [`lazaret_core::store`] and [`lazaret_core::source`] are prose; here they are tests. The author of a
+//! store or a source runs them in a file under `tests/`:
 //!
 //! ```
 //! use lazaret_memory::MemoryStore;
@@ -13,19 +13,18 @@
 //! ```
 //!
 //! Each macro makes a module with one test per case, named like the sentence it proves. The closure makes a fresh,
-//! empty backend that goes by the given clock; a database gives each case a schema or a file of its own. A backend that
-//! waits for the network or the disk says `io` before the closure. A source brings a
+//! empty backend that uses the given clock; a database gives each case a schema or a file of its own. A backend that
+//! waits for the network or the disk takes `io` before the closure. A source passes a
 //! [`SourceHarness`](suite::source::SourceHarness) to [`source_test_suite!`]; [`SideBySide`] makes several partitions of
 //! sources that have one.
 //!
-//! The suites show single promises. [`model`] looks for sequences of calls that break one: a state machine that runs
+//! The suites test single promises. [`model`] searches for sequences of calls that break one: a state machine that runs
 //! random calls against the store and a plain model side by side. [`Unreliable`] wraps a store and makes it fail before
-//! and after the effect, by a seed, for tests of what stands on a store. [`TokioClock`] lets a paused runtime own time.
+//! and after the effect, by a seed, for tests of what uses a store. [`TokioClock`] follows the clock of a paused runtime.
 
 pub mod clock;
 pub mod model;
 pub mod side_by_side;
-pub mod sim;
 pub mod suite;
 pub mod unreliable;
 

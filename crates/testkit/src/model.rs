@@ -50,7 +50,7 @@ struct LeaseRow {
     ended: bool,
 }
 
-/// What the store should hold. Times are seconds since the beginning.
+/// The expected state of the store. Times are seconds since the start.
 #[derive(Clone, Debug, Default)]
 struct Model {
     now: u64,
@@ -59,12 +59,12 @@ struct Model {
     paused: [bool; 4],
     grants: u64,
     horizon: Option<u64>,
-    /// How many messages were delivered. The model's source never goes back.
+    /// The number of delivered messages. The model's source never goes back.
     delivered: u64,
     audited: usize,
 }
 
-/// What a call answered, in words.
+/// The answer to a call, as text.
 type Answer = Vec<String>;
 
 fn refused(kind: ErrorKind) -> Answer {
@@ -102,7 +102,7 @@ impl Model {
         self.leases.iter().position(holds)
     }
 
-    /// When a head may run by itself; 0 is at once.
+    /// When a head may run automatically; 0 is at once.
     fn due(row: &Row) -> Option<u64> {
         match row.state {
             Retrying => row.due,
@@ -131,7 +131,7 @@ impl Model {
 
     fn next_due(&self) -> Option<u64> {
         let free_at = |sequence: usize| self.lease_on(sequence).map_or(0, |lease| self.leases[lease].until);
-        // What is past is past: the contract does not say how long.
+        // The contract does not say how long a past due time is shown.
         (0..4).filter_map(|s| Some(self.automatic(s)?.max(free_at(s)).max(self.now))).min()
     }
 
@@ -158,7 +158,7 @@ impl Model {
         lease.checked_rem(self.leases.len())
     }
 
-    /// Does what a step asks, and says what the store should answer.
+    /// Applies a step, and returns the expected answer of the store.
     fn step(&mut self, step: &Step) -> Answer {
         match step {
             Step::Assign => {
@@ -352,7 +352,7 @@ impl Model {
         vec![format!("{evicted} evicted, {busy} busy")]
     }
 
-    /// Everything that can be observed, in words.
+    /// Everything that can be observed, as text.
     fn observe(&self) -> Answer {
         let mut lines = Vec::new();
         for (sequence, name) in SEQUENCES.iter().enumerate() {
@@ -402,7 +402,7 @@ impl ReferenceStateMachine for Machine {
     }
 }
 
-/// Runs this many random sequences of calls against the store that `make` makes of a clock, and against the model.
+/// Runs this many random sequences of calls against the store that `make` makes with a clock, and against the model.
 ///
 /// # Panics
 /// With the shortest failing sequence that was found, when the two ever differ.
@@ -435,7 +435,7 @@ where
     }
 }
 
-/// Compares what a store said with what it should have said, line by line.
+/// Compares the answers of a store with the expected ones, line by line.
 fn same(step: &Step, actual: &Answer, expected: &Answer) -> Result<(), TestCaseError> {
     if actual == expected {
         return Ok(());
@@ -459,27 +459,27 @@ mod tests {
     #[test]
     fn the_steps_lead_everywhere() {
         let mut runner = TestRunner::deterministic();
-        let mut heard = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for _ in 0..300 {
             let (mut model, steps, _) =
                 Machine::sequential_strategy(60..80).new_tree(&mut runner).unwrap().current();
             for step in &steps {
                 let letters_only =
                     |line: String| line.chars().filter(|c| !c.is_numeric()).collect::<String>();
-                heard.extend(model.step(step).into_iter().map(letters_only));
+                seen.extend(model.step(step).into_iter().map(letters_only));
             }
         }
         for answer in
             ["opened", "appended", "closed", "not open", "held resolved", "held waiting", "requeued"]
         {
-            assert!(heard.contains(answer), "{answer:?} was never heard");
+            assert!(seen.contains(answer), "{answer:?} was never seen");
         }
         for answer in ["next ", "blocked", "renewed", "true", "false", "dead", "retrying", " evicted,  busy"]
         {
-            assert!(heard.contains(answer), "{answer:?} was never heard");
+            assert!(seen.contains(answer), "{answer:?} was never seen");
         }
         for kind in [ErrorKind::Full, ErrorKind::Fenced, ErrorKind::NotFound, ErrorKind::Conflict] {
-            assert!(heard.contains(&refused(kind).concat()), "{kind:?} was never heard");
+            assert!(seen.contains(&refused(kind).concat()), "{kind:?} was never seen");
         }
     }
 }

@@ -6,15 +6,15 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::{Message, Partition, Position, StreamName};
 
 /// Several sources with one partition each, so that the [source suite](crate::source_test_suite), whose cases need two
-/// partitions, can look at them. The nth source is the nth partition; nothing else changes on the way.
+/// partitions, can test them. The nth source is the nth partition; nothing else is changed.
 pub struct SideBySide {
     stream: StreamName,
-    lanes: Vec<Lane>,
+    parts: Vec<Part>,
 }
 
-struct Lane {
+struct Part {
     source: Box<dyn Source>,
-    /// The partition as the source calls it.
+    /// The partition by its name in the source.
     inner: Partition,
     ended: bool,
 }
@@ -22,29 +22,29 @@ struct Lane {
 impl SideBySide {
     /// These sources as one with this stream. Each comes with the one partition that it has.
     pub fn new(stream: impl Into<StreamName>, sources: Vec<(Box<dyn Source>, Partition)>) -> Self {
-        let lane = |(source, inner)| Lane { source, inner, ended: false };
-        Self { stream: stream.into(), lanes: sources.into_iter().map(lane).collect() }
+        let part = |(source, inner)| Part { source, inner, ended: false };
+        Self { stream: stream.into(), parts: sources.into_iter().map(part).collect() }
     }
 
-    /// The lane of a partition as the outside calls it.
-    fn lane(&mut self, partition: &Partition) -> Option<&mut Lane> {
+    /// The source of an outer partition.
+    fn part(&mut self, partition: &Partition) -> Option<&mut Part> {
         if partition.stream != self.stream {
             return None;
         }
-        self.lanes.get_mut(partition.index as usize)
+        self.parts.get_mut(partition.index as usize)
     }
 
-    /// Does something with the source of each of these partitions.
+    /// Calls `act` with the source of each of these partitions.
     fn each(&mut self, partitions: &[Partition], mut act: impl FnMut(&mut dyn Source, &[Partition])) {
         for partition in partitions {
-            if let Some(lane) = self.lane(partition) {
-                act(&mut *lane.source, std::slice::from_ref(&lane.inner));
+            if let Some(part) = self.part(partition) {
+                act(&mut *part.source, std::slice::from_ref(&part.inner));
             }
         }
     }
 
-    /// What the source in a lane said, in the words of the outside.
-    fn outward(&mut self, index: usize, event: SourceEvent) -> Option<SourceEvent> {
+    /// Translates an event of a source: its partition becomes the outer one.
+    fn translate(&mut self, index: usize, event: SourceEvent) -> Option<SourceEvent> {
         let outer = Partition::new(self.stream.clone(), index as u32);
         let rename = |inner: Vec<Partition>| inner.iter().map(|_| outer.clone()).collect();
         Some(match event {
@@ -57,7 +57,7 @@ impl SideBySide {
                 SourceEvent::Messages(messages.into_iter().map(place).collect())
             }
             SourceEvent::Assigned(mut assignments) => {
-                self.lanes[index].ended = false;
+                self.parts[index].ended = false;
                 for assignment in &mut assignments {
                     assignment.partition = outer.clone();
                 }
@@ -65,11 +65,11 @@ impl SideBySide {
             }
             SourceEvent::Revoking(partitions) => SourceEvent::Revoking(rename(partitions)),
             SourceEvent::Lost(partitions) => SourceEvent::Lost(rename(partitions)),
-            // None is begun here.
+            // No commit is begun here.
             SourceEvent::Committed(_) => return None,
             SourceEvent::End => {
-                self.lanes[index].ended = true;
-                return self.lanes.iter().all(|lane| lane.ended).then_some(SourceEvent::End);
+                self.parts[index].ended = true;
+                return self.parts.iter().all(|part| part.ended).then_some(SourceEvent::End);
             }
         })
     }
@@ -79,9 +79,9 @@ impl SideBySide {
 impl Source for SideBySide {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         loop {
-            let waiting = self.lanes.iter_mut().map(|lane| lane.source.next());
+            let waiting = self.parts.iter_mut().map(|part| part.source.next());
             let (event, index, _) = select_all(waiting).await;
-            if let Some(event) = self.outward(index, event?) {
+            if let Some(event) = self.translate(index, event?) {
                 return Ok(event);
             }
         }
@@ -89,12 +89,12 @@ impl Source for SideBySide {
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         for mut commit in commits {
-            let Some(lane) = self.lane(&commit.partition) else { continue };
-            commit.partition = lane.inner.clone();
+            let Some(part) = self.part(&commit.partition) else { continue };
+            commit.partition = part.inner.clone();
             if let Some(position) = &mut commit.position {
-                position.partition = lane.inner.index;
+                position.partition = part.inner.index;
             }
-            lane.source.commit(vec![commit]).await?;
+            part.source.commit(vec![commit]).await?;
         }
         Ok(())
     }
@@ -113,21 +113,21 @@ impl Source for SideBySide {
 
     async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError> {
         for partition in partitions {
-            if let Some(lane) = self.lane(partition) {
-                lane.source.revoked(std::slice::from_ref(&lane.inner)).await?;
+            if let Some(part) = self.part(partition) {
+                part.source.revoked(std::slice::from_ref(&part.inner)).await?;
             }
         }
         Ok(())
     }
 
     async fn close(&mut self) -> Result<(), SourceError> {
-        for lane in &mut self.lanes {
-            lane.source.close().await?;
+        for part in &mut self.parts {
+            part.source.close().await?;
         }
         Ok(())
     }
 
     fn lag(&self) -> Option<u64> {
-        self.lanes.iter().map(|lane| lane.source.lag()).sum()
+        self.parts.iter().map(|part| part.source.lag()).sum()
     }
 }

@@ -1,36 +1,25 @@
-//! A store that fails by a seed: before the effect, after it, late, or altogether.
-
-mod checkpoints;
-mod locks;
-mod operations;
-mod outbox;
-mod triage;
+//! A store that fails by a seed: before the effect, after it, slowly, or in an outage.
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use jiff::Timestamp;
+use lazaret_core::QueueName;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Claim, Cleared, Counts, ErrorKind, Grant, HandOff,
-    HeadsPage, Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled,
-    Settlement, Store, StoreError,
-};
-use lazaret_core::{
-    ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId,
+    Audit, ErrorKind, HandOff, KeyValue, LetterStore, Limits, Operations, Outbox, Placed, Result, StoreError,
+    Triage,
 };
 
 /// How unreliable a store is. Probabilities are per call, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// How likely a call fails before its effect, and says so ([`NotDone`](lazaret_core::store::Certainty::NotDone)).
+    /// The probability that a call fails before its effect, and says so ([`NotDone`](lazaret_core::store::Certainty::NotDone)).
     pub error: f64,
-    /// How likely a call has its effect and the answer is lost
+    /// The probability that a call has its effect and its answer is lost
     /// ([`MaybeDone`](lazaret_core::store::Certainty::MaybeDone)).
     pub error_after: f64,
-    /// The longest that a call takes, before its effect and again after it. Drawn evenly from zero on.
+    /// The longest latency, before the effect and again after it. Drawn evenly from zero on.
     pub latency: Duration,
 }
 
@@ -45,7 +34,7 @@ pub struct Profile {
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let store = Unreliable::new(MemoryStore::default(), 42);
 /// let queue = QueueName::of("orders", "orders");
-/// assert!(store.counts(&queue).await.is_ok(), "reliable until it is told otherwise");
+/// assert!(store.counts(&queue).await.is_ok(), "reliable by default");
 /// store.set_profile(Profile { error: 1.0, ..Profile::default() });
 /// assert_eq!(store.counts(&queue).await.unwrap_err().certainty(), Certainty::NotDone);
 /// # });
@@ -53,81 +42,81 @@ pub struct Profile {
 #[derive(Debug)]
 pub struct Unreliable<S> {
     inner: S,
-    mood: Mutex<Mood>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct Mood {
-    dice: SplitMix64,
+struct State {
+    random: SplitMix64,
     profile: Profile,
     outage: bool,
 }
 
-/// What will become of one call, or of one item of a hand-off.
+/// The outcome of one call, or of one item of a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Fine,
+enum Outcome {
+    Succeeds,
     FailsBefore,
     FailsAfter,
 }
 
 impl<S> Unreliable<S> {
-    /// A wrapper that is reliable until it is told otherwise.
+    /// A wrapper that is reliable until it gets a profile.
     pub fn new(inner: S, seed: u64) -> Self {
-        let mood = Mood { dice: SplitMix64(seed), profile: Profile::default(), outage: false };
-        Self { inner, mood: Mutex::new(mood) }
+        let state = State { random: SplitMix64(seed), profile: Profile::default(), outage: false };
+        Self { inner, state: Mutex::new(state) }
     }
 
-    /// The store inside, which is reliable.
+    /// The wrapped store, which is reliable.
     pub fn inner(&self) -> &S {
         &self.inner
     }
 
     /// Sets how unreliable the store is from now on.
     pub fn set_profile(&self, profile: Profile) {
-        self.mood().profile = profile;
+        self.state().profile = profile;
     }
 
-    /// Begins or ends an outage: every call fails without an effect.
+    /// Starts or ends an outage: every call fails without an effect.
     pub fn outage(&self, outage: bool) {
-        self.mood().outage = outage;
+        self.state().outage = outage;
     }
 
-    fn mood(&self) -> MutexGuard<'_, Mood> {
-        self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call as the dice fall.
+    /// Runs a call with the outcome and the latency that are drawn for it.
     async fn call<T>(&self, operation: &'static str, effect: impl Future<Output = Result<T>>) -> Result<T> {
-        let (before, fate, after) = {
-            let mood = &mut *self.mood();
-            (mood.latency(), mood.fate(1.0), mood.latency())
+        let (before, outcome, after) = {
+            let state = &mut *self.state();
+            (state.latency(), state.outcome(1.0), state.latency())
         };
         wait(before).await;
-        if self.mood().outage {
+        if self.state().outage {
             return Err(StoreError::not_done(ErrorKind::Unavailable, operation, "injected outage"));
         }
-        if fate == Fate::FailsBefore {
+        if outcome == Outcome::FailsBefore {
             return Err(failed_before(operation));
         }
         let answer = effect.await;
         wait(after).await;
-        if fate == Fate::FailsAfter { Err(failed_after(operation)) } else { answer }
+        if outcome == Outcome::FailsAfter { Err(failed_after(operation)) } else { answer }
     }
 }
 
-impl Mood {
-    fn fate(&mut self, share: f64) -> Fate {
+impl State {
+    fn outcome(&mut self, share: f64) -> Outcome {
         let (before, after) = (self.profile.error * share, self.profile.error_after * share);
-        match self.dice.fraction() {
-            roll if roll < before => Fate::FailsBefore,
-            roll if roll < before + after => Fate::FailsAfter,
-            _ => Fate::Fine,
+        match self.random.fraction() {
+            roll if roll < before => Outcome::FailsBefore,
+            roll if roll < before + after => Outcome::FailsAfter,
+            _ => Outcome::Succeeds,
         }
     }
 
     fn latency(&mut self) -> Duration {
-        self.profile.latency.mul_f64(self.dice.fraction())
+        self.profile.latency.mul_f64(self.random.fraction())
     }
 }
 
@@ -145,10 +134,19 @@ fn failed_after(operation: &'static str) -> StoreError {
     StoreError::maybe(ErrorKind::Unavailable, operation, "injected error after the effect")
 }
 
-/// Of the probabilities of a call, how much each item of a hand-off gets besides.
+/// The share of a call's probabilities with which each item of a hand-off fails alone.
 const ITEM_SHARE: f64 = 0.25;
 
 impl<S: LetterStore> Unreliable<S> {
+    async fn unreliable_hand_off(
+        &self,
+        queue: &QueueName,
+        limits: &Limits,
+        items: Vec<HandOff>,
+    ) -> Result<Vec<Result<Placed>>> {
+        self.call("hand_off", self.hand_off_in_part(queue, limits, items)).await
+    }
+
     /// Hands off, with some items failing alone. When one fails, those behind it in the same sequence fail too: a store
     /// that stored them would let them overtake.
     async fn hand_off_in_part(
@@ -158,163 +156,42 @@ impl<S: LetterStore> Unreliable<S> {
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>> {
         const OPERATION: &str = "hand_off";
-        let (mut sent, mut fates, mut broken) =
+        let (mut sent, mut outcomes, mut broken) =
             (Vec::with_capacity(items.len()), Vec::new(), BTreeSet::new());
         for item in items {
-            let drawn = self.mood().fate(ITEM_SHARE);
-            let fate = if broken.contains(&item.letter.sequence) { Fate::FailsBefore } else { drawn };
-            if fate != Fate::Fine {
+            let drawn = self.state().outcome(ITEM_SHARE);
+            let outcome = if broken.contains(&item.letter.sequence) { Outcome::FailsBefore } else { drawn };
+            if outcome != Outcome::Succeeds {
                 broken.insert(item.letter.sequence.clone());
             }
-            if fate != Fate::FailsBefore {
+            if outcome != Outcome::FailsBefore {
                 sent.push(item);
             }
-            fates.push(fate);
+            outcomes.push(outcome);
         }
         let mut answers = self.inner.hand_off(queue, limits, sent).await?.into_iter();
         let mut answer = || answers.next().expect("a store answers every item");
-        let answers = fates.into_iter().map(|fate| match fate {
-            Fate::Fine => answer(),
-            Fate::FailsBefore => Err(failed_before(OPERATION)),
-            Fate::FailsAfter => answer().and(Err(failed_after(OPERATION))),
+        let answers = outcomes.into_iter().map(|outcome| match outcome {
+            Outcome::Succeeds => answer(),
+            Outcome::FailsBefore => Err(failed_before(OPERATION)),
+            Outcome::FailsAfter => answer().and(Err(failed_after(OPERATION))),
         });
         Ok(answers.collect())
     }
 }
 
-#[async_trait]
-impl<S: Store> LetterStore for Unreliable<S> {
-    async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>> {
-        self.call("assign", self.inner.assign(queue, partitions)).await
+lazaret_core::forward_store! {
+    impl<S: LetterStore> LetterStore for Unreliable<S> {
+        hand_off => Self::unreliable_hand_off;
     }
+    impl<S: Operations> Operations for Unreliable<S> {}
+    impl<S: Triage> Triage for Unreliable<S> {}
+    impl<S: Audit> Audit for Unreliable<S> {}
+    impl<S: KeyValue> KeyValue for Unreliable<S> {}
+    impl<S: Outbox> Outbox for Unreliable<S> {}
 
-    async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
-        self.call("opened_since", self.inner.opened_since(queue, revision, limit)).await
-    }
-
-    async fn hand_off(
-        &self,
-        queue: &QueueName,
-        limits: &Limits,
-        items: Vec<HandOff>,
-    ) -> Result<Vec<Result<Placed>>> {
-        self.call("hand_off", self.hand_off_in_part(queue, limits, items)).await
-    }
-
-    async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
-        self.call("lookup", self.inner.lookup(queue, messages)).await
-    }
-
-    async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
-        self.call("note_attempts", self.inner.note_attempts(queue, notes)).await
-    }
-
-    async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {
-        self.call("attempt_notes", self.inner.attempt_notes(queue, partitions)).await
-    }
-
-    async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()> {
-        self.call("forget_attempts", self.inner.forget_attempts(queue, partition, up_to)).await
-    }
-
-    async fn claim_due(
-        &self,
-        queue: &QueueName,
-        owner: &str,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Claim>> {
-        self.call("claim_due", self.inner.claim_due(queue, owner, lease, limit)).await
-    }
-
-    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
-        self.call("next_due", self.inner.next_due(queue)).await
-    }
-
-    async fn claim(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        owner: &str,
-        lease: Duration,
-    ) -> Result<Option<Claim>> {
-        self.call("claim", self.inner.claim(queue, sequence, owner, lease)).await
-    }
-
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
-        self.call("renew", self.inner.renew(lease, duration)).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        self.call("release", self.inner.release(lease)).await
-    }
-
-    async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.call("settle", self.inner.settle(lease, letter, settlement)).await
-    }
-
-    async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        self.call("act", self.inner.act(queue, letter, act, by)).await
-    }
-
-    async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
-        self.call("get", self.inner.get(queue, letter)).await
-    }
-
-    async fn sequence(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<Letter>> {
-        self.call("sequence", self.inner.sequence(queue, sequence, from, limit)).await
-    }
-
-    async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
-        self.call("heads", self.inner.heads(queue, after, limit)).await
-    }
-
-    async fn counts(&self, queue: &QueueName) -> Result<Counts> {
-        self.call("counts", self.inner.counts(queue)).await
-    }
-
-    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
-        self.call("sequence_size", self.inner.sequence_size(queue, sequence)).await
-    }
-
-    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
-        self.call("is_full", self.inner.is_full(queue, sequence, limits)).await
-    }
-
-    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
-        self.call("clear", self.inner.clear(queue, by)).await
-    }
-
-    async fn set_pause(
-        &self,
-        consumer: &ConsumerName,
-        scope: &PauseScope,
-        paused: bool,
-        by: &Actor,
-    ) -> Result<bool> {
-        self.call("set_pause", self.inner.set_pause(consumer, scope, paused, by)).await
-    }
-
-    async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
-        self.call("pauses", self.inner.pauses(consumer)).await
-    }
-}
-
-#[async_trait]
-impl<S: Store> Audit for Unreliable<S> {
-    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
-        self.call("note", self.inner.note(note, by)).await
-    }
-
-    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
-        self.call("audit", self.inner.audit(after, limit)).await
-    }
+    inner: |this| &this.inner;
+    around: |this, call, run| this.call(call.operation, run).await;
 }
 
 /// Sebastiano Vigna's SplitMix64: small, fast, and the same on every machine.
@@ -341,8 +218,8 @@ impl SplitMix64 {
 mod tests {
     use std::sync::Arc;
 
-    use lazaret_core::store::{Certainty, Placement};
-    use lazaret_core::{Message, Position};
+    use lazaret_core::store::{Actor, Certainty, Placement};
+    use lazaret_core::{Letter, LetterState, Message, Position, SequenceId, Timestamp};
     use lazaret_memory::MemoryStore;
 
     use super::*;
@@ -373,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_seed_gives_one_story() {
+    async fn the_same_seed_gives_the_same_answers() {
         assert_eq!(run(1).await, run(1).await);
         assert_ne!(run(1).await, run(2).await);
     }
@@ -424,5 +301,23 @@ mod tests {
             }
         }
         assert!(failed_alone > 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_purge_whose_answer_was_lost_has_happened() {
+        let store = Unreliable::new(MemoryStore::default(), 7);
+        let queue = QueueName::of("c", "c");
+        let message = Message::new("m", "s", Position::new(0, 0));
+        let mut letter = Letter::new(queue.clone(), "a".into(), message.into(), Timestamp::UNIX_EPOCH);
+        letter.state = LetterState::Skipped;
+        let (id, by) = (letter.id, Actor::engine("test"));
+        let item = HandOff { letter, placement: Placement::Closed, grant: None };
+        store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+        store.set_profile(Profile { error: 1.0, ..Profile::default() });
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().certainty(), Certainty::NotDone);
+        store.set_profile(Profile { error_after: 1.0, ..Profile::default() });
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().certainty(), Certainty::MaybeDone);
+        store.set_profile(Profile::default());
+        assert_eq!(store.purge(&queue, id, &by).await.unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

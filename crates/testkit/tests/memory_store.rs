@@ -36,9 +36,9 @@ mod on_threads {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn many_takers_never_share_a_letter() {
+    async fn many_workers_never_share_a_letter() {
         for _ in 0..20 {
-            operations::many_takers_never_share_a_letter(fixture().await).await;
+            operations::many_workers_never_share_a_letter(fixture().await).await;
         }
     }
 
@@ -48,22 +48,4 @@ mod on_threads {
             letters::x14_two_appends_to_one_new_sequence_are_both_stored(fixture().await).await;
         }
     }
-}
-
-/// The switch that the simulation has to notice does what it says.
-#[tokio::test(start_paused = true)]
-#[should_panic = "the store should have refused"]
-async fn a_store_that_forgot_its_fences_takes_a_late_settlement() {
-    let fixture = Fixture::new(|clock| async move { MemoryStore::new(clock) }).await;
-    fixture.store.forget_fences();
-    letters::a_settlement_after_the_lease_ended_is_fenced(fixture).await;
-}
-
-/// The same for grants.
-#[tokio::test(start_paused = true)]
-#[should_panic = "the store should have refused"]
-async fn a_store_that_forgot_its_fences_takes_a_late_hand_off() {
-    let fixture = Fixture::new(|clock| async move { MemoryStore::new(clock) }).await;
-    fixture.store.forget_fences();
-    letters::an_old_grant_can_hand_off_nothing(fixture).await;
 }

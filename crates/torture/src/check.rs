@@ -1,8 +1,8 @@
-//! What must hold after all the killing, by the log of attempts and by the store.
+//! Checks the invariants after the last kill, against the log of attempts and the store.
 //!
-//! A kill may cut an attempt off, and it may come between the handler's success and the commit: both are repeated by the
-//! next life. So repetitions across lives are allowed, within one life they are not. The note or letter of a failed
-//! attempt is durable before the next one starts, so a later life never counts below an attempt that was begun.
+//! A kill may abort an attempt, and it may come between the handler's success and the commit: both are repeated by the
+//! next process. So repetitions across processes are allowed, within one process they are not. The note or letter of a failed
+//! attempt is durable before the next one starts, so a later process never counts below an attempt that was started.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,19 +16,19 @@ use crate::plan::{MAX_ATTEMPTS, PARTITIONS, Plan, Script, message_id, queue};
 use crate::source;
 use crate::worker::Files;
 
-/// How many letters are asked for at once.
+/// The number of letters per lookup.
 const PAGE: usize = 1000;
-/// How many violations are kept.
+/// The most violations that are kept.
 const MOST: usize = 100;
 
-/// What was found.
+/// The result of the checks.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// How many messages there were.
+    /// The number of messages.
     pub messages: u64,
     /// Attempts that began.
     pub attempts: u64,
-    /// Attempts that were begun again with the same number: cut off, or not yet durable.
+    /// Attempts that were repeated with the same number: aborted, or not yet durable.
     pub repeated: u64,
     /// Attempts that ended without success.
     pub failed: u64,
@@ -40,7 +40,7 @@ pub struct Findings {
     pub letters: Counts,
     /// Entries of the audit.
     pub audit: u64,
-    /// What did not hold, at most a hundred.
+    /// The violations, at most a hundred.
     pub violations: Vec<String>,
 }
 
@@ -78,20 +78,20 @@ impl fmt::Display for Findings {
     }
 }
 
-/// What the log says of a message.
+/// The state of a message by the log.
 #[derive(Clone, Copy, Default)]
-struct Told {
-    /// The highest attempt that began, and in which life.
+struct Observed {
+    /// The highest attempt that began, and in which process.
     begun: Option<(u32, u32)>,
-    /// Whether an attempt is under way, and in which life.
+    /// The process in which an attempt is running.
     running: Option<u32>,
-    /// In which life it was last handled.
+    /// The process that last handled it.
     handled: Option<u32>,
-    /// Whether an operator has closed it, or was about to.
+    /// An operator has closed it, or was about to.
     closed: bool,
 }
 
-/// Holds the log and the store against the invariants.
+/// Checks the invariants against the log and the store.
 ///
 /// # Errors
 /// When they cannot be read.
@@ -100,77 +100,81 @@ pub fn check(plan: Plan, files: &Files) -> Result<Findings, String> {
     let entries =
         journal::read(&files.journal()).map_err(|error| format!("failed to read the log: {error}"))?;
     let entries = entries.map_err(|line| format!("line {line} of the log cannot be read"))?;
-    let told = check_log(plan, &entries, &mut findings);
+    let observed = check_log(plan, &entries, &mut findings);
     let store = SqliteStore::open(files.store(), Options::default()).map_err(|error| error.to_string())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.map_err(|error| format!("failed to start the runtime: {error}"))?;
-    runtime.block_on(check_store(plan, &told, &store, &mut findings)).map_err(|error| error.to_string())?;
+    runtime
+        .block_on(check_store(plan, &observed, &store, &mut findings))
+        .map_err(|error| error.to_string())?;
     Ok(findings)
 }
 
 /// Order, attempts and repetitions, by the log alone.
-fn check_log(plan: Plan, entries: &[Entry], findings: &mut Findings) -> Vec<Told> {
-    let mut told = vec![Told::default(); plan.messages as usize];
+fn check_log(plan: Plan, entries: &[Entry], findings: &mut Findings) -> Vec<Observed> {
+    let mut observed = vec![Observed::default(); plan.messages as usize];
     let mut keys = Keys::new(plan);
-    let mut life = 0;
+    let mut process = 0;
     for entry in entries {
         match *entry {
-            Entry::Life(number) => life = number,
+            Entry::Start(number) => process = number,
             Entry::Begin { message, attempt } => {
                 findings.attempts += 1;
                 if attempt > MAX_ATTEMPTS {
                     findings.violated(|| {
-                        format!("I4: message {message} begins attempt {attempt} in life {life}")
+                        format!("I4: message {message} begins attempt {attempt} in process {process}")
                     });
                 }
-                keys.check_begin(message, life, &told, findings);
-                begin(&mut told[message as usize], message, attempt, life, findings);
+                keys.check_begin(message, process, &observed, findings);
+                begin(&mut observed[message as usize], message, attempt, process, findings);
             }
             Entry::End { message, attempt, handled } => {
-                let message_told = &mut told[message as usize];
-                if message_told.running != Some(life) || message_told.begun != Some((attempt, life)) {
+                let seen = &mut observed[message as usize];
+                if seen.running != Some(process) || seen.begun != Some((attempt, process)) {
                     findings.violated(|| {
                         format!("attempt {attempt} of message {message} ends without a beginning")
                     });
                 }
-                message_told.running = None;
+                seen.running = None;
                 match handled {
-                    true => message_told.handled = Some(life),
+                    true => seen.handled = Some(process),
                     false => findings.failed += 1,
                 }
             }
-            Entry::Close { message } => told[message as usize].closed = true,
+            Entry::Close { message } => observed[message as usize].closed = true,
         }
     }
-    findings.handled = told.iter().filter(|told| told.handled.is_some()).count() as u64;
-    told
+    findings.handled = observed.iter().filter(|observed| observed.handled.is_some()).count() as u64;
+    observed
 }
 
-/// Holds a new attempt against the earlier ones of its message.
-fn begin(told: &mut Told, message: u64, attempt: u32, life: u32, findings: &mut Findings) {
-    if let Some((before, before_life)) = told.begun {
-        if before_life == life && attempt <= before {
-            findings
-                .violated(|| format!("I6: message {message} begins attempt {attempt} twice in life {life}"));
+/// Checks a new attempt against the earlier ones of its message.
+fn begin(observed: &mut Observed, message: u64, attempt: u32, process: u32, findings: &mut Findings) {
+    if let Some((before, before_process)) = observed.begun {
+        if before_process == process && attempt <= before {
+            findings.violated(|| {
+                format!("I6: message {message} begins attempt {attempt} twice in process {process}")
+            });
         }
         if attempt < before {
             findings.violated(|| {
                 format!(
-                    "I4: message {message} begins attempt {attempt} in life {life}, after attempt {before}"
+                    "I4: message {message} begins attempt {attempt} in process {process}, after attempt {before}"
                 )
             });
         }
         findings.repeated += u64::from(attempt <= before);
     }
-    if told.handled == Some(life) {
-        findings
-            .violated(|| format!("I8: message {message} begins again in life {life}, which has handled it"));
+    if observed.handled == Some(process) {
+        findings.violated(|| {
+            format!("I8: message {message} begins again in process {process}, which has handled it")
+        });
     }
-    told.begun = Some((attempt, life));
-    told.running = Some(life);
+    observed.begun = Some((attempt, process));
+    observed.running = Some(process);
 }
 
-/// The messages of each key, in order, and how far each key has come.
+/// The messages of each key, in order, and the progress of each key.
 struct Keys {
     plan: Plan,
     messages: Vec<Vec<u64>>,
@@ -191,45 +195,45 @@ impl Keys {
     }
 
     /// I2: no earlier message of the key is neither handled nor closed. I6: none is under way.
-    fn check_begin(&mut self, message: u64, life: u32, told: &[Told], findings: &mut Findings) {
+    fn check_begin(&mut self, message: u64, process: u32, observed: &[Observed], findings: &mut Findings) {
         let key = self.plan.key(message) as usize;
         let (messages, settled) = (&self.messages[key], &mut self.settled[key]);
         let is_settled = |message: u64| {
-            let told = &told[message as usize];
-            told.handled.is_some() || told.closed
+            let observed = &observed[message as usize];
+            observed.handled.is_some() || observed.closed
         };
         while messages.get(*settled).is_some_and(|message| is_settled(*message)) {
             *settled += 1;
         }
         if let Some(earlier) = messages.get(*settled).filter(|earlier| **earlier < message) {
             findings.violated(|| {
-                format!("I2: message {message} of key {key} begins in life {life} before message {earlier} has ended")
+                format!("I2: message {message} of key {key} begins in process {process} before message {earlier} has ended")
             });
         }
         let other = self.last[key].replace(message).filter(|other| *other != message);
-        if let Some(other) = other.filter(|other| told[*other as usize].running == Some(life)) {
+        if let Some(other) = other.filter(|other| observed[*other as usize].running == Some(process)) {
             findings.violated(|| {
-                format!("I2: message {message} of key {key} begins in life {life} while message {other} is under way")
+                format!("I2: message {message} of key {key} begins in process {process} while message {other} is under way")
             });
         }
     }
 }
 
-/// Every message has its end, each letter is one, and the counters are right.
+/// Checks that every message is settled, and that the counters are right.
 async fn check_store(
     plan: Plan,
-    told: &[Told],
+    observed: &[Observed],
     store: &SqliteStore,
     findings: &mut Findings,
 ) -> lazaret_core::store::Result<()> {
     let queue = queue();
     let mut found = Counts::default();
-    let mut states = Vec::with_capacity(told.len());
+    let mut states = Vec::with_capacity(observed.len());
     for numbers in (0..plan.messages).collect::<Vec<u64>>().chunks(PAGE) {
         let ids: Vec<_> = numbers.iter().map(|number| message_id(*number)).collect();
         states.extend(store.lookup(&queue, &ids).await?);
     }
-    for (number, (told, state)) in (0..).zip(told.iter().zip(&states)) {
+    for (number, (observed, state)) in (0..).zip(observed.iter().zip(&states)) {
         if let Some(state) = state {
             found.by_state[*state as usize] += 1;
         }
@@ -239,7 +243,7 @@ async fn check_store(
             crashes = letter.map_or(0, |letter| letter.crash_attempts);
         }
         findings.crashes += u64::from(crashes);
-        check_message(plan, number, told, *state, crashes > 0, findings);
+        check_message(plan, number, observed, *state, crashes > 0, findings);
     }
     findings.letters = store.counts(&queue).await?;
     if findings.letters.by_state != found.by_state {
@@ -257,26 +261,26 @@ async fn check_store(
     Ok(())
 }
 
-/// One message, by its script, the log and its letter.
+/// Checks one message by its script, the log and its letter.
 fn check_message(
     plan: Plan,
     number: u64,
-    told: &Told,
+    observed: &Observed,
     state: Option<LetterState>,
     crashed: bool,
     findings: &mut Findings,
 ) {
     let script = plan.script(number);
-    let handled = told.handled.is_some();
+    let handled = observed.handled.is_some();
     let is_right = match state {
         None => handled,
         // Handled by the engine, or closed as handled by the operator.
-        Some(LetterState::Resolved) => handled || told.closed,
-        // One that was handled and not committed came again, and a kill in which it was alone used up its last attempt.
-        Some(LetterState::Evicted) => told.closed && (!handled || crashed),
-        // One that was handled may wait again: it came again after a kill and found its sequence open.
+        Some(LetterState::Resolved) => handled || observed.closed,
+        // Handled, not committed and redelivered; then a kill while it was alone in flight used up its last attempt.
+        Some(LetterState::Evicted) => observed.closed && (!handled || crashed),
+        // A handled message may wait: it was redelivered after a kill and found its sequence open.
         Some(LetterState::Waiting) => true,
-        // Who was alone in flight at a kill is charged with it, and may run out of attempts by that.
+        // A message that was alone in flight at a kill is charged with it, which may use up its attempts.
         Some(LetterState::Dead) => script == Script::FailsAlways || crashed,
         Some(_) => false,
     };
@@ -285,7 +289,7 @@ fn check_message(
         findings.violated(|| {
             format!(
                 "I1: message {number} ({script:?}) has {state}, handled: {handled}, closed: {}",
-                told.closed
+                observed.closed
             )
         });
     }
@@ -294,7 +298,7 @@ fn check_message(
     }
 }
 
-/// The letters of each open sequence: each once, in the order of the stream, behind a head that is dead.
+/// Checks the letters of each open sequence: each once, in the order of the stream, behind a dead head.
 async fn check_sequences(
     plan: Plan,
     states: &[Option<LetterState>],
@@ -314,8 +318,7 @@ async fn check_sequences(
         let letters = store.sequence(&queue(), &sequence, 0, usize::MAX).await?;
         let offsets: Vec<u64> = letters.iter().map(|letter| letter.message.position.offset).collect();
         if letters.first().is_some_and(|head| head.state != LetterState::Dead) {
-            findings
-                .violated(|| format!("I9: the head of {sequence} is not dead, but nobody goes on with it"));
+            findings.violated(|| format!("I9: the head of {sequence} is not dead, and is not retried"));
         }
         if offsets.len() as u64 != count || !offsets.is_sorted_by(|a, b| a < b) {
             findings.violated(|| format!("I2: {sequence} has {count} open letters and holds {offsets:?}"));
@@ -333,7 +336,7 @@ fn sequence_of(plan: Plan, key: u32) -> SequenceId {
     SequenceId::from(&*Sequencing::Key.text(&plan.message(first)))
 }
 
-/// Every partition is committed to its end.
+/// Checks that every partition is committed to its end.
 async fn check_positions(
     plan: Plan,
     store: &SqliteStore,
@@ -357,7 +360,7 @@ async fn check_positions(
 mod tests {
     use super::*;
 
-    /// What the check says of a log, for messages that all have one key.
+    /// The violations in a log whose messages all have one key.
     fn violations(entries: &[Entry]) -> Vec<String> {
         let (plan, mut findings) = (Plan { seed: 1, messages: 3, keys: 1 }, Findings::default());
         check_log(plan, entries, &mut findings);
@@ -373,16 +376,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_cuts_off_may_be_repeated_by_the_next_life() {
+    fn an_attempt_that_a_kill_aborted_may_be_repeated_by_the_next_process() {
         let log = [
-            Entry::Life(1),
+            Entry::Start(1),
             begin(0, 1),
             end(0, 1, false),
             begin(0, 2),
-            Entry::Life(2),
+            Entry::Start(2),
             begin(0, 2),
             end(0, 2, true),
-            Entry::Life(3),
+            Entry::Start(3),
             begin(0, 2),
             end(0, 2, true),
             begin(1, 1),
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_disorder_is_found() {
+    fn every_violation_of_order_is_found() {
         let table: [(&str, Vec<Entry>); 7] = [
             ("before message 0 has ended", vec![begin(1, 1)]),
             ("before message 0 has ended", vec![begin(0, 1), end(0, 1, false), begin(1, 1)]),
@@ -401,7 +404,7 @@ mod tests {
             ("which has handled it", vec![begin(0, 1), end(0, 1, true), begin(0, 2)]),
             (
                 "after attempt 2",
-                vec![begin(0, 1), end(0, 1, false), begin(0, 2), Entry::Life(2), begin(0, 1)],
+                vec![begin(0, 1), end(0, 1, false), begin(0, 2), Entry::Start(2), begin(0, 1)],
             ),
             ("begins attempt 5", vec![begin(0, 5)]),
         ];
@@ -414,19 +417,19 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_an_end_is_found() {
+    fn an_unsettled_message_is_found() {
         let plan = Plan { seed: 1, messages: 1, keys: 1 };
-        let lost = |told: Told, state| {
+        let lost = |observed: Observed, state| {
             let mut findings = Findings::default();
-            check_message(plan, 0, &told, state, false, &mut findings);
+            check_message(plan, 0, &observed, state, false, &mut findings);
             !findings.violations.is_empty()
         };
-        let handled = Told { handled: Some(1), ..Told::default() };
-        assert!(lost(Told::default(), None));
-        assert!(lost(Told::default(), Some(LetterState::Resolved)));
-        assert!(lost(Told::default(), Some(LetterState::Retrying)));
+        let handled = Observed { handled: Some(1), ..Observed::default() };
+        assert!(lost(Observed::default(), None));
+        assert!(lost(Observed::default(), Some(LetterState::Resolved)));
+        assert!(lost(Observed::default(), Some(LetterState::Retrying)));
         assert!(!lost(handled, None));
         assert!(!lost(handled, Some(LetterState::Resolved)));
-        assert!(!lost(Told { closed: true, ..Told::default() }, Some(LetterState::Evicted)));
+        assert!(!lost(Observed { closed: true, ..Observed::default() }, Some(LetterState::Evicted)));
     }
 }

@@ -1,4 +1,4 @@
-//! Starts workers, kills them, and goes on until everything has its end.
+//! Starts and kills workers until every message is settled.
 
 use std::fmt;
 use std::io;
@@ -10,60 +10,60 @@ use crate::check::{self, Findings};
 use crate::plan::{Plan, mix};
 use crate::worker::Files;
 
-/// The code with which a worker ends when another life is needed.
-pub const MORE: u8 = 3;
-/// How often the driver looks at its worker.
-const LOOK: Duration = Duration::from_millis(1);
-/// One kill in so many comes shortly after the start, in the midst of opening and recovery.
+/// The exit code of a worker that has to be started again.
+pub const RESTART: u8 = 3;
+/// How often the driver polls its worker.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// One of this many kills comes shortly after the start, during opening and recovery.
 const EARLY: u64 = 4;
-/// Such a kill comes within this time.
+/// The time within which such a kill comes.
 const EARLY_WITHIN: Duration = Duration::from_millis(60);
-/// How many bytes of log a message leaves at least: one attempt, without repetitions.
+/// The least number of log bytes of a message: one attempt, without repetitions.
 const BYTES_EACH: u64 = 40;
-/// How long one life may take before something is wrong.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// How many lives may end by themselves before something is wrong.
-const MOST_ENDINGS: u32 = 100;
+/// The longest run of one process.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(300);
+/// The most processes that may exit by themselves.
+const MAX_EXITS: u32 = 100;
 
-/// What to do.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Torture {
-    /// The program that plays the worker.
+    /// The worker's executable.
     pub program: PathBuf,
     /// The messages.
     pub plan: Plan,
-    /// How often to kill.
+    /// The number of kills.
     pub kills: u32,
 }
 
-/// What was done and found.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// The seed, to do the same again.
+    /// The seed of the run.
     pub seed: u64,
-    /// How often a worker was killed. Less than asked for when the work was done before.
+    /// The number of kills. Fewer than requested when the work was done earlier.
     pub kills: u32,
-    /// How often one was started.
-    pub lives: u32,
-    /// How long it took.
+    /// The number of started processes.
+    pub processes: u32,
+    /// The duration of the run.
     pub took: Duration,
-    /// What the log and the store say.
+    /// What the checks found.
     pub findings: Findings,
 }
 
 impl Torture {
-    /// Does it, in this folder.
+    /// Runs in this folder.
     ///
     /// # Errors
-    /// When a worker cannot be run, fails by itself or does not come to an end, and when its files cannot be read.
+    /// When a worker cannot be run, fails by itself or times out, and when its files cannot be read.
     pub fn run(&self, folder: &Path) -> Result<Report, String> {
         let (files, started) = (Files::in_folder(folder), Instant::now());
-        let (mut kills, mut lives, mut endings) = (0, 0, 0);
+        let (mut kills, mut processes, mut exits) = (0, 0, 0);
         loop {
-            lives += 1;
-            let mut worker = self.start(lives, folder).map_err(|error| format!("no worker: {error}"))?;
-            let moment = (kills < self.kills).then(|| self.moment(kills, &files));
-            let ended = wait(&mut worker, moment, &files).map_err(|error| format!("worker: {error}"))?;
+            processes += 1;
+            let mut worker = self.start(processes, folder).map_err(|error| format!("no worker: {error}"))?;
+            let kill_time = (kills < self.kills).then(|| self.kill_time(kills, &files));
+            let ended = wait(&mut worker, kill_time, &files).map_err(|error| format!("worker: {error}"))?;
             match ended {
                 None => {
                     kills += 1;
@@ -72,46 +72,46 @@ impl Torture {
                     }
                 }
                 Some(status) if status.success() => break,
-                Some(status) if status.code() == Some(i32::from(MORE)) && endings < MOST_ENDINGS => {
-                    endings += 1;
+                Some(status) if status.code() == Some(i32::from(RESTART)) && exits < MAX_EXITS => {
+                    exits += 1;
                 }
-                Some(status) => return Err(format!("life {lives} ended with {status}")),
+                Some(status) => return Err(format!("process {processes} ended with {status}")),
             }
         }
         let findings = check::check(self.plan, &files)?;
-        Ok(Report { seed: self.plan.seed, kills, lives, took: started.elapsed(), findings })
+        Ok(Report { seed: self.plan.seed, kills, processes, took: started.elapsed(), findings })
     }
 
-    fn start(&self, life: u32, folder: &Path) -> io::Result<Child> {
+    fn start(&self, process: u32, folder: &Path) -> io::Result<Child> {
         let Plan { seed, messages, keys } = self.plan;
         Command::new(&self.program)
             .arg("work")
             .args(["--seed", &seed.to_string(), "--messages", &messages.to_string()])
-            .args(["--keys", &keys.to_string(), "--life", &life.to_string()])
+            .args(["--keys", &keys.to_string(), "--process", &process.to_string()])
             .arg("--folder")
             .arg(folder)
             .spawn()
     }
 
-    /// When to kill next: after some time, or after some work, so that kills are spread over all of it.
-    fn moment(&self, kill: u32, files: &Files) -> Moment {
+    /// Draws the next kill: after some time, or after some work, so that kills are spread over the run.
+    fn kill_time(&self, kill: u32, files: &Files) -> KillTime {
         let draw = mix(self.plan.seed ^ 0x0c11, u64::from(kill));
         if draw.is_multiple_of(EARLY) {
             let within = EARLY_WITHIN.as_micros() as u64;
-            return Moment::At(Instant::now() + Duration::from_micros((draw >> 16) % within));
+            return KillTime::At(Instant::now() + Duration::from_micros((draw >> 16) % within));
         }
-        // What is left of the log is shared among the kills that are left, so that all of them find a living worker.
+        // The rest of the log is divided among the remaining kills, so that each of them finds a running worker.
         let size = size(files);
         let left = (self.plan.messages * BYTES_EACH).saturating_sub(size);
         let share = left / u64::from(self.kills - kill);
-        Moment::After(size + (draw >> 16) % (2 * share).max(1))
+        KillTime::After(size + (draw >> 16) % (2 * share).max(1))
     }
 }
 
-enum Moment {
+enum KillTime {
     /// At this time.
     At(Instant),
-    /// When the log has so many bytes.
+    /// When the log has this many bytes.
     After(u64),
 }
 
@@ -119,31 +119,31 @@ fn size(files: &Files) -> u64 {
     std::fs::metadata(files.journal()).map_or(0, |log| log.len())
 }
 
-/// Waits for the worker, and kills it at the moment; `None` when it was killed.
-fn wait(worker: &mut Child, moment: Option<Moment>, files: &Files) -> io::Result<Option<ExitStatus>> {
+/// Waits for the worker, and kills it at its time. Returns `None` when it was killed.
+fn wait(worker: &mut Child, kill_time: Option<KillTime>, files: &Files) -> io::Result<Option<ExitStatus>> {
     let started = Instant::now();
     loop {
         if let Some(status) = worker.try_wait()? {
             return Ok(Some(status));
         }
-        let overdue = started.elapsed() > PATIENCE;
-        let now = match moment {
-            Some(Moment::At(time)) => Instant::now() >= time,
-            Some(Moment::After(bytes)) => size(files) >= bytes,
+        let overdue = started.elapsed() > PROCESS_TIMEOUT;
+        let now = match kill_time {
+            Some(KillTime::At(time)) => Instant::now() >= time,
+            Some(KillTime::After(bytes)) => size(files) >= bytes,
             None => false,
         };
         if now || overdue {
             worker.kill()?;
             worker.wait()?;
-            let late = || io::Error::new(io::ErrorKind::TimedOut, "it did not come to its end");
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "the worker timed out");
             return if overdue { Err(late()) } else { Ok(None) };
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 impl Report {
-    /// Whether every invariant held.
+    /// Returns `true` when every invariant held.
     pub fn is_clean(&self) -> bool {
         self.findings.violations.is_empty()
     }
@@ -152,7 +152,11 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.took.as_secs_f64();
-        writeln!(f, "seed {}: {} kills, {} lives, {seconds:.0} s", self.seed, self.kills, self.lives)?;
+        writeln!(
+            f,
+            "seed {}: {} kills, {} processes, {seconds:.0} s",
+            self.seed, self.kills, self.processes
+        )?;
         write!(f, "{}", self.findings)
     }
 }

@@ -1,15 +1,15 @@
-//! The log of attempts: one line each, appended with one write, so that it survives SIGKILL line by line.
+//! The log of attempts. Each line is appended with one write, so that whole lines survive SIGKILL.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What a line says.
+/// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A process starts to consume.
-    Life(u32),
+    /// A process started to consume.
+    Start(u32),
     /// An attempt begins.
     Begin {
         /// The message.
@@ -23,7 +23,7 @@ pub enum Entry {
         message: u64,
         /// Which attempt it was.
         attempt: u32,
-        /// Whether the message was taken.
+        /// The handler succeeded.
         handled: bool,
     },
     /// An operator is about to close a letter.
@@ -36,7 +36,7 @@ pub enum Entry {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Life(number) => write!(f, "life {number}"),
+            Self::Start(number) => write!(f, "process {number}"),
             Self::Begin { message, attempt } => write!(f, "begin {message} {attempt}"),
             Self::End { message, attempt, handled } => {
                 write!(f, "end {message} {attempt} {}", if *handled { "handled" } else { "failed" })
@@ -47,11 +47,11 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
-    /// The entry of a line, if it is one.
+    /// Parses a line.
     pub fn parse(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["life", number] => Some(Self::Life(number.parse().ok()?)),
+        let fields: Vec<&str> = line.split(' ').collect();
+        match fields[..] {
+            ["process", number] => Some(Self::Start(number.parse().ok()?)),
             ["begin", message, attempt] => {
                 Some(Self::Begin { message: message.parse().ok()?, attempt: attempt.parse().ok()? })
             }
@@ -73,18 +73,18 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the log, or begins it.
+    /// Opens the log, or creates it.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
     }
 
-    /// Appends a line. Whoever writes after this returned stands behind it, in any process.
+    /// Appends a line. Lines that any process writes after this returns follow it.
     pub fn write(&self, entry: Entry) -> io::Result<()> {
         (&self.file).write_all(format!("{entry}\n").as_bytes())
     }
 }
 
-/// All entries of the log, in order; the number of a line that is none, if there is one.
+/// All entries of the log, in order, or the number of the first invalid line.
 pub fn read(path: &Path) -> io::Result<Result<Vec<Entry>, usize>> {
     let text = std::fs::read_to_string(path)?;
     Ok(text.lines().enumerate().map(|(number, line)| Entry::parse(line).ok_or(number + 1)).collect())
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_come_back_as_they_were_written() {
+    fn lines_are_parsed_as_they_were_written() {
         let entries = [
-            Entry::Life(3),
+            Entry::Start(3),
             Entry::Begin { message: 17, attempt: 2 },
             Entry::End { message: 17, attempt: 2, handled: true },
             Entry::End { message: 17, attempt: 2, handled: false },

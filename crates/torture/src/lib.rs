@@ -1,15 +1,15 @@
-//! Kills a consumer at random moments, over and over, and checks what it leaves behind.
+//! Kills a consumer at random moments and checks the invariants afterwards.
 //!
-//! One program plays two parts. The worker consumes a stream with a handler that fails now and then, and writes each
-//! attempt into a log that survives the death of the process. The driver starts workers, kills them with SIGKILL, and
-//! when all is done holds the log and the store against the invariants.
+//! One program has two roles. The worker consumes a stream with a handler that fails by plan, and writes each attempt to a
+//! log that survives a crash of the process. The driver starts workers, kills them with SIGKILL, and finally checks the
+//! invariants against the log and the store.
 //!
-//! - [`plan`]: which messages there are and what their handler does, all from a seed.
+//! - [`plan`]: the messages and the behaviour of their handler, drawn from a seed.
 //! - [`journal`]: the log of attempts.
 //! - [`source`]: the stream, with its position in the store.
 //! - [`worker`]: the consumer.
-//! - [`driver`]: starts it and kills it.
-//! - [`check`]: what must hold afterwards.
+//! - [`driver`]: starts and kills workers.
+//! - [`check`]: the invariants.
 
 pub mod check;
 pub mod driver;

@@ -1,28 +1,28 @@
-//! `torture drive`: kills a consumer over and over and checks what it leaves behind. `torture work`: the consumer.
+//! `torture drive`: kills a consumer repeatedly and checks the invariants. `torture work`: the consumer.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use lazaret_torture::driver::{MORE, Torture};
+use lazaret_torture::driver::{RESTART, Torture};
 use lazaret_torture::plan::Plan;
 use lazaret_torture::worker::{self, Ended, Files};
 
 const USAGE: &str = "\
 usage: torture drive [--kills N] [--messages N] [--keys N] [--seed S] [--folder FOLDER]
-       torture work --folder FOLDER --life N [--messages N] [--keys N] [--seed S]";
+       torture work --folder FOLDER --process N [--messages N] [--keys N] [--seed S]";
 
-/// What the command line asks for.
+/// The parsed command line.
 struct Arguments {
     plan: Plan,
     kills: u32,
-    life: u32,
+    process: u32,
     folder: Option<PathBuf>,
 }
 
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let plan = Plan { seed: fresh_seed(), messages: 100_000, keys: 1000 };
-        let mut arguments = Self { plan, kills: 200, life: 1, folder: None };
+        let mut arguments = Self { plan, kills: 200, process: 1, folder: None };
         while let Some(name) = words.next() {
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{name} needs a number, not {value:?}"));
@@ -32,7 +32,7 @@ impl Arguments {
                 "--messages" => arguments.plan.messages = number()?,
                 "--keys" => arguments.plan.keys = small()?.max(1),
                 "--kills" => arguments.kills = small()?,
-                "--life" => arguments.life = small()?,
+                "--process" => arguments.process = small()?,
                 "--folder" => arguments.folder = Some(value.into()),
                 _ => return Err(format!("unknown argument {name:?}")),
             }
@@ -99,13 +99,13 @@ fn drive(arguments: &Arguments) -> ExitCode {
 fn work(arguments: &Arguments, folder: &Path) -> ExitCode {
     let worked = || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build()?;
-        runtime.block_on(worker::work(arguments.plan, arguments.life, &Files::in_folder(folder)))
+        runtime.block_on(worker::work(arguments.plan, arguments.process, &Files::in_folder(folder)))
     };
     match worked() {
         Ok(Ended::Done) => ExitCode::SUCCESS,
-        Ok(Ended::More) => ExitCode::from(MORE),
+        Ok(Ended::More) => ExitCode::from(RESTART),
         Err(error) => {
-            eprintln!("life {}: {error}", arguments.life);
+            eprintln!("process {}: {error}", arguments.process);
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! Which messages there are and what their handler does: a function of the seed, so that every life knows it.
+//! The messages and the behaviour of their handler: a function of the seed, the same in every process.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use lazaret_core::{Message, MessageId, Position, QueueName};
 
 /// The consumer, its only component and its stream.
 pub const CONSUMER: &str = "torture";
-/// How many partitions the stream has.
+/// The number of partitions of the stream.
 pub const PARTITIONS: u32 = 8;
 /// The most automatic attempts of a message.
 pub const MAX_ATTEMPTS: u32 = 4;
-/// Of so many keys, the dead letters of one are left alone; those of the others are closed by an operator.
+/// One of this many keys keeps its dead letters; an operator closes those of the others.
 const LEFT_ALONE: u32 = 20;
 
-/// What the handler does with a message.
+/// The behaviour of the handler for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// Takes it.
+    /// Succeeds.
     Fine,
-    /// Refuses it this many times, then takes it.
+    /// Fails this many times, then succeeds.
     FailsFirst(u32),
-    /// Never takes it.
+    /// Never succeeds.
     FailsAlways,
 }
 
 /// All messages of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Where everything comes from.
+    /// The seed of all draws.
     pub seed: u64,
-    /// How many messages there are.
+    /// The number of messages.
     pub messages: u64,
-    /// How many keys they have.
+    /// The number of keys.
     pub keys: u32,
 }
 
@@ -46,7 +46,7 @@ impl Plan {
         self.key(number) % PARTITIONS
     }
 
-    /// What the handler does with a message: one in five fails, one in a hundred for ever.
+    /// The behaviour of the handler: one message in five fails, one in a hundred always.
     pub fn script(&self, number: u64) -> Script {
         let draw = mix(self.seed ^ 0x5c21, number);
         match draw % 100 {
@@ -56,14 +56,14 @@ impl Plan {
         }
     }
 
-    /// How long the handler takes. Mostly it does not wait at all.
+    /// How long the handler waits, mostly not at all.
     pub fn pause(&self, number: u64, attempt: u32) -> Duration {
         let draw = mix(self.seed ^ 0x9a05e, number << 8 | u64::from(attempt));
         if draw.is_multiple_of(8) { Duration::from_micros((draw >> 32) % 3000) } else { Duration::ZERO }
     }
 
-    /// Whether the dead letters of this key stay as they are.
-    pub fn is_left_alone(&self, key: u32) -> bool {
+    /// Returns `true` when the dead letters of this key are kept.
+    pub fn keeps_dead_letters(&self, key: u32) -> bool {
         key.is_multiple_of(LEFT_ALONE)
     }
 
@@ -85,7 +85,7 @@ pub fn message_id(number: u64) -> MessageId {
     MessageId::from(format!("m-{number}").as_str())
 }
 
-/// A number that looks random and is the same for the same arguments: a round of SplitMix64.
+/// A pseudorandom number of the arguments: one round of SplitMix64.
 pub fn mix(seed: u64, number: u64) -> u64 {
     let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1a2a_7e70);
     for multiplier in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {

@@ -10,12 +10,12 @@ use lazaret_core::{Partition, Source, Timestamp};
 
 use crate::plan::{CONSUMER, PARTITIONS, Plan};
 
-/// How many messages are delivered at once.
+/// The most messages per event.
 const BATCH: usize = 64;
-/// Where a checkpoint keeps what is settled beyond its position.
+/// The metadata key of the ranges settled beyond the position.
 const SETTLED: &str = "settled";
 
-/// A finite source that makes its messages.
+/// A finite source that generates its messages.
 pub struct PlannedSource<C> {
     plan: Plan,
     checkpoints: Arc<C>,
@@ -27,7 +27,7 @@ pub struct PlannedSource<C> {
 }
 
 impl<C: Checkpoints> PlannedSource<C> {
-    /// The messages of a plan, from where the checkpoints say.
+    /// The messages of a plan, from the checkpoints on.
     pub fn new(plan: Plan, checkpoints: Arc<C>) -> Self {
         let held = [false; PARTITIONS as usize];
         Self { plan, checkpoints, committed: None, next: 0, held, ended: false }
@@ -53,9 +53,9 @@ pub fn name(partition: u32) -> String {
     format!("{CONSUMER}/{partition}")
 }
 
-/// The committed offset of a checkpoint, and what is settled beyond.
+/// The committed offset of a checkpoint, and the ranges settled beyond it.
 pub fn read(checkpoint: Checkpoint) -> Result<(Option<u64>, Vec<RangeInclusive<u64>>), SourceError> {
-    let wrong = |text: &str| SourceError::permanent(format!("{text:?} stands in a checkpoint"));
+    let wrong = |text: &str| SourceError::permanent(format!("invalid checkpoint {text:?}"));
     let offset = match &checkpoint.processed {
         Some(anchor) => {
             let text = String::from_utf8_lossy(&anchor.token);
@@ -72,7 +72,7 @@ pub fn read(checkpoint: Checkpoint) -> Result<(Option<u64>, Vec<RangeInclusive<u
 }
 
 fn unavailable(error: StoreError) -> SourceError {
-    SourceError::temporary("the checkpoints cannot be reached").with_source(error)
+    SourceError::temporary("the checkpoints are unavailable").with_source(error)
 }
 
 #[async_trait]
@@ -80,7 +80,7 @@ impl<C: Checkpoints> Source for PlannedSource<C> {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         let Some(committed) = &self.committed else { return self.assign().await };
         if self.ended || self.held.contains(&true) {
-            // Mostly all partitions are held or none.
+            // In most cases all partitions are paused, or none.
             return std::future::pending().await;
         }
         let mut messages = Vec::with_capacity(BATCH);
@@ -128,7 +128,7 @@ impl<C: Checkpoints> Source for PlannedSource<C> {
     }
 
     fn rewind(&mut self, _: &[Partition]) {
-        // All of them: what is delivered twice is known or repeated.
+        // All partitions: the engine recognizes or repeats what is delivered twice.
         self.committed = None;
         self.ended = false;
         self.held = [false; PARTITIONS as usize];

@@ -18,16 +18,16 @@ use crate::journal::{Entry, Journal};
 use crate::plan::{CONSUMER, MAX_ATTEMPTS, Plan, Script, mix, queue};
 use crate::source::PlannedSource;
 
-/// How often the operator looks for dead letters.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the operator closes dead letters.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const PAGE: usize = 200;
 
-/// What a life came to.
+/// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every message has its end.
+    /// Every message is settled.
     Done,
-    /// The stream is read, but letters were released at the last moment: another life is needed.
+    /// The stream is read, but letters were released at the end: another process is needed.
     More,
 }
 
@@ -59,12 +59,12 @@ impl Files {
     }
 }
 
-/// Consumes until everything has its end, or somebody ends the process.
-pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn Error>> {
+/// Consumes until every message is settled or the process is killed.
+pub async fn work(plan: Plan, process: u32, files: &Files) -> Result<Ended, Box<dyn Error>> {
     let journal = Arc::new(Journal::open(&files.journal())?);
     let store = Arc::new(SqliteStore::open(files.store(), StoreOptions::default())?);
     let recorder = Arc::new(MappedRecorder::open(files.recorder(), RecorderOptions::default())?);
-    journal.write(Entry::Life(life))?;
+    journal.write(Entry::Start(process))?;
     let noted = journal.clone();
     let consumer = Consumer::builder(CONSUMER)
         .source(PlannedSource::new(plan, store.clone()))
@@ -72,7 +72,7 @@ pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn
         .handler(move |message: Message, Attempt(attempt)| {
             follow(plan, noted.clone(), message.position.offset, attempt)
         })
-        .options(Options { flight_recorder: Some(recorder), ..options(life) })
+        .options(Options { flight_recorder: Some(recorder), ..options(process) })
         .build()?;
     let replayer = consumer.handle().replayer(CONSUMER).ok_or("the consumer has a component of its name")?;
     let mut run = tokio::spawn(consumer.run(CancellationToken::new()));
@@ -82,7 +82,7 @@ pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn
                 ended??;
                 break;
             }
-            () = tokio::time::sleep(LOOK) => {
+            () = tokio::time::sleep(POLL_INTERVAL) => {
                 close_dead(plan, &store, &replayer, &journal).await?;
             }
         }
@@ -91,8 +91,8 @@ pub async fn work(plan: Plan, life: u32, files: &Files) -> Result<Ended, Box<dyn
     Ok(if closed == 0 { Ended::Done } else { Ended::More })
 }
 
-/// Short delays, and a short lease: what a dead process held is free again soon.
-fn options(life: u32) -> Options {
+/// Short delays and leases, so that the leases of a killed process expire soon.
+fn options(process: u32) -> Options {
     Options {
         concurrency: 64,
         window: 1024,
@@ -112,12 +112,12 @@ fn options(life: u32) -> Options {
         commit_interval: Duration::from_millis(20),
         lease: Duration::from_secs(2),
         refresh: Duration::from_millis(100),
-        instance: format!("life-{life}"),
+        instance: format!("process-{process}"),
         ..Options::default()
     }
 }
 
-/// Does with a message what the plan says, and writes it down.
+/// Handles a message by the plan, and logs the attempt.
 async fn follow(plan: Plan, journal: Arc<Journal>, message: u64, attempt: u32) -> Result<(), HandlerError> {
     journal.write(Entry::Begin { message, attempt })?;
     let pause = plan.pause(message, attempt);
@@ -136,8 +136,8 @@ async fn follow(plan: Plan, journal: Arc<Journal>, message: u64, attempt: u32) -
     Err(HandlerError::msg("not yet").reason(Reason::DEPENDENCY_UNAVAILABLE))
 }
 
-/// Closes the dead heads of all keys but those that are left alone; says how many. One that is written down and then
-/// not closed, because the process dies, is found again by the next life.
+/// Closes the dead heads of all keys but those that are kept, and returns their number. A head that is logged and not
+/// closed, because the process was killed, is found again by the next process.
 async fn close_dead(
     plan: Plan,
     store: &SqliteStore,
@@ -150,7 +150,7 @@ async fn close_dead(
         let page = store.heads(&queue(), after.as_deref(), PAGE).await?;
         for head in page.heads.iter().filter(|head| head.state == LetterState::Dead) {
             let message = head.message.position.offset;
-            if plan.is_left_alone(plan.key(message)) {
+            if plan.keeps_dead_letters(plan.key(message)) {
                 continue;
             }
             let act = if mix(plan.seed, message).is_multiple_of(2) { Act::Evict } else { Act::Resolve };

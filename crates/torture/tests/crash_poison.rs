@@ -1,6 +1,6 @@
-//! Messages that kill the process, with real processes that really die: the whole way from the file to the dead letter.
+//! Messages that crash the process, with real processes, from the file to the dead letter.
 //!
-//! The test runs itself again as the consumer. Whatever kills that, it is started anew, until it ends by itself.
+//! The test runs itself as the consumer, and restarts it after every crash until it exits by itself.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -14,12 +14,12 @@ use lazaret::flight::MappedRecorder;
 use lazaret::prelude::*;
 use lazaret::sqlite::SqliteStore;
 
-/// Says to a process of this test that it is the consumer, and in which folder.
+/// The folder of the consumer. Set in the process that runs it.
 const FOLDER: &str = "LAZARET_CRASH_TEST_FOLDER";
-/// How often the consumer may be started at most.
-const LIVES: usize = 12;
+/// The most starts of the consumer.
+const MAX_STARTS: usize = 12;
 
-/// Fifteen orders of five customers; one of them kills whoever handles it.
+/// Fifteen orders of five customers; one of them crashes its handler's process.
 fn events(deadly: &str) -> String {
     let line = |n: usize| {
         let (kind, customer) =
@@ -30,7 +30,7 @@ fn events(deadly: &str) -> String {
 }
 
 async fn handler(Json(kind): Json<String>) -> Result<(), HandlerError> {
-    // Neighbours are in flight when it happens.
+    // Other messages are in flight when the process crashes.
     tokio::time::sleep(Duration::from_millis(30)).await;
     match kind.as_str() {
         "abort" => std::process::abort(),
@@ -47,7 +47,7 @@ fn overflow(depth: u64) -> u64 {
     overflow(depth.wrapping_add(1)).wrapping_add(room[7])
 }
 
-/// Takes memory until the system's limit ends the process, as the memory killer would.
+/// Allocates memory until the limit ends the process, as the OOM killer would.
 fn exhaust_memory() {
     let mut held: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -72,8 +72,8 @@ async fn consumer() {
     builder.build().unwrap().run(CancellationToken::new()).await.unwrap();
 }
 
-/// Starts the consumer with at most 2 GiB of memory and waits for its end.
-fn live_once(folder: &Path) -> ExitStatus {
+/// Starts the consumer with at most 2 GiB of memory and waits until it exits.
+fn run_consumer(folder: &Path) -> ExitStatus {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("sh");
     command
@@ -85,14 +85,14 @@ fn live_once(folder: &Path) -> ExitStatus {
 async fn the_culprit_is_found(deadly: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("events.jsonl"), events(deadly)).unwrap();
-    let mut deaths = 0;
-    while !live_once(folder.path()).success() {
-        deaths += 1;
-        assert!(deaths < LIVES, "{deadly}: the consumer dies again and again");
+    let mut crashes = 0;
+    while !run_consumer(folder.path()).success() {
+        crashes += 1;
+        assert!(crashes < MAX_STARTS, "{deadly}: the consumer crashes again and again");
     }
     assert!(
-        (3..=5).contains(&deaths),
-        "{deadly}: three crashes are charged, and few more are needed: {deaths}"
+        (3..=5).contains(&crashes),
+        "{deadly}: three crashes are charged, and few more are needed: {crashes}"
     );
 
     let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
@@ -105,7 +105,7 @@ async fn the_culprit_is_found(deadly: &str) {
     let behind: Vec<&str> = open[1..].iter().map(|letter| letter.message.id.as_str()).collect();
     assert_eq!(behind, ["e-12"], "its sequence waits behind it");
     let counts = store.counts(&queue).await.unwrap();
-    assert_eq!(counts.open(), 2, "its neighbours were handled and are charged with nothing");
+    assert_eq!(counts.open(), 2, "the other messages were handled and are charged with no crash");
 }
 
 #[tokio::test]

@@ -4,14 +4,14 @@ use lazaret_torture::driver::Torture;
 use lazaret_torture::plan::Plan;
 
 #[test]
-fn a_consumer_that_is_killed_over_and_over_loses_doubles_and_reorders_nothing() {
+fn a_consumer_that_is_killed_repeatedly_loses_duplicates_and_reorders_nothing() {
     // I1, I2, I4, I6, I8, I11
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan { seed: 11, messages: 10_000, keys: 1000 };
     let torture = Torture { program: env!("CARGO_BIN_EXE_torture").into(), plan, kills: 15 };
     let report = torture.run(folder.path()).unwrap();
     assert!(report.is_clean(), "{report}");
-    // The checks have something to look at.
+    // The run had enough kills, failures and letters to check.
     assert!(report.kills >= 10, "{report}");
     assert!(report.findings.failed > 1000 && report.findings.letters.open() > 0, "{report}");
 }

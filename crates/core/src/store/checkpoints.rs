@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorKind, Result, StoreError};
-use super::key_value::{Expect, Key, KeyValue, Reading, update};
+use super::key_value::{Expect, KeyValue, Reading, update};
 use crate::letter::Diagnostics;
 
 /// A place that can be resumed from, and the time it speaks of.
@@ -73,10 +73,6 @@ pub trait Checkpoints: Send + Sync + 'static {
 
 const SPACE: &str = "checkpoint";
 
-fn key(name: &str) -> Key<'_> {
-    Key { space: SPACE, name }
-}
-
 fn decode(reading: &Reading, operation: &'static str) -> Result<Option<Checkpoint>> {
     let Some(found) = &reading.found else { return Ok(None) };
     serde_json::from_slice(&found.value).map(Some).map_err(|error| {
@@ -101,7 +97,7 @@ async fn change<K: KeyValue + ?Sized>(
     operation: &'static str,
     mut change: impl FnMut(&mut Checkpoint) + Send,
 ) -> Result<()> {
-    update(store, key(name), |reading| {
+    update(store, (SPACE, name), |reading| {
         let mut checkpoint = decode(reading, operation)?.unwrap_or_default();
         change(&mut checkpoint);
         Ok(((), Some(checkpoint.to_value()?)))
@@ -112,12 +108,12 @@ async fn change<K: KeyValue + ?Sized>(
 #[async_trait]
 impl<K: KeyValue + ?Sized> Checkpoints for K {
     async fn load(&self, name: &str) -> Result<Option<Checkpoint>> {
-        decode(&self.read(key(name)).await?, "load")
+        decode(&self.read(SPACE, name).await?, "load")
     }
 
     async fn save(&self, name: &str, checkpoint: Checkpoint) -> Result<()> {
         let value = checkpoint.to_value()?;
-        self.write(key(name), Expect::Anything, Some(value), None).await.map(drop)
+        self.write(SPACE, name, Expect::Anything, Some(value), None).await.map(drop)
     }
 
     async fn save_processed(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()> {
@@ -154,6 +150,6 @@ impl<K: KeyValue + ?Sized> Checkpoints for K {
     }
 
     async fn delete(&self, name: &str) -> Result<()> {
-        self.write(key(name), Expect::Anything, None, None).await.map(drop)
+        self.write(SPACE, name, Expect::Anything, None, None).await.map(drop)
     }
 }

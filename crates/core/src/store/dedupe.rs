@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::error::Result;
-use super::key_value::{Expect, Key, KeyValue, Written};
+use super::key_value::{Expect, KeyValue, Written};
 use crate::message::{MessageId, QueueName};
 
 /// The answer to "may I handle this message?".
@@ -66,10 +66,10 @@ impl<K: KeyValue + ?Sized> Dedupe for K {
         lease: Duration,
     ) -> Result<DedupeClaim> {
         let name = dedupe_key(queue, id);
-        let (key, mine) = (Key { space: SPACE, name: &name }, dedupe_claim(owner));
+        let mine = dedupe_claim(owner);
         let mut expect = Expect::Absent;
         loop {
-            let written = self.write(key, expect, Some(mine.clone()), Some(lease)).await?;
+            let written = self.write(SPACE, &name, expect, Some(mine.clone()), Some(lease)).await?;
             let Written::Conflict(reading) = written else { return Ok(DedupeClaim::Claimed) };
             match reading.found {
                 Some(found) if found.value == DONE => return Ok(DedupeClaim::Done),
@@ -82,17 +82,18 @@ impl<K: KeyValue + ?Sized> Dedupe for K {
 
     async fn done(&self, queue: &QueueName, id: &MessageId, _owner: &str, window: Duration) -> Result<()> {
         let name = dedupe_key(queue, id);
-        let key = Key { space: SPACE, name: &name };
-        self.write(key, Expect::Anything, Some(Bytes::from_static(DONE)), Some(window)).await.map(drop)
+        self.write(SPACE, &name, Expect::Anything, Some(Bytes::from_static(DONE)), Some(window))
+            .await
+            .map(drop)
     }
 
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()> {
         let name = dedupe_key(queue, id);
-        let (key, mine) = (Key { space: SPACE, name: &name }, dedupe_claim(owner));
+        let mine = dedupe_claim(owner);
         // Whoever came between has written another value, which stays.
-        match self.read(key).await?.found {
+        match self.read(SPACE, &name).await?.found {
             Some(found) if found.value == mine => {
-                self.write(key, Expect::Version(found.version), None, None).await.map(drop)
+                self.write(SPACE, &name, Expect::Version(found.version), None, None).await.map(drop)
             }
             _ => Ok(()),
         }

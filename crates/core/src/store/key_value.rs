@@ -8,15 +8,6 @@ use jiff::Timestamp;
 
 use super::error::Result;
 
-/// Names a value: a space, which is the kind of thing it is, and a key in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key<'a> {
-    /// The kind of thing.
-    pub space: &'a str,
-    /// Its name.
-    pub name: &'a str,
-}
-
 /// A value that is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned {
@@ -61,14 +52,15 @@ pub enum Written {
 /// [`Dedupe`](super::Dedupe): whatever implements this has all of them.
 #[async_trait]
 pub trait KeyValue: Send + Sync + 'static {
-    /// Reads a value.
-    async fn read(&self, key: Key<'_>) -> Result<Reading>;
+    /// Reads the value with this name, in the space of its kind.
+    async fn read(&self, space: &str, name: &str) -> Result<Reading>;
 
     /// Writes a value, or removes it where `value` is `None`, if what is expected holds. It expires after `ttl` by the store's
     /// clock; without one it stays.
     async fn write(
         &self,
-        key: Key<'_>,
+        space: &str,
+        name: &str,
         expect: Expect,
         value: Option<Bytes>,
         ttl: Option<Duration>,
@@ -79,15 +71,15 @@ pub trait KeyValue: Send + Sync + 'static {
 /// `change` gives what the caller hears, and the new value; `None` leaves it as it is.
 pub(super) async fn update<K: KeyValue + ?Sized, T>(
     store: &K,
-    key: Key<'_>,
+    (space, name): (&str, &str),
     mut change: impl FnMut(&Reading) -> Result<(T, Option<Bytes>)> + Send,
 ) -> Result<T> {
-    let mut reading = store.read(key).await?;
+    let mut reading = store.read(space, name).await?;
     loop {
         let (answer, value) = change(&reading)?;
         let Some(value) = value else { return Ok(answer) };
         let expect = reading.found.as_ref().map_or(Expect::Absent, |found| Expect::Version(found.version));
-        match store.write(key, expect, Some(value), None).await? {
+        match store.write(space, name, expect, Some(value), None).await? {
             Written::Done => return Ok(answer),
             Written::Conflict(now) => reading = now,
         }

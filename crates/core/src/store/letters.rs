@@ -444,8 +444,8 @@ pub trait LetterStore: Send + Sync + 'static {
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>>;
 
     /// What this store can do beyond what every store promises.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
+    async fn capabilities(&self) -> Result<Capabilities> {
+        Ok(Capabilities::default())
     }
 
     /// How many open letters a sequence holds; 0 when it is not open.

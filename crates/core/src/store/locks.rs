@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ErrorKind, Result, StoreError};
-use super::key_value::{Key, KeyValue, Reading, update};
+use super::key_value::{KeyValue, Reading, update};
 use super::rules::later;
 
 /// Who holds a lock, since when and until when.
@@ -43,10 +43,6 @@ pub trait Locks: Send + Sync + 'static {
 }
 
 const SPACE: &str = "lock";
-
-fn key(name: &str) -> Key<'_> {
-    Key { space: SPACE, name }
-}
 
 /// The lock as it was last written, held or not: it is never removed, so its fence only grows.
 fn decode(reading: &Reading) -> Result<Option<LockState>> {
@@ -95,7 +91,7 @@ fn acquired(
 #[async_trait]
 impl<K: KeyValue + ?Sized> Locks for K {
     async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<LockState>> {
-        update(self, key(name), |reading| {
+        update(self, (SPACE, name), |reading| {
             let lock = acquired(decode(reading)?.as_ref(), (name, owner), ttl, reading.now);
             let value = lock.as_ref().map(LockState::to_value).transpose()?;
             Ok((lock, value))
@@ -104,7 +100,7 @@ impl<K: KeyValue + ?Sized> Locks for K {
     }
 
     async fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<LockState>> {
-        update(self, key(name), |reading| {
+        update(self, (SPACE, name), |reading| {
             let held = decode(reading)?.filter(|lock| lock.is_held(reading.now) && lock.owner == owner);
             let lock = held.map(|lock| LockState { expires_at: later(reading.now, ttl), ..lock });
             let value = lock.as_ref().map(LockState::to_value).transpose()?;
@@ -114,7 +110,7 @@ impl<K: KeyValue + ?Sized> Locks for K {
     }
 
     async fn release(&self, name: &str, owner: &str) -> Result<()> {
-        update(self, key(name), |reading| {
+        update(self, (SPACE, name), |reading| {
             let held = decode(reading)?.filter(|lock| lock.is_held(reading.now) && lock.owner == owner);
             let free = held.map(|lock| LockState { expires_at: reading.now, ..lock });
             Ok(((), free.as_ref().map(LockState::to_value).transpose()?))
@@ -123,7 +119,7 @@ impl<K: KeyValue + ?Sized> Locks for K {
     }
 
     async fn state(&self, name: &str) -> Result<Option<LockState>> {
-        let reading = self.read(key(name)).await?;
+        let reading = self.read(SPACE, name).await?;
         Ok(decode(&reading)?.filter(|lock| lock.is_held(reading.now)))
     }
 }

@@ -21,6 +21,8 @@ mod changes;
 mod checkpoints;
 mod dedupe;
 mod error;
+#[doc(hidden)]
+pub mod forward;
 mod key_value;
 mod letters;
 mod locks;
@@ -37,7 +39,8 @@ pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
-pub use key_value::{Expect, Key, KeyValue, Reading, Versioned, Written};
+pub use forward::Call;
+pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,

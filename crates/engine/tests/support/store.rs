@@ -4,18 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lazaret_core::query::Query;
-use lazaret_core::store::{
-    Act, Actor, AttemptNote, Audit, AuditEntry, AuditNote, Change, Claim, Cleared, Command, Counts,
-    ErrorKind, Expired, Grant, Group, GroupId, GroupsPage, GroupsRequest, HandOff, HeadsPage, Item, Lease,
-    LetterStore, LettersPage, Limits, Matches, OpenedPage, Operation, OperationId, Operations,
-    OperationsPage, Pause, PauseScope, Placed, Plan, PlanId, PlanRequest, PolledWork, QueueSummary, Result,
-    RolloutPolicy, Settled, Settlement, StoreError, Triage,
-};
-use lazaret_core::{
-    ConsumerName, Letter, LetterId, LetterState, MessageId, Partition, QueueName, SequenceId, Timestamp,
-};
+use lazaret_core::store::{ErrorKind, Result, StoreError};
 use lazaret_memory::MemoryStore;
 
 /// A memory store behind a bad line.
@@ -73,7 +62,8 @@ impl FaultyStore {
         self.lock().calls.get(operation).copied().unwrap_or(0)
     }
 
-    async fn pass(&self, operation: &'static str) -> Result<()> {
+    /// Counts the call, delays it and lets it fail.
+    async fn before(&self, operation: &'static str) -> Result<()> {
         let slow = {
             let mut behaviour = self.lock();
             *behaviour.calls.entry(operation).or_default() += 1;
@@ -91,7 +81,8 @@ impl FaultyStore {
         Err(StoreError::not_done(kind, operation, "broken on purpose"))
     }
 
-    async fn on_its_way(&self, operation: &'static str) {
+    /// Delays the answer.
+    async fn after(&self, operation: &'static str) {
         let late = self.lock().late.get(operation).copied().unwrap_or_default();
         if !late.is_zero() {
             tokio::time::sleep(late).await;
@@ -103,71 +94,17 @@ impl FaultyStore {
     }
 }
 
-/// Writes a trait's implementation that passes every call on, unless it is to fail.
-macro_rules! delegate {
-    ($trait:ident { $(fn $name:ident(&self $(, $argument:ident: $type:ty)* $(,)?) -> $answer:ty;)+ }) => {
-        #[async_trait]
-        impl $trait for FaultyStore {
-            $(async fn $name(&self $(, $argument: $type)*) -> Result<$answer> {
-                self.pass(stringify!($name)).await?;
-                let answer = $trait::$name(&self.inner $(, $argument)*).await;
-                self.on_its_way(stringify!($name)).await;
-                answer
-            })+
-        }
+lazaret_core::forward_store! {
+    impl LetterStore for FaultyStore {}
+    impl Operations for FaultyStore {}
+    impl Triage for FaultyStore {}
+    impl Audit for FaultyStore {}
+
+    inner: |this| &this.inner;
+    around: |this, call, run| {
+        this.before(call.operation).await?;
+        let answer = run.await;
+        this.after(call.operation).await;
+        answer
     };
 }
-
-delegate! { LetterStore {
-    fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Vec<Grant>;
-    fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> OpenedPage;
-    fn hand_off(&self, queue: &QueueName, limits: &Limits, items: Vec<HandOff>) -> Vec<Result<Placed>>;
-    fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Vec<Option<LetterState>>;
-    fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> ();
-    fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Vec<AttemptNote>;
-    fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> ();
-    fn claim_due(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> Vec<Claim>;
-    fn next_due(&self, queue: &QueueName) -> Option<Timestamp>;
-    fn claim(
-        &self, queue: &QueueName, sequence: &SequenceId, owner: &str, lease: Duration,
-    ) -> Option<Claim>;
-    fn renew(&self, lease: &Lease, duration: Duration) -> Lease;
-    fn release(&self, lease: &Lease) -> ();
-    fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Settled;
-    fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Letter;
-    fn get(&self, queue: &QueueName, letter: LetterId) -> Option<Letter>;
-    fn sequence(&self, queue: &QueueName, sequence: &SequenceId, from: u64, limit: usize) -> Vec<Letter>;
-    fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> HeadsPage;
-    fn counts(&self, queue: &QueueName) -> Counts;
-    fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> u64;
-    fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> bool;
-    fn clear(&self, queue: &QueueName, by: &Actor) -> Cleared;
-    fn set_pause(&self, consumer: &ConsumerName, scope: &PauseScope, paused: bool, by: &Actor) -> bool;
-    fn pauses(&self, consumer: &ConsumerName) -> Vec<Pause>;
-} }
-
-delegate! { Audit {
-    fn note(&self, note: &AuditNote, by: &Actor) -> ();
-    fn audit(&self, after: u64, limit: usize) -> Vec<AuditEntry>;
-} }
-
-delegate! { Triage {
-    fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> LettersPage;
-    fn count(&self, query: &Query) -> Matches;
-    fn groups(&self, request: &GroupsRequest) -> GroupsPage;
-    fn group(&self, id: &GroupId) -> Option<Group>;
-    fn queues(&self) -> Vec<QueueSummary>;
-    fn change(&self, queue: &QueueName, letter: LetterId, change: &Change, by: &Actor) -> Letter;
-    fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> ();
-    fn expire(&self, queue: &QueueName, closed_before: Option<Timestamp>, limit: usize) -> Expired;
-} }
-
-delegate! { Operations {
-    fn freeze(&self, request: &PlanRequest, by: &Actor) -> Plan;
-    fn plan(&self, id: PlanId) -> Option<Plan>;
-    fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Vec<Item>;
-    fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Operation;
-    fn operations(&self, before: Option<OperationId>, limit: usize) -> OperationsPage;
-    fn command(&self, id: OperationId, command: Command, by: &Actor) -> Operation;
-    fn poll_work(&self, queue: &QueueName, owner: &str, lease: Duration, limit: usize) -> PolledWork;
-} }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
 use lazaret_core::store::rules::later;
-use lazaret_core::store::{Expect, Key, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
 
 use super::MemoryStore;
 
@@ -61,20 +61,21 @@ impl Values {
 
 #[async_trait]
 impl KeyValue for MemoryStore {
-    async fn read(&self, key: Key<'_>) -> Result<Reading> {
+    async fn read(&self, space: &str, name: &str) -> Result<Reading> {
         let (mut state, now) = self.begin();
         state.values.prune(now);
-        Ok(state.values.read(&(key.space.to_owned(), key.name.to_owned()), now))
+        Ok(state.values.read(&(space.to_owned(), name.to_owned()), now))
     }
 
     async fn write(
         &self,
-        key: Key<'_>,
+        space: &str,
+        name: &str,
         expect: Expect,
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
-        let name = (key.space.to_owned(), key.name.to_owned());
+        let name = (space.to_owned(), name.to_owned());
         let (mut state, now) = self.begin();
         state.values.prune(now);
         let written = state.values.write(name.clone(), expect, value, ttl.map(|ttl| later(now, ttl)));

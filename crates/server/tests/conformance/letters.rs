@@ -1,18 +1,10 @@
-//! Letters through the API: one, a sequence, acts, counts and pauses. Hand-offs, leases and settlements are the engine's.
+//! Letters through the API: one, a sequence, acts, counts and pauses. Hand-offs, leases and settlements go to the store.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
 use axum::http::Method;
-use jiff::Timestamp;
 use lazaret_api as api;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
-use lazaret_core::store::{
-    Act, Actor, AttemptNote, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement, Store,
-    StoreError,
-};
-use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
+use lazaret_core::store::{Act, Actor, Counts, ErrorKind, Pause, PauseScope, Result, Store, StoreError};
+use lazaret_core::{ConsumerName, QueueName, SequenceId};
 
 use crate::client::{Answered, encoded};
 use crate::store::ThroughApi;
@@ -105,19 +97,24 @@ impl<S: Store> ThroughApi<S> {
     }
 }
 
-#[async_trait]
-impl<S: Store> LetterStore for ThroughApi<S> {
-    async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
+impl<S: Store> ThroughApi<S> {
+    pub(crate) async fn act_over_http(
+        &self,
+        queue: &QueueName,
+        letter: LetterId,
+        act: Act,
+        by: &Actor,
+    ) -> Result<Letter> {
         let request = api::ActRequest { reason: Some(by.why.clone()) };
         self.change_letter((queue, letter), (Method::POST, act.as_str()), by, &request).await
     }
 
-    async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
+    pub(crate) async fn get_over_http(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {
         let found = self.whole(letter).await.map_err(refused("get"))?;
         Ok(found.filter(|letter| letter.queue == *queue))
     }
 
-    async fn sequence(
+    pub(crate) async fn sequence_over_http(
         &self,
         queue: &QueueName,
         sequence: &SequenceId,
@@ -131,25 +128,29 @@ impl<S: Store> LetterStore for ThroughApi<S> {
         self.all_whole(shown).await.map_err(refused("sequence"))
     }
 
-    async fn counts(&self, queue: &QueueName) -> Result<Counts> {
+    pub(crate) async fn counts_over_http(&self, queue: &QueueName) -> Result<Counts> {
         let consumer = self.consumer(queue.consumer()).await?;
         let queues = consumer.map(|consumer| consumer.queues).unwrap_or_default();
         let found = queues.iter().map(words::queue).find(|summary| summary.queue == *queue);
         Ok(found.map(|summary| summary.counts).unwrap_or_default())
     }
 
-    async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
+    pub(crate) async fn sequence_size_over_http(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+    ) -> Result<u64> {
         Ok(self.sequence_page(queue, sequence).await?.size)
     }
 
-    async fn set_pause(
+    pub(crate) async fn set_pause_over_http(
         &self,
         consumer: &ConsumerName,
         scope: &PauseScope,
         paused: bool,
         by: &Actor,
     ) -> Result<bool> {
-        let was = self.pauses(consumer).await?.iter().any(|pause| pause.scope == *scope);
+        let was = self.inner.pauses(consumer).await?.iter().any(|pause| pause.scope == *scope);
         let verb = if paused { "pause" } else { "resume" };
         let path = format!("/v1/consumers/{}/{verb}", encoded(consumer.as_str()));
         let request = words::pause_request(scope, by);
@@ -164,92 +165,9 @@ impl<S: Store> LetterStore for ThroughApi<S> {
         Ok(was)
     }
 
-    async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
+    pub(crate) async fn pauses_over_http(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {
         let consumer = self.consumer(consumer.as_str()).await?;
         let pauses = consumer.map(|consumer| consumer.pauses).unwrap_or_default();
         Ok(pauses.into_iter().map(words::pause).collect())
-    }
-
-    // What follows is the engine's, or the library's: the API has no words for it.
-
-    async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>> {
-        self.inner.assign(queue, partitions).await
-    }
-
-    async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage> {
-        self.inner.opened_since(queue, revision, limit).await
-    }
-
-    async fn hand_off(
-        &self,
-        queue: &QueueName,
-        limits: &Limits,
-        items: Vec<HandOff>,
-    ) -> Result<Vec<Result<Placed>>> {
-        self.inner.hand_off(queue, limits, items).await
-    }
-
-    async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
-        self.inner.lookup(queue, messages).await
-    }
-
-    async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
-        self.inner.note_attempts(queue, notes).await
-    }
-
-    async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>> {
-        self.inner.attempt_notes(queue, partitions).await
-    }
-
-    async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()> {
-        self.inner.forget_attempts(queue, partition, up_to).await
-    }
-
-    async fn claim_due(
-        &self,
-        queue: &QueueName,
-        owner: &str,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Claim>> {
-        self.inner.claim_due(queue, owner, lease, limit).await
-    }
-
-    async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
-        self.inner.next_due(queue).await
-    }
-
-    async fn claim(
-        &self,
-        queue: &QueueName,
-        sequence: &SequenceId,
-        owner: &str,
-        lease: Duration,
-    ) -> Result<Option<Claim>> {
-        self.inner.claim(queue, sequence, owner, lease).await
-    }
-
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
-        self.inner.renew(lease, duration).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        self.inner.release(lease).await
-    }
-
-    async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled> {
-        self.inner.settle(lease, letter, settlement).await
-    }
-
-    async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage> {
-        self.inner.heads(queue, after, limit).await
-    }
-
-    async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
-        self.inner.is_full(queue, sequence, limits).await
-    }
-
-    async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
-        self.inner.clear(queue, by).await
     }
 }

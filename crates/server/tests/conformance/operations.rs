@@ -1,23 +1,18 @@
-//! Plans and operations through the API: freezing, beginning, telling, and their letters. Turns are the engine's.
+//! Plans and operations through the API: freezing, beginning, commands, and their letters. Work is polled from the store.
 
-use std::time::Duration;
-
-use async_trait::async_trait;
 use axum::http::Method;
 use lazaret_api as api;
-use lazaret_core::QueueName;
 use lazaret_core::store::{
     Actor, Command, Item, Operation, OperationId, Operations, OperationsPage, Plan, PlanId, PlanRequest,
-    PolledWork, Result, RolloutPolicy, Selection, Store,
+    Result, RolloutPolicy, Selection, Store,
 };
 use lazaret_server::Limits;
 
 use crate::store::ThroughApi;
 use crate::words::{self, if_there, refused};
 
-#[async_trait]
-impl<S: Store> Operations for ThroughApi<S> {
-    async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+impl<S: Store> ThroughApi<S> {
+    pub(crate) async fn freeze_over_http(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
         assert_eq!(request.valid_for.subsec_nanos(), 0, "a plan is good for whole seconds");
         let wire = api::PlanRequest {
             action: request.action.into(),
@@ -36,23 +31,28 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(plan)
     }
 
-    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+    pub(crate) async fn plan_over_http(&self, id: PlanId) -> Result<Option<Plan>> {
         let found = if_there(self.api.get(&format!("/v1/plans/{id}"), &[]).await).map_err(refused("plan"))?;
         let plan = found.map(words::plan);
         assert_eq!(plan, self.inner.plan(id).await?, "the API shows what is stored");
         Ok(plan)
     }
 
-    /// No route gives it: plans and operations are shown apart.
-    async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
-        self.inner.outcomes(plan, from, limit).await
-    }
-
-    async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
+    pub(crate) async fn plan_items_over_http(
+        &self,
+        id: PlanId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Item>> {
         self.items_of(&format!("/v1/plans/{id}/items"), from, limit).await
     }
 
-    async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation> {
+    pub(crate) async fn begin_over_http(
+        &self,
+        plan: PlanId,
+        rollout: &RolloutPolicy,
+        by: &Actor,
+    ) -> Result<Operation> {
         let request = api::BeginRequest {
             plan: Some(plan.to_string()),
             rate: Some(rollout.rate.unwrap_or(0.0)),
@@ -70,7 +70,7 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(begun)
     }
 
-    async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
+    pub(crate) async fn operation_over_http(&self, id: OperationId) -> Result<Option<Operation>> {
         let path = format!("/v1/operations/{id}");
         let found = if_there(self.api.get(&path, &[]).await).map_err(refused("operation"))?;
         let operation = found.map(words::operation);
@@ -78,7 +78,11 @@ impl<S: Store> Operations for ThroughApi<S> {
         Ok(operation)
     }
 
-    async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage> {
+    pub(crate) async fn operations_over_http(
+        &self,
+        before: Option<OperationId>,
+        limit: usize,
+    ) -> Result<OperationsPage> {
         let wanted = |operation: &api::Operation| {
             before.is_none_or(|before| operation.id.parse::<OperationId>().unwrap() < before)
         };
@@ -90,30 +94,30 @@ impl<S: Store> Operations for ThroughApi<S> {
     }
 
     /// The status shows them.
-    async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
+    pub(crate) async fn under_way_over_http(&self, limit: usize) -> Result<Vec<Operation>> {
         let status: api::Status = self.api.get("/v1/status", &[]).await.map_err(refused("under_way"))?;
         Ok(status.operations.into_iter().map(words::operation).take(limit).collect())
     }
 
-    async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
+    pub(crate) async fn items_over_http(
+        &self,
+        id: OperationId,
+        from: u64,
+        limit: usize,
+    ) -> Result<Vec<Item>> {
         self.items_of(&format!("/v1/operations/{id}/items"), from, limit).await
     }
 
-    async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation> {
+    pub(crate) async fn command_over_http(
+        &self,
+        id: OperationId,
+        command: Command,
+        by: &Actor,
+    ) -> Result<Operation> {
         let path = format!("/v1/operations/{id}/{}", command.as_str());
         let request = api::CommandRequest { reason: Some(by.why.clone()) };
         let answer = self.api.change((Method::POST, &path), by, &request).await;
         Ok(words::operation(answer.map_err(refused("command"))?.typed()))
-    }
-
-    async fn poll_work(
-        &self,
-        queue: &QueueName,
-        owner: &str,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<PolledWork> {
-        self.inner.poll_work(queue, owner, lease, limit).await
     }
 }
 

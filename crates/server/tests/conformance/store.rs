@@ -40,6 +40,44 @@ impl<S: Store> ThroughApi<S> {
     }
 }
 
+lazaret_core::forward_store! {
+    impl<S: Store> LetterStore for ThroughApi<S> {
+        act => Self::act_over_http;
+        get => Self::get_over_http;
+        sequence => Self::sequence_over_http;
+        counts => Self::counts_over_http;
+        sequence_size => Self::sequence_size_over_http;
+        set_pause => Self::set_pause_over_http;
+        pauses => Self::pauses_over_http;
+    }
+    impl<S: Store> Operations for ThroughApi<S> {
+        freeze => Self::freeze_over_http;
+        plan => Self::plan_over_http;
+        plan_items => Self::plan_items_over_http;
+        begin => Self::begin_over_http;
+        operation => Self::operation_over_http;
+        operations => Self::operations_over_http;
+        under_way => Self::under_way_over_http;
+        items => Self::items_over_http;
+        command => Self::command_over_http;
+    }
+    impl<S: Store> Triage for ThroughApi<S> {
+        find => Self::find_over_http;
+        count => Self::count_over_http;
+        groups => Self::groups_over_http;
+        group => Self::group_over_http;
+        queues => Self::queues_over_http;
+        change => Self::change_over_http;
+        purge => Self::purge_over_http;
+    }
+    impl<S: Store> Audit for ThroughApi<S> {
+        audit => Self::audit_over_http;
+    }
+
+    inner: |this| &*this.inner;
+    around: |_this, _call, run| run.await;
+}
+
 fn server<S: Store>(inner: &Arc<S>, clock: &Arc<dyn Clock>, limits: Limits) -> Server {
     let registry = Registry::default();
     for consumer in CONSUMERS {

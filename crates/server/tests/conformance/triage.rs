@@ -1,18 +1,16 @@
-//! Triage and the audit through the API: finding, counting, groups, queues, notes and purges. Letters expire by the engine.
+//! Triage and the audit through the API: finding, counting, groups, queues, changes and purges. Expiry and audit notes go to the store.
 
-use async_trait::async_trait;
 use axum::http::Method;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use jiff::Timestamp;
 use lazaret_api as api;
 use lazaret_core::QueueName;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
-    Actor, Audit, AuditEntry, AuditNote, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest,
-    LettersPage, Matches, QueueSummary, Result, Store, Triage,
+    Actor, AuditEntry, Change, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches, QueueSummary,
+    Result, Store,
 };
 
 use crate::client::encoded;
@@ -44,9 +42,13 @@ impl<S: Store> ThroughApi<S> {
     }
 }
 
-#[async_trait]
-impl<S: Store> Triage for ThroughApi<S> {
-    async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
+impl<S: Store> ThroughApi<S> {
+    pub(crate) async fn find_over_http(
+        &self,
+        query: &Query,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<LettersPage> {
         let size = limit.to_string();
         let params = [("q", Some(query.text())), ("after", after), ("limit", Some(size.as_str()))];
         let page: api::LetterPage = self.api.get("/v1/letters", &params).await.map_err(refused("find"))?;
@@ -54,13 +56,13 @@ impl<S: Store> Triage for ThroughApi<S> {
         Ok(LettersPage { letters, next: page.next })
     }
 
-    async fn count(&self, query: &Query) -> Result<Matches> {
+    pub(crate) async fn count_over_http(&self, query: &Query) -> Result<Matches> {
         let answer = self.api.get("/v1/letters/count", &[("q", Some(query.text()))]).await;
         let matches: api::LetterMatches = answer.map_err(refused("count"))?;
         Ok(Matches { letters: matches.letters, exact: matches.exact })
     }
 
-    async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
+    pub(crate) async fn groups_over_http(&self, request: &GroupsRequest) -> Result<GroupsPage> {
         let query = request.queue.as_ref().map(|queue| format!("queue:\"{queue}\""));
         let limit = request.limit.to_string();
         let params = [
@@ -73,14 +75,14 @@ impl<S: Store> Triage for ThroughApi<S> {
         Ok(GroupsPage { groups: page.groups.into_iter().map(words::group).collect(), next: page.next })
     }
 
-    async fn group(&self, id: &GroupId) -> Result<Option<Group>> {
+    pub(crate) async fn group_over_http(&self, id: &GroupId) -> Result<Option<Group>> {
         let path = format!("/v1/groups/{}", encoded(&id.to_string()));
         let found = if_there(self.api.get(&path, &[]).await).map_err(refused("group"))?;
         Ok(found.map(words::group))
     }
 
     /// The status has them by consumer.
-    async fn queues(&self) -> Result<Vec<QueueSummary>> {
+    pub(crate) async fn queues_over_http(&self) -> Result<Vec<QueueSummary>> {
         let status: api::Status = self.api.get("/v1/status", &[]).await.map_err(refused("queues"))?;
         status.consumers.iter().for_each(|consumer| self.check_sums(consumer));
         let queues = status.consumers.iter().flat_map(|consumer| &consumer.queues);
@@ -89,7 +91,7 @@ impl<S: Store> Triage for ThroughApi<S> {
         Ok(summaries)
     }
 
-    async fn change(
+    pub(crate) async fn change_over_http(
         &self,
         queue: &QueueName,
         letter: LetterId,
@@ -121,22 +123,18 @@ impl<S: Store> Triage for ThroughApi<S> {
         }
     }
 
-    async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
+    pub(crate) async fn purge_over_http(
+        &self,
+        queue: &QueueName,
+        letter: LetterId,
+        by: &Actor,
+    ) -> Result<()> {
         self.check_queue(queue, letter).await?;
         let path = format!("/v1/letters/{letter}/purge");
         let request = api::ActRequest { reason: Some(by.why.clone()) };
         let answer = self.api.change((Method::POST, &path), by, &request).await.map_err(refused("purge"))?;
         assert!(answer.body.is_empty(), "{}", answer.shown());
         Ok(())
-    }
-
-    async fn expire(
-        &self,
-        queue: &QueueName,
-        closed_before: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Expired> {
-        self.inner.expire(queue, closed_before, limit).await
     }
 }
 
@@ -151,15 +149,9 @@ fn edit(payload: Option<&Bytes>, reason: Option<String>) -> api::EditRequest {
     }
 }
 
-#[async_trait]
-impl<S: Store> Audit for ThroughApi<S> {
-    /// The API notes by itself what is more than one act.
-    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
-        self.inner.note(note, by).await
-    }
-
+impl<S: Store> ThroughApi<S> {
     /// Page by page, and in one answer as lines: the same entries.
-    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+    pub(crate) async fn audit_over_http(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         let later = |entry: &api::AuditEntry| entry.number > after;
         let walked = self.api.walk::<api::AuditPage>("/v1/audit", &[], limit, later).await;
         let (entries, _) = walked.map_err(refused("audit"))?;

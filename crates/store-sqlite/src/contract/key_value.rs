@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazaret_core::store::{Expect, Key, KeyValue, Reading, Result, Versioned, Written};
+use lazaret_core::store::{Expect, KeyValue, Reading, Result, Versioned, Written};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
@@ -74,19 +74,20 @@ fn write(
 
 #[async_trait]
 impl KeyValue for SqliteStore {
-    async fn read(&self, key: Key<'_>) -> Result<Reading> {
-        let (space, name) = (key.space.to_owned(), key.name.to_owned());
+    async fn read(&self, space: &str, name: &str) -> Result<Reading> {
+        let (space, name) = (space.to_owned(), name.to_owned());
         self.ask("read", move |view| read(view.connection, (&space, &name), view.now)).await
     }
 
     async fn write(
         &self,
-        key: Key<'_>,
+        space: &str,
+        name: &str,
         expect: Expect,
         value: Option<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Written> {
-        let (space, name) = (key.space.to_owned(), key.name.to_owned());
+        let (space, name) = (space.to_owned(), name.to_owned());
         let work = move |step: &mut Step<'_>| write(step, (&space, &name), expect, value.as_deref(), ttl);
         SqliteStore::write(self, "write", work).await
     }

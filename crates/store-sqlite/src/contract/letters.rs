@@ -156,11 +156,11 @@ impl LetterStore for SqliteStore {
         self.write("set_pause", move |step| pauses::set_pause(step, &consumer, &scope, paused, &by)).await
     }
 
-    fn capabilities(&self) -> Capabilities {
+    async fn capabilities(&self) -> Result<Capabilities> {
         let mut capabilities = Capabilities::default();
         (capabilities.durable, capabilities.shared_by_processes) = (true, true);
         (capabilities.audit_chain, capabilities.outbox, capabilities.inbox) = (true, true, true);
-        capabilities
+        Ok(capabilities)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

@@ -1,4 +1,4 @@
-//! Runs the steps of the model against a store, and puts the store's answers into the model's words.
+//! Runs the steps of the model against a store, and translates the store's answers into the model's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::clock::{ManualClock, test_epoch};
 
-/// A store on its way through a sequence of steps.
+/// A store that runs a sequence of steps.
 pub(super) struct Driver<S> {
     store: S,
     clock: ManualClock,
     queue: QueueName,
     leases: Vec<Lease>,
     grants: Vec<u64>,
-    /// How many messages were delivered. The model's source never goes back.
+    /// The number of delivered messages. The model's source never goes back.
     delivered: u64,
 }
 
@@ -71,8 +71,8 @@ fn placed(answer: &Result<Placed>) -> String {
     }
 }
 
-fn answered<T>(answer: Result<T>, words: impl FnOnce(T) -> String) -> Answer {
-    answer.map_or_else(|error: StoreError| refused(error.kind()), |value| vec![words(value)])
+fn answered<T>(answer: Result<T>, text: impl FnOnce(T) -> String) -> Answer {
+    answer.map_or_else(|error: StoreError| refused(error.kind()), |value| vec![text(value)])
 }
 
 const REFUSED: &str = "the store does what the model never refuses";
@@ -229,7 +229,7 @@ impl<S: Store> Driver<S> {
         settled(self.store.settle(&self.leases[lease], letter, settlement).await)
     }
 
-    /// Everything that can be observed, in the model's words.
+    /// Everything that can be observed, as the model writes it.
     pub(super) async fn observe(&self) -> Answer {
         let mut lines = Vec::new();
         for name in SEQUENCES {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::MESSAGES;
 
-/// What happens next.
+/// A call, or the passing of time.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Assign,
@@ -31,7 +31,7 @@ pub(super) struct Item {
     pub(super) delay: u64,
 }
 
-/// Under which grant a hand-off is made.
+/// The grant of a hand-off.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Under {
     None,

@@ -1,11 +1,11 @@
-//! Cases for the duplicate filter: what was handled before is not handled again.
+//! Cases for the duplicate filter.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
 use lazaret_core::QueueName;
 use lazaret_core::store::{Dedupe, DedupeClaim};
 
-use super::{Bed, secs};
+use super::{Backend, secs};
 
 /// Makes one test per case of the duplicate filter, in a module of this name.
 ///
@@ -14,7 +14,7 @@ use super::{Bed, secs};
 /// lazaret_testkit::dedupe_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
 /// ```
 ///
-/// A backend that waits for the network or the disk says `io`, as in
+/// A backend that waits for the network or the disk takes `io`, as in
 /// [`store_test_suite!`](crate::store_test_suite).
 #[macro_export]
 macro_rules! dedupe_test_suite {
@@ -32,12 +32,12 @@ macro_rules! dedupe_test_suite {
 macro_rules! __dedupe_test_suite {
     ($name:ident, $runtime:tt, $make:expr) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::Bed::new;
+            $name, $runtime, $make, $crate::suite::Backend::new;
             dedupe {
                 a_new_message_is_claimed
                 a_claimed_message_is_in_flight_for_others
-                ones_own_claim_is_claimed_again_and_lasts_from_now
-                a_handled_message_is_done_for_everybody
+                an_owner_claims_again_and_extends_its_claim
+                a_handled_message_is_done_for_every_owner
                 a_claim_whose_owner_died_expires
                 an_abandoned_claim_may_be_taken_at_once
                 another_cannot_abandon_a_claim
@@ -47,7 +47,7 @@ macro_rules! __dedupe_test_suite {
                 a_late_abandonment_does_not_take_the_claim_of_another
                 queues_remember_each_for_itself
                 abandoning_what_was_never_claimed_is_no_error
-                of_many_who_claim_at_once_one_gets_it
+                of_many_concurrent_claims_one_succeeds
             }
         }
     };
@@ -60,29 +60,29 @@ fn queue() -> QueueName {
     QueueName::of("orders", "orders")
 }
 
-async fn claim<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) -> DedupeClaim {
+async fn claim<S: Dedupe>(t: &Backend<S>, id: &str, owner: &str) -> DedupeClaim {
     t.store.claim(&queue(), &id.into(), owner, LEASE).await.unwrap()
 }
 
-async fn done<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) {
+async fn done<S: Dedupe>(t: &Backend<S>, id: &str, owner: &str) {
     t.store.done(&queue(), &id.into(), owner, WINDOW).await.unwrap();
 }
 
-async fn abandon<S: Dedupe>(t: &Bed<S>, id: &str, owner: &str) {
+async fn abandon<S: Dedupe>(t: &Backend<S>, id: &str, owner: &str) {
     t.store.abandon(&queue(), &id.into(), owner).await.unwrap();
 }
 
-pub async fn a_new_message_is_claimed<S: Dedupe>(t: Bed<S>) {
+pub async fn a_new_message_is_claimed<S: Dedupe>(t: Backend<S>) {
     assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
 }
 
-pub async fn a_claimed_message_is_in_flight_for_others<S: Dedupe>(t: Bed<S>) {
+pub async fn a_claimed_message_is_in_flight_for_others<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
     assert_eq!(claim(&t, "2", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn ones_own_claim_is_claimed_again_and_lasts_from_now<S: Dedupe>(t: Bed<S>) {
+pub async fn an_owner_claims_again_and_extends_its_claim<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     t.advance(secs(20));
     assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
@@ -90,15 +90,15 @@ pub async fn ones_own_claim_is_claimed_again_and_lasts_from_now<S: Dedupe>(t: Be
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
 }
 
-pub async fn a_handled_message_is_done_for_everybody<S: Dedupe>(t: Bed<S>) {
+pub async fn a_handled_message_is_done_for_every_owner<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Done);
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
 }
 
-pub async fn a_claim_whose_owner_died_expires<S: Dedupe>(t: Bed<S>) {
-    // I1: done is said with the effect, never before it, so a dead owner's message is handled again.
+pub async fn a_claim_whose_owner_died_expires<S: Dedupe>(t: Backend<S>) {
+    // I1: `done` comes with the effect, never before it, so the message of a crashed owner is handled again.
     claim(&t, "1", "a").await;
     t.advance(LEASE - secs(1));
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
@@ -106,26 +106,26 @@ pub async fn a_claim_whose_owner_died_expires<S: Dedupe>(t: Bed<S>) {
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn an_abandoned_claim_may_be_taken_at_once<S: Dedupe>(t: Bed<S>) {
+pub async fn an_abandoned_claim_may_be_taken_at_once<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     abandon(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn another_cannot_abandon_a_claim<S: Dedupe>(t: Bed<S>) {
+pub async fn another_cannot_abandon_a_claim<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     abandon(&t, "1", "b").await;
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::InFlight);
 }
 
-pub async fn what_is_done_cannot_be_abandoned<S: Dedupe>(t: Bed<S>) {
+pub async fn what_is_done_cannot_be_abandoned<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     abandon(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Done);
 }
 
-pub async fn what_is_done_is_remembered_for_the_window<S: Dedupe>(t: Bed<S>) {
+pub async fn what_is_done_is_remembered_for_the_window<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     t.advance(WINDOW - secs(1));
@@ -134,15 +134,15 @@ pub async fn what_is_done_is_remembered_for_the_window<S: Dedupe>(t: Bed<S>) {
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Claimed);
 }
 
-pub async fn an_effect_after_the_claim_expired_is_still_an_effect<S: Dedupe>(t: Bed<S>) {
-    // The late owner has done it. Whoever claims now must not do it again.
+pub async fn an_effect_after_the_claim_expired_is_still_an_effect<S: Dedupe>(t: Backend<S>) {
+    // The late owner has done it, so it must not be done again.
     claim(&t, "1", "a").await;
     t.advance(LEASE);
     done(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "b").await, DedupeClaim::Done);
 }
 
-pub async fn a_late_abandonment_does_not_take_the_claim_of_another<S: Dedupe>(t: Bed<S>) {
+pub async fn a_late_abandonment_does_not_take_the_claim_of_another<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     t.advance(LEASE);
     claim(&t, "1", "b").await;
@@ -150,19 +150,19 @@ pub async fn a_late_abandonment_does_not_take_the_claim_of_another<S: Dedupe>(t:
     assert_eq!(claim(&t, "1", "c").await, DedupeClaim::InFlight);
 }
 
-pub async fn queues_remember_each_for_itself<S: Dedupe>(t: Bed<S>) {
+pub async fn queues_remember_each_for_itself<S: Dedupe>(t: Backend<S>) {
     claim(&t, "1", "a").await;
     done(&t, "1", "a").await;
     let other = QueueName::of("orders", "other");
     assert_eq!(t.store.claim(&other, &"1".into(), "a", LEASE).await.unwrap(), DedupeClaim::Claimed);
 }
 
-pub async fn abandoning_what_was_never_claimed_is_no_error<S: Dedupe>(t: Bed<S>) {
+pub async fn abandoning_what_was_never_claimed_is_no_error<S: Dedupe>(t: Backend<S>) {
     abandon(&t, "1", "a").await;
     assert_eq!(claim(&t, "1", "a").await, DedupeClaim::Claimed);
 }
 
-pub async fn of_many_who_claim_at_once_one_gets_it<S: Dedupe>(t: Bed<S>) {
+pub async fn of_many_concurrent_claims_one_succeeds<S: Dedupe>(t: Backend<S>) {
     let tries: Vec<_> = (0..20)
         .map(|n| {
             let store = t.store.clone();

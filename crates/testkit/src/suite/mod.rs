@@ -1,13 +1,13 @@
-//! What every backend must do, as named tests.
+//! The contracts of stores and sources, as named tests.
 //!
-//! Each case is a function that takes a fresh bed (a backend, a clock, helpers) and panics when a promise is broken.
+//! Each case is a function that takes a fresh fixture (a backend with its clock) and panics when the contract is broken.
 //! The macros make one `#[tokio::test]` per case: [`store_test_suite!`](crate::store_test_suite),
 //! [`checkpoints_test_suite!`](crate::checkpoints_test_suite), [`locks_test_suite!`](crate::locks_test_suite),
 //! [`dedupe_test_suite!`](crate::dedupe_test_suite), [`outbox_test_suite!`](crate::outbox_test_suite) and [`source_test_suite!`](crate::source_test_suite).
 //!
 //! A case whose name begins with a letter and a number comes from the catalogues that Lazaret was built from: `q` and
-//! `x` from Axon's sequenced dead-letter queue and the holes in its suite, `h`, `i` and `k` from its component,
-//! integration and cache tests as far as they speak of the queue, `fw` from FlowWarden's contracts. Where Lazaret
+//! `x` from Axon's sequenced dead-letter queue and the gaps in its suite, `h`, `i` and `k` from its component,
+//! integration and cache tests as far as they concern the queue, `fw` from FlowWarden's contracts. Where Lazaret
 //! differs on purpose, the case says how and why.
 
 #![allow(clippy::unwrap_used, reason = "a case that fails panics; that is its answer")]
@@ -31,16 +31,16 @@ use lazaret_core::{Clock, Timestamp};
 
 use crate::clock::ManualClock;
 
-/// A backend and the clock it goes by, fresh for one case.
-pub struct Bed<S> {
+/// A backend with its clock, fresh for one case.
+pub struct Backend<S> {
     /// The backend.
     pub store: Arc<S>,
-    /// Its clock. It stands still until the case moves it.
+    /// Its clock, which only the case advances.
     pub clock: ManualClock,
 }
 
-impl<S> Bed<S> {
-    /// A bed for what `make` makes of a clock.
+impl<S> Backend<S> {
+    /// The backend that `make` makes with a clock.
     pub async fn new<F, M>(make: M) -> Self
     where
         M: FnOnce(Arc<dyn Clock>) -> F,
@@ -56,7 +56,7 @@ impl<S> Bed<S> {
         self.clock.now()
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
@@ -76,17 +76,17 @@ pub struct Exception {
     pub why: &'static str,
 }
 
-/// Runs a case. One that is named as an exception has to fail: what holds is no exception. Not for direct use.
+/// Runs a case. A case that is named as an exception has to fail. Not for direct use.
 #[doc(hidden)]
-pub async fn hold(name: &str, exceptions: &[Exception], case: impl Future<Output = ()>) {
+pub async fn run_case(name: &str, exceptions: &[Exception], case: impl Future<Output = ()>) {
     let Some(exception) = exceptions.iter().find(|exception| exception.case == name) else {
         return case.await;
     };
     let ended = AssertUnwindSafe(case).catch_unwind().await;
-    assert!(ended.is_err(), "{name} holds, so it is no exception any more: {}", exception.why);
+    assert!(ended.is_err(), "{name} passes, so it is no exception any more: {}", exception.why);
 }
 
-/// What a suite needs is there: nothing. Not for direct use.
+/// The condition of a suite without one. Not for direct use.
 #[doc(hidden)]
 pub fn always() -> bool {
     true
@@ -96,14 +96,14 @@ pub fn always() -> bool {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __suite {
-    ($name:ident, $runtime:tt, $make:expr, $bed:path; $($list:tt)*) => {
-        $crate::__suite! { $name, $runtime, $make, $bed, $crate::suite::always, &[]; $($list)* }
+    ($name:ident, $runtime:tt, $make:expr, $fixture:path; $($list:tt)*) => {
+        $crate::__suite! { $name, $runtime, $make, $fixture, $crate::suite::always, &[]; $($list)* }
     };
-    ($name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path; $($list:tt)*) => {
-        $crate::__suite! { $name, $runtime, $make, $bed, $ready, &[]; $($list)* }
+    ($name:ident, $runtime:tt, $make:expr, $fixture:path, $ready:path; $($list:tt)*) => {
+        $crate::__suite! { $name, $runtime, $make, $fixture, $ready, &[]; $($list)* }
     };
     (
-        $name:ident, $runtime:tt, $make:expr, $bed:path, $ready:path, $exceptions:expr;
+        $name:ident, $runtime:tt, $make:expr, $fixture:path, $ready:path, $exceptions:expr;
         $($module:ident { $($case:ident)* })*
     ) => {
         mod $name {
@@ -120,10 +120,10 @@ macro_rules! __suite {
                         return;
                     }
                     let case = async {
-                        let bed = $bed($make).await;
-                        $crate::suite::$module::$case(bed).await;
+                        let fixture = $fixture($make).await;
+                        $crate::suite::$module::$case(fixture).await;
                     };
-                    $crate::suite::hold(stringify!($case), $exceptions, case).await;
+                    $crate::suite::run_case(stringify!($case), $exceptions, case).await;
                 } }
             )*)*
         }
@@ -142,9 +142,9 @@ macro_rules! __case {
 
 #[cfg(test)]
 mod tests {
-    /// Every case that is written is also run: each public async function of a suite file stands in a list.
+    /// Every case is run: each public async function of a suite file is in a list.
     #[test]
-    fn every_case_stands_in_a_list() {
+    fn every_case_is_in_a_list() {
         let lists =
             [include_str!("letters/mod.rs"), include_str!("checkpoints.rs"), include_str!("locks.rs")];
         let lists = [
@@ -155,14 +155,14 @@ mod tests {
         ]
         .concat();
         let files = [
-            include_str!("letters/queue.rs"),
-            include_str!("letters/holes.rs"),
-            include_str!("letters/consumer.rs"),
+            include_str!("letters/axon_queue.rs"),
+            include_str!("letters/axon_gaps.rs"),
+            include_str!("letters/axon_component.rs"),
             include_str!("letters/opened.rs"),
             include_str!("letters/flowwarden.rs"),
             include_str!("letters/intake.rs"),
             include_str!("letters/leases.rs"),
-            include_str!("letters/crowds.rs"),
+            include_str!("letters/concurrency.rs"),
             include_str!("letters/acts.rs"),
             include_str!("letters/listing.rs"),
             include_str!("triage/groups.rs"),
@@ -171,10 +171,11 @@ mod tests {
             include_str!("triage/purge.rs"),
             include_str!("triage/expiry.rs"),
             include_str!("triage/payloads.rs"),
-            include_str!("operations/freezing.rs"),
-            include_str!("operations/commanding.rs"),
-            include_str!("operations/taking.rs"),
-            include_str!("operations/acting.rs"),
+            include_str!("operations/plans.rs"),
+            include_str!("operations/commands.rs"),
+            include_str!("operations/replays.rs"),
+            include_str!("operations/interference.rs"),
+            include_str!("operations/acts.rs"),
             include_str!("checkpoints.rs"),
             include_str!("locks.rs"),
             include_str!("dedupe.rs"),

@@ -1,11 +1,11 @@
-//! Cases for the outbox: what ended is listed until everybody was told.
+//! Cases for the outbox: letters that ended are listed until they are forgotten.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
 use lazaret_core::store::{Act, Outbox, Placed, Placement, Requeue, Settlement, Store};
 use lazaret_core::{Letter, LetterState, QueueName};
 
-use super::letters::bed::requeued;
+use super::letters::fixture::requeued;
 use super::letters::{Fixture, requeue_of, resolve};
 
 /// Makes one test per case of the outbox contract, in a module of this name.
@@ -15,7 +15,7 @@ use super::letters::{Fixture, requeue_of, resolve};
 /// lazaret_testkit::outbox_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
 /// ```
 ///
-/// A backend that waits for the network or the disk says `io`, as in
+/// A backend that waits for the network or the disk takes `io`, as in
 /// [`store_test_suite!`](crate::store_test_suite).
 #[macro_export]
 macro_rules! outbox_test_suite {
@@ -35,7 +35,7 @@ macro_rules! __outbox_test_suite {
         $crate::__suite! {
             $name, $runtime, $make, $crate::suite::letters::Fixture::new;
             outbox {
-                what_nobody_watches_is_not_listed
+                ends_of_an_unwatched_queue_are_not_listed
                 letters_that_end_are_listed_in_their_order
                 watching_begins_with_those_that_stand_there
                 a_letter_that_is_tried_and_ends_is_listed_when_it_ends
@@ -71,7 +71,7 @@ fn dead(ids: &[&str]) -> Vec<(String, LetterState)> {
     ids.iter().map(|id| ((*id).to_owned(), LetterState::Dead)).collect()
 }
 
-pub async fn what_nobody_watches_is_not_listed<S: Store + Outbox>(t: Fixture<S>) {
+pub async fn ends_of_an_unwatched_queue_are_not_listed<S: Store + Outbox>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     assert_eq!(t.store.ends(&t.queue, 0, 10).await.unwrap(), Default::default());
     watch(&t).await;
@@ -159,7 +159,7 @@ pub async fn ends_are_forgotten_up_to_a_number_and_numbers_go_on<S: Store + Outb
     t.enqueue("4", "4").await;
     let next = t.store.ends(&t.queue, numbers[2], 9).await.unwrap().ends;
     assert_eq!(next.len(), 1, "no number is given twice");
-    // Also not when nobody watched in between.
+    // Also not after the list was off.
     t.store.unwatch_ends(&t.queue).await.unwrap();
     watch(&t).await;
     let again = t.store.ends(&t.queue, 0, 9).await.unwrap().ends;

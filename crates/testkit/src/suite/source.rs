@@ -1,18 +1,18 @@
-//! Cases for sources, and the harness that a source brings.
+//! Cases for sources, with the harness that a source implements.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
-mod yard;
+mod fixture;
 
-use yard::numbered;
-pub use yard::{Capabilities, SourceHarness, Yard};
+use fixture::numbered;
+pub use fixture::{Capabilities, SourceFixture, SourceHarness};
 
 /// Makes one test per case of the source contract, in a module of this name.
 ///
 /// The second argument makes a fresh [`SourceHarness`](crate::suite::source::SourceHarness). See the tests of the
-/// memory source for one. A source that waits for the network or the disk says `io` before it, and its tests run in
-/// real time. One that needs a service says `io if READY`, where `READY` is a function that says whether the service is
-/// there, and prints why the cases were not run if it is not.
+/// memory source for one. A source that waits for the network or the disk takes `io` before it, and its tests run in
+/// real time. One that needs a service takes `io if READY`, where the function `READY` returns `true` when the service is
+/// available, and otherwise prints why the cases were not run.
 #[macro_export]
 macro_rules! source_test_suite {
     ($name:ident, $make:expr) => {
@@ -32,7 +32,7 @@ macro_rules! source_test_suite {
 macro_rules! __source_test_suite {
     ($name:ident, $runtime:tt, $make:expr, $ready:path) => {
         $crate::__suite! {
-            $name, $runtime, $make, $crate::suite::source::Yard::new, $ready;
+            $name, $runtime, $make, $crate::suite::source::SourceFixture::new, $ready;
             source {
                 messages_of_a_partition_come_in_order
                 every_partition_is_assigned_before_its_messages
@@ -47,9 +47,9 @@ macro_rules! __source_test_suite {
                 a_commit_never_moves_back
                 a_commit_without_a_position_leaves_it_where_it_is
                 a_rewound_partition_comes_again_from_behind_the_committed_position
-                settled_ranges_are_told_to_the_next_owner
+                settled_ranges_are_given_to_the_next_owner
                 what_is_settled_beyond_stays_bounded
-                a_second_consumer_gets_its_share_after_the_first_let_go
+                a_second_consumer_gets_its_share_after_the_first_gave_it_up
                 a_consumer_that_leaves_gives_its_share_back
                 a_crashed_consumer_loses_its_share_to_the_others
                 a_lost_partition_cannot_be_committed
@@ -62,7 +62,7 @@ macro_rules! __source_test_suite {
     };
 }
 
-pub async fn messages_of_a_partition_come_in_order<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn messages_of_a_partition_come_in_order<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I2
     t.fill(0, 0..50).await;
     t.fill(1, 0..30).await;
@@ -76,7 +76,7 @@ pub async fn messages_of_a_partition_come_in_order<H: SourceHarness>(mut t: Yard
     }
 }
 
-pub async fn every_partition_is_assigned_before_its_messages<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn every_partition_is_assigned_before_its_messages<H: SourceHarness>(mut t: SourceFixture<H>) {
     t.fill(0, 0..1).await;
     let mut consumer = t.open().await;
     let all = t.harness.partitions() as usize;
@@ -85,7 +85,7 @@ pub async fn every_partition_is_assigned_before_its_messages<H: SourceHarness>(m
     consumer.until("the message has come", |c| c.count() == 1).await;
 }
 
-pub async fn messages_that_come_later_are_delivered<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn messages_that_come_later_are_delivered<H: SourceHarness>(mut t: SourceFixture<H>) {
     let mut consumer = t.open().await;
     consumer.until_quiet().await;
     t.fill(1, 0..5).await;
@@ -93,7 +93,7 @@ pub async fn messages_that_come_later_are_delivered<H: SourceHarness>(mut t: Yar
     assert_eq!(consumer.payloads(1), numbered(1, 0..5));
 }
 
-pub async fn a_new_consumer_goes_on_behind_the_committed_position<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_new_consumer_goes_on_behind_the_committed_position<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I1: what is committed is not repeated, what is not comes again.
     t.fill(0, 0..10).await;
     t.fill(1, 0..3).await;
@@ -108,7 +108,7 @@ pub async fn a_new_consumer_goes_on_behind_the_committed_position<H: SourceHarne
     assert_eq!(second.payloads(1), numbered(1, 0..3));
 }
 
-pub async fn after_a_crash_everything_uncommitted_comes_again<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn after_a_crash_everything_uncommitted_comes_again<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I1
     t.fill(0, 0..10).await;
     let mut first = t.open().await;
@@ -120,7 +120,7 @@ pub async fn after_a_crash_everything_uncommitted_comes_again<H: SourceHarness>(
     assert_eq!(second.payloads(0), numbered(0, 3..10));
 }
 
-pub async fn a_message_comes_again_as_it_was<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_message_comes_again_as_it_was<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I5
     t.fill(0, 0..5).await;
     let mut first = t.open().await;
@@ -132,12 +132,12 @@ pub async fn a_message_comes_again_as_it_was<H: SourceHarness>(mut t: Yard<H>) {
     assert_eq!(second.got, before);
 }
 
-pub async fn a_cancelled_wait_loses_nothing<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_cancelled_wait_loses_nothing<H: SourceHarness>(mut t: SourceFixture<H>) {
     let mut consumer = t.open().await;
     consumer.until_quiet().await;
     for number in 0..20 {
         {
-            // Polled once, and given up while it waits.
+            // Polled once, and cancelled while it waits.
             let next = consumer.source.next();
             tokio::pin!(next);
             let polled = futures_util::poll!(next.as_mut());
@@ -149,7 +149,7 @@ pub async fn a_cancelled_wait_loses_nothing<H: SourceHarness>(mut t: Yard<H>) {
     assert_eq!(consumer.payloads(0), numbered(0, 0..20));
 }
 
-pub async fn a_paused_partition_is_quiet_and_the_others_are_not<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_paused_partition_is_quiet_and_the_others_are_not<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I3
     let mut consumer = t.open().await;
     consumer.until_quiet().await;
@@ -163,7 +163,7 @@ pub async fn a_paused_partition_is_quiet_and_the_others_are_not<H: SourceHarness
     assert_eq!(consumer.payloads(1), numbered(1, 0..5));
 }
 
-pub async fn a_resumed_partition_goes_on_where_it_stopped<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_resumed_partition_goes_on_where_it_stopped<H: SourceHarness>(mut t: SourceFixture<H>) {
     t.fill(0, 0..5).await;
     let mut consumer = t.open().await;
     consumer.until("the first have come", |c| c.count() == 5).await;
@@ -175,7 +175,7 @@ pub async fn a_resumed_partition_goes_on_where_it_stopped<H: SourceHarness>(mut 
     assert_eq!(consumer.payloads(0), numbered(0, 0..10));
 }
 
-pub async fn a_pause_is_forgotten_at_the_next_assignment<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_pause_is_forgotten_at_the_next_assignment<H: SourceHarness>(mut t: SourceFixture<H>) {
     let mut first = t.open().await;
     first.until_quiet().await;
     first.source.pause(&[t.partition(0)]);
@@ -185,7 +185,7 @@ pub async fn a_pause_is_forgotten_at_the_next_assignment<H: SourceHarness>(mut t
     second.until("they have come", |c| c.count() == 3).await;
 }
 
-pub async fn a_commit_never_moves_back<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_commit_never_moves_back<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I1
     t.fill(0, 0..10).await;
     let mut first = t.open().await;
@@ -199,7 +199,7 @@ pub async fn a_commit_never_moves_back<H: SourceHarness>(mut t: Yard<H>) {
     assert_eq!(second.payloads(0), numbered(0, 8..10));
 }
 
-pub async fn a_commit_without_a_position_leaves_it_where_it_is<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_commit_without_a_position_leaves_it_where_it_is<H: SourceHarness>(mut t: SourceFixture<H>) {
     t.fill(0, 0..6).await;
     let mut first = t.open().await;
     first.until("all have come", |c| c.count() == 6).await;
@@ -216,7 +216,7 @@ pub async fn a_commit_without_a_position_leaves_it_where_it_is<H: SourceHarness>
 }
 
 pub async fn a_rewound_partition_comes_again_from_behind_the_committed_position<H: SourceHarness>(
-    mut t: Yard<H>,
+    mut t: SourceFixture<H>,
 ) {
     // I1: a grant that was taken over must not cost what was read under it.
     t.fill(0, 0..8).await;
@@ -231,7 +231,7 @@ pub async fn a_rewound_partition_comes_again_from_behind_the_committed_position<
     assert_eq!(only.payloads(1), numbered(1, 0..3), "the other one goes on");
 }
 
-pub async fn settled_ranges_are_told_to_the_next_owner<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn settled_ranges_are_given_to_the_next_owner<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("settled ranges", t.harness.capabilities().settled_ranges) {
         return;
     }
@@ -248,7 +248,7 @@ pub async fn settled_ranges_are_told_to_the_next_owner<H: SourceHarness>(mut t: 
     assert_eq!(second.payloads(0), numbered(0, 3..10), "the engine leaves them out, not the source");
 }
 
-pub async fn what_is_settled_beyond_stays_bounded<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn what_is_settled_beyond_stays_bounded<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I7
     t.fill(0, 0..2).await;
     let mut first = t.open().await;
@@ -259,12 +259,14 @@ pub async fn what_is_settled_beyond_stays_bounded<H: SourceHarness>(mut t: Yard<
     drop(first);
     let mut second = t.open().await;
     second.until("the rest has come", |c| c.count() == 1).await;
-    let told = &second.held[&t.partition(0)];
-    assert!(told.len() <= 4096, "{} ranges are too many", told.len());
-    assert_eq!(*told, many[..told.len()], "the first ones are kept: they are what is repeated first");
+    let ranges = &second.held[&t.partition(0)];
+    assert!(ranges.len() <= 4096, "{} ranges are too many", ranges.len());
+    assert_eq!(*ranges, many[..ranges.len()], "the first ones are kept: they are what is repeated first");
 }
 
-pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_second_consumer_gets_its_share_after_the_first_gave_it_up<H: SourceHarness>(
+    mut t: SourceFixture<H>,
+) {
     if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
@@ -275,9 +277,9 @@ pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHa
     let mut first = t.open().await;
     first.until("all have come", |c| c.count() == 4 * all as usize).await;
     let mut second = t.open().await;
-    // The newcomer has to ask for the group to move.
+    // The group rebalances only when the new member polls.
     second.until_quiet().await;
-    assert!(second.held.is_empty(), "nothing is taken from a consumer that has not let go");
+    assert!(second.held.is_empty(), "a consumer keeps what it has not given up");
     first.until("something is revoked", |c| !c.revoking.is_empty()).await;
     let moving = first.revoking.clone();
     for partition in &moving {
@@ -288,7 +290,7 @@ pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHa
     for partition in &moving {
         first.commit(partition, 1, vec![]).await;
     }
-    first.let_go().await;
+    first.give_up().await;
     second.until("they are assigned", |c| c.held.len() == moving.len()).await;
     assert!(moving.iter().all(|partition| second.held.contains_key(partition)));
     assert!(!first.held.is_empty(), "the first keeps its own share");
@@ -298,7 +300,7 @@ pub async fn a_second_consumer_gets_its_share_after_the_first_let_go<H: SourceHa
     }
 }
 
-pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
@@ -308,13 +310,13 @@ pub async fn a_consumer_that_leaves_gives_its_share_back<H: SourceHarness>(mut t
     let mut second = t.open().await;
     second.until_quiet().await;
     first.until("something is revoked", |c| !c.revoking.is_empty()).await;
-    first.let_go().await;
+    first.give_up().await;
     second.until("it has a share", |c| !c.held.is_empty()).await;
     second.source.close().await.unwrap();
     first.until("it has all again", |c| c.held.len() == all).await;
 }
 
-pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("groups", t.harness.capabilities().groups) {
         return;
     }
@@ -328,7 +330,7 @@ pub async fn a_crashed_consumer_loses_its_share_to_the_others<H: SourceHarness>(
     second.until("it has all", |c| c.held.len() == all).await;
 }
 
-pub async fn a_lost_partition_cannot_be_committed<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_lost_partition_cannot_be_committed<H: SourceHarness>(mut t: SourceFixture<H>) {
     // I6
     if t.lacks("groups", t.harness.capabilities().groups) {
         return;
@@ -351,7 +353,7 @@ pub async fn a_lost_partition_cannot_be_committed<H: SourceHarness>(mut t: Yard<
     assert_eq!(third.payloads(0), numbered(0, 4..10));
 }
 
-pub async fn a_finite_source_ends_after_its_last_message<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_finite_source_ends_after_its_last_message<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
@@ -365,7 +367,7 @@ pub async fn a_finite_source_ends_after_its_last_message<H: SourceHarness>(mut t
     assert_eq!(consumer.ends, 1, "it ends once");
 }
 
-pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
@@ -381,7 +383,7 @@ pub async fn a_paused_partition_keeps_a_finite_source_from_ending<H: SourceHarne
     assert_eq!(consumer.count(), 3);
 }
 
-pub async fn an_empty_finite_source_ends<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn an_empty_finite_source_ends<H: SourceHarness>(mut t: SourceFixture<H>) {
     if t.lacks("finite", t.harness.capabilities().finite) {
         return;
     }
@@ -390,7 +392,7 @@ pub async fn an_empty_finite_source_ends<H: SourceHarness>(mut t: Yard<H>) {
     consumer.until("it ends", |c| c.ends == 1).await;
 }
 
-pub async fn the_lag_counts_what_was_not_delivered<H: SourceHarness>(mut t: Yard<H>) {
+pub async fn the_lag_counts_what_was_not_delivered<H: SourceHarness>(mut t: SourceFixture<H>) {
     t.fill(0, 0..5).await;
     let mut consumer = t.open().await;
     consumer.until("all have come", |c| c.count() == 5).await;

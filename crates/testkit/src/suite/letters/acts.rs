@@ -3,7 +3,7 @@
 use lazaret_core::store::{Act, Actor, AuditEntry, AuditNote, ErrorKind, PauseScope, Placed, Settled, Store};
 use lazaret_core::{LetterState, Partition};
 
-use super::bed::{Fixture, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
+use super::fixture::{Fixture, LEASE, kind, operator, requeue_of, requeued, resolve, seq};
 use crate::suite::secs;
 
 pub async fn an_act_changes_the_state_and_touches_the_letter<S: Store>(t: Fixture<S>) {

@@ -1,4 +1,4 @@
-//! FlowWarden's contract for dead-letter stores (2.1), in Lazaret's words. Its stream is our queue, its event our
+//! FlowWarden's contract for dead-letter stores (2.1), on Lazaret's contract. Its stream is our queue, its event our
 //! letter.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lazaret_core::message::{Operation, Schema};
 use lazaret_core::store::{Act, HandOff, Limits, Placed, Placement, Store};
 use lazaret_core::{Letter, LetterId, LetterState, QueueName};
 
-use super::bed::{Fixture, failure};
+use super::fixture::{Fixture, failure};
 
 /// A letter in which every field is set.
 fn full<S>(t: &Fixture<S>) -> Letter {

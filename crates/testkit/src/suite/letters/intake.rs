@@ -5,7 +5,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterState, Partition};
 
-use super::bed::{Fixture, failure, kind, requeue_of, requeued, resolve};
+use super::fixture::{Fixture, failure, kind, requeue_of, requeued, resolve};
 use crate::suite::secs;
 
 fn item(letter: Letter, placement: Placement) -> HandOff {
@@ -69,7 +69,7 @@ pub async fn the_index_grows_on_after_a_sequence_was_closed<S: Store>(t: Fixture
     assert!(new.index > old.index);
 }
 
-pub async fn a_message_that_is_skipped_blocks_nobody<S: Store>(t: Fixture<S>) {
+pub async fn a_skipped_message_blocks_no_other<S: Store>(t: Fixture<S>) {
     let mut letter = t.waiting("a", "1");
     letter.state = LetterState::Skipped;
     letter.cause = Some(failure("not for us"));
@@ -113,7 +113,7 @@ pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Fixture<S>) 
         item(t.waiting("new", "7"), Placement::Behind),
     ];
     let answers = t.store.hand_off(&t.queue, &limits, items).await.unwrap();
-    let words: Vec<String> = answers
+    let shown: Vec<String> = answers
         .iter()
         .map(|answer| match answer {
             Ok(Placed::NotOpen(_)) => "not open".into(),
@@ -121,7 +121,7 @@ pub async fn the_answers_of_a_batch_stand_in_its_order<S: Store>(t: Fixture<S>) 
             Err(error) => format!("{:?}", error.kind()),
         })
         .collect();
-    assert_eq!(words, ["Held(Dead)", "not open", "Appended", "Full", "Closed", "Opened", "Full", "Appended"]);
+    assert_eq!(shown, ["Held(Dead)", "not open", "Appended", "Full", "Closed", "Opened", "Full", "Appended"]);
 }
 
 pub async fn a_batch_is_stored_in_its_order<S: Store>(t: Fixture<S>) {
@@ -167,7 +167,7 @@ pub async fn an_old_grant_can_hand_off_nothing<S: Store>(t: Fixture<S>) {
     }
     assert!(!t.contains("a").await);
     assert_eq!(t.under_grant(t.dead("a", "1"), Placement::Open, new.fence).await.unwrap(), Placed::Opened);
-    // The grant is asked first: a late owner is not even told what is held.
+    // The grant is checked first: a late owner does not learn what is held.
     assert_eq!(kind(t.under_grant(t.dead("a", "1"), Placement::Open, old.fence).await), ErrorKind::Fenced);
 }
 

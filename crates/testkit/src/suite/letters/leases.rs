@@ -3,7 +3,9 @@
 use lazaret_core::store::{Act, Claim, ErrorKind, PauseScope, Placed, Settled, Settlement, Store};
 use lazaret_core::{LetterState, QueueName};
 
-use super::bed::{Fixture, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq};
+use super::fixture::{
+    Fixture, LEASE, fail_again, failure, kind, operator, requeue_of, requeued, resolve, seq,
+};
 use crate::suite::secs;
 
 fn sequences(claims: &[Claim]) -> Vec<&str> {
@@ -93,7 +95,7 @@ pub async fn a_lease_that_ended_frees_the_sequence<S: Store>(t: Fixture<S>) {
 }
 
 pub async fn a_settlement_after_the_lease_ended_is_fenced<S: Store>(t: Fixture<S>) {
-    // I6: even when nobody else came, for somebody else may have looked and gone.
+    // I6: even when no other worker holds it now, for one may have held it in between.
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(LEASE);

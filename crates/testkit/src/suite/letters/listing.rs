@@ -3,7 +3,7 @@
 use lazaret_core::store::{Act, ErrorKind, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
-use super::bed::{Fixture, fail_again, ids, kind, resolve, seq};
+use super::fixture::{Fixture, fail_again, ids, kind, resolve, seq};
 use crate::suite::secs;
 
 pub async fn the_heads_come_oldest_touched_first<S: Store>(t: Fixture<S>) {

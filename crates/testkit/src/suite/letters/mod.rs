@@ -1,34 +1,34 @@
-//! Cases for letter stores, and the words they are written in.
+//! Cases for letter stores, with their fixture.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
 pub mod acts;
-pub mod bed;
-pub mod consumer;
-pub mod crowds;
+pub mod axon_component;
+pub mod axon_gaps;
+pub mod axon_queue;
+pub mod concurrency;
+pub mod fixture;
 pub mod flowwarden;
-pub mod holes;
 pub mod intake;
 pub mod leases;
 pub mod listing;
 pub mod opened;
-pub mod queue;
 
 pub use acts::*;
-pub use bed::{Fixture, operator, requeue_of, resolve};
-pub use consumer::*;
-pub use crowds::*;
+pub use axon_component::*;
+pub use axon_gaps::*;
+pub use axon_queue::*;
+pub use concurrency::*;
+pub use fixture::{Fixture, operator, requeue_of, resolve};
 pub use flowwarden::*;
-pub use holes::*;
 pub use intake::*;
 pub use leases::*;
 pub use listing::*;
 pub use opened::*;
-pub use queue::*;
 
 /// Makes one test per case of the letter store contract, in a module of this name.
 ///
-/// The second argument makes a fresh, empty store that goes by the given clock. The store needs
+/// The second argument makes a fresh, empty store that uses the given clock. The store needs
 /// [`LetterStore`](lazaret_core::store::LetterStore), [`Audit`](lazaret_core::store::Audit) and
 /// [`Triage`](lazaret_core::store::Triage) and [`Operations`](lazaret_core::store::Operations). The calling crate needs
 /// tokio with `macros`, `rt` and `test-util`.
@@ -39,16 +39,16 @@ pub use queue::*;
 /// lazaret_testkit::store_test_suite!(memory, |clock| async move { MemoryStore::new(clock) });
 /// ```
 ///
-/// Tests run on a paused tokio clock. A store that waits for the network or the disk says `io`, and its tests run in
-/// real time, because a paused clock would let its time-outs strike at once. The store's own clock is the same in both:
+/// Tests run on a paused tokio clock. A store that waits for the network or the disk takes `io`, and its tests run in
+/// real time, because a paused clock would end its timeouts at once. The store's own clock is the same in both:
 ///
 /// ```
 /// # use lazaret_memory::MemoryStore;
 /// lazaret_testkit::store_test_suite!(memory, io, |clock| async move { MemoryStore::new(clock) });
 /// ```
 ///
-/// What stands between the suite and a store may have no words for a thing that a case says. Such cases are named with
-/// `except` and a list of [`Exception`](crate::suite::Exception)s. They are run all the same, and have to fail. The names of
+/// A layer between the suite and a store may be unable to express a case. Such cases are named with `except` and a list
+/// of [`Exception`](crate::suite::Exception)s. They are run all the same, and have to fail. The names of
 /// all cases are in the module's `CASES`.
 #[macro_export]
 macro_rules! store_test_suite {
@@ -151,12 +151,12 @@ macro_rules! __store_test_suite {
                 i16_working_one_queue_down_leaves_the_other
                 i17_clearing_one_queue_leaves_the_other
                 k01_an_empty_queue_has_no_open_sequence
-                k03_an_opened_sequence_is_told
+                k03_an_opened_sequence_is_listed
                 k05_an_append_opens_nothing_new
                 k06_a_cleared_queue_has_no_open_sequence
                 k08_a_new_owner_is_told_every_open_sequence
                 k12_not_open_names_a_revision_before_any_later_opening
-                k13_a_sequence_opened_by_somebody_else_is_told
+                k13_a_sequence_opened_by_another_owner_is_listed
                 k14_many_open_sequences_come_in_pages
                 k37_a_closed_sequence_is_not_told_to_a_new_owner
                 k39_a_sequence_that_was_opened_again_is_told_again
@@ -177,7 +177,7 @@ macro_rules! __store_test_suite {
                 a_held_letter_is_not_changed
                 the_store_gives_index_and_times
                 the_index_grows_on_after_a_sequence_was_closed
-                a_message_that_is_skipped_blocks_nobody
+                a_skipped_message_blocks_no_other
                 a_state_that_does_not_fit_its_placement_is_refused
                 the_answers_of_a_batch_stand_in_its_order
                 a_batch_is_stored_in_its_order
@@ -290,7 +290,7 @@ macro_rules! __store_test_suite {
                 paging_shows_each_letter_once_while_others_come
                 paging_goes_on_while_letters_are_closed
                 a_page_holds_at_most_its_limit
-                a_cursor_of_nobody_is_refused
+                an_unknown_cursor_is_refused
                 closed_letters_are_found_where_a_state_is_named
                 what_changes_is_found_as_it_is_now
                 hostile_text_is_data
@@ -324,7 +324,7 @@ macro_rules! __store_test_suite {
                 the_oldest_letter_of_a_queue_may_only_wait
                 a_queue_is_listed_once_it_held_a_letter
                 a_new_payload_keeps_the_original
-                a_payload_can_be_changed_only_while_nobody_works_on_the_letter
+                a_payload_can_be_changed_only_while_the_letter_is_not_leased
                 comments_are_kept_in_order
                 comments_are_bounded
                 owner_assignee_and_expiry_are_set_and_taken_back
@@ -337,7 +337,7 @@ macro_rules! __store_test_suite {
                 purged_letters_are_not_counted
                 an_evicted_letter_is_restored_until_it_is_purged
                 open_letters_are_not_purged
-                a_purged_letter_is_not_there_for_anybody
+                a_purged_letter_is_not_found
                 a_purge_is_audited
                 a_letter_expires_at_its_time_and_not_before
                 each_letter_that_expires_is_audited
@@ -379,7 +379,7 @@ macro_rules! __store_test_suite {
                 an_impossible_rollout_is_refused
                 an_operation_about_nothing_is_done_at_once
                 operations_come_latest_first_in_pages
-                operations_under_way_are_told_however_many_came_after
+                operations_under_way_are_listed_however_many_followed
                 nothing_happens_before_a_second_person_approves
                 a_rejected_operation_touches_nothing
                 a_scheduled_operation_waits_for_its_time
@@ -389,8 +389,8 @@ macro_rules! __store_test_suite {
                 a_cancelled_operation_counts_what_is_in_work
                 letters_of_a_cancelled_operation_whose_lease_was_lost_are_skipped
                 an_operation_can_be_held_and_cancelled_before_its_time
-                the_person_is_told_apart_by_name_not_by_way
-                each_letter_of_an_operation_has_a_turn_of_its_own
+                approvers_are_compared_by_name_not_by_channel
+                each_letter_of_an_operation_is_leased_alone
                 a_replay_hands_out_letters_in_order_and_counts_them
                 a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state
                 nothing_behind_a_failed_letter_is_sent
@@ -407,21 +407,21 @@ macro_rules! __store_test_suite {
                 the_rate_is_never_exceeded
                 a_store_says_when_the_rate_allows_the_next_letter
                 a_skipped_letter_costs_nothing_of_the_rate
-                a_letter_that_somebody_closed_or_overtook_is_skipped
+                a_letter_that_was_closed_or_overtaken_is_skipped
                 a_letter_that_was_quarantined_meanwhile_is_skipped
                 a_letter_that_lost_its_payload_meanwhile_is_skipped
                 of_two_operations_the_first_has_the_letter
                 a_letter_that_the_first_operation_let_go_is_the_others
-                two_operations_take_turns
-                a_sequence_that_somebody_holds_is_left_for_later
+                two_operations_alternate
+                a_leased_sequence_is_left_for_later
                 a_paused_sequence_waits_for_its_end
-                a_turn_that_was_given_back_comes_again
-                a_lost_turn_comes_again_and_has_one_outcome
-                a_lost_turn_that_the_scheduler_took_is_skipped
+                released_work_is_offered_again
+                work_of_an_expired_lease_is_offered_again_and_has_one_outcome
+                work_of_an_expired_lease_that_the_scheduler_took_is_skipped
                 a_letter_in_work_is_not_taken_by_the_scheduler
-                what_an_operation_has_begun_does_not_run_around_it
-                what_an_operation_lets_go_runs_by_itself
-                many_takers_never_share_a_letter
+                the_scheduler_leaves_letters_of_a_running_operation_alone
+                letters_that_an_operation_released_run_by_themselves
+                many_workers_never_share_a_letter
                 an_operation_may_be_about_several_queues
                 a_limit_of_none_takes_nothing
                 acts_are_done_and_audited_letter_by_letter

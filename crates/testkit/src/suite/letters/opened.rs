@@ -6,7 +6,7 @@
 
 use lazaret_core::store::{Act, Placed, Store};
 
-use super::bed::{Fixture, operator, resolve};
+use super::fixture::{Fixture, operator, resolve};
 
 async fn since<S: Store>(t: &Fixture<S>, revision: u64) -> (Vec<String>, u64) {
     let page = t.store.opened_since(&t.queue, revision, 100).await.unwrap();
@@ -20,7 +20,7 @@ pub async fn k01_an_empty_queue_has_no_open_sequence<S: Store>(t: Fixture<S>) {
     assert!(since(&t, 0).await.0.is_empty());
 }
 
-pub async fn k03_an_opened_sequence_is_told<S: Store>(t: Fixture<S>) {
+pub async fn k03_an_opened_sequence_is_listed<S: Store>(t: Fixture<S>) {
     let (_, revision) = since(&t, 0).await;
     t.enqueue("a", "1").await;
     let (sequences, later) = since(&t, revision).await;
@@ -58,7 +58,7 @@ pub async fn k12_not_open_names_a_revision_before_any_later_opening<S: Store>(t:
     assert_eq!(since(&t, revision).await.0, ["a"]);
 }
 
-pub async fn k13_a_sequence_opened_by_somebody_else_is_told<S: Store>(t: Fixture<S>) {
+pub async fn k13_a_sequence_opened_by_another_owner_is_listed<S: Store>(t: Fixture<S>) {
     t.enqueue("mine", "1").await;
     let (_, revision) = since(&t, 0).await;
     t.enqueue("theirs", "2").await;
@@ -70,11 +70,11 @@ pub async fn k14_many_open_sequences_come_in_pages<S: Store>(t: Fixture<S>) {
     for name in &expected {
         t.enqueue(name, name).await;
     }
-    let mut told = t.opened(4).await;
-    told.sort();
-    told.dedup();
+    let mut listed = t.opened(4).await;
+    listed.sort();
+    listed.dedup();
     expected.sort();
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
 }
 
 pub async fn k37_a_closed_sequence_is_not_told_to_a_new_owner<S: Store>(t: Fixture<S>) {

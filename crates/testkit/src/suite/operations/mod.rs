@@ -1,15 +1,17 @@
-//! Cases for plans and operations, and the words they are written in. They are part of
+//! Cases for plans and operations, with their fixture. They are part of
 //! [`store_test_suite!`](crate::store_test_suite).
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
-pub mod acting;
-mod bed;
-pub mod commanding;
-pub mod freezing;
-pub mod taking;
+pub mod acts;
+pub mod commands;
+mod fixture;
+pub mod interference;
+pub mod plans;
+pub mod replays;
 
-pub use acting::*;
-pub use commanding::*;
-pub use freezing::*;
-pub use taking::*;
+pub use acts::*;
+pub use commands::*;
+pub use interference::*;
+pub use plans::*;
+pub use replays::*;

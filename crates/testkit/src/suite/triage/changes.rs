@@ -4,7 +4,7 @@ use lazaret_core::LetterState;
 use lazaret_core::store::{Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, Settled, Store};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::bed::{fail_again, ids, kind, operator, resolve};
+use crate::suite::letters::fixture::{fail_again, ids, kind, operator, resolve};
 use crate::suite::secs;
 
 pub async fn a_new_payload_keeps_the_original<S: Store>(t: Fixture<S>) {
@@ -28,7 +28,7 @@ pub async fn a_new_payload_keeps_the_original<S: Store>(t: Fixture<S>) {
     assert_eq!((last.state, last.cause, last.index), (before.state, before.cause, before.index));
 }
 
-pub async fn a_payload_can_be_changed_only_while_nobody_works_on_the_letter<S: Store>(t: Fixture<S>) {
+pub async fn a_payload_can_be_changed_only_while_the_letter_is_not_leased<S: Store>(t: Fixture<S>) {
     // I6
     t.fill("a", 2).await;
     let claim = t.claim("a", "w").await.unwrap();

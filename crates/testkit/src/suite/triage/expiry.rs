@@ -1,10 +1,10 @@
-//! Letters whose time runs out, and closed ones that were kept long enough.
+//! Expiry of open letters, and retention of closed ones.
 
 use lazaret_core::store::{Act, Actor, Change, Expired, Placed, Placement, Settled, Store};
 use lazaret_core::{Letter, LetterState, MessageId};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::bed::{LEASE, failure, resolve};
+use crate::suite::letters::fixture::{LEASE, failure, resolve};
 use crate::suite::secs;
 
 /// Opens a sequence with a dead letter that leaves after this many seconds.
@@ -49,7 +49,7 @@ pub async fn each_letter_that_expires_is_audited<S: Store>(t: Fixture<S>) {
         [("expire", Some("dead"), Some("expired")), ("expire", Some("parked"), Some("expired"))]
     );
     assert_eq!(audit[1].subject, t.id_of("1").to_string());
-    assert_eq!(audit[1].by.via, Actor::engine("").via, "nobody asked for it");
+    assert_eq!(audit[1].by.via, Actor::engine("").via, "the engine did it");
 }
 
 pub async fn an_expired_head_releases_those_behind_it<S: Store>(t: Fixture<S>) {
@@ -104,7 +104,7 @@ pub async fn no_more_than_the_limit_expires_in_one_call<S: Store>(t: Fixture<S>)
     t.claim("s4", "w").await.unwrap();
     assert_eq!(t.expire(None, 2).await, Expired { expired: 2, purged: 0, more: true });
     assert_eq!((t.state("3").await, t.state("2").await), (LetterState::Expired, LetterState::Expired));
-    assert_eq!(t.state("4").await, LetterState::Dead, "somebody works on it");
+    assert_eq!(t.state("4").await, LetterState::Dead, "it is leased");
     assert_eq!(t.expire(None, 2).await, Expired { expired: 2, purged: 0, more: false });
     assert_eq!(t.expire(None, 2).await, Expired::default());
 }
@@ -115,7 +115,7 @@ pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store>
     t.advance(secs(10));
     t.act("a-1", Act::Evict).await.unwrap();
     let bound = t.now();
-    assert_eq!(t.expire(None, 10).await, Expired::default(), "nobody said how long");
+    assert_eq!(t.expire(None, 10).await, Expired::default(), "without a retention");
     assert_eq!(t.expire(Some(bound), 10).await, Expired { expired: 0, purged: 1, more: false });
     assert_eq!(t.store.get(&t.queue, t.id_of("a-0")).await.unwrap(), None);
     assert_eq!(t.state("a-1").await, LetterState::Evicted, "closed at that time is not before it");
@@ -127,7 +127,7 @@ pub async fn closed_letters_are_purged_when_they_were_kept_long_enough<S: Store>
     let entry = t.audit().await.pop().unwrap();
     assert_eq!((entry.action.as_str(), entry.subject.as_str()), ("purge", t.queue.as_str()));
     assert_eq!(t.expire(Some(bound), 10).await, Expired::default());
-    assert_eq!(t.audit().await.pop().unwrap(), entry, "nothing happened, nothing is told");
+    assert_eq!(t.audit().await.pop().unwrap(), entry, "nothing happened, nothing is audited");
 }
 
 pub async fn a_note_on_a_closed_letter_does_not_keep_it_longer<S: Store>(t: Fixture<S>) {

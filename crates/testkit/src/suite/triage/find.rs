@@ -11,7 +11,7 @@ use lazaret_core::store::{
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Reason};
 
 use crate::suite::letters::{Fixture, operator, requeue_of};
-use crate::suite::{Bed, secs};
+use crate::suite::{Backend, secs};
 
 fn query(text: &str) -> Query {
     Query::parse(text).unwrap_or_else(|error| panic!("{error}"))
@@ -22,12 +22,12 @@ fn queue() -> QueueName {
 }
 
 /// A dead letter of this queue that stands alone in its sequence.
-fn dead<S>(t: &Bed<S>, queue: &QueueName, id: &str) -> Letter {
+fn dead<S>(t: &Backend<S>, queue: &QueueName, id: &str) -> Letter {
     let message = Message::new(id, "orders", Position::new(0, 0)).with_key(id.to_owned()).with_payload("{}");
     with_message(t, queue, id, message)
 }
 
-fn with_message<S>(t: &Bed<S>, queue: &QueueName, sequence: &str, message: Message) -> Letter {
+fn with_message<S>(t: &Backend<S>, queue: &QueueName, sequence: &str, message: Message) -> Letter {
     let mut letter = Letter::new(queue.clone(), sequence.into(), message.into(), t.now());
     letter.state = LetterState::Dead;
     letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom"));
@@ -37,7 +37,7 @@ fn with_message<S>(t: &Bed<S>, queue: &QueueName, sequence: &str, message: Messa
     letter
 }
 
-async fn put<S: Store>(t: &Bed<S>, letter: Letter) {
+async fn put<S: Store>(t: &Backend<S>, letter: Letter) {
     let placement = if letter.state.is_open() { Placement::Open } else { Placement::Closed };
     let queue = letter.queue.clone();
     let item = HandOff { letter, placement, grant: None };
@@ -46,7 +46,7 @@ async fn put<S: Store>(t: &Bed<S>, letter: Letter) {
 }
 
 /// All letters that match, page by page.
-async fn find_all<S: Store>(t: &Bed<S>, query: &Query, limit: usize) -> Vec<Letter> {
+async fn find_all<S: Store>(t: &Backend<S>, query: &Query, limit: usize) -> Vec<Letter> {
     let (mut letters, mut after) = (Vec::new(), None);
     loop {
         let page = t.store.find(query, after.as_deref(), limit).await.unwrap();
@@ -60,7 +60,7 @@ async fn find_all<S: Store>(t: &Bed<S>, query: &Query, limit: usize) -> Vec<Lett
 }
 
 /// The message ids of the letters that a query finds, and the check that it counts as many.
-async fn found<S: Store>(t: &Bed<S>, text: &str) -> Vec<String> {
+async fn found<S: Store>(t: &Backend<S>, text: &str) -> Vec<String> {
     let query = query(text);
     let letters = find_all(t, &query, 3).await;
     let counted = t.store.count(&query).await.unwrap();
@@ -69,7 +69,7 @@ async fn found<S: Store>(t: &Bed<S>, text: &str) -> Vec<String> {
 }
 
 /// Letters that differ in every field that can be asked for, a minute apart. The oldest is `plain`.
-async fn world<S: Store>(t: &Bed<S>) -> Vec<Letter> {
+async fn world<S: Store>(t: &Backend<S>) -> Vec<Letter> {
     let ledger = queue();
     let mut letters = vec![dead(t, &ledger, "plain")];
 
@@ -342,7 +342,7 @@ pub async fn a_page_holds_at_most_its_limit<S: Store>(t: Fixture<S>) {
     }
 }
 
-pub async fn a_cursor_of_nobody_is_refused<S: Store>(t: Fixture<S>) {
+pub async fn an_unknown_cursor_is_refused<S: Store>(t: Fixture<S>) {
     put(&t, dead(&t, &queue(), "m")).await;
     for cursor in
         ["", " ", "no cursor of mine", "-1", "+1", "1 ", "1.5", "99999999999999999999999", "1;--", "\0"]

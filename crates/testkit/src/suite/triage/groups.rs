@@ -6,7 +6,7 @@ use lazaret_core::store::{
 use lazaret_core::{Failure, Letter, LetterState, QueueName, Reason};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::bed::{failure, kind, operator, requeue_of, requeued, resolve};
+use crate::suite::letters::fixture::{failure, kind, operator, requeue_of, requeued, resolve};
 use crate::suite::secs;
 
 const HOUR: u64 = 3600;
@@ -220,7 +220,7 @@ pub async fn those_behind_a_head_are_blocked_by_its_group<S: Store>(t: Fixture<S
     assert_eq!(blocked().await, ((1, 3), (0, 0)), "whatever the state and the cause of those behind");
     t.act("4", Act::Evict).await.unwrap();
     assert_eq!(blocked().await, ((1, 2), (0, 0)));
-    // The head leaves: what is next blocks the rest, and a letter that only waits blocks in nobody's name.
+    // The head leaves: what is next blocks the rest, and a letter that only waits blocks for no group.
     t.act("1", Act::Evict).await.unwrap();
     assert_eq!(blocked().await, ((0, 0), (0, 0)));
     t.act("2", Act::Evict).await.unwrap();

@@ -1,4 +1,4 @@
-//! Cases for the operators' side of a store, in the words of the letter cases.
+//! Cases for triage, on the fixture of the letter cases.
 
 #![allow(missing_docs, reason = "the name of a case is its sentence")]
 
@@ -22,7 +22,7 @@ use lazaret_core::store::{Change, Expired, Group, GroupId, GroupsRequest, Requeu
 use lazaret_core::{Failure, Letter, Timestamp};
 
 use super::letters::Fixture;
-use super::letters::bed::{operator, requeued};
+use super::letters::fixture::{operator, requeued};
 
 impl<S: Store> Fixture<S> {
     /// All groups that fit, page by page.

@@ -1,4 +1,4 @@
-//! Letters that go on without their payload.
+//! Letters whose payload is left out.
 
 use lazaret_core::store::{Change, Store};
 use lazaret_core::{Letter, LetterState};

@@ -1,10 +1,10 @@
-//! Letters that are removed for good.
+//! Purging letters.
 
 use lazaret_core::store::{Act, Change, ErrorKind, GroupsRequest, Placed, Store};
 use lazaret_core::{LetterState, MessageId};
 
 use crate::suite::letters::Fixture;
-use crate::suite::letters::bed::{failure, kind, operator};
+use crate::suite::letters::fixture::{failure, kind, operator};
 
 pub async fn of_a_purged_letter_only_the_trace_is_left<S: Store>(t: Fixture<S>) {
     // I8
@@ -66,7 +66,7 @@ pub async fn open_letters_are_not_purged<S: Store>(t: Fixture<S>) {
     assert!(t.audit().await.is_empty());
 }
 
-pub async fn a_purged_letter_is_not_there_for_anybody<S: Store>(t: Fixture<S>) {
+pub async fn a_purged_letter_is_not_found<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.act("1", Act::Resolve).await.unwrap();
     t.purge("1").await.unwrap();

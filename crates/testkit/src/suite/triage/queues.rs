@@ -1,4 +1,4 @@
-//! Queues at a glance.
+//! Summaries of queues.
 
 use lazaret_core::store::{Act, Store};
 use lazaret_core::{LetterId, LetterState, QueueName};

@@ -1,0 +1,175 @@
+//! The connection between one engine process and the store. Requests and answers are lost or arrive late, the store becomes
+//! unavailable, and the process may crash at any call.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lazaret_core::QueueName;
+use lazaret_core::store::{AttemptNote, Call, ErrorKind, Result, StoreError};
+
+use crate::plan::Faults;
+use crate::random::Random;
+use crate::world::{Process, World};
+
+/// How long a caller waits for an answer before its call times out.
+const CALL_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// The store as one process reaches it.
+pub(crate) struct Connection {
+    world: Arc<World>,
+    process: Process,
+    faults: Faults,
+    crash_points: u64,
+    random: Mutex<Random>,
+    store_state: Arc<StoreState>,
+}
+
+/// The state of the store that all connections share.
+#[derive(Debug, Default)]
+pub(crate) struct StoreState {
+    /// Every call fails.
+    pub(crate) outage: AtomicBool,
+    /// No more faults of any kind.
+    pub(crate) calm: AtomicBool,
+}
+
+enum Fault {
+    None,
+    LostRequest,
+    LostAnswer,
+    /// The request takes effect this much later, after its caller has stopped to wait.
+    Late(Duration),
+}
+
+impl Connection {
+    pub(crate) fn new(world: &Arc<World>, process: Process, store_state: Arc<StoreState>) -> Self {
+        let random = Random::new(world.plan.seed).fork(50_000 + process.number);
+        Self {
+            world: world.clone(),
+            faults: world.plan.faults,
+            crash_points: world.plan.crash_points,
+            random: Mutex::new(random),
+            process,
+            store_state,
+        }
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut Random) -> T) -> T {
+        draw(&mut self.random.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn fault(&self, may_be_late: bool) -> Fault {
+        if self.store_state.calm.load(Ordering::Relaxed) {
+            return Fault::None;
+        }
+        let faults = self.faults;
+        self.draw(|random| {
+            if random.chance(faults.lost_request) {
+                Fault::LostRequest
+            } else if random.chance(faults.lost_answer) {
+                Fault::LostAnswer
+            } else if may_be_late && random.chance(faults.late_effect) {
+                Fault::Late(random.millis(500, 15_000))
+            } else {
+                Fault::None
+            }
+        })
+    }
+
+    async fn latency(&self) {
+        let latency = self.faults.latency_millis;
+        let delay = self.draw(|random| random.millis(0, latency));
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// Crashes the process here, by chance.
+    async fn crash_point(&self, operation: &str) {
+        let calm = self.store_state.calm.load(Ordering::Relaxed);
+        if !calm && self.draw(|random| random.chance(self.crash_points)) {
+            self.world.trace(|| format!("process {} crashed at {operation}", self.process.number));
+            self.process.crash.cancel();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Sends a call, with the faults that are drawn for it.
+    async fn send<T: Send + 'static>(
+        &self,
+        call: Call,
+        effect: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let operation = call.operation;
+        self.crash_point(operation).await;
+        self.latency().await;
+        let unavailable = |text| Err(StoreError::not_done(ErrorKind::Unavailable, operation, text));
+        let unknown = || Err(StoreError::maybe(ErrorKind::Unavailable, operation, "no answer"));
+        if self.store_state.outage.load(Ordering::Relaxed) {
+            return unavailable("outage");
+        }
+        let answer = match self.fault(may_be_late(call)) {
+            Fault::None => self.world.run(effect),
+            Fault::LostRequest => unavailable("refused"),
+            Fault::LostAnswer => {
+                let _ = self.world.run(effect);
+                tokio::time::sleep(CALL_TIMEOUT).await;
+                unknown()
+            }
+            Fault::Late(delay) => {
+                // The request was sent and cannot be withdrawn: it takes effect even after its sender crashed.
+                let world = self.world.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let outcome = if world.run(effect).is_ok() { "done" } else { "refused" };
+                    world.trace(|| format!("late {operation} arrived: {outcome}"));
+                });
+                tokio::time::sleep(CALL_TIMEOUT).await;
+                unknown()
+            }
+        };
+        self.latency().await;
+        self.crash_point(operation).await;
+        answer
+    }
+
+    /// Writes the notes to the trace, and sends them.
+    async fn trace_notes(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()> {
+        self.world.trace(|| {
+            let notes: Vec<String> =
+                notes.iter().map(|note| format!("{} after {}", note.message, note.attempts)).collect();
+            format!("process {} noted attempts in {queue}: {}", self.process.number, notes.join(", "))
+        });
+        let (store, queue) = (self.world.store.clone(), queue.clone());
+        let effect = async move { store.note_attempts(&queue, notes).await };
+        self.send(Call::new("note_attempts", true), effect).await
+    }
+}
+
+/// Writes of the engine may take effect late. Assignments are answered before anything else happens, and operators do not
+/// leave before they have an answer.
+fn may_be_late(call: Call) -> bool {
+    let waits = matches!(
+        call.operation,
+        "assign" | "act" | "clear" | "pause" | "resume" | "note" | "change" | "purge"
+    );
+    call.writes && !waits
+}
+
+lazaret_core::forward_store! {
+    impl LetterStore for Connection {
+        note_attempts => Self::trace_notes;
+    }
+    impl Operations for Connection {}
+    impl Triage for Connection {}
+    impl Audit for Connection {}
+
+    shared: |this| this.world.store.clone();
+    around: |this, call, run| match call.operation {
+        // Answered without faults.
+        "get" | "sequence" | "audit" => this.world.run(run),
+        _ => this.send(call, run).await,
+    };
+}

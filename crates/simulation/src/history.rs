@@ -1,0 +1,130 @@
+//! The history of a run: every attempt of every component, and its outcome.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::{Clock, Message, MessageId, SequenceId, Timestamp};
+use lazaret_memory::MemberId;
+
+use crate::world::World;
+
+/// The events of a run that the invariants are checked against.
+#[derive(Default)]
+pub(crate) struct History {
+    /// Every message by its sequence, in order of the source.
+    pub(crate) sequences: BTreeMap<SequenceId, Vec<MessageId>>,
+    pub(crate) messages: BTreeMap<MessageId, Original>,
+    /// The outcomes by component and message.
+    pub(crate) records: BTreeMap<(usize, MessageId), Record>,
+    pub(crate) running: Vec<Running>,
+    pub(crate) next_attempt: u64,
+    /// The last checked commit of each partition.
+    pub(crate) checked: BTreeMap<u32, u64>,
+    pub(crate) violations: Vec<String>,
+    pub(crate) trace: Vec<String>,
+}
+
+/// A message as it was published.
+pub(crate) struct Original {
+    pub(crate) message: Message,
+    pub(crate) number: u64,
+    pub(crate) sequence: SequenceId,
+    /// Its place in the sequence.
+    pub(crate) place: usize,
+    pub(crate) delivered_at: Option<Timestamp>,
+}
+
+/// The outcome of one message in one component.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// Attempts that were no replays.
+    pub(crate) automatic: u32,
+    /// Attempts that the engine may not have counted: their process crashed before it could store the count.
+    pub(crate) uncounted: u32,
+    /// Running processes that attempted it.
+    pub(crate) processes: BTreeSet<u64>,
+    pub(crate) handled_at: Option<Timestamp>,
+    /// Acknowledged without an effect: duplicate or skipped by verdict.
+    pub(crate) acknowledged: bool,
+    pub(crate) last_failed_at: Option<Timestamp>,
+    pub(crate) evicted: bool,
+    /// An operator changed its letter.
+    pub(crate) changed: bool,
+    pub(crate) released: u32,
+}
+
+/// An attempt in progress.
+pub(crate) struct Running {
+    pub(crate) attempt: u64,
+    pub(crate) component: usize,
+    pub(crate) sequence: SequenceId,
+    pub(crate) message: MessageId,
+    pub(crate) member: MemberId,
+    pub(crate) process: u64,
+    pub(crate) partition: u32,
+    pub(crate) live: bool,
+}
+
+/// An attempt of a handler. Dropped without an end, it was aborted.
+pub(crate) struct Attempt {
+    pub(crate) world: Arc<World>,
+    pub(crate) number: u64,
+    pub(crate) component: usize,
+    pub(crate) message: MessageId,
+    pub(crate) started_at: Timestamp,
+    pub(crate) replay: bool,
+    pub(crate) ended: bool,
+}
+
+impl Attempt {
+    /// The number of the attempt, unique in a run.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Ends the attempt.
+    pub(crate) fn end(mut self, handled: bool, acknowledged: bool) {
+        self.ended = true;
+        let now = self.world.clock.now();
+        let mut history = self.world.history();
+        let record = history.records.entry((self.component, self.message.clone())).or_default();
+        if handled || acknowledged {
+            // A redelivery is allowed as long as the position is not committed.
+            record.uncounted = record.uncounted.max(record.automatic);
+        }
+        if handled {
+            record.handled_at = Some(now);
+        } else if !self.replay {
+            record.last_failed_at = Some(now);
+        }
+        record.acknowledged |= acknowledged;
+        drop(history);
+        self.world.trace(|| {
+            let how = if handled { "handled" } else { "failed" };
+            format!("component {} {how} {}", self.component, self.message)
+        });
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let now = self.world.clock.now();
+        let mut history = self.world.history();
+        history.running.retain(|running| running.attempt != self.number);
+        if self.ended {
+            return;
+        }
+        // Aborted by its time limit, which counts, or because its process crashed or lost the partition.
+        let ran = Duration::try_from(now.duration_since(self.started_at)).unwrap_or_default();
+        let timed_out = self.world.plan.options.attempt_timeout.is_some_and(|limit| ran >= limit);
+        let record = history.records.entry((self.component, self.message.clone())).or_default();
+        if self.replay {
+            return;
+        }
+        record.last_failed_at = Some(now);
+        if !timed_out {
+            record.uncounted += 1;
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Checks the invariants of the design against the history of a run and the store.
+
+use std::ops::RangeInclusive;
+
+use lazaret_core::policy::Strategy;
+use lazaret_core::{Clock, Letter, LetterState, Message, MessageId, SequenceId};
+
+use crate::plan::Script;
+use crate::world::{Process, World};
+
+impl World {
+    /// I5: the message is the one that was published.
+    pub(crate) fn check_identity(&self, message: &Message) {
+        let same =
+            self.history().messages.get(&message.id).is_some_and(|original| original.message == *message);
+        if !same {
+            self.violated("I5", &format!("{} is not what was published", message.id));
+        }
+    }
+
+    /// I2 and I6: no earlier message of the sequence is unsettled or open, no other attempt of the sequence runs, and no
+    /// later message was handled since this one was last delivered.
+    pub(crate) async fn check_order(
+        &self,
+        process: &Process,
+        component: usize,
+        message: &Message,
+        live: bool,
+    ) {
+        if self.plan.options.retry.strategy == Strategy::Unordered {
+            return;
+        }
+        let (earlier, overlap, overtaken) = {
+            let history = self.history();
+            let Some(original) = history.messages.get(&message.id) else { return };
+            let ids = &history.sequences[&original.sequence];
+            let record = |id: &MessageId| history.records.get(&(component, id.clone()));
+            let settled = |id: &MessageId| {
+                record(id).is_some_and(|record| record.handled_at.is_some() || record.acknowledged)
+            };
+            let earlier: Vec<(MessageId, bool)> =
+                ids[..original.place].iter().map(|id| (id.clone(), settled(id))).collect();
+            let overlap = history.running.iter().find(|other| {
+                other.component == component
+                    && other.sequence == original.sequence
+                    // A process that lost the partition may not have noticed yet, and cannot settle anything.
+                    && !(other.live && self.log.owner(other.partition) != Some(other.member))
+                    && !(live && self.log.owner(message.position.partition) != Some(process.member))
+            });
+            let overlap = overlap.map(|other| format!("{} by process {}", other.message, other.process));
+            let overtaken = ids[original.place + 1..].iter().find(|id| {
+                let handled_at = record(id).and_then(|record| record.handled_at);
+                let mine = record(&message.id);
+                // A message that was handled before and is redelivered after a crash repeats what was done in order.
+                let first = !mine.is_some_and(|record| {
+                    record.handled_at.is_some() || record.acknowledged || record.evicted
+                });
+                first && handled_at.is_some() && handled_at > original.delivered_at
+            });
+            (earlier, overlap, overtaken.cloned())
+        };
+        if let Some(other) = overlap {
+            self.violated("I6", &format!("{} starts while {other} is being handled", message.id));
+        }
+        if let Some(later) = overtaken {
+            self.violated("I2", &format!("{} starts after the later {later} was handled", message.id));
+        }
+        let queue = &self.queues[component];
+        let ids: Vec<MessageId> = earlier.iter().map(|(id, _)| id.clone()).collect();
+        let states = self.run(self.store.lookup(queue, &ids)).unwrap_or_default();
+        for ((id, settled), state) in earlier.iter().zip(states) {
+            match state {
+                Some(state) if state.is_open() => {
+                    self.violated("I2", &format!("{} starts while the earlier {id} is {state}", message.id));
+                }
+                None if !settled => {
+                    self.violated(
+                        "I2",
+                        &format!("{} starts while the earlier {id} is not settled", message.id),
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// I12: no retry runs before its due time.
+    pub(crate) fn check_due(
+        &self,
+        component: usize,
+        message: &Message,
+        letter: Option<&Letter>,
+        replay: bool,
+    ) {
+        let now = self.clock.now();
+        let due =
+            letter.filter(|letter| letter.state == LetterState::Retrying).and_then(|letter| letter.due_at);
+        if !replay && due.is_some_and(|due| now < due) {
+            self.violated("I12", &format!("{} was retried before it was due", message.id));
+        }
+        let retry = &self.plan.options.retry;
+        let shortest = retry.initial_delay.mul_f64(1.0 - retry.jitter);
+        let history = self.history();
+        let record = history.records.get(&(component, message.id.clone()));
+        let early = record.is_some_and(|record| {
+            let since = record.last_failed_at.map(|failed| now.duration_since(failed));
+            let since = since.and_then(|since| std::time::Duration::try_from(since).ok());
+            // A redelivery after a crash starts a new count, and a released letter is due at once.
+            record.uncounted == 0 && record.released == 0 && since.is_some_and(|since| since < shortest)
+        });
+        drop(history);
+        if early && !replay {
+            self.violated("I12", &format!("{} was retried sooner than its shortest delay", message.id));
+        }
+    }
+
+    /// I6: no letter was made of a message that its owner had handled and that was not redelivered since.
+    pub(crate) fn check_letter(&self, component: usize, message: &Message, letter: Option<&Letter>) {
+        let Some(letter) = letter else { return };
+        let late = {
+            let history = self.history();
+            let delivered_at = history.messages.get(&message.id).and_then(|original| original.delivered_at);
+            let record = history.records.get(&(component, message.id.clone()));
+            let handled_at = record.and_then(|record| record.handled_at);
+            handled_at.is_some() && handled_at > delivered_at && Some(letter.enqueued_at) > handled_at
+        };
+        if late {
+            self.violated(
+                "I6",
+                &format!("{} was handled, and a fenced owner made a letter of it", message.id),
+            );
+        }
+    }
+
+    /// I8: a message that has a letter is not handled live.
+    pub(crate) async fn check_handed_off(&self, component: usize, message: &Message, live: bool) {
+        if !live {
+            return;
+        }
+        let id = [message.id.clone()];
+        let found = self.run(self.store.lookup(&self.queues[component], &id)).unwrap_or_default();
+        if let Some(Some(state)) = found.first() {
+            self.violated("I8", &format!("{} is handled live and has a letter that is {state}", message.id));
+        }
+    }
+
+    /// I1: everything up to a committed position is settled.
+    pub(crate) async fn check_commit(&self, partition: u32, offset: u64) {
+        let from = self.history().checked.insert(partition, offset).map_or(0, |last| last + 1);
+        let open = self.unsettled(partition, &(from..=offset));
+        self.check_letters("committed", open).await;
+    }
+
+    /// I1: the ranges that a commit reports as settled beyond its position are settled.
+    pub(crate) async fn check_settled(&self, partition: u32, range: RangeInclusive<u64>) {
+        let open = self.unsettled(partition, &range);
+        self.check_letters("settled beyond the position", open).await;
+    }
+
+    /// Messages in this range that no handler has settled, by component.
+    fn unsettled(&self, partition: u32, range: &RangeInclusive<u64>) -> Vec<(usize, MessageId)> {
+        let history = self.history();
+        let ids = history.messages.values().filter(|original| {
+            let position = &original.message.position;
+            position.partition == partition && range.contains(&position.offset)
+        });
+        let mut open = Vec::new();
+        for original in ids {
+            let id = &original.message.id;
+            for component in 0..self.queues.len() {
+                let record = history.records.get(&(component, id.clone()));
+                if !record.is_some_and(|record| record.handled_at.is_some() || record.acknowledged) {
+                    open.push((component, id.clone()));
+                }
+            }
+        }
+        open
+    }
+
+    async fn check_letters(&self, what: &str, messages: Vec<(usize, MessageId)>) {
+        for (component, id) in messages {
+            let found = self.run(self.store.lookup(&self.queues[component], std::slice::from_ref(&id)));
+            if !matches!(found.unwrap_or_default().first(), Some(Some(_))) {
+                self.violated("I1", &format!("{id} was {what} and is not settled in component {component}"));
+            }
+        }
+    }
+
+    /// I1, I3 and I11: at the end of the run every message is handled, or is a letter in a state that the run explains.
+    pub(crate) async fn check_end(&self) {
+        let ids: Vec<(MessageId, u64, SequenceId)> = {
+            let history = self.history();
+            let all = history.messages.values();
+            all.map(|o| (o.message.id.clone(), o.number, o.sequence.clone())).collect()
+        };
+        for component in 0..self.queues.len() {
+            let queue = &self.queues[component];
+            let names: Vec<MessageId> = ids.iter().map(|(id, _, _)| id.clone()).collect();
+            let states = self.run(self.store.lookup(queue, &names)).unwrap_or_default();
+            let healthy = |sequence: &SequenceId| {
+                let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
+                others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())
+            };
+            let changed = |sequence: &SequenceId| {
+                let history = self.history();
+                let all = &history.sequences[sequence];
+                all.iter().any(|id| {
+                    history.records.get(&(component, id.clone())).is_some_and(|record| record.changed)
+                })
+            };
+            for ((id, _, sequence), state) in ids.iter().zip(states) {
+                let (settled, handled, acted) = {
+                    let history = self.history();
+                    let record = history.records.get(&(component, id.clone()));
+                    let handled = record.is_some_and(|record| record.handled_at.is_some());
+                    (
+                        handled || record.is_some_and(|record| record.acknowledged),
+                        handled,
+                        record.is_some_and(|record| record.evicted),
+                    )
+                };
+                match state {
+                    None if !settled => self.violated("I1", &format!("{id} is lost")),
+                    Some(LetterState::Resolved) if !settled && !acted => {
+                        self.violated("I11", &format!("{id} is resolved and was never handled"));
+                    }
+                    Some(state) if state.is_open() && healthy(sequence) && !handled && !changed(sequence) => {
+                        self.violated("I3", &format!("{id} is {state} in a sequence without failures"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

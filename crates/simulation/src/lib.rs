@@ -1,0 +1,244 @@
+//! The simulation: whole engines on a paused clock with injected faults, and every invariant checked.
+//!
+//! A seed decides everything: how many partitions, keys, members and components there are, what each handler does with
+//! each message, which store calls are lost or late, where processes crash, which members are expelled, and what operators
+//! do. After that phase there are no more faults, and the engine has to finish all work. The same seed gives the same run,
+//! so a seed that fails is a test case.
+//!
+//! ```
+//! let report = lazaret_simulation::run(7, None);
+//! assert!(report.violations.is_empty(), "{report}");
+//! ```
+//!
+//! The feature `mutations` adds known bugs ([`Mutation`]) to the engine and to the memory store. It is for this crate's own
+//! tests and off by default: cargo unifies the features of one build, so a build that has it gives it to every engine.
+
+mod block_on;
+mod chaos;
+mod command;
+mod connection;
+mod history;
+mod invariants;
+mod mutation;
+mod plan;
+mod random;
+mod source;
+mod world;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lazaret_core::store::{Act, Actor, PauseScope, Store};
+use lazaret_core::{Clock, ConsumerName, LetterState};
+use lazaret_memory::MemoryStore;
+
+use chaos::{Handles, Launcher, RunningEngine};
+pub use command::command;
+pub use mutation::Mutation;
+use plan::Plan;
+use random::Random;
+use world::{CONSUMER, World};
+
+/// How long the engine has to finish all work after the last fault, in virtual time.
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// How many lines of the trace a report shows.
+const TRACE_LINES: usize = 400;
+
+/// The result of one run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The violated invariants, in the order in which they were found.
+    pub violations: Vec<String>,
+    /// The events of the run, one a line, with virtual milliseconds.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {} violations", self.seed, self.violations.len())?;
+        for violation in &self.violations {
+            writeln!(f, "  {violation}")?;
+        }
+        if !self.violations.is_empty() {
+            let from = self.trace.len().saturating_sub(TRACE_LINES);
+            for line in &self.trace[from..] {
+                writeln!(f, "  | {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs one seed on the memory store. Panics of simulated handlers are not printed.
+pub fn run(seed: u64, mutation: Option<Mutation>) -> Report {
+    run_on(seed, mutation, |clock| {
+        let store = MemoryStore::new(clock);
+        mutation::apply_to_store(mutation, &store);
+        Arc::new(store)
+    })
+}
+
+/// Runs one seed on another store, which must use the given clock. The store may have threads of its own: nothing else runs
+/// during a call of it. Mutations of the memory store have no effect here.
+pub fn run_on(
+    seed: u64,
+    mutation: Option<Mutation>,
+    store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
+) -> Report {
+    silence_simulated_panics();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O can always be built");
+    runtime.block_on(simulate(seed, mutation, store))
+}
+
+async fn simulate(
+    seed: u64,
+    mutation: Option<Mutation>,
+    store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>,
+) -> Report {
+    let world = Arc::new(World::new(Plan::draw(seed), store));
+    world.trace(|| format!("{:?}", world.plan));
+    let launcher = Arc::new(Launcher::new(&world, mutation));
+    let handles = Arc::new(Handles::default());
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(publish(world.clone()));
+    for place in 0..world.plan.members as u64 {
+        tasks.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone()));
+    }
+    let mut faults = tokio::task::JoinSet::new();
+    if world.plan.faults.outages {
+        faults.spawn(chaos::outages(world.clone(), launcher.store_state.clone(), over.clone()));
+    }
+    if world.plan.operators {
+        faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
+    }
+    tasks.join_all().await;
+    over.store(true, Ordering::Relaxed);
+    faults.join_all().await;
+    launcher.store_state.outage.store(false, Ordering::Relaxed);
+    launcher.store_state.calm.store(true, Ordering::Relaxed);
+    quiesce(&world, &launcher).await;
+    world.check_end().await;
+    let (violations, trace) = world.findings();
+    Report { seed, violations, trace }
+}
+
+/// Publishes the messages of the plan during the phase with faults, some in bursts.
+async fn publish(world: Arc<World>) {
+    let mut random = Random::new(world.plan.seed).fork(2);
+    let pace = world.plan.chaos.as_millis() as u64 / world.plan.messages.max(1);
+    for number in 0..world.plan.messages {
+        let key = random.below(world.plan.keys);
+        let partition = (key % u64::from(world.plan.partitions)) as u32;
+        let gap = if random.chance(100) { random.between(1, 5) } else { 0 };
+        world.publish(number, &format!("key-{key}"), partition, gap);
+        if random.chance(300) {
+            tokio::time::sleep(random.millis(0, pace * 5)).await;
+        }
+    }
+    world.log.close();
+}
+
+/// Runs one engine without faults until all work is finished. An operator evicts letters where limits are reached, and
+/// resumes what is still paused.
+async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
+    world.trace(|| "no more faults".to_owned());
+    let by = Actor::new("operator", "simulation", "to finish");
+    let engine = launcher.start();
+    let handle = engine.handle.clone();
+    let quiescing = async {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            for pause in world.run(world.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default() {
+                world.trace(|| format!("operator resumed {}", pause.scope));
+                let _ = handle.resume(&pause.scope, &by).await;
+            }
+            if is_quiescent(world, &engine).await {
+                return;
+            }
+            free_space(world, &by).await;
+        }
+    };
+    if tokio::time::timeout(QUIESCE_TIMEOUT, quiescing).await.is_err() {
+        world.violated(
+            "I9",
+            &format!("work left after {QUIESCE_TIMEOUT:?}: {}", remaining(world, &handle).await),
+        );
+    }
+    if engine.is_over() {
+        world.violated("I10", "the last engine stopped by itself");
+    }
+    engine.drain(world).await;
+}
+
+async fn is_quiescent(world: &World, engine: &RunningEngine) -> bool {
+    for partition in 0..world.plan.partitions {
+        let last = world.last_offset(partition);
+        if last.is_some() && world.log.committed(partition) != last {
+            return engine.is_over();
+        }
+    }
+    for queue in &world.queues {
+        if world.run(world.store.next_due(queue)).unwrap_or_default().is_some() {
+            return engine.is_over();
+        }
+    }
+    true
+}
+
+/// Evicts the dead heads of a queue with limits, as an operator does after an alert.
+async fn free_space(world: &World, by: &Actor) {
+    let limits = world.plan.options.dead_letter.as_ref().map(|options| options.limits);
+    if limits.is_none_or(|limits| limits.max_sequences.is_none() && limits.max_sequence_size.is_none()) {
+        return;
+    }
+    for (component, queue) in world.queues.iter().enumerate() {
+        let Ok(page) = world.run(world.store.heads(queue, None, 1)) else { continue };
+        for head in page.heads.iter().filter(|head| !head.state.is_automatic()) {
+            if world.run(world.store.act(queue, head.id, Act::Evict, by)).is_ok() {
+                world.trace(|| format!("operator evicted {} to free space", head.message.id));
+                world.operator_acted(component, &head.message.id, true, false);
+            }
+        }
+    }
+}
+
+async fn remaining(world: &World, handle: &lazaret_engine::Handle) -> String {
+    let mut text = String::new();
+    for partition in 0..world.plan.partitions {
+        let (committed, last) = (world.log.committed(partition), world.last_offset(partition));
+        text.push_str(&format!("partition {partition} committed {committed:?} of {last:?}; "));
+    }
+    for queue in &world.queues {
+        let counts = world.run(world.store.counts(queue)).unwrap_or_default();
+        let due = world.run(world.store.next_due(queue)).unwrap_or_default();
+        let (retrying, waiting) = (counts.of(LetterState::Retrying), counts.of(LetterState::Waiting));
+        text.push_str(&format!("{queue}: {retrying} retrying, {waiting} waiting, next due {due:?}; "));
+    }
+    let paused = world.run(world.store.pauses(&ConsumerName::from(CONSUMER))).unwrap_or_default();
+    let paused = paused.iter().filter(|pause| pause.scope != PauseScope::Replay).count();
+    let (held, breaker, stats) = (handle.pauses().len(), handle.breaker(), handle.stats());
+    text.push_str(&format!("{paused} pauses; the engine: {held} pauses, breaker {breaker:?}, {stats:?}"));
+    text
+}
+
+/// Keeps simulated panics from the terminal: the engine catches them, and they are part of the plan.
+fn silence_simulated_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref::<&str>() != Some(&"simulated") {
+                previous(info);
+            }
+        }));
+    });
+}

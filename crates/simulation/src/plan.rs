@@ -1,0 +1,171 @@
+//! What a run of the simulation consists of, drawn from its seed before it started_commits.
+
+use std::time::Duration;
+
+use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, FusePolicy, RetryPolicy, Strategy};
+use lazaret_core::store::Limits;
+use lazaret_core::{HandlerError, Phase, Reason, Verdict};
+use lazaret_engine::{DeadLetterOptions, Options};
+
+use crate::random::Random;
+
+/// The scenario of one seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) partitions: u32,
+    pub(crate) keys: u64,
+    pub(crate) messages: u64,
+    pub(crate) members: usize,
+    pub(crate) components: usize,
+    pub(crate) options: Options,
+    /// How long the phase with faults takes, in virtual time.
+    pub(crate) chaos: Duration,
+    /// Faults per mille of store calls.
+    pub(crate) faults: Faults,
+    /// Crashes per mille of crash points.
+    pub(crate) crash_points: u64,
+    /// Members leave and join, are expelled, and are killed.
+    pub(crate) rebalances: bool,
+    /// Operators act during the phase with faults.
+    pub(crate) operators: bool,
+    /// Messages whose handler does not succeed at once, per mille.
+    pub(crate) failing: u64,
+}
+
+/// Faults of store calls, per mille.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    pub(crate) lost_request: u64,
+    pub(crate) lost_answer: u64,
+    pub(crate) late_effect: u64,
+    /// The longest latency of a healthy call.
+    pub(crate) latency_millis: u64,
+    /// The store has outages.
+    pub(crate) outages: bool,
+}
+
+impl Plan {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed).fork(1);
+        let strategies =
+            [Strategy::Ordered, Strategy::Ordered, Strategy::Ordered, Strategy::InPlace, Strategy::Unordered];
+        let strategy = *random.pick(&strategies);
+        let retry = RetryPolicy {
+            strategy,
+            hold: random.millis(0, 2_000),
+            max_attempts: random.between(1, 4) as u32,
+            max_elapsed: random.chance(200).then(|| random.millis(2_000, 20_000)),
+            initial_delay: random.millis(5, 400),
+            multiplier: 1.0 + random.below(20) as f64 / 10.0,
+            max_delay: Duration::from_secs(3),
+            jitter: 0.2,
+            ..RetryPolicy::default()
+        };
+        let limits = Limits {
+            max_sequences: random.chance(150).then(|| random.between(1, 6)),
+            max_sequence_size: random.chance(150).then(|| random.between(2, 12)),
+        };
+        let breaker = BreakerPolicy {
+            failures: random.between(2, 12) as u32,
+            window: Duration::from_secs(2),
+            open_for: random.millis(200, 3_000),
+            probes: random.between(1, 3) as u32,
+        };
+        let fuse = FusePolicy { ratio: 0.5, window: 20, consecutive: random.between(3, 10) as u32 };
+        let budget = BudgetPolicy {
+            rate: random.chance(150).then(|| "20/s".parse().expect("a rate")),
+            backlog: random.chance(100).then(|| random.between(2, 20)),
+            ..BudgetPolicy::default()
+        };
+        let options = Options {
+            concurrency: random.between(1, 12) as usize,
+            shards: random.between(1, 3) as usize,
+            window: random.between(2, 64) as usize,
+            attempt_timeout: Some(random.millis(1_000, 4_000)),
+            retry,
+            budget,
+            breaker: random.chance(400).then_some(breaker),
+            fuse: random.chance(200).then_some(fuse),
+            dead_letter: Some(DeadLetterOptions { limits, ..DeadLetterOptions::default() }),
+            commit_interval: random.millis(1, 300),
+            drain_deadline: random.millis(50, 6_000),
+            lease: Duration::from_secs(10),
+            refresh: random.millis(50, 1_000),
+            blocked_limit: if random.chance(200) { 4 } else { 1 << 12 },
+            seed: seed | 1,
+            ..Options::default()
+        };
+        let calm = random.chance(150);
+        let faults = Faults {
+            lost_request: if calm { 0 } else { random.below(80) },
+            lost_answer: if calm { 0 } else { random.below(80) },
+            late_effect: if calm { 0 } else { random.below(40) },
+            latency_millis: random.between(0, 30),
+            outages: !calm && random.chance(400),
+        };
+        Self {
+            seed,
+            partitions: random.between(1, 4) as u32,
+            keys: random.between(1, 8),
+            messages: random.between(20, 100),
+            members: random.between(1, 3) as usize,
+            components: if random.chance(250) { 2 } else { 1 },
+            options,
+            chaos: Duration::from_secs(random.between(5, 40)),
+            faults,
+            crash_points: if random.chance(700) { random.below(12) } else { 0 },
+            rebalances: random.chance(600),
+            operators: random.chance(600),
+            failing: *random.pick(&[0, 50, 200, 400, 800]),
+        }
+    }
+}
+
+/// The behaviour of a handler for one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Script {
+    Fine,
+    /// Fails this many attempts, then succeeds.
+    FailsFirst(u32),
+    /// Never succeeds, with a retryable error.
+    FailsAlways,
+    /// Never succeeds, with this verdict by its reason.
+    Refuses(Verdict),
+    Panics,
+    /// Never returns.
+    Hangs,
+    /// Sends the message to the dead letters by itself.
+    SendsToDlq,
+}
+
+impl Script {
+    pub(crate) fn draw(plan: &Plan, message: u64, component: usize) -> Self {
+        let purpose = 1_000 + message * 8 + component as u64;
+        let mut random = Random::new(plan.seed).fork(purpose);
+        if !random.chance(plan.failing) {
+            return Self::Fine;
+        }
+        match random.below(20) {
+            0..=8 => Self::FailsFirst(random.between(1, 5) as u32),
+            9..=11 => Self::FailsAlways,
+            12..=13 => Self::Refuses(Verdict::DeadLetter),
+            14 => Self::Refuses(Verdict::Park),
+            15 => Self::Refuses(Verdict::Skip),
+            16 => Self::Refuses(Verdict::Duplicate),
+            17 => Self::Panics,
+            18 => Self::Hangs,
+            _ => Self::SendsToDlq,
+        }
+    }
+
+    /// Returns `true` when the handler succeeds at the first attempt.
+    pub(crate) fn is_healthy(self) -> bool {
+        self == Self::Fine
+    }
+}
+
+/// An error with this verdict.
+pub(crate) fn refusal(verdict: Verdict) -> HandlerError {
+    HandlerError::msg("refused").verdict(verdict).reason(Reason::DOMAIN_INVALID).phase(Phase::Validate)
+}

@@ -1,0 +1,29 @@
+//! The engine keeps every invariant on the memory store.
+
+use lazaret_simulation::run;
+
+/// Seeds that once found a bug, in the order in which they did.
+const PINNED: [u64; 19] =
+    [9, 46, 57, 62, 65, 86, 148, 190, 193, 225, 238, 279, 293, 352, 776, 1134, 2669, 2977, 3820];
+
+fn passes(seed: u64) {
+    let report = run(seed, None);
+    assert!(report.violations.is_empty(), "{report}");
+}
+
+#[test]
+fn every_invariant_holds_over_the_first_seeds() {
+    (1..=200).for_each(passes);
+}
+
+#[test]
+fn seeds_that_found_a_bug_once_pass() {
+    PINNED.into_iter().for_each(passes);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [3, 1134, 2026] {
+        assert_eq!(run(seed, None).trace, run(seed, None).trace, "seed {seed}");
+    }
+}

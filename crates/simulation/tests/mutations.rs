@@ -1,0 +1,80 @@
+//! The simulation and the conformance suite find known bugs. Only with the feature `mutations`.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use std::sync::Arc;
+
+use lazaret_memory::MemoryStore;
+use lazaret_simulation::{Mutation, run, run_on};
+use lazaret_store_sqlite::{Durability, Options, SqliteStore};
+use lazaret_testkit::suite::letters::{self, Fixture};
+
+/// The number of seeds within which a mutation must be found.
+const FOUND_WITHIN: u64 = 500;
+
+/// The first violation that a mutation causes.
+fn first_violation(mutation: Mutation) -> String {
+    let found = (1..=FOUND_WITHIN).find_map(|seed| run(seed, Some(mutation)).violations.into_iter().next());
+    found.unwrap_or_else(|| panic!("{mutation:?} was not found within {FOUND_WITHIN} seeds"))
+}
+
+#[test]
+fn running_a_message_of_an_open_sequence_is_found() {
+    let violation = first_violation(Mutation::SkipBlockedCheck);
+    assert!(violation.starts_with("I2"), "{violation}");
+}
+
+#[test]
+fn settling_before_the_letter_is_durable_is_found() {
+    first_violation(Mutation::CommitBeforeHandOff);
+}
+
+#[test]
+fn a_store_that_forgets_its_fences_is_found() {
+    first_violation(Mutation::ForgetFences);
+}
+
+#[test]
+fn dropping_a_message_that_the_store_refuses_is_found() {
+    first_violation(Mutation::DropOnEnqueueError);
+}
+
+#[test]
+fn resetting_attempts_after_a_restart_is_found() {
+    first_violation(Mutation::ResetAttemptsOnRestart);
+}
+
+/// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
+fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let report = run_on(seed, Some(mutation), |clock| {
+        let redo_from = if seed.is_multiple_of(2) { 0 } else { Options::default().redo_from };
+        let options = Options { clock, durability: Durability::Normal, redo_from, ..Options::default() };
+        Arc::new(SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap())
+    });
+    report.violations
+}
+
+#[test]
+fn a_bug_of_the_engine_is_found_on_sqlite_too() {
+    let found = (1..=50).find(|seed| !run_on_sqlite(*seed, Mutation::SkipBlockedCheck).is_empty());
+    assert!(found.is_some());
+}
+
+async fn store_without_fences() -> Fixture<MemoryStore> {
+    let fixture = Fixture::new(|clock| async move { MemoryStore::new(clock) }).await;
+    fixture.store.forget_fences();
+    fixture
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic = "the store should have refused"]
+async fn the_suite_finds_a_store_that_takes_a_late_settlement() {
+    letters::a_settlement_after_the_lease_ended_is_fenced(store_without_fences().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic = "the store should have refused"]
+async fn the_suite_finds_a_store_that_takes_a_late_hand_off() {
+    letters::an_old_grant_can_hand_off_nothing(store_without_fences().await).await;
+}

@@ -1,0 +1,258 @@
+//! Replays: order, stages, the stop rule and the rate.
+
+use std::time::Duration;
+
+use lazaret_core::Letter;
+use lazaret_core::letter::LetterState;
+use lazaret_core::store::{
+    Act, Action, Command, ErrorKind, OperationState, Outcome, RolloutPolicy, Settlement, Store,
+};
+
+use super::fixture::{names, ramp};
+use crate::suite::letters::Fixture;
+use crate::suite::letters::fixture::{LEASE, kind, requeue_of, requeued, resolve};
+use crate::suite::secs;
+
+/// These stages, with a stop rule of 5 %.
+fn careful(stages: &[u64]) -> RolloutPolicy {
+    RolloutPolicy { stop_at: Some(0.05), ..ramp(stages) }
+}
+
+pub async fn a_replay_hands_out_letters_in_order_and_counts_them<S: Store>(t: Fixture<S>) {
+    t.fill("a", 3).await;
+    t.fill("b", 2).await;
+    t.advance(secs(1));
+    let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
+    let polled = t.poll(10).await;
+    assert_eq!(names(&polled.items), ["a-0", "b-0"], "one letter of a sequence at a time");
+    assert!(polled.items.iter().all(|item| item.operation == id));
+    assert_eq!(polled.items[0].claim.head, t.get("a-0").await);
+    assert_eq!(t.tally(id).await, (0, 0, 0, 5), "what is in work has no outcome");
+    t.succeed(&polled.items[1]).await;
+    assert_eq!(t.tally(id).await, (1, 0, 0, 4));
+    t.succeed(&polled.items[0]).await;
+    t.advance(secs(1));
+    assert_eq!(t.drain(|_| false).await, ["a-1", "b-1", "a-2"]);
+    let operation = t.operation(id).await;
+    assert_eq!((operation.state, operation.ended_at), (OperationState::Done, Some(t.now())));
+    assert_eq!((operation.sent(), t.tally(id).await), (5, (5, 0, 0, 0)));
+    assert_eq!(t.store.counts(&t.queue).await.unwrap().of(LetterState::Resolved), 5);
+    assert_eq!(t.poll(10).await.again_at, None);
+}
+
+pub async fn a_letter_that_waits_or_will_retry_is_replayed_whatever_its_state<S: Store>(t: Fixture<S>) {
+    t.open(t.retrying("a", "1", secs(600))).await;
+    t.behind(t.waiting("a", "2")).await;
+    t.enqueue("b", "3").await;
+    t.act("3", Act::Park).await.unwrap();
+    t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
+    assert_eq!(t.drain(|_| false).await, ["1", "3", "2"]);
+}
+
+pub async fn nothing_behind_a_failed_letter_is_sent<S: Store>(t: Fixture<S>) {
+    // I2
+    t.fill("a", 4).await;
+    t.fill("b", 2).await;
+    let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
+    assert_eq!(t.drain(|name| name == "a-1").await, ["a-0", "b-0", "a-1", "b-1"]);
+    assert_eq!(t.tally(id).await, (3, 1, 2, 0));
+    let behind = Some(Outcome::SkippedBehindFailed);
+    let (ok, failed) = (Some(Outcome::Ok), Some(Outcome::FailedAgain));
+    assert_eq!(t.outcomes(id).await, [ok, failed, behind, behind, ok, ok]);
+    assert_eq!(t.messages("a").await, ["a-1", "a-2", "a-3"]);
+    assert_eq!(t.state_of(id).await, OperationState::Done);
+}
+
+pub async fn every_settlement_has_its_outcome<S: Store>(t: Fixture<S>) {
+    t.letters("a", 4).await;
+    let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
+    let items = t.poll(10).await.items;
+    let as_parked = |letter: &Letter| {
+        let mut requeue = requeue_of(letter);
+        requeue.state = LetterState::Parked;
+        requeued(requeue)
+    };
+    for (item, settlement) in items.iter().zip([
+        resolve(),
+        Settlement::Evict("the policy gave it up".into()),
+        Settlement::Skip("left out".into()),
+        as_parked(&items[3].claim.head),
+    ]) {
+        t.settle(&item.claim, &item.claim.head, settlement).await.unwrap();
+    }
+    let (ok, failed) = (Some(Outcome::Ok), Some(Outcome::FailedAgain));
+    assert_eq!(t.outcomes(id).await, [ok, ok, ok, failed]);
+    assert_eq!(t.state("a-003").await, LetterState::Parked);
+}
+
+pub async fn a_settlement_that_is_refused_gives_no_outcome<S: Store>(t: Fixture<S>) {
+    t.letters("a", 1).await;
+    let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
+    let item = t.poll_one().await;
+    let mut requeue = requeue_of(&item.claim.head);
+    requeue.state = LetterState::Evicted;
+    let refused = t.settle(&item.claim, &item.claim.head, requeued(requeue)).await;
+    assert_eq!(kind(refused), ErrorKind::Invalid);
+    assert_eq!(t.tally(id).await, (0, 0, 0, 1));
+    t.succeed(&item).await;
+    assert_eq!(t.tally(id).await, (1, 0, 0, 0));
+}
+
+pub async fn stages_are_exactly_as_large_as_asked_for<S: Store>(t: Fixture<S>) {
+    t.letters("a", 140).await;
+    let id = t.start(Action::Retry, &ramp(&[1, 5, 25, 100])).await;
+    for (stage, size) in [1, 5, 25, 100, 9].into_iter().enumerate() {
+        let polled = t.poll(1000).await;
+        assert_eq!(polled.items.len(), size, "stage {stage}");
+        assert_eq!(t.operation(id).await.stage, stage);
+        for item in &polled.items {
+            assert!(t.poll(1000).await.items.is_empty(), "a stage begins when the one before is over");
+            t.succeed(item).await;
+        }
+    }
+    assert_eq!(t.tally(id).await, (140, 0, 0, 0));
+    assert_eq!(t.state_of(id).await, OperationState::Done);
+}
+
+pub async fn a_stage_may_be_taken_in_parts<S: Store>(t: Fixture<S>) {
+    t.letters("a", 7).await;
+    t.start(Action::Retry, &ramp(&[5])).await;
+    let some = t.poll(3).await;
+    assert_eq!((some.items.len(), some.again_at), (3, Some(t.now())), "there is more now");
+    let rest = t.poll(3).await;
+    assert_eq!(names(&rest.items), ["a-003", "a-004"]);
+    assert!(rest.again_at.is_some_and(|at| at > t.now()), "it has to wait for those in work");
+    assert!(t.poll(3).await.items.is_empty());
+}
+
+pub async fn a_letter_skipped_behind_a_failed_one_counts_for_its_stage<S: Store>(t: Fixture<S>) {
+    t.fill("a", 3).await;
+    t.fill("b", 1).await;
+    let id = t.start(Action::Retry, &ramp(&[1, 2])).await;
+    let item = t.poll_one().await;
+    t.fail_item(&item).await;
+    assert_eq!(t.tally(id).await, (0, 1, 2, 1));
+    let item = t.poll_one().await;
+    assert_eq!((names(std::slice::from_ref(&item)), t.operation(id).await.stage), (vec!["b-0"], 2));
+}
+
+pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store>(t: Fixture<S>) {
+    t.letters("a", 10).await;
+    let id = t.start(Action::Retry, &careful(&[1, 5])).await;
+    let item = t.poll_one().await;
+    t.advance(secs(1));
+    t.fail_item(&item).await;
+    let operation = t.operation(id).await;
+    assert_eq!((operation.state, operation.updated_at), (OperationState::Paused, t.now()));
+    let note = "stopped: 1 of 1 letters failed again, more than 5 %";
+    assert_eq!(operation.note.as_deref(), Some(note));
+    let polled = t.poll(10).await;
+    assert_eq!((polled.items.len(), polled.again_at), (0, None));
+    let audit = t.audit().await;
+    let last = audit.last().unwrap();
+    assert_eq!((last.action.as_str(), last.by.who.as_str()), ("pause", "lazaret"));
+    assert_eq!((last.by.why.as_str(), last.subject.as_str()), (note, id.to_string().as_str()));
+    assert_eq!((last.before.as_deref(), last.after.as_deref()), (Some("running"), Some("paused")));
+}
+
+pub async fn within_a_stage_the_stop_rule_looks_after_twenty_letters<S: Store>(t: Fixture<S>) {
+    t.letters("a", 60).await;
+    let id = t.start(Action::Retry, &careful(&[])).await;
+    let items = t.poll(30).await.items;
+    for (n, item) in items.iter().enumerate().take(19) {
+        if n < 2 {
+            t.fail_item(item).await
+        } else {
+            t.succeed(item).await
+        };
+        assert_eq!(t.state_of(id).await, OperationState::Running, "{n}");
+    }
+    t.succeed(&items[19]).await;
+    assert_eq!(t.state_of(id).await, OperationState::Paused, "2 of 20 are 10 %");
+    assert_eq!(t.tally(id).await, (18, 2, 0, 40));
+    for item in &items[20..] {
+        t.succeed(item).await;
+    }
+    assert_eq!(t.tally(id).await, (28, 2, 0, 30), "what was in work is finished");
+}
+
+pub async fn a_share_that_is_just_allowed_does_not_stop<S: Store>(t: Fixture<S>) {
+    t.letters("a", 20).await;
+    t.letters("b", 20).await;
+    let id = t.start(Action::Retry, &careful(&[20])).await;
+    t.drain(|name| name == "a-007" || name == "b-019").await;
+    assert_eq!((t.state_of(id).await, t.tally(id).await), (OperationState::Done, (38, 2, 0, 0)));
+}
+
+pub async fn after_a_resume_the_stop_rule_counts_anew<S: Store>(t: Fixture<S>) {
+    t.letters("a", 50).await;
+    let id = t.start(Action::Retry, &careful(&[5, 5])).await;
+    let fails = |name: &str| matches!(name, "a-000" | "a-009");
+    assert_eq!(t.drain(fails).await.len(), 5);
+    assert_eq!(t.state_of(id).await, OperationState::Paused);
+    assert_eq!(t.command(id, Command::Resume).await, OperationState::Running);
+    assert_eq!(t.drain(fails).await.len(), 5, "the next stage, and its failure stops it again");
+    assert_eq!(
+        t.operation(id).await.note.as_deref(),
+        Some("stopped: 1 of 5 letters failed again, more than 5 %")
+    );
+    t.command(id, Command::Resume).await;
+    assert_eq!(t.drain(fails).await.len(), 40);
+    assert_eq!((t.state_of(id).await, t.tally(id).await), (OperationState::Done, (48, 2, 0, 0)));
+}
+
+pub async fn when_nothing_is_left_the_stop_rule_holds_nothing<S: Store>(t: Fixture<S>) {
+    t.letters("a", 1).await;
+    let id = t.start(Action::Retry, &careful(&[1])).await;
+    t.drain(|_| true).await;
+    assert_eq!(t.state_of(id).await, OperationState::Done);
+}
+
+pub async fn the_rate_is_never_exceeded<S: Store>(t: Fixture<S>) {
+    t.letters("a", 120).await;
+    let (rate, began) = (10.0, t.now());
+    t.start(Action::Retry, &RolloutPolicy { rate: Some(rate), ..RolloutPolicy::unlimited() }).await;
+    let mut sent = 0;
+    // All workers together keep to the rate, whatever they ask for.
+    for round in 0..100_u64 {
+        let polled = t
+            .store
+            .poll_work(&t.queue, &format!("w{}", round % 3), LEASE, 1 + (round % 4) as usize)
+            .await
+            .unwrap();
+        sent += polled.items.len();
+        for item in &polled.items {
+            t.settle(&item.claim, &item.claim.head, resolve()).await.unwrap();
+        }
+        let seconds = t.now().duration_since(began).as_secs_f64();
+        assert!(sent as f64 <= rate * seconds + 1.0 + rate / 4.0, "{sent} after {seconds} s");
+        t.advance(Duration::from_millis(round % 7 * 30));
+    }
+    let seconds = t.now().duration_since(began).as_secs_f64();
+    assert!(sent as f64 >= (rate * seconds - rate).min(120.0), "{sent} after {seconds} s");
+}
+
+pub async fn a_store_says_when_the_rate_allows_the_next_letter<S: Store>(t: Fixture<S>) {
+    t.letters("a", 30).await;
+    t.start(Action::Retry, &RolloutPolicy { rate: Some(0.5), ..RolloutPolicy::unlimited() }).await;
+    for _ in 0..5 {
+        let polled = t.poll(10).await;
+        assert_eq!((polled.items.len(), polled.again_at), (1, Some(t.now() + secs(2))));
+        t.succeed(&polled.items[0]).await;
+        t.advance(secs(2) - Duration::from_millis(1));
+        assert!(t.poll(10).await.items.is_empty());
+        t.advance(Duration::from_millis(1));
+    }
+    t.advance(secs(3600));
+    assert_eq!(t.poll(10).await.items.len(), 1, "what was not used is not saved up");
+}
+
+pub async fn a_skipped_letter_costs_nothing_of_the_rate<S: Store>(t: Fixture<S>) {
+    t.letters("a", 4).await;
+    t.start(Action::Retry, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    for name in ["a-000", "a-001", "a-002"] {
+        t.act(name, Act::Resolve).await.unwrap();
+    }
+    let polled = t.poll(10).await;
+    assert_eq!((names(&polled.items), polled.settled), (vec!["a-003"], 3));
+}
