@@ -1,7 +1,7 @@
 //! Answers to questions, from one consistent view.
 
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::{AttemptNote, Counts, ErrorKind, HeadsPage, Limits, OpenedPage, StoreError};
+use lazaret_core::store::{AttemptNote, Counts, ErrorKind, HeadsPage, OpenedPage, StoreError};
 use lazaret_core::{Letter, LetterState, Partition, QueueName, SequenceId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -107,11 +107,6 @@ impl<'a> Listing<'a> {
 
     pub(crate) fn sequence_size(&self, sequence: &SequenceId) -> Work<u64> {
         unsigned(self.open(sequence)?.map_or(0, |(_, count)| count))
-    }
-
-    pub(crate) fn is_full(&self, sequence: &SequenceId, limits: &Limits) -> Work<bool> {
-        let count = self.open(sequence)?.map(|(_, count)| unsigned(count)).transpose()?;
-        Ok(limits.is_full(count, unsigned(self.sequences)?))
     }
 
     pub(crate) fn counts(&self) -> Work<Counts> {
