@@ -152,7 +152,7 @@ pub mod sqlite {
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
-        Approval, Builder, Error, Ingest, Limits, Options, Posted, Registry, Server, Token,
+        Approval, Builder, Error, Ingest, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
         TokenHash, Tokens, VerifyAudit, generate_token, openapi,
     };
 }
