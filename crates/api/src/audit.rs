@@ -1,18 +1,18 @@
-//! The audit over the wire.
+//! The audit.
 
 use lazaret_core::store;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Who acted, by what means, and why.
+/// Who acted, through which client, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Actor {
-    /// The person, or the part of Lazaret that acts by itself.
+    /// The person, or the acting component of Lazaret.
     pub who: String,
-    /// The way it came: `cli`, `api`, `console`, `engine`, `library`.
+    /// The client: `cli`, `api`, `console`, `engine`, `library`.
     pub via: String,
-    /// The reason given.
+    /// The reason.
     pub why: String,
 }
 
@@ -22,27 +22,27 @@ impl From<&store::Actor> for Actor {
     }
 }
 
-/// One line of the audit.
+/// One entry of the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AuditEntry {
-    /// Its number; grows by one.
+    /// The sequence number, increasing by one.
     pub number: u64,
-    /// When it happened.
+    /// The time.
     pub at: jiff::Timestamp,
-    /// Who did it.
+    /// Who acted.
     pub who: String,
-    /// By what means.
+    /// The client.
     pub via: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What was done.
+    /// The action.
     pub action: String,
-    /// To what.
+    /// The subject.
     pub subject: String,
-    /// How it stood before, if that says something.
+    /// The previous state, where it applies.
     pub before: Option<String>,
-    /// How it stands now.
+    /// The new state.
     pub after: Option<String>,
 }
 
@@ -68,20 +68,20 @@ impl From<&store::AuditEntry> for AuditEntry {
 pub struct AuditPage {
     /// The entries.
     pub entries: Vec<AuditEntry>,
-    /// What to pass as `after` to get the next page; `null` at the end, as far as it goes now.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }
 
-/// What the verification of the audit found.
+/// The result of verifying the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct AuditCheck {
-    /// Whether every entry holds.
+    /// Whether every entry is intact.
     pub ok: bool,
-    /// How many entries hold, from the first one on.
+    /// The number of intact entries, from the first.
     pub intact: u64,
-    /// The first entry that does not.
+    /// The first broken entry.
     pub broken: Option<u64>,
-    /// The hash of the last entry that holds. Keep it elsewhere to notice entries that are cut off at the end.
+    /// The hash of the last intact entry. Store it elsewhere to detect truncation.
     pub hash: String,
 }

@@ -1,20 +1,20 @@
-//! Bytes in JSON: as text where they are text, else as base64, so that nothing is lost (I5).
+//! Bytes in JSON: UTF-8 text where possible, otherwise base64 (I5).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-/// A text that should be base64 and is not.
+/// Invalid base64.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is not base64: {why}")]
+#[error("{field} is not valid base64: {why}")]
 pub struct InvalidBase64 {
-    /// Where it stood.
+    /// The field.
     pub field: &'static str,
     /// What is wrong with it.
     pub why: String,
 }
 
-/// Bytes as they stand in two fields: text or base64, never both.
+/// Splits bytes into two fields: text or base64, never both.
 pub(crate) fn split(bytes: Option<&Bytes>) -> (Option<String>, Option<String>) {
     match bytes.map(|bytes| (std::str::from_utf8(bytes), bytes)) {
         None => (None, None),
@@ -23,7 +23,7 @@ pub(crate) fn split(bytes: Option<&Bytes>) -> (Option<String>, Option<String>) {
     }
 }
 
-/// The bytes from the two fields; `None` when neither is there. Base64 wins where both are.
+/// Joins the two fields; `None` when both are absent. Base64 takes precedence.
 pub(crate) fn join(
     text: Option<String>,
     base64: Option<String>,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_back_as_they_went() {
+    fn bytes_round_trip() {
         // I5
         for bytes in [None, Some(&b""[..]), Some(b"text"), Some("ü\0\u{1b}".as_bytes()), Some(b"\xff\0\x80")]
         {
@@ -57,8 +57,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64_is_named() {
+    fn invalid_base64_names_its_field() {
         let error = join(None, Some("!".into()), "key-base64").unwrap_err();
-        assert!(error.to_string().starts_with("key-base64 is not base64: "), "{error}");
+        assert!(error.to_string().starts_with("key-base64 is not valid base64: "), "{error}");
     }
 }

@@ -1,15 +1,15 @@
-//! Durations in JSON: seconds, with a fraction.
+//! Durations in JSON: seconds with a fraction.
 
 use std::time::Duration;
 
-/// A number of seconds that is no duration.
+/// A number of seconds that is not a valid duration.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("{0} seconds is no duration")]
+#[error("{0} seconds is not a valid duration")]
 pub struct InvalidDuration(pub f64);
 
-/// A duration from seconds.
+/// Converts seconds to a duration.
 pub(crate) fn from_seconds(seconds: f64) -> Result<Duration, InvalidDuration> {
-    // Nine digits are what a clock has; the float may be off by less.
+    // Exact to the nanosecond for any realistic duration.
     Duration::try_from_secs_f64(seconds).map_err(|_| InvalidDuration(seconds))
 }
 
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_come_back_as_they_went() {
+    fn durations_round_trip() {
         for duration in [
             Duration::ZERO,
             Duration::from_nanos(1),

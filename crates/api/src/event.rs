@@ -1,59 +1,60 @@
-//! What `/v1/events` tells. Never a payload, a key, a sequence or the text of an error.
+//! Events of `/v1/events`. They contain no payload, key, sequence or error text.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::enums::{Phase, State};
 use crate::operation::Operation;
 use crate::pause::PauseScope;
 use crate::status::ConsumerState;
-use crate::words::{Phase, State};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum EventKind {
     /// An attempt failed.
     Failed,
-    /// A message will be tried again.
+    /// A retry was scheduled.
     RetryScheduled,
-    /// The retries of a message are used up.
+    /// The retries of a message were exhausted.
     RetryExhausted,
-    /// The same failure came back too often.
+    /// A message failed the same way too often.
     Poison,
-    /// A message became a letter.
+    /// A letter was stored.
     LetterStored,
-    /// A letter left: handled at last, given up or skipped.
+    /// A letter was closed: handled, evicted or skipped.
     LetterClosed,
-    /// Somebody changed a letter.
+    /// A letter was changed by a person.
     LetterChanged,
-    /// A letter could not be stored. The message stays, the source waits.
+    /// A letter hand-off failed. The source is held, nothing is lost.
     HandOffFailed,
-    /// A known duplicate was acknowledged.
+    /// A duplicate was acknowledged.
     Duplicate,
-    /// The time of open letters ran out.
+    /// Open letters expired.
     Expired,
-    /// Something was paused.
+    /// A consumer or a part of it was paused.
     Paused,
-    /// A pause ended.
+    /// A consumer or a part of it was resumed.
     Resumed,
-    /// The breaker opened.
+    /// The circuit breaker opened.
     BreakerOpened,
-    /// The breaker closed.
+    /// The circuit breaker closed.
     BreakerClosed,
-    /// The fuse blew: the consumer is paused.
+    /// The fuse blew and paused the consumer.
     FuseBlown,
-    /// A partition came.
+    /// A partition was assigned.
     Assigned,
-    /// A partition went.
+    /// A partition was revoked.
     Revoked,
-    /// Positions could not be committed. They will be tried again.
+    /// A position commit failed. It is retried.
     CommitFailed,
     /// A consumer started, stopped or failed.
     Consumer,
-    /// An operation moved on.
+    /// An operation made progress.
     Operation,
-    /// Events between the last one that was seen and this one are lost: look at everything anew.
+    /// Events since the last one received were lost: reload all state.
     Reset,
 }
 
@@ -83,7 +84,7 @@ impl EventKind {
         Self::Reset,
     ];
 
-    /// The word used as the event's name.
+    /// The name of the event.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Failed => "failed",
@@ -111,13 +112,13 @@ impl EventKind {
     }
 }
 
-/// Something that happened. Which fields are there depends on the kind.
+/// An event. Which fields are present depends on the kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Event {
-    /// What happened.
+    /// The kind.
     pub kind: EventKind,
-    /// When.
+    /// The time.
     pub at: Timestamp,
     /// The consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,58 +126,58 @@ pub struct Event {
     /// The queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// The letter, or the one that the message would have.
+    /// The id of the letter, or the id that a letter of the message would have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<String>,
     /// The state of the letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// The type of the event that the message is.
+    /// The event type of the message.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub event_type: Option<String>,
     /// The reason code of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How far the attempt had come.
+    /// The phase in which the attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// The fingerprint of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Which attempt it was.
+    /// The attempt number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// When it will be tried again, or the breaker lets attempts through.
+    /// When the retry is due, or when the circuit breaker half-opens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_at: Option<Timestamp>,
-    /// How many letters.
+    /// The number of letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letters: Option<u64>,
-    /// What kind of thing was paused or resumed.
+    /// The scope that was paused or resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<PauseScope>,
     /// The partition: `stream/number`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
-    /// Whether the consumer runs.
+    /// The state of the consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consumer_state: Option<ConsumerState>,
-    /// What was done to the letter, and by whom.
+    /// The change to the letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
-    /// Who did it.
+    /// Who made the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
-    /// Why: what a person gave as the reason, or what Lazaret found.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// How the operation stands.
+    /// The operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Operation>,
 }
 
 impl Event {
-    /// An event with nothing but its kind and its time.
+    /// Creates an event with kind and time only.
     pub const fn new(kind: EventKind, at: Timestamp) -> Self {
         Self {
             kind,
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_written_as_it_is_named() {
+    fn a_kind_is_serialized_as_its_name() {
         for kind in EventKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
         }

@@ -1,57 +1,57 @@
-//! Why an attempt failed, over the wire.
+//! Failures of attempts.
 
 use lazaret_core::Reason;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::duration::from_seconds;
-use crate::letter::InvalidLetter;
-use crate::words::Phase;
+use crate::enums::Phase;
+use crate::invalid_letter::InvalidLetter;
 
-/// The error of a letter's cause, in short.
+/// Type and text of the error that caused a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LetterError {
     /// The type of the error.
     #[serde(rename = "type")]
     pub error_type: String,
-    /// What it said.
+    /// The error text.
     pub message: String,
 }
 
 /// One link of a cause chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CauseLink {
-    /// The type of the error, where it is known.
+    /// The type of the error, if known.
     #[serde(rename = "type")]
     pub error_type: Option<String>,
-    /// What it said.
+    /// The error text.
     pub message: String,
 }
 
-/// Why an attempt failed.
+/// The failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failure {
     /// The machine-readable reason.
     pub reason: String,
-    /// How far the attempt had come.
+    /// The phase in which the attempt failed.
     pub phase: Phase,
     /// The type of the error.
     #[serde(rename = "type")]
     pub error_type: String,
-    /// What the error said.
+    /// The error text.
     pub message: String,
-    /// The errors underneath, outermost first.
+    /// The cause chain, outermost first.
     pub chain: Vec<CauseLink>,
-    /// Where it happened, if that was captured.
+    /// The backtrace, if captured.
     pub backtrace: Option<String>,
-    /// When the other side asked to be called again, in seconds from then.
+    /// The retry-after hint, in seconds.
     pub retry_after_seconds: Option<f64>,
-    /// The status code of a handler over HTTP, or the exit code of a command.
+    /// The HTTP status or the exit code of the handler.
     pub status: Option<u16>,
-    /// Whether it was a panic.
+    /// Whether the handler panicked.
     pub panicked: bool,
-    /// Failures with one fingerprint are taken for one problem.
+    /// The fingerprint: equal for failures with the same cause.
     pub fingerprint: String,
 }
 
@@ -92,7 +92,7 @@ impl TryFrom<Failure> for lazaret_core::Failure {
             message: link.message,
         };
         let retry_after = wire.retry_after_seconds.map(from_seconds).transpose();
-        // Made by its constructor, so that its limits hold, and given its own fingerprint back.
+        // Built by its constructor, so that its limits hold; then the exported fingerprint is restored.
         let mut failure = Self::new(reason, wire.error_type, wire.message).in_phase(wire.phase.into());
         failure.chain = wire.chain.into_iter().map(link).take(lazaret_core::failure::CHAIN_LIMIT).collect();
         if let Some(backtrace) = wire.backtrace {

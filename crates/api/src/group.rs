@@ -1,4 +1,4 @@
-//! Groups over the wire: letters with one cause, counted.
+//! Groups: counts of letters with the same cause.
 
 use lazaret_core::LetterState;
 use lazaret_core::store::{self, Counts, TREND_BUCKET_SECONDS};
@@ -7,27 +7,27 @@ use utoipa::ToSchema;
 
 use crate::failure::LetterError;
 
-/// Letters by state.
+/// The number of letters by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct StateCounts {
-    /// Will be tried again at their due time.
+    /// Retried automatically at their due time.
     pub retrying: u64,
-    /// Will not be tried again by themselves.
+    /// Not retried automatically.
     pub dead: u64,
-    /// Kept until somebody changes something.
+    /// Held until a person or a deployment changes something.
     pub parked: u64,
-    /// Kept apart.
+    /// Isolated as suspicious.
     pub quarantined: u64,
     /// Blocked behind the head of their sequence.
     pub waiting: u64,
-    /// Handled in the end.
+    /// Handled.
     pub resolved: u64,
-    /// Taken out.
+    /// Evicted by a person or a policy.
     pub evicted: u64,
-    /// Left out on purpose.
+    /// Skipped on purpose.
     pub skipped: u64,
-    /// Their time ran out.
+    /// Expired.
     pub expired: u64,
 }
 
@@ -47,37 +47,37 @@ impl From<&Counts> for StateCounts {
     }
 }
 
-/// Letters of one queue with one cause.
+/// The letters of one queue with the same cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Group {
-    /// Its name: a fingerprint, `@` and a queue.
+    /// The id: fingerprint, `@` and queue.
     pub id: String,
     /// The queue.
     pub queue: String,
-    /// What its failures have in common.
+    /// The fingerprint of the failures.
     pub fingerprint: String,
-    /// The reason of its latest failure.
+    /// The reason of the latest failure.
     pub reason: String,
-    /// Its latest failure.
+    /// The latest error.
     pub error: LetterError,
-    /// Open letters.
+    /// The number of open letters.
     pub letters: u64,
-    /// Its letters by state.
+    /// The letters by state.
     pub states: StateCounts,
-    /// Open sequences that have one of them as their head.
+    /// The number of open sequences whose head is in this group.
     pub sequences: u64,
-    /// Open letters that stand behind a head of this group.
+    /// The number of open letters blocked behind a head of this group.
     pub blocked_behind: u64,
-    /// When its oldest open letter was taken into the store.
+    /// When the oldest open letter was enqueued.
     pub oldest_at: Option<jiff::Timestamp>,
-    /// When a letter first came into the group.
+    /// When the first letter of the group was enqueued.
     pub first_seen_at: jiff::Timestamp,
-    /// When a letter of it last failed.
+    /// When a letter of the group last failed.
     pub last_seen_at: jiff::Timestamp,
-    /// How many letters came into the group in each of the last buckets of time, the current one last.
+    /// The number of letters added per time bucket, the current one last.
     pub trend: Vec<u64>,
-    /// The width of a bucket.
+    /// The width of a bucket, in seconds.
     pub trend_bucket_seconds: u64,
 }
 
@@ -106,8 +106,8 @@ impl From<&store::Group> for Group {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct GroupPage {
-    /// The groups. There may be few or none on a page that is not the last.
+    /// The groups. A page may be short or empty without being the last.
     pub groups: Vec<Group>,
-    /// What to pass as `after` to get the next page; `null` at the end.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }

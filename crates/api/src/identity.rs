@@ -1,4 +1,4 @@
-//! Who asks, by what means, and what they may do.
+//! The caller of a request: identity, scopes and client.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,15 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a token may be used for.
+use crate::enums::UnknownValue;
+
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// See everything but payloads and headers.
+    /// Read everything but payloads and headers.
     Read,
-    /// See payloads and headers, and search in them.
+    /// Read and search payloads and headers.
     Payload,
     /// Retry, park, release, restore, resolve, comment, assign.
     Triage,
@@ -20,11 +22,11 @@ pub enum Scope {
     Evict,
     /// Pause and resume.
     Pause,
-    /// Approve or reject what somebody else began.
+    /// Approve or reject operations of others.
     Approve,
     /// Post to inboxes.
     Ingest,
-    /// Everything.
+    /// All permissions.
     Admin,
 }
 
@@ -41,7 +43,7 @@ impl Scope {
         Self::Admin,
     ];
 
-    /// The word used in configuration and output.
+    /// The name in configuration and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -63,18 +65,18 @@ impl fmt::Display for Scope {
 }
 
 impl FromStr for Scope {
-    type Err = String;
+    type Err = UnknownValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
         let found = Self::ALL.into_iter().find(|scope| scope.as_str() == text);
         found.ok_or_else(|| {
             let all: Vec<&str> = Self::ALL.iter().map(|scope| scope.as_str()).collect();
-            format!("there is no scope {text:?}; there are {}", all.join(", "))
+            UnknownValue::new(text, &all)
         })
     }
 }
 
-/// By what means a request came, as the header `lazaret-via` says. It stands in the audit.
+/// The client of a request, from the header `lazaret-via`. Recorded in the audit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Via {
@@ -88,10 +90,10 @@ pub enum Via {
 }
 
 impl Via {
-    /// The header that says it.
+    /// The header that names the client.
     pub const HEADER: &'static str = "lazaret-via";
 
-    /// The word used in the audit.
+    /// The name in the audit.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cli => "cli",
@@ -101,25 +103,25 @@ impl Via {
     }
 }
 
-/// Who asks, and what they may do.
+/// The identity of a caller and its scopes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Identity {
-    /// The name that stands in the audit.
+    /// The name recorded in the audit.
     pub name: String,
-    /// Whether a token says so. Without one the name is only what the header `lazaret-actor` claims.
+    /// Whether a token authenticated the caller. Otherwise the name is what the header `lazaret-actor` claims.
     pub authenticated: bool,
-    /// What they may do.
+    /// The caller's scopes.
     pub scopes: Vec<Scope>,
-    /// When their token ends; `null` for never.
+    /// When the token expires; `null` for never.
     pub expires_at: Option<jiff::Timestamp>,
 }
 
 impl Identity {
-    /// The header by which somebody says their name where no tokens are configured.
+    /// The header that names the caller where no tokens are configured.
     pub const ACTOR_HEADER: &'static str = "lazaret-actor";
 
-    /// Whether they may do this.
+    /// Returns `true` if the caller has this scope or `admin`.
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|held| *held == scope || *held == Scope::Admin)
     }
@@ -130,16 +132,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_is_read_as_it_is_written() {
+    fn a_scope_round_trips_through_its_name() {
         for scope in Scope::ALL {
             assert_eq!(scope.as_str().parse(), Ok(scope));
             assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
         }
-        assert!("root".parse::<Scope>().unwrap_err().contains("read, payload, triage"));
+        assert!("root".parse::<Scope>().unwrap_err().to_string().contains("read, payload, triage"));
     }
 
     #[test]
-    fn admin_may_everything_and_others_only_what_they_hold() {
+    fn admin_has_every_scope_and_others_only_their_own() {
         let identity = |scopes: &[Scope]| Identity {
             name: "a".into(),
             authenticated: true,

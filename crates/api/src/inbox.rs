@@ -1,39 +1,39 @@
-//! What the inbox answers.
+//! Responses of the inbox.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A message that is durable.
+/// A durable message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct InboxAnswer {
-    /// Its id: the given one, or its position.
+    /// The message id: as given, or the position.
     pub id: String,
-    /// Where it stands, or stood: `partition:offset`.
+    /// The position: `partition:offset`.
     pub position: String,
-    /// Whether it was posted before. Then it was not taken again.
+    /// Whether the id was accepted before; the message was not stored again.
     pub duplicate: bool,
 }
 
-/// A batch of messages, all of them durable.
+/// A batch of durable messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct BatchAnswer {
-    /// How many were taken.
+    /// The number of accepted messages.
     pub taken: u64,
-    /// How many were posted before.
+    /// The number of duplicates.
     pub duplicates: u64,
-    /// How many of those that were taken are no messages: they will be dead-lettered with their raw bytes.
+    /// The number of undecodable lines: they are dead-lettered with their raw bytes.
     pub undecodable: u64,
-    /// Each of them, in the order of the lines.
+    /// The messages, in line order.
     pub messages: Vec<InboxAnswer>,
 }
 
-/// How much waits in an inbox.
+/// The backlog of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct InboxBacklog {
-    /// Messages that are not consumed.
+    /// The number of unconsumed messages.
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,

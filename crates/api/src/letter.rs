@@ -1,6 +1,4 @@
-//! Letters over the wire: in short for lists, whole for one, and as they are exported and imported.
-
-mod import;
+//! Letters: a summary for lists, and the full letter.
 
 use std::collections::BTreeMap;
 
@@ -10,102 +8,100 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::bytes_text::split;
+use crate::enums::{AttemptKind, Phase, State};
 use crate::failure::{Failure, LetterError};
-use crate::words::{AttemptKind, Phase, State};
 
-pub use import::{ImportAnswer, ImportFailure, InvalidLetter};
-
-/// A letter as lists show it.
+/// The summary of a letter, as in lists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Letter {
-    /// Its identity.
+    /// The id.
     pub id: String,
-    /// Whose letter it is: `consumer/component`.
+    /// The queue: `consumer/component`.
     pub queue: String,
     /// The consumer part of the queue.
     pub consumer: String,
-    /// The stream that the message came on.
+    /// The stream of the message.
     pub stream: String,
-    /// The sequence that it belongs to.
+    /// The sequence.
     pub sequence: String,
-    /// Its place in the sequence. Later letters have larger ones; gaps mean nothing.
+    /// The index in the sequence: increasing, with gaps.
     pub index: u64,
-    /// Where it stands.
+    /// The state.
     pub state: State,
-    /// The reason code of its cause; `null` when it only waits.
+    /// The reason code of the cause; `null` for a waiting letter.
     pub reason: Option<String>,
-    /// How far the attempt had come that failed.
+    /// The phase in which the attempt failed.
     pub phase: Option<Phase>,
-    /// The error of its cause.
+    /// The error of the cause.
     pub error: Option<LetterError>,
     /// Automatic attempts so far.
     pub attempts: u32,
-    /// Attempts that ended with the death of the process.
+    /// Attempts that ended with a process crash.
     pub crash_attempts: u32,
-    /// Attempts that somebody asked for.
+    /// Replay attempts.
     pub replay_attempts: u32,
-    /// The message, in short.
+    /// The summary of the message.
     pub message: LetterMessage,
-    /// When it was taken into the store.
+    /// When it was enqueued.
     pub enqueued_at: jiff::Timestamp,
     /// When it first failed.
     pub first_failed_at: Option<jiff::Timestamp>,
     /// When it last failed.
     pub last_failed_at: Option<jiff::Timestamp>,
-    /// When anything about it last changed.
+    /// When it last changed.
     pub last_touched_at: jiff::Timestamp,
-    /// When it may be tried again.
+    /// When the next retry is due.
     pub due_at: Option<jiff::Timestamp>,
-    /// When it leaves by itself; `null` means never.
+    /// When it expires; `null` for never.
     pub expires_at: Option<jiff::Timestamp>,
     /// The team that owns it.
     pub owner: Option<String>,
-    /// The person who looks after it.
+    /// The assignee.
     pub assignee: Option<String>,
-    /// Whether the same failure came back too often.
+    /// Whether the message is poison: it failed the same way too often.
     pub poison: bool,
-    /// The group of its cause: failures with one fingerprint in one queue.
+    /// The group: fingerprint and queue.
     pub group: Option<String>,
-    /// What the enqueue policy and the handler want to remember.
+    /// Diagnostics from the enqueue policy and the handler.
     pub diagnostics: BTreeMap<String, String>,
 }
 
-/// The message of a letter, in short.
+/// The summary of a letter's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LetterMessage {
-    /// Its identity.
+    /// The id.
     pub id: String,
-    /// Its key, where that is text. No key is `null`, an empty key is `""`.
+    /// The key, if it is text. `null` without a key, `""` for an empty one.
     pub key: Option<String>,
-    /// Its key, where that is not text.
+    /// The key as base64, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// The type of the event.
+    /// The event type.
     #[serde(rename = "type")]
     pub event_type: Option<String>,
-    /// Where it stood in its stream: `partition:offset`.
+    /// The position in the stream: `partition:offset`.
     pub position: String,
 }
 
-/// A page of letters, the latest taken in first.
+/// A page of letters, the most recently enqueued first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LetterPage {
-    /// The letters. There may be few or none on a page that is not the last: one page looks at a bounded number of letters.
+    /// The letters. A page may be short or empty without being the last: each scans a bounded number of letters.
     pub letters: Vec<Letter>,
-    /// What to pass as `after` to get the next page; `null` at the end.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }
 
-/// How many letters match a query.
+/// The number of letters that match a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LetterMatches {
-    /// How many were found.
+    /// The number found.
     pub letters: u64,
-    /// Whether that is all of them.
+    /// Whether the number is exact; otherwise it is a lower bound.
     pub exact: bool,
 }
 
@@ -117,139 +113,139 @@ pub struct Sequence {
     pub queue: String,
     /// The sequence.
     pub sequence: String,
-    /// How many open letters it holds; 0 when it is not open.
+    /// The number of open letters; 0 when the sequence is not open.
     pub size: u64,
     /// The letters of this page, in order.
     pub letters: Vec<Letter>,
-    /// What to pass as `after` to get the next page; `null` at the end.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }
 
-/// A letter, whole. This is also what `export` writes, one a line, and `import` reads.
+/// The full letter. `export` writes one per line, `import` reads them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LetterDetail {
-    /// What lists show of it.
+    /// The summary.
     #[serde(flatten)]
     pub letter: Letter,
-    /// The rest of its message.
+    /// The rest of the message.
     pub content: MessageDetail,
-    /// Why it is here, whole; `null` when it only waits.
+    /// The full cause; `null` for a waiting letter.
     pub cause: Option<Failure>,
-    /// What was known when it failed: resume token, tracking data.
+    /// The context of the failure: resume token, tracking data.
     pub context: BTreeMap<String, String>,
-    /// Its attempts, oldest first.
+    /// The attempts, oldest first.
     pub history: Vec<Attempt>,
-    /// What people said about it, oldest first.
+    /// The comments, oldest first.
     pub comments: Vec<Comment>,
-    /// What people changed in it, oldest first.
+    /// The edits, oldest first.
     pub edits: Vec<Edit>,
 }
 
-/// What lists do not show of a message.
+/// The parts of a message that lists leave out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct MessageDetail {
-    /// Whether the payload is shown, and if not, why.
+    /// Whether the payload is included.
     pub payload_state: PayloadState,
-    /// How many bytes the payload has.
+    /// The size of the payload, in bytes.
     pub payload_bytes: u64,
-    /// The payload exactly as it came, where that is text.
+    /// The unchanged payload, if it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
-    /// The payload, where that is not text.
+    /// The payload as base64, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// The headers in their order. Hidden with the payload.
+    /// The headers, in order. Hidden together with the payload.
     pub headers: Vec<Header>,
     /// The media type of the payload.
     pub content_type: Option<String>,
-    /// The registry's id of the schema.
+    /// The schema id in the registry.
     pub schema_id: Option<String>,
     /// The version of the event type.
     pub schema_version: Option<String>,
-    /// When it happened, or when the source took it.
+    /// The timestamp of the message.
     pub time: Option<jiff::Timestamp>,
-    /// The correlation id that ties it to other messages.
+    /// The correlation id.
     pub correlation: Option<String>,
-    /// What kind of change it describes, if it does: `insert`, `update`, …
+    /// The change operation: `insert`, `update`, …
     pub operation: Option<String>,
-    /// Why the source could not make sense of the bytes.
+    /// The decode error.
     pub undecodable: Option<String>,
-    /// What the source needs besides the position to come back there.
+    /// The resume token of the source, as base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position_token_base64: Option<String>,
 }
 
-/// Whether a payload is shown.
+/// Whether a payload is included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PayloadState {
-    /// It is.
+    /// The payload is included.
     Shown,
-    /// It is there; the reader may not see it, nor the headers.
+    /// Payload and headers are hidden: the caller lacks the scope `payload`.
     Hidden,
-    /// There is none: a tombstone.
+    /// There is no payload: a tombstone.
     None,
-    /// It was left out when the letter ended, because its consumer keeps none.
+    /// The payload was not kept, as the consumer is configured.
     LeftOut,
 }
 
-/// A header. A value that is neither text nor base64 is null, which is not empty.
+/// A header. Without text and base64 its value is null, which is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Header {
-    /// Its name. Names may repeat.
+    /// The name. Names may repeat.
     pub name: String,
-    /// Its value, where that is text.
+    /// The value, if it is text.
     pub value: Option<String>,
-    /// Its value, where that is not text.
+    /// The value as base64, if it is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<String>,
 }
 
-/// One attempt, as the letter's history remembers it.
+/// One attempt in the history of a letter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Attempt {
-    /// Which attempt it was, from 1.
+    /// The attempt number, from 1.
     pub attempt: u32,
-    /// Who ran it.
+    /// The origin.
     pub kind: AttemptKind,
     /// When it ended.
     pub at: jiff::Timestamp,
-    /// How long it ran.
+    /// The duration.
     pub took_seconds: f64,
-    /// How it failed; `null` when it succeeded.
+    /// The failure; `null` on success.
     pub failure: Option<Failure>,
 }
 
-/// A remark somebody made on a letter.
+/// A comment on a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Comment {
-    /// Who made it.
+    /// The author.
     pub by: String,
-    /// When.
+    /// The time.
     pub at: jiff::Timestamp,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
-/// A change that somebody made to the payload of a letter. The one before it is kept.
+/// An edit of a letter's payload. The original is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Edit {
-    /// Who changed it.
+    /// The editor.
     pub by: String,
-    /// When.
+    /// The time.
     pub at: jiff::Timestamp,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The payload before the change, where that is text and may be seen.
+    /// The previous payload, if it is text and the caller may see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<String>,
-    /// The payload before the change, where that is not text and may be seen.
+    /// The previous payload as base64, if it is not text and the caller may see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original_base64: Option<String>,
 }
@@ -295,7 +291,7 @@ impl From<&lazaret_core::Letter> for Letter {
 }
 
 impl LetterDetail {
-    /// A letter as somebody may see it who may, or may not, see payloads and headers.
+    /// Converts a letter of the core, with or without payload and headers.
     pub fn of(l: &lazaret_core::Letter, show_payload: bool) -> Self {
         let edit = |edit: &letter::Edit| {
             let original = edit.original.as_ref().filter(|_| show_payload);
@@ -347,7 +343,7 @@ impl MessageDetail {
             schema_version: schema.and_then(|schema| text(&schema.version)),
             time: message.timestamp,
             correlation: text(&message.correlation),
-            operation: message.operation.map(operation_word),
+            operation: message.operation.map(operation_name),
             undecodable: text(&message.undecodable),
             position_token_base64: message.position.token.as_ref().map(encode),
         }
@@ -359,10 +355,10 @@ fn encode(bytes: &bytes::Bytes) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The word of the core's own serialisation: one place knows them.
-fn operation_word(operation: lazaret_core::message::Operation) -> String {
+/// The name in the core's serialization, which defines them.
+fn operation_name(operation: lazaret_core::message::Operation) -> String {
     match serde_json::to_value(operation) {
-        Ok(serde_json::Value::String(word)) => word,
+        Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),
     }
 }

@@ -1,8 +1,8 @@
-//! The words of the HTTP API: what goes over the wire, and what the command line prints.
+//! Wire types of the HTTP API, shared by the server and the command line.
 //!
-//! Every type here is plain data with the field names of the public contract, in kebab-case. The server answers with
-//! them, the command line reads and prints them, and the [OpenAPI document](utoipa) is made of them. Those that stand for
-//! something of `lazaret-core` are made from it with `From`, or with a function where the reader's rights matter.
+//! Every type is plain data with the field names of the public contract, in kebab-case. The server responds with them, the
+//! command line parses and prints them, and the [OpenAPI document](utoipa) is generated from them. Types that mirror one of
+//! `lazaret-core` convert from it with `From`, or with a function where the caller's scopes matter.
 //!
 //! ```
 //! use lazaret_api::Letter;
@@ -18,22 +18,22 @@
 //!
 //! # Routes
 //!
-//! | verb of the command line | request | body | answer |
+//! | CLI verb | request | body | response |
 //! |---|---|---|---|
 //! | `status` | `GET /v1/status` | | [`Status`] |
 //! | `groups [QUERY]` | `GET /v1/groups?q=&closed=&after=&limit=` | | [`GroupPage`] |
 //! | `group ID` | `GET /v1/groups/{id}` | | [`Group`] |
-//! | `ls [QUERY]` | `GET /v1/letters?q=&after=&limit=` | | [`LetterPage`]; with `Accept: application/x-ndjson` one [`Letter`] a line, every match |
-//! | `export` | `GET /v1/letters?q=&view=full`, `Accept: application/x-ndjson` | | one [`LetterDetail`] a line, every match |
-//! | `import` | `POST /v1/letters/import?queue=` | what `export` wrote, `application/x-ndjson` | [`ImportAnswer`] |
+//! | `ls [QUERY]` | `GET /v1/letters?q=&after=&limit=` | | [`LetterPage`]; with `Accept: application/x-ndjson` one [`Letter`] per line, every match |
+//! | `export` | `GET /v1/letters?q=&view=full`, `Accept: application/x-ndjson` | | one [`LetterDetail`] per line, every match |
+//! | `import` | `POST /v1/letters/import?queue=` | the output of `export`, `application/x-ndjson` | [`ImportAnswer`] |
 //! | | `GET /v1/letters/count?q=` | | [`LetterMatches`] |
 //! | `show ID` | `GET /v1/letters/{id}` | | [`LetterDetail`] |
-//! | | `GET /v1/letters/{id}/payload` | | the bytes |
+//! | | `GET /v1/letters/{id}/payload` | | the payload bytes |
 //! | `edit ID` | `PUT /v1/letters/{id}/payload` | [`EditRequest`] | [`Letter`] |
 //! | `comment`, `assign` | `POST /v1/letters/{id}/comments`, `PUT /v1/letters/{id}/assignee`, `…/owner` | [`CommentRequest`], [`AssignRequest`] | [`Letter`] |
 //! | | `PUT /v1/letters/{id}/expiry` | [`ExpiryRequest`] | [`Letter`] |
 //! | `evict`, `park`, `release`, `restore` of one letter | `POST /v1/letters/{id}/evict`, `…/resolve`, `…/park`, `…/quarantine`, `…/release`, `…/restore` | [`ActRequest`] | [`Letter`] |
-//! | `purge ID` | `POST /v1/letters/{id}/purge` | [`ActRequest`] | nothing, 204 |
+//! | `purge ID` | `POST /v1/letters/{id}/purge` | [`ActRequest`] | 204 without a body |
 //! | `restore`, `purge` of many | `POST /v1/letters/restore`, `POST /v1/letters/purge` | [`BulkRequest`] | [`BulkAnswer`] |
 //! | `seq QUEUE SEQUENCE` | `GET /v1/sequences?queue=&sequence=&after=&limit=` | | [`Sequence`] |
 //! | `plan ACTION [QUERY]` | `POST /v1/plans` | [`PlanRequest`] | [`Plan`] |
@@ -45,54 +45,60 @@
 //! | `op pause`, `resume`, `cancel`, `approve`, `reject` | `POST /v1/operations/{id}/pause`, … | [`CommandRequest`] | [`Operation`] |
 //! | `pause`, `resume` | `POST /v1/consumers/{name}/pause`, `…/resume` | [`PauseRequest`] | [`Pause`], [`ResumeAnswer`] |
 //! | | `GET /v1/consumers/{name}` | | [`Consumer`] |
-//! | `audit` | `GET /v1/audit?after=&limit=` | | [`AuditPage`]; with `Accept: application/x-ndjson` one [`AuditEntry`] a line |
+//! | `audit` | `GET /v1/audit?after=&limit=` | | [`AuditPage`]; with `Accept: application/x-ndjson` one [`AuditEntry`] per line |
 //! | `audit verify` | `GET /v1/audit/verify` | | [`AuditCheck`] |
 //! | | `GET /v1/whoami` | | [`Identity`] |
 //! | | `POST /v1/inbox/{consumer}`, `POST /v1/inbox/{consumer}/batch`, `GET /v1/inbox/{consumer}` | | [`InboxAnswer`], [`BatchAnswer`], [`InboxBacklog`] |
 //! | `doctor` | `GET /healthz`, `GET /readyz`, `GET /metrics` | | [`Health`], [`Readiness`], text |
 //!
-//! Errors are [`Problem`]s. A token goes as `Authorization: Bearer`. `lazaret-via` says by what means ([`Via`]), and where no
-//! tokens are configured `lazaret-actor` says who. Mutations take an `Idempotency-Key`.
+//! Errors are [`Problem`]s. Tokens are sent as `Authorization: Bearer`. `lazaret-via` names the client ([`Via`]); where no
+//! tokens are configured, `lazaret-actor` names the caller. Mutations accept an `Idempotency-Key`.
 
 mod audit;
 mod bytes_text;
 mod duration;
+mod enums;
 mod event;
 mod failure;
 mod group;
 mod identity;
+mod import;
 mod inbox;
+mod invalid_letter;
 mod letter;
 mod operation;
 mod pause;
 mod problem;
 mod selection;
 mod status;
-mod words;
 
 pub use audit::{Actor, AuditCheck, AuditEntry, AuditPage};
 pub use bytes_text::InvalidBase64;
 pub use duration::InvalidDuration;
+pub use enums::{
+    Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State, UnknownValue,
+};
 pub use event::{Event, EventKind};
 pub use failure::{CauseLink, Failure, LetterError};
 pub use group::{Group, GroupPage, StateCounts};
 pub use identity::{Identity, Scope, Via};
+pub use import::{ImportAnswer, ImportFailure};
 pub use inbox::{BatchAnswer, InboxAnswer, InboxBacklog};
+pub use invalid_letter::InvalidLetter;
 pub use letter::{
-    Attempt, Comment, Edit, Header, ImportAnswer, ImportFailure, InvalidLetter, Letter, LetterDetail,
-    LetterMatches, LetterMessage, LetterPage, MessageDetail, PayloadState, Sequence,
+    Attempt, Comment, Edit, Header, Letter, LetterDetail, LetterMatches, LetterMessage, LetterPage,
+    MessageDetail, PayloadState, Sequence,
 };
 pub use operation::{
     BeginRequest, CommandRequest, Excluded, Item, ItemPage, Operation, OperationPage, Plan, PlanRequest,
 };
-pub use pause::{Pause, PauseRequest, PauseScope, ResumeAnswer};
+pub use pause::{InvalidPauseScope, Pause, PauseRequest, PauseScope, ResumeAnswer};
 pub use problem::{Code, Problem};
 pub use selection::{
     ActRequest, AssignRequest, BulkAnswer, BulkFailure, BulkRequest, CommentRequest, EditRequest,
     ExpiryRequest, Selection,
 };
 pub use status::{Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status};
-pub use words::{Act, Action, AttemptKind, Command, Exclusion, OperationState, Outcome, Phase, State};
 
 #[cfg(test)]
 mod tests {
@@ -103,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Every one of these fields is there, be it `null`: scripts rely on them.
+    /// Asserts that every field is present, even if `null`: scripts rely on them.
     #[track_caller]
     fn has(value: impl Serialize, fields: &str) -> Value {
         let value = serde_json::to_value(value).unwrap();
@@ -114,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_has_the_fields_of_the_contract_whatever_is_known_of_it() {
+    fn a_letter_always_has_every_field_of_the_contract() {
         let message = Message::new("m", "orders", Position::new(0, 0));
         let queue = QueueName::of("shop", "mail");
         let mut letter = lazaret_core::Letter::new(queue, "k".into(), message.into(), Timestamp::UNIX_EPOCH);

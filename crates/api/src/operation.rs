@@ -1,4 +1,4 @@
-//! Plans and operations over the wire.
+//! Plans and operations.
 
 use jiff::Timestamp;
 use lazaret_core::store;
@@ -6,66 +6,66 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::audit::Actor;
+use crate::enums::{Action, Exclusion, OperationState, Outcome};
 use crate::selection::Selection;
-use crate::words::{Action, Exclusion, OperationState, Outcome};
 
-/// What to freeze.
+/// A request to freeze a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PlanRequest {
-    /// What is to be done.
+    /// The action.
     pub action: Action,
-    /// To which letters.
+    /// The letters.
     #[serde(flatten)]
     pub selection: Selection,
-    /// How long the plan can be carried out; 15 minutes unless said otherwise.
+    /// How long the plan is valid; default: 15 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_for_seconds: Option<u64>,
-    /// What it is for; `plan` unless said otherwise, because a plan changes nothing.
+    /// The reason; default: `plan`, because a plan changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// How many letters are not part of a plan, and why.
+/// Letters that are not part of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Excluded {
-    /// Why.
+    /// Why they are excluded.
     pub reason: Exclusion,
-    /// How many.
+    /// The number of letters.
     pub letters: u64,
 }
 
-/// A frozen set of letters and what is to be done with them.
+/// A frozen set of letters and an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// Its name.
+    /// The id.
     pub id: String,
-    /// What is to be done.
+    /// The action.
     pub action: Action,
-    /// How many letters.
+    /// The number of letters.
     pub letters: u64,
-    /// Of how many sequences.
+    /// The number of sequences.
     pub sequences: u64,
-    /// How many selected letters are not part of it, by reason, most first.
+    /// The selected letters that are excluded, by reason, most first.
     pub excluded: Vec<Excluded>,
-    /// Two plans with one hash do the same.
+    /// The hash: equal for plans with the same letters and action.
     pub hash: String,
-    /// Until when it can be carried out.
+    /// When the plan expires.
     pub expires_at: Timestamp,
     /// Whether a second person must approve the operation.
     pub needs_approval: bool,
-    /// The query as it was written; `null` when letters were named.
+    /// The query; `null` when letters were selected by id.
     pub query: Option<String>,
-    /// Who froze it.
+    /// Who froze the plan.
     pub by: Actor,
-    /// When.
+    /// When the plan was frozen.
     pub frozen_at: Timestamp,
 }
 
 impl Plan {
-    /// A plan, and whether carrying it out needs a second person.
+    /// Converts a plan of the core; `needs_approval` is decided by its consumers.
     pub fn of(plan: &store::Plan, needs_approval: bool) -> Self {
         let excluded = |(reason, letters): &(store::Exclusion, u64)| Excluded {
             reason: (*reason).into(),
@@ -87,41 +87,41 @@ impl Plan {
     }
 }
 
-/// What to carry out, and how. Either a plan, or an action and a selection, which are frozen and begun in one call.
+/// A request to start an operation: from a plan, or from an action and a selection that are frozen in the same call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct BeginRequest {
     /// The plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// What is to be done, without a plan.
+    /// The action, without a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Action>,
-    /// To which letters, without a plan.
+    /// The letters, without a plan.
     #[serde(flatten)]
     pub selection: Selection,
-    /// Letters per second; 50 unless said otherwise, 0 for as fast as it goes.
+    /// Letters per second; default: 50, 0 for unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// How many letters each stage takes; 1, 5, 25, 100 and the rest unless said otherwise, empty for all at once.
+    /// Letters per stage; default: 1, 5, 25, 100 and the rest, empty for a single stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ramp: Option<Vec<u64>>,
-    /// The share of letters that may fail again before the operation pauses; 0.05 unless said otherwise, 1 for never.
+    /// The share of failed letters at which the operation pauses; default: 0.05, 1 for never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_at: Option<f64>,
-    /// Not before this time.
+    /// The earliest start time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Ask for a second person even where none is demanded.
+    /// Requires a second person's approval even where the consumer does not.
     #[serde(default)]
     pub needs_approval: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
 impl BeginRequest {
-    /// How the operation shall go about its letters. What is not said is as the core's default has it.
+    /// The rollout policy: the core's default, with the given values.
     pub fn rollout(&self) -> store::RolloutPolicy {
         let default = store::RolloutPolicy::default();
         store::RolloutPolicy {
@@ -138,60 +138,60 @@ impl BeginRequest {
     }
 }
 
-/// What to tell an operation.
+/// A command to an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandRequest {
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A plan that is carried out.
+/// The durable execution of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Operation {
-    /// Its name.
+    /// The id.
     pub id: String,
-    /// Where it stands.
+    /// The state.
     pub state: OperationState,
-    /// How many letters were given to their handler, or acted upon.
+    /// The number of letters attempted or changed.
     pub sent: u64,
-    /// How many went well.
+    /// The number of successful letters.
     pub ok: u64,
-    /// How many failed again.
+    /// The number of letters that failed again.
     pub failed_again: u64,
-    /// How many were not tried.
+    /// The number of skipped letters.
     pub skipped: u64,
-    /// How many letters it is about.
+    /// The number of letters.
     pub letters: u64,
     /// The plan.
     pub plan: String,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Why it stands there, when that needs a word.
+    /// A note on the state, where it needs an explanation.
     pub note: Option<String>,
-    /// The stage of the ramp that it is in, from 0.
+    /// The current stage of the ramp, from 0.
     pub stage: u64,
-    /// Letters per second; `null` for as fast as it goes.
+    /// Letters per second; `null` for unlimited.
     pub rate: Option<f64>,
-    /// How many letters each stage takes.
+    /// Letters per stage.
     pub ramp: Vec<u64>,
-    /// The share of letters that may fail again before it pauses.
+    /// The share of failed letters at which the operation pauses.
     pub stop_at: Option<f64>,
-    /// Not before this time.
+    /// The earliest start time.
     pub start_at: Option<Timestamp>,
-    /// Whether a second person has to approve it.
+    /// Whether a second person must approve it.
     pub needs_approval: bool,
-    /// Who began it.
+    /// Who started it.
     pub by: Actor,
     /// Who approved or rejected it.
     pub approved_by: Option<Actor>,
-    /// When it was begun.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When the last thing happened in it.
+    /// When it last changed.
     pub updated_at: Timestamp,
-    /// When it was over.
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
 
@@ -229,7 +229,7 @@ impl From<&store::Operation> for Operation {
 pub struct OperationPage {
     /// The operations.
     pub operations: Vec<Operation>,
-    /// What to pass as `after` to get the next page; `null` at the end.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }
 
@@ -237,15 +237,15 @@ pub struct OperationPage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Item {
-    /// Its place, from 0: the order in which letters have their turn.
+    /// The position in the plan, from 0: the order of execution.
     pub ordinal: u64,
-    /// Its queue.
+    /// The queue.
     pub queue: String,
-    /// Its sequence.
+    /// The sequence.
     pub sequence: String,
     /// The letter.
     pub letter: String,
-    /// What became of it; `null` when its turn has not come, or is not over.
+    /// The outcome; `null` until the letter is finished.
     pub outcome: Option<Outcome>,
 }
 
@@ -267,7 +267,7 @@ impl From<&store::Item> for Item {
 pub struct ItemPage {
     /// The letters.
     pub items: Vec<Item>,
-    /// What to pass as `after` to get the next page; `null` at the end.
+    /// The `after` parameter of the next page; `null` on the last one.
     pub next: Option<String>,
 }
 
@@ -276,13 +276,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_as_the_default_has_it() {
-        let said: BeginRequest = serde_json::from_str(r#"{"plan": "p_1"}"#).unwrap();
-        assert_eq!(said.rollout(), store::RolloutPolicy::default());
-        let said: BeginRequest =
+    fn absent_values_take_the_default() {
+        let request: BeginRequest = serde_json::from_str(r#"{"plan": "p_1"}"#).unwrap();
+        assert_eq!(request.rollout(), store::RolloutPolicy::default());
+        let request: BeginRequest =
             serde_json::from_str(r#"{"plan": "p_1", "rate": 0, "ramp": [], "stop-at": 1}"#).unwrap();
         assert_eq!(
-            said.rollout(),
+            request.rollout(),
             store::RolloutPolicy { stop_at: Some(1.0), ..store::RolloutPolicy::unlimited() }
         );
     }

@@ -1,48 +1,48 @@
-//! Pauses over the wire.
+//! Pauses.
 
 use lazaret_core::store;
 use lazaret_core::{Partition, SequenceId, StreamName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What kind of thing is paused.
+/// The scope of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PauseScope {
     /// The whole consumer.
     Consumer,
-    /// One stream of it.
+    /// One stream.
     Stream,
     /// One partition.
     Partition,
-    /// One sequence: its messages go to the store and wait there.
+    /// One sequence: its messages wait in the store.
     Sequence,
     /// Replays only.
     Replay,
 }
 
-/// A pause, with who, why and since when.
+/// An active pause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Pause {
-    /// What kind of thing is paused.
+    /// The scope.
     pub scope: PauseScope,
-    /// The stream, of a stream or a partition.
+    /// The stream, for the scopes `stream` and `partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
-    /// The number of the partition.
+    /// The partition number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<u32>,
     /// The sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<String>,
-    /// Who did it.
+    /// Who paused it.
     pub who: String,
-    /// By what means.
+    /// The client.
     pub via: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Since when.
+    /// When the pause began.
     pub since: jiff::Timestamp,
 }
 
@@ -77,14 +77,14 @@ impl From<&store::Pause> for Pause {
     }
 }
 
-/// What to pause or resume: the whole consumer unless a part is named, and at most one part.
+/// The scope to pause or resume: the whole consumer by default, or one part of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PauseRequest {
     /// One stream, or the stream of the partition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
-    /// One partition: its number, with the stream, or `stream/number`.
+    /// One partition: its number together with `stream`, or `stream/number`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     /// One sequence.
@@ -93,17 +93,38 @@ pub struct PauseRequest {
     /// Replays only.
     #[serde(default)]
     pub replay: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
+/// Why a request names no single scope.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidPauseScope {
+    /// A partition without its stream.
+    #[error("partition {partition:?} has no stream: name the stream, or write stream/number")]
+    NoStream {
+        /// The partition as given.
+        partition: String,
+    },
+    /// A partition that is not a number.
+    #[error("partition {partition:?} is not a number")]
+    NotANumber {
+        /// The partition as given.
+        partition: String,
+    },
+    /// Several parts at once.
+    #[error("give at most one of stream, partition, sequence and replay")]
+    SeveralParts,
+}
+
 impl PauseRequest {
-    /// What is meant.
+    /// Resolves the scope.
     ///
     /// # Errors
-    /// In words, when it is not one thing.
-    pub fn scope(&self) -> Result<store::PauseScope, String> {
+    /// When the request names several parts, or no valid partition.
+    pub fn scope(&self) -> Result<store::PauseScope, InvalidPauseScope> {
         let stream = self.stream.as_deref();
         match (stream, &self.partition, &self.sequence, self.replay) {
             (None, None, None, false) => Ok(store::PauseScope::Consumer),
@@ -111,29 +132,29 @@ impl PauseRequest {
             (stream, Some(partition), None, false) => {
                 let (stream, number) = match stream {
                     Some(stream) => (stream, partition.as_str()),
-                    None => partition.rsplit_once('/').ok_or_else(|| {
-                        format!("partition {partition:?} needs a stream: name one, or write stream/number")
-                    })?,
+                    None => partition
+                        .rsplit_once('/')
+                        .ok_or_else(|| InvalidPauseScope::NoStream { partition: partition.clone() })?,
                 };
-                let number = number.parse().map_err(|_| format!("partition {number:?} is not a number"))?;
+                let number = number
+                    .parse()
+                    .map_err(|_| InvalidPauseScope::NotANumber { partition: number.to_owned() })?;
                 Ok(store::PauseScope::Partition(Partition::new(stream, number)))
             }
             (None, None, Some(sequence), false) => {
                 Ok(store::PauseScope::Sequence(SequenceId::from(sequence.as_str())))
             }
             (None, None, None, true) => Ok(store::PauseScope::Replay),
-            _ => {
-                Err("name one of stream, partition, sequence and replay, or none for the consumer".to_owned())
-            }
+            _ => Err(InvalidPauseScope::SeveralParts),
         }
     }
 }
 
-/// Whether there was anything to resume.
+/// The result of a resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ResumeAnswer {
-    /// `false` when it was not paused.
+    /// `false` if the scope was not paused.
     pub resumed: bool,
 }
 
@@ -143,12 +164,12 @@ mod tests {
 
     use super::*;
 
-    fn scope(json: &str) -> Result<Scope, String> {
+    fn scope(json: &str) -> Result<Scope, InvalidPauseScope> {
         serde_json::from_str::<PauseRequest>(json).unwrap().scope()
     }
 
     #[test]
-    fn a_request_names_one_thing() {
+    fn a_request_names_one_scope() {
         assert_eq!(scope("{}"), Ok(Scope::Consumer));
         assert_eq!(scope(r#"{"stream": "a/b"}"#), Ok(Scope::Stream("a/b".into())));
         let partition = Scope::Partition(Partition::new("a/b", 3));
@@ -167,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_says_what_it_is_about() {
+    fn a_pause_names_its_scope() {
         for request in [
             r#"{}"#,
             r#"{"stream":"a"}"#,

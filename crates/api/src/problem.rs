@@ -1,4 +1,4 @@
-//! What goes wrong, over the wire: problem+json (RFC 9457) with a code for each kind of trouble.
+//! Errors as problem+json (RFC 9457), with a code for each kind.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $code:tt, $status:literal, $title:literal, $page:literal;)+) => {
-        /// A kind of trouble. Codes never change their meaning.
+        /// An error code. Codes never change their meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+        #[non_exhaustive]
         pub enum Code {
             $($(#[$doc])* #[serde(rename = $code)] $name),+
         }
@@ -22,17 +23,17 @@ macro_rules! codes {
                 match self { $(Self::$name => $code),+ }
             }
 
-            /// The HTTP status that goes with it; 0 for what is told at the start and never answered.
+            /// The HTTP status; 0 for start-up errors that are never sent.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status),+ }
             }
 
-            /// What it means, in a few words.
+            /// A short description.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title),+ }
             }
 
-            /// What it means and what to do, for the documentation.
+            /// Meaning and remedy, for the documentation.
             pub const fn page(self) -> &'static str {
                 match self { $(Self::$name => $page),+ }
             }
@@ -41,132 +42,133 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A parameter or a body makes no sense.
-    InvalidRequest = "LZ0200", 400, "the request makes no sense",
-        "A parameter or a field of the body is missing, unknown or of another type. `pointer` names it, and `detail` \
-         says what is expected. The document at `/v1/openapi.json` describes every request.";
-    /// A query cannot be read.
-    InvalidQuery = "LZ0201", 400, "the query cannot be read",
-        "`detail` shows the query with the place, and often what was meant. Queries are described in the query \
-         language.";
-    /// There is no such route.
-    NoRoute = "LZ0202", 404, "there is no such route",
-        "The path is misspelled, or belongs to another version. All routes stand in `/v1/openapi.json`.";
-    /// There is no such letter, group, plan, operation or consumer.
+    /// A parameter or a body is invalid.
+    InvalidRequest = "LZ0200", 400, "invalid request",
+        "A parameter or a field of the body is missing, unknown or of the wrong type. `pointer` names it, and \
+         `detail` says what is expected. The document at `/v1/openapi.json` describes every request.";
+    /// A query cannot be parsed.
+    InvalidQuery = "LZ0201", 400, "invalid query",
+        "`detail` shows the query with the position of the error, and often a suggestion. See the query language.";
+    /// The route does not exist.
+    NoRoute = "LZ0202", 404, "no such route",
+        "The path is misspelled, or belongs to another version. `/v1/openapi.json` lists all routes.";
+    /// The letter, group, plan, operation or consumer does not exist.
     NotFound = "LZ0203", 404, "not found",
-        "There is no letter, group, plan, operation or consumer of this name here. A letter that was purged is gone \
-         for good; a consumer that runs elsewhere is known only by its letters.";
-    /// The route does not do that.
-    MethodNotAllowed = "LZ0204", 405, "the route does not do that",
-        "The route is there, but not with this method. The header `Allow` names those that it has.";
-    /// A token is needed, and there is none, or it is not known.
-    Unauthenticated = "LZ0205", 401, "a valid token is needed",
-        "Send `Authorization: Bearer TOKEN`; the command line reads the variable `LAZARET_TOKEN` or `--token-file`. A \
-         token that was taken out of the configuration is not known any more after a restart.";
-    /// The token has ended.
-    TokenExpired = "LZ0206", 401, "the token has ended",
-        "Make another one with `lazaret token` and put its lines into the configuration.";
+        "No letter, group, plan, operation or consumer has this name here. A purged letter is gone for good; a \
+         consumer that runs elsewhere is known only by its letters.";
+    /// The route does not support the method.
+    MethodNotAllowed = "LZ0204", 405, "method not allowed",
+        "The route exists, but not with this method. The header `Allow` lists the supported ones.";
+    /// The token is missing or unknown.
+    Unauthenticated = "LZ0205", 401, "authentication required",
+        "Send `Authorization: Bearer TOKEN`; the command line reads the variable `LAZARET_TOKEN` or `--token-file`. \
+         A token that was removed from the configuration is rejected after a restart.";
+    /// The token has expired.
+    TokenExpired = "LZ0206", 401, "token expired",
+        "Create another one with `lazaret token` and add its lines to the configuration.";
     /// The token lacks a scope.
-    Forbidden = "LZ0207", 403, "the token may not do that",
-        "`detail` names the scope that is missing. Whoever configures the daemon gives scopes to tokens.";
-    /// The Host header names somebody else.
-    HostNotAllowed = "LZ0208", 421, "this host name is not served",
-        "The `Host` header names neither this machine nor one of `hosts`. That keeps web pages of others from calling \
-         the API. Add the name under `hosts` if it is yours.";
-    /// A page of another site sent it.
-    CrossSite = "LZ0209", 403, "requests from other sites are refused",
-        "A browser says that a page of another site sent this. Changes are made from the command line, from scripts, \
-         or from pages of the daemon itself.";
+    Forbidden = "LZ0207", 403, "missing scope",
+        "`detail` names the missing scope. The daemon's configuration assigns scopes to tokens.";
+    /// The Host header names an unknown host.
+    HostNotAllowed = "LZ0208", 421, "host not allowed",
+        "The `Host` header names neither this machine nor one of `hosts`. This check keeps other web pages from \
+         calling the API. Add the name under `hosts` if it is yours.";
+    /// A page of another site sent the request.
+    CrossSite = "LZ0209", 403, "cross-site request refused",
+        "The browser reports that a page of another site sent this request. Changes are accepted from the command \
+         line, from scripts, and from the daemon's own pages.";
     /// A change needs a reason.
-    ReasonMissing = "LZ0210", 400, "a reason is needed",
-        "Every change says why; it stands in the audit. Give `reason` in the body, or `--reason` on the command line.";
+    ReasonMissing = "LZ0210", 400, "reason required",
+        "Every change needs a reason, which is recorded in the audit. Give `reason` in the body, or `--reason` on \
+         the command line.";
     /// The body is too large.
-    TooLarge = "LZ0211", 413, "the body is too large",
-        "Messages may have 1 MiB, batches 16 MiB and imports 64 MiB. `limits` in the configuration changes the first \
-         two. Send a batch in parts.";
-    /// The body is of the wrong type.
-    UnsupportedMediaType = "LZ0212", 415, "the body is of the wrong type",
+    TooLarge = "LZ0211", 413, "body too large",
+        "The limits are 1 MiB for messages, 16 MiB for batches and 64 MiB for imports. `limits` in the \
+         configuration changes the first two. Split large batches.";
+    /// The media type of the body is not supported.
+    UnsupportedMediaType = "LZ0212", 415, "unsupported media type",
         "Send `Content-Type: application/json`, or `application/x-ndjson` for batches and imports.";
     /// The request took too long.
-    TimedOut = "LZ0213", 408, "the request took too long",
-        "The body came too slowly, or the store took too long to answer. A read can be repeated; a change with an \
-         `Idempotency-Key` as well.";
-    /// Too many requests at once.
-    Busy = "LZ0214", 429, "too many requests at once",
-        "More requests are being answered than the server takes at once. Wait as long as `Retry-After` says.";
-    /// The inbox has no room now.
-    InboxFull = "LZ0215", 429, "the inbox has no room now",
+    TimedOut = "LZ0213", 408, "request timed out",
+        "The body arrived too slowly, or the store took too long to respond. A read can be repeated; so can a \
+         change with an `Idempotency-Key`.";
+    /// Too many concurrent requests.
+    Busy = "LZ0214", 429, "too many requests",
+        "The server has reached its limit of concurrent requests. Wait as long as `Retry-After` says.";
+    /// The inbox has reached its limit.
+    InboxFull = "LZ0215", 429, "inbox full",
         "The consumer does not keep up, and the inbox has reached its limit. Nothing was dropped: post again after \
-         `Retry-After`. Of a batch, `accepted` says how many messages are durable. Look with `lazaret status` whether \
-         the consumer is paused or its handler fails.";
+         `Retry-After`. For a batch, `accepted` is the number of durable messages. Check with `lazaret status` \
+         whether the consumer is paused or its handler fails.";
     /// The idempotency key belongs to another request.
-    IdempotencyMismatch = "LZ0216", 422, "the idempotency key belongs to another request",
-        "The key was used with another method, path or body. Use another key for another request.";
-    /// The first request with this idempotency key is not over.
-    IdempotencyBusy = "LZ0217", 409, "the first request with this idempotency key is not over",
-        "The same request is still being worked on. Ask again in a moment and get its answer.";
-    /// The thing is in a state that does not allow it, or somebody works on it.
-    Conflict = "LZ0218", 409, "its state does not allow that",
-        "The letter, plan or operation is in a state that does not allow this, or somebody works on the letter at \
-         this moment. Look at it again; in the second case simply try again.";
-    /// The plan has expired, or was carried out already.
-    PlanStale = "LZ0219", 409, "the plan cannot be carried out any more",
-        "A plan is good for 15 minutes unless said otherwise, and for one operation. Freeze another one.";
-    /// A rule denies it: a second person is needed.
-    Denied = "LZ0220", 403, "a rule denies that",
-        "The consumer demands a second person for replays. Begin an operation, and let somebody else approve it with \
-         `lazaret op approve`. Nobody approves what they began themselves.";
-    /// The store does not answer; nothing was done.
-    StoreUnavailable = "LZ0221", 503, "the store does not answer",
-        "Nothing was done. Consumers hold their sources until the store is back; nothing is lost. Try again later, \
-         and look at the disk or the database.";
-    /// The store does not answer; it may have happened.
-    StoreUncertain = "LZ0222", 503, "the store did not answer, and it may have happened",
-        "The store did not answer in time, and what was asked may have happened. Look before you ask again, or ask \
-         again with the same `Idempotency-Key`.";
-    /// The store has no room.
-    StoreFull = "LZ0223", 507, "the store has no room",
-        "The disk is full, or a limit of the store is reached. Consumers hold their sources. Make room; everything \
-         goes on by itself.";
-    /// What is stored cannot be read.
-    StoreCorrupt = "LZ0224", 500, "what is stored cannot be read",
-        "What is stored could not be read. Keep a copy of the files as they are before you do anything else, and look \
-         at the log of the daemon.";
-    /// A mistake in Lazaret.
-    Internal = "LZ0225", 500, "something is wrong in Lazaret",
-        "This is a mistake in Lazaret, not in the request. The log of the daemon says more.";
-    /// An empty query selects everything, and nobody said that this is meant.
-    Everything = "LZ0226", 400, "an empty query needs all",
-        "An empty query means every open letter. Say `\"all\": true`, or `--all`, if that is meant.";
-    /// The cursor is none of ours.
-    InvalidCursor = "LZ0227", 400, "the cursor makes no sense",
-        "`after` takes what `next` of the page before said, and nothing else. Begin again without it.";
-    /// The store of this server cannot do that.
-    Unsupported = "LZ0228", 501, "this server cannot do that",
-        "The store of this server has no such function: the audit of a store in memory cannot be verified, for \
+    IdempotencyMismatch = "LZ0216", 422, "idempotency key reused",
+        "The key was used with another method, path or body. Use a new key for each request.";
+    /// The first request with this idempotency key is in progress.
+    IdempotencyBusy = "LZ0217", 409, "idempotent request in progress",
+        "The same request is still in progress. Repeat it in a moment to get its response.";
+    /// The state does not allow the change, or a lease is held.
+    Conflict = "LZ0218", 409, "conflict with the current state",
+        "The letter, plan or operation is in a state that does not allow this, or the letter is leased at this \
+         moment. Read it again; in the second case, retry.";
+    /// The plan has expired, or was used already.
+    PlanStale = "LZ0219", 409, "plan expired or already used",
+        "A plan is valid for 15 minutes by default, and for one operation. Freeze another one.";
+    /// A policy requires a second person.
+    Denied = "LZ0220", 403, "denied by policy",
+        "The consumer requires a second person for replays. Start an operation, and have another person approve it \
+         with `lazaret op approve`. Operations cannot be approved by the person who started them.";
+    /// The store is unavailable; nothing was changed.
+    StoreUnavailable = "LZ0221", 503, "store unavailable",
+        "Nothing was changed. Consumers hold their sources until the store is back; nothing is lost. Retry later, \
+         and check the disk or the database.";
+    /// The store did not respond; the change may have been applied.
+    StoreUncertain = "LZ0222", 503, "store did not respond: the change may have been applied",
+        "The store did not respond in time, and the change may have been applied. Check before you repeat the \
+         request, or repeat it with the same `Idempotency-Key`.";
+    /// The store is full.
+    StoreFull = "LZ0223", 507, "store full",
+        "The disk is full, or a limit of the store is reached. Consumers hold their sources and continue \
+         automatically once there is room.";
+    /// Stored data cannot be read.
+    StoreCorrupt = "LZ0224", 500, "store corrupt",
+        "Stored data could not be read. Copy the files before you do anything else, and check the log of the \
+         daemon.";
+    /// A bug in Lazaret.
+    Internal = "LZ0225", 500, "internal error",
+        "This is a bug in Lazaret, not in the request. The log of the daemon has details.";
+    /// An empty query selects everything and was not confirmed.
+    Everything = "LZ0226", 400, "empty query without all",
+        "An empty query selects every open letter. Set `\"all\": true`, or `--all`, to confirm.";
+    /// The cursor is invalid.
+    InvalidCursor = "LZ0227", 400, "invalid cursor",
+        "`after` accepts only the `next` value of the previous page. Start again without it.";
+    /// The store of this server does not support the request.
+    Unsupported = "LZ0228", 501, "not supported",
+        "The store of this server lacks this function: the audit of an in-memory store cannot be verified, for \
          example.";
     /// The consumer has no inbox here.
-    NoInbox = "LZ0229", 404, "the consumer has no inbox here",
+    NoInbox = "LZ0229", 404, "no inbox",
         "The consumer reads from another source, or runs in another process. Only a consumer with `source: { inbox: \
-         {} }` can be posted to.";
-    /// The server is stopping.
-    Stopping = "LZ0230", 503, "the server is stopping",
-        "The server is ending. Ask the one that takes its place.";
-    /// The address can be reached from elsewhere, and no tokens are configured.
-    OpenToTheWorld = "LZ0240", 0, "an address that others can reach needs tokens",
-        "`listen` names an address that other machines can reach, and anybody could replay or evict letters. \
+         {} }` accepts messages.";
+    /// The server is shutting down.
+    Stopping = "LZ0230", 503, "server is stopping",
+        "The server is shutting down. Send the request to its replacement.";
+    /// The address is reachable by others, and no tokens are configured.
+    OpenToTheWorld = "LZ0240", 0, "non-loopback address without tokens",
+        "`listen` names an address that other machines can reach, where anyone could replay or evict letters. \
          Configure `auth`, or listen on 127.0.0.1.";
-    /// A token is configured wrongly.
-    InvalidToken = "LZ0241", 0, "a token is configured wrongly",
-        "A token needs a name of its own, `sha256:` with 64 hexadecimal digits, scopes, and if any an expiry in RFC \
+    /// A token is misconfigured.
+    InvalidToken = "LZ0241", 0, "invalid token configuration",
+        "A token needs a unique name, `sha256:` with 64 hexadecimal digits, scopes, and optionally an expiry in RFC \
          3339. `lazaret token` prints such lines.";
-    /// The address cannot be listened on.
-    CannotListen = "LZ0242", 0, "the address cannot be listened on",
-        "Another process has the port, or the address is none of this machine's. `lazaret doctor` says which.";
+    /// The server cannot listen on the address.
+    CannotListen = "LZ0242", 0, "cannot listen on the address",
+        "Another process uses the port, or the address does not belong to this machine. `lazaret doctor` says \
+         which.";
 }
 
 impl Code {
-    /// Names the page about it: the `type` of a problem.
+    /// The `type` URI of a problem with this code.
     pub fn uri(self) -> String {
         format!("urn:lazaret:error:{}", self.as_str())
     }
@@ -178,32 +180,33 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why a request failed, as `application/problem+json`.
+/// An error response, as `application/problem+json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Problem {
-    /// Names the page about it.
+    /// The type URI.
     #[serde(rename = "type")]
     pub type_uri: String,
-    /// What it means, in a few words.
+    /// A short description.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// The code, for programs.
+    /// The error code.
     pub code: Code,
-    /// What is wrong here, for people.
+    /// Details of this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Where it is wrong: a parameter, or a JSON pointer into the body.
+    /// The invalid parameter, or a JSON pointer into the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// The place in the query, in bytes: from, and up to but not including.
+    /// The byte range in the query: start, and end (exclusive).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<[u64; 2]>,
-    /// What may have been meant, or what to do.
+    /// A suggestion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// How many lines of a batch are durable although the rest is not.
+    /// The number of durable lines of a batch that failed partway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<u64>,
 }
@@ -212,12 +215,12 @@ impl Problem {
     /// The media type.
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 
-    /// A problem with nothing but its code.
+    /// Creates a problem from a code.
     ///
     /// ```
     /// use lazaret_api::{Code, Problem};
-    /// let problem = Problem::new(Code::NotFound).with_detail("there is no plan p_7");
-    /// assert_eq!((problem.status, problem.to_string().as_str()), (404, "LZ0203: not found: there is no plan p_7"));
+    /// let problem = Problem::new(Code::NotFound).with_detail("no plan p_7");
+    /// assert_eq!((problem.status, problem.to_string().as_str()), (404, "LZ0203: not found: no plan p_7"));
     /// ```
     pub fn new(code: Code) -> Self {
         Self {
@@ -233,21 +236,21 @@ impl Problem {
         }
     }
 
-    /// The same problem with details.
+    /// Adds details.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    /// The same problem with its place.
+    /// Adds a pointer.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
         self.pointer = Some(pointer.into());
         self
     }
 
-    /// The same problem with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -271,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_its_own() {
+    fn codes_are_unique() {
         let codes: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(codes.len(), Code::ALL.len());
         for code in Code::ALL {

@@ -1,4 +1,4 @@
-//! What people want done, and to which letters.
+//! Selections of letters and requests that change them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,17 +6,17 @@ use utoipa::ToSchema;
 
 use crate::problem::Code;
 
-/// Which letters are meant: those that match a query, or those that are named.
+/// A selection of letters: by query or by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Selection {
-    /// Those that match. A query that names no state selects open letters.
+    /// The query. Without a state it selects open letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
-    /// These letter ids.
+    /// The letter ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<String>>,
-    /// Yes, an empty query is meant.
+    /// Confirms that an empty query is intended.
     #[serde(default)]
     pub all: bool,
 }
@@ -25,83 +25,83 @@ pub struct Selection {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ActRequest {
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A remark.
+/// A comment on a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommentRequest {
-    /// What it says.
+    /// The text.
     pub text: String,
-    /// Why, for the audit, which does not show the remark itself; `comment` unless said otherwise.
+    /// The reason, for the audit, which does not contain the text; default: `comment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Who looks after a letter.
+/// The assignee or owner of a letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AssignRequest {
-    /// The person, or the team; `null` for nobody.
+    /// The person or the team; `null` for none.
     pub name: Option<String>,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// When a letter leaves by itself.
+/// The expiry of a letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExpiryRequest {
-    /// The time; `null` for never.
+    /// The expiry time; `null` for never.
     pub expires_at: Option<Timestamp>,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Another payload. The one before it is kept. Exactly one of the three is given.
+/// A new payload; the previous one is kept. Exactly one of the three is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EditRequest {
-    /// The payload, as text.
+    /// The payload as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
-    /// The payload, as bytes.
+    /// The payload as base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// No payload at all.
+    /// A tombstone: no payload.
     #[serde(default)]
     pub tombstone: bool,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A change to many letters at once, each on its own. For what is no [operation](crate::Action).
+/// A change to many letters, each by itself, outside of an [operation](crate::Action).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct BulkRequest {
-    /// Which letters.
+    /// The letters.
     #[serde(flatten)]
     pub selection: Selection,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What became of a change to many letters.
+/// The result of a bulk change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct BulkAnswer {
-    /// Letters that were changed.
+    /// The number of changed letters.
     pub done: u64,
-    /// Letters that were not, and why.
+    /// The letters that were not changed.
     pub failed: Vec<BulkFailure>,
-    /// Whether more letters match: ask again.
+    /// Whether more letters match: repeat the request.
     pub more: bool,
 }
 
@@ -111,8 +111,8 @@ pub struct BulkAnswer {
 pub struct BulkFailure {
     /// The letter.
     pub id: String,
-    /// The code of the problem.
+    /// The problem code.
     pub code: Code,
-    /// What was wrong.
+    /// The problem detail.
     pub detail: String,
 }

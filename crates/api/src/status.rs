@@ -1,4 +1,4 @@
-//! How everything stands at a glance.
+//! The status of consumers and operations, health and readiness.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,95 +7,95 @@ use crate::group::StateCounts;
 use crate::operation::Operation;
 use crate::pause::Pause;
 
-/// How everything stands.
+/// The status of all consumers and operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Status {
-    /// The consumers: those of this process, and those whose letters are in the store.
+    /// The consumers of this process, and those with letters in the store.
     pub consumers: Vec<Consumer>,
     /// Operations that are not over, the latest first, at most 200.
     pub operations: Vec<Operation>,
 }
 
-/// How a consumer stands.
+/// The status of a consumer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Consumer {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whether it runs.
+    /// The state.
     pub state: ConsumerState,
-    /// Why it stopped, if it failed.
+    /// The error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The pause of the whole consumer.
     pub paused: Option<Pause>,
-    /// Everything that is paused, parts included.
+    /// All active pauses, parts included.
     pub pauses: Vec<Pause>,
-    /// How many messages are known to lie beyond what was read; `null` when that is not known.
+    /// The number of unread messages in the source; `null` if unknown.
     pub lag: Option<u64>,
-    /// Messages that were read and are not settled; `null` for a consumer that runs elsewhere, as all counters are.
+    /// Messages read and not settled; `null`, like all counters, for a consumer that runs elsewhere.
     pub in_flight: Option<u64>,
-    /// Messages that a handler took since the start.
+    /// Messages handled since the start.
     pub handled: Option<u64>,
-    /// Attempts that failed since the start.
+    /// Failed attempts since the start.
     pub failed: Option<u64>,
-    /// Letters that will be tried again.
+    /// Letters that are retried automatically.
     pub retrying: u64,
-    /// Letters that will not be tried again by themselves.
+    /// Letters that are not retried automatically.
     pub dead: u64,
-    /// Letters that are kept until somebody changes something.
+    /// Letters held until a person or a deployment changes something.
     pub parked: u64,
-    /// Letters that are kept apart.
+    /// Isolated letters.
     pub quarantined: u64,
-    /// Letters that wait behind the head of their sequence.
+    /// Letters blocked behind the head of their sequence.
     pub waiting: u64,
-    /// How long ago the oldest open letter was taken in.
+    /// The age of the oldest open letter.
     pub oldest_age_seconds: Option<f64>,
-    /// How the fuse stands.
+    /// The fuse.
     pub fuse: Fuse,
-    /// How the breaker stands.
+    /// The circuit breaker.
     pub breaker: Breaker,
-    /// Whether the store makes it wait.
+    /// Whether messages wait because store writes fail.
     pub store_trouble: bool,
-    /// Its queues, one per component.
+    /// The queues, one per component.
     pub queues: Vec<QueueStatus>,
 }
 
-/// How a queue stands.
+/// The status of a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueStatus {
-    /// Its name: `consumer/component`.
+    /// The name: `consumer/component`.
     pub queue: String,
-    /// Open sequences.
+    /// The number of open sequences.
     pub sequences: u64,
     /// Letters by state.
     pub states: StateCounts,
-    /// When its oldest open letter was taken in.
+    /// When the oldest open letter was enqueued.
     pub oldest_at: Option<jiff::Timestamp>,
 }
 
-/// Whether a consumer runs.
+/// The state of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConsumerState {
-    /// It is about to run.
+    /// Starting.
     Starting,
-    /// It runs.
+    /// Running.
     Running,
-    /// It runs, and somebody or its fuse has paused it.
+    /// Running, paused by a person or by its fuse.
     Paused,
-    /// It has ended as it should.
+    /// Stopped without an error.
     Stopped,
-    /// It has ended with an error.
+    /// Stopped with an error.
     Failed,
-    /// It does not run in this process; its letters are in the store.
+    /// Not running in this process; its letters are in the store.
     Elsewhere,
 }
 
 impl ConsumerState {
-    /// The word used in output.
+    /// The name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -108,20 +108,20 @@ impl ConsumerState {
     }
 }
 
-/// How the fuse stands.
+/// The state of the fuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fuse {
-    /// There is none, or the consumer runs elsewhere.
+    /// Not configured, or the consumer runs elsewhere.
     None,
-    /// It holds.
+    /// Intact.
     Intact,
-    /// It has blown and paused the consumer.
+    /// Blown: the consumer is paused.
     Blown,
 }
 
 impl Fuse {
-    /// The word used in output.
+    /// The name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -131,22 +131,22 @@ impl Fuse {
     }
 }
 
-/// How the breaker stands.
+/// The state of the circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Breaker {
-    /// There is none, or the consumer runs elsewhere.
+    /// Not configured, or the consumer runs elsewhere.
     None,
-    /// Attempts go through.
+    /// Closed: attempts run.
     Closed,
-    /// No attempts for a while.
+    /// Open: attempts are suspended.
     Open,
-    /// A few attempts find out whether it can close.
+    /// Half-open: probe attempts decide whether it closes.
     HalfOpen,
 }
 
 impl Breaker {
-    /// The word used in output.
+    /// The name in output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -157,7 +157,7 @@ impl Breaker {
     }
 }
 
-/// That the process is alive.
+/// The response of the liveness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Health {
@@ -167,12 +167,12 @@ pub struct Health {
     pub version: String,
 }
 
-/// Whether work is done, and why not.
+/// The response of the readiness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Readiness {
-    /// The store answers, and every consumer runs or is paused on purpose.
+    /// Whether the store responds and every consumer is running or deliberately paused.
     pub ready: bool,
-    /// Why not.
+    /// The reasons why not.
     pub reasons: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub async fn run(path: &Path, options: Options) -> u8 {
         Err(error) => return refuse(&error),
     };
     let format = if config.telemetry.json_logs { Format::Json } else { Format::Text };
-    logs::begin(format, config.telemetry.log_level);
+    logs::init(format, config.telemetry.log_level);
     log(&warnings);
     match serve(path, config, options).await {
         Ok(report) => {

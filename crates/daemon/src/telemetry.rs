@@ -10,8 +10,8 @@ use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
 use lazaret_telemetry::alerts::{Alerts, Options, Service, Webhook};
 #[cfg(feature = "otlp")]
-use lazaret_telemetry::traces::Traces;
-use lazaret_telemetry::{Journal, Metrics, Watched};
+use lazaret_telemetry::traces::TraceExporter;
+use lazaret_telemetry::{Instrumented, LogObserver, Metrics};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +28,7 @@ pub(crate) struct Telemetry {
     /// Whether the words of failures go into the log.
     pub(crate) with_error_messages: bool,
     #[cfg(feature = "otlp")]
-    tracing: Option<lazaret_telemetry::traces::Tracing>,
+    tracing: Option<lazaret_telemetry::traces::AttemptTracer>,
 }
 
 /// What runs beside the consumers.
@@ -36,7 +36,7 @@ pub(crate) struct Watching {
     metrics: Metrics,
     alerts: Option<Service>,
     #[cfg(feature = "otlp")]
-    traces: Option<Traces>,
+    traces: Option<TraceExporter>,
 }
 
 impl Telemetry {
@@ -67,7 +67,7 @@ impl Telemetry {
         let traces = config.telemetry.otlp_endpoint.as_deref().map(traces).transpose()?;
         #[cfg(feature = "otlp")]
         {
-            self.tracing = traces.as_ref().map(Traces::tracing);
+            self.tracing = traces.as_ref().map(TraceExporter::tracer);
         }
         let watching = Watching {
             metrics: self.metrics.clone(),
@@ -85,17 +85,17 @@ impl Telemetry {
         let webhooks: Vec<Webhook> = config.webhooks.iter().map(webhook).collect();
         let (store, clock) = (stores.letters.clone(), Arc::new(SystemClock));
         let mut service = Service::new(&webhooks, Options::default(), self.metrics.clone(), store, clock)?;
-        service.learn(|name| config.consumer(name).is_some_and(alerts_on_first)).await;
+        service.load_groups(|name| config.consumer(name).is_some_and(alerts_on_first)).await;
         Ok(Some(service))
     }
 
     /// Watches the attempts of a consumer.
     pub(crate) fn watch(&self, wanted: &Wanted, handler: BoxHandler) -> BoxHandler {
         let queue = QueueName::of(&wanted.name, &wanted.name);
-        let watched = Watched::new(handler, &self.metrics, &wanted.name, &queue);
+        let watched = Instrumented::new(handler, &self.metrics, &wanted.name, &queue);
         #[cfg(feature = "otlp")]
         if let Some(tracing) = &self.tracing {
-            return watched.traced(tracing.clone()).boxed();
+            return watched.with_tracer(tracing.clone()).boxed();
         }
         watched.boxed()
     }
@@ -104,7 +104,7 @@ impl Telemetry {
     pub(crate) fn observe(&self, wanted: &Wanted, builder: Builder) -> Builder {
         self.metrics.owner(&wanted.name, owner(wanted));
         let builder = builder
-            .observer(Journal::of(&wanted.name).with_error_messages(self.with_error_messages))
+            .observer(LogObserver::new(&wanted.name).with_error_messages(self.with_error_messages))
             .observer(self.metrics.observer(&wanted.name));
         match &self.alerts {
             Some(alerts) => {
@@ -133,15 +133,15 @@ impl Watching {
         tokio::join!(fresh, alerts);
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces {
-            traces.end().await;
+            traces.shutdown().await;
         }
     }
 }
 
 #[cfg(feature = "otlp")]
-fn traces(endpoint: &str) -> Result<Traces, lazaret_telemetry::Error> {
+fn traces(endpoint: &str) -> Result<TraceExporter, lazaret_telemetry::Error> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Traces::otlp(endpoint, &format!("{host}-{}", std::process::id()))
+    TraceExporter::otlp(endpoint, &format!("{host}-{}", std::process::id()))
 }
 
 fn owner(wanted: &Wanted) -> Option<&str> {

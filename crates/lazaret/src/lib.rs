@@ -152,8 +152,8 @@ pub mod sqlite {
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
-        Approval, Builder, Error, Ingest, Limits, Options, Posted, Registry, Server, Token, TokenHash,
-        Tokens, VerifyAudit, generate_token, openapi,
+        Approval, Builder, Error, Ingest, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
+        TokenHash, Tokens, VerifyAudit, generate_token, openapi,
     };
 }
 
@@ -163,7 +163,7 @@ pub mod telemetry {
     #[cfg(feature = "otlp")]
     pub use lazaret_telemetry::traces;
     pub use lazaret_telemetry::{
-        BUCKETS, Error, Journal, Metrics, Overview, QueueOverview, Watched, alerts, logs, names,
+        BUCKETS, Error, Instrumented, LogObserver, Metrics, Overview, QueueOverview, alerts, logs, names,
     };
 }
 

@@ -1,4 +1,4 @@
-//! A server to try the API on: an inbox, and a consumer that does not take orders whose total is negative.
+//! A server to try the API: an inbox, and a consumer that fails on orders with a negative total.
 //!
 //! `cargo run -p lazaret-server --example serve` listens on 127.0.0.1:7117 and keeps everything in a temporary folder.
 //! The examples in `docs/api.md` were run against it.
@@ -22,7 +22,7 @@ struct Order {
 
 async fn on_order(Json(order): Json<Order>) -> Result<(), HandlerError> {
     if order.total < 0.0 {
-        let why = format!("a total of {} is less than nothing", order.total);
+        let why = format!("negative total {}", order.total);
         return Err(HandlerError::msg(why).reason(Reason::DOMAIN_INVALID));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The state shared by all requests.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -9,19 +9,19 @@ use lazaret_core::{Clock, LetterId, QueueName, Store};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::api_error::{ApiError, Result};
 use crate::audit::VerifyAudit;
 use crate::auth::{Hosts, Tokens};
-use crate::events::Feed;
-use crate::fault::{Fault, Result};
-use crate::idempotency::Answers;
-use crate::inbox::Ingest;
+use crate::event_feed::Feed;
+use crate::idempotency::IdempotencyStore;
+use crate::ingest::Ingest;
 use crate::options::Options;
 use crate::registry::Registry;
 
-/// Gives the metrics as text.
+/// Renders the metrics.
 pub(crate) type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What all requests share. Cheap to clone.
+/// The state shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Shared>);
 
@@ -33,13 +33,13 @@ pub(crate) struct Shared {
     pub(crate) hosts: Hosts,
     pub(crate) options: Options,
     pub(crate) feed: Feed,
-    pub(crate) answers: Answers,
+    pub(crate) idempotency: IdempotencyStore,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) verify: Option<Arc<dyn VerifyAudit>>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// One permit per request that is worked on.
+    /// One permit per concurrent request.
     pub(crate) requests: Arc<Semaphore>,
-    /// One permit per stream that somebody reads.
+    /// One permit per open stream.
     pub(crate) streams: Arc<Semaphore>,
     /// Cancelled when the server stops: streams end.
     pub(crate) stopping: CancellationToken,
@@ -52,19 +52,19 @@ impl App {
         Self(Arc::new(shared))
     }
 
-    /// How many things to put on a page.
-    pub(crate) fn page(&self, asked: Option<usize>) -> usize {
+    /// The effective page size.
+    pub(crate) fn page(&self, requested: Option<usize>) -> usize {
         let limits = &self.options.limits;
-        asked.unwrap_or(limits.page).clamp(1, limits.max_page)
+        requested.unwrap_or(limits.page).clamp(1, limits.max_page)
     }
 
-    /// The letter of this id, in whatever queue and state.
+    /// Reads a letter by id, in any queue and state.
     pub(crate) async fn letter(&self, id: &str) -> Result<lazaret_core::Letter> {
-        let id: LetterId = id.parse().map_err(|_| Fault::not_found("letter", id))?;
-        self.find_letter(id).await?.ok_or_else(|| Fault::not_found("letter", id))
+        let id: LetterId = id.parse().map_err(|_| ApiError::not_found("letter", id))?;
+        self.find_letter(id).await?.ok_or_else(|| ApiError::not_found("letter", id))
     }
 
-    /// The letter of this id, if there is one.
+    /// Finds a letter by id.
     pub(crate) async fn find_letter(&self, id: LetterId) -> Result<Option<lazaret_core::Letter>> {
         let query = lazaret_core::query::Query::parse(&format!("id:{id} state:open,closed"))?;
         let mut after = None;
@@ -80,7 +80,7 @@ impl App {
         }
     }
 
-    /// Makes the consumer of a queue look now, if it runs here.
+    /// Wakes the consumer of a queue, if it runs here.
     pub(crate) fn wake(&self, queue: &QueueName) {
         if let Some(handle) = self.registry.handle(queue.consumer()) {
             handle.wake();

@@ -1,13 +1,13 @@
-//! Checking the audit of a store that can be checked.
+//! Verification of the audit.
 
 use async_trait::async_trait;
 use lazaret_api::AuditCheck;
 use lazaret_core::store::{Audit, Result};
 
-/// A store whose audit can be checked.
+/// A store whose audit can be verified.
 #[async_trait]
 pub trait VerifyAudit: Send + Sync + 'static {
-    /// Checks every entry from the first one on.
+    /// Verifies every entry from the first.
     async fn verify(&self) -> Result<AuditCheck>;
 }
 

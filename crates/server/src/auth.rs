@@ -1,13 +1,15 @@
-//! Who asks, and what they may do.
+//! Authentication and authorization.
 //!
-//! Without tokens everybody who reaches the server may do everything; therefore it listens on loopback addresses only, and
-//! the name in the header `lazaret-actor` is what somebody claims to be. With tokens every request but the open ones needs
-//! one, and its name stands in the audit.
+//! Without tokens every caller has all scopes; therefore the server listens on loopback addresses only, and the header
+//! `lazaret-actor` merely claims a name. With tokens every request except public ones needs one, and its name is recorded in
+//! the audit.
 
+mod access;
 mod caller;
-mod origin;
+mod hosts;
 mod token;
 
-pub(crate) use caller::{Caller, identify};
-pub(crate) use origin::{Hosts, check_origin};
-pub use token::{Token, TokenHash, Tokens, generate_token};
+pub(crate) use access::Access;
+pub(crate) use caller::{Authentication, Caller};
+pub(crate) use hosts::Hosts;
+pub use token::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};

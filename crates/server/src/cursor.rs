@@ -1,32 +1,34 @@
-//! Cursors: opaque to clients, and never taken for one of another list.
+//! Cursors: opaque to clients, and bound to their list.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use lazaret_api::{Code, Problem};
 
-use crate::fault::Result;
+use crate::api_error::Result;
 
-/// The longest cursor that is looked at.
-const LONGEST: usize = 4096;
+/// The longest accepted cursor.
+const MAX_BYTES: usize = 4096;
 
-/// What a client passes to get the next page of this list.
+/// Encodes the cursor of the next page.
 pub(crate) fn write(list: &str, inner: &str) -> String {
     URL_SAFE_NO_PAD.encode(format!("1 {list} {inner}"))
 }
 
-/// What the list gave when it wrote the cursor.
+/// Decodes a cursor of this list.
 pub(crate) fn read(list: &str, cursor: Option<&str>) -> Result<Option<String>> {
     let Some(cursor) = cursor else { return Ok(None) };
-    let wrong = || Problem::new(Code::InvalidCursor).at("after").with_hint("pass next of the page before");
+    let invalid = || {
+        Problem::new(Code::InvalidCursor).at("after").with_hint("pass the next value of the previous page")
+    };
     let bytes =
-        Some(cursor).filter(|cursor| cursor.len() <= LONGEST).map(|cursor| URL_SAFE_NO_PAD.decode(cursor));
+        Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).map(|cursor| URL_SAFE_NO_PAD.decode(cursor));
     let text = bytes.and_then(std::result::Result::ok).and_then(|bytes| String::from_utf8(bytes).ok());
     let inner =
         text.as_deref().and_then(|text| text.strip_prefix("1 ")?.strip_prefix(list)?.strip_prefix(' '));
-    Ok(Some(inner.map(str::to_owned).ok_or_else(wrong)?))
+    Ok(Some(inner.map(str::to_owned).ok_or_else(invalid)?))
 }
 
-/// The same for lists that go on at a number.
+/// Decodes a cursor of a list that is paged by number.
 pub(crate) fn read_number(list: &str, cursor: Option<&str>) -> Result<Option<u64>> {
     let Some(inner) = read(list, cursor)? else { return Ok(None) };
     let number = inner.parse().map_err(|_| Problem::new(Code::InvalidCursor).at("after"))?;
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_it_went_and_only_to_its_list() {
+    fn a_cursor_round_trips_for_its_own_list_only() {
         let cursor = write("letters", "a b/ü:1");
         assert_eq!(read("letters", Some(&cursor)).unwrap().as_deref(), Some("a b/ü:1"));
         assert!(read("letters", None).unwrap().is_none());

@@ -1,34 +1,34 @@
-//! Why a server cannot start, or ended.
+//! The error type of this crate.
 
 use std::net::SocketAddr;
 
 use lazaret_api::Code;
 
-/// Why a server cannot start, or ended.
+/// Why the server cannot start, or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Others can reach the address, and no tokens are configured.
+    /// The address is not a loopback address, and no tokens are configured.
     #[error(
-        "{}: {address} can be reached by others and no tokens are configured: listen on a loopback address, or configure tokens",
+        "{}: {address} is not a loopback address and no tokens are configured: listen on a loopback address, or configure tokens",
         Code::OpenToTheWorld
     )]
     OpenToTheWorld {
         /// The address.
         address: SocketAddr,
     },
-    /// A token is configured wrongly.
+    /// A token is misconfigured.
     #[error("{}: token {name:?}: {why}", Code::InvalidToken)]
     InvalidToken {
         /// Its name.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong.
         why: String,
     },
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("{}: cannot listen: {source}", Code::CannotListen)]
     CannotListen {
-        /// What the system says.
+        /// The error of the operating system.
         #[from]
         source: std::io::Error,
     },

@@ -1,51 +1,51 @@
-//! What one can choose, with defaults that are closed and bounded.
+//! Options of the server; the defaults are closed and bounded.
 
 use std::time::Duration;
 
-/// How large, how many and how long (I7).
+/// Limits on sizes, numbers and durations (I7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest message that an inbox takes, in bytes of its body.
+    /// The largest inbox message, in bytes.
     pub message_bytes: usize,
-    /// The largest batch that an inbox takes.
+    /// The largest inbox batch, in bytes.
     pub batch_bytes: usize,
-    /// The largest body of any other request.
+    /// The largest body of any other request, in bytes.
     pub json_bytes: usize,
-    /// The largest import. Its letters are put in order before the first is taken in, so all of it is in memory.
+    /// The largest import, in bytes. It is held in memory: letters are sorted before the first is imported.
     pub import_bytes: usize,
-    /// How many things stand on a page unless the request says otherwise.
+    /// The default page size.
     pub page: usize,
-    /// How many things stand on a page at most.
+    /// The maximum page size.
     pub max_page: usize,
-    /// How many letters a plan may hold.
+    /// The maximum number of letters in a plan.
     pub plan_letters: u64,
-    /// How many letters may be named in one request.
+    /// The maximum number of letter ids in a request.
     pub named_letters: usize,
-    /// How many letters a change of many touches in one call.
+    /// The maximum number of letters per bulk change.
     pub bulk_letters: usize,
-    /// How long a request may take until its answer begins.
+    /// The time until the response must start.
     pub request_timeout: Duration,
-    /// How long an import may take.
+    /// The timeout of an import.
     pub import_timeout: Duration,
-    /// How long a client may take to send the head of a request.
+    /// The timeout for receiving the request headers.
     pub header_timeout: Duration,
-    /// How many bytes the head of a request may have.
+    /// The maximum size of the request headers, in bytes.
     pub header_bytes: usize,
-    /// How many connections are open at once.
+    /// The maximum number of open connections.
     pub connections: usize,
-    /// How many requests are worked on at once.
+    /// The maximum number of concurrent requests.
     pub requests: usize,
-    /// How many clients read events, exports or the audit at once.
+    /// The maximum number of open streams: events, exports and the audit.
     pub streams: usize,
-    /// How many events are kept for clients that come back.
+    /// The number of past events kept for clients that resume.
     pub events: usize,
-    /// How long an open stream of events stays silent at most.
+    /// The keep-alive interval of event streams.
     pub heartbeat: Duration,
-    /// How many answers are kept under their idempotency keys.
+    /// The maximum number of stored idempotency keys.
     pub idempotency_keys: usize,
-    /// How long they are kept.
+    /// How long idempotency keys are stored.
     pub idempotency_window: Duration,
-    /// How long requests that are being worked on have to end when the server stops.
+    /// The grace period for running requests at shutdown.
     pub drain: Duration,
 }
 
@@ -77,12 +77,12 @@ impl Default for Limits {
     }
 }
 
-/// How the server behaves.
+/// Options of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Names under which the server may be asked, besides those of this machine: `lazaret.example.com`. Where tokens are
-    /// configured and this is empty, every name is fine.
+    /// Accepted host names besides loopback names: `lazaret.example.com`. With tokens and without names, every name is
+    /// accepted.
     pub hosts: Vec<String>,
-    /// How large, how many and how long.
+    /// Limits on sizes, numbers and durations.
     pub limits: Limits,
 }

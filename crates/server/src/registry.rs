@@ -1,4 +1,4 @@
-//! The consumers of this process: how they are doing, and what holds for them.
+//! The consumers of this process: their state and replay settings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,21 +7,21 @@ use jiff::Timestamp;
 use lazaret_api::{ConsumerState, Event, EventKind};
 use lazaret_engine::{Handle, Observer};
 
-use crate::events::{Feed, FeedObserver};
+use crate::event_feed::{Feed, FeedObserver};
 
-/// Whether a second person must approve what makes handlers run again.
+/// Whether a second person must approve replays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Approval {
-    /// No.
+    /// No approval.
     #[default]
     None,
-    /// Yes: operations that retry or release letters of this consumer wait for somebody else's yes.
+    /// Operations that retry or release letters of this consumer wait for another person's approval.
     SecondPerson,
 }
 
 /// The consumers of this process. Clones share them.
 ///
-/// Whoever runs consumers tells it what becomes of them:
+/// The process that runs consumers reports their state:
 ///
 /// ```
 /// use lazaret_server::{Approval, Registry};
@@ -32,12 +32,12 @@ pub enum Approval {
 #[derive(Clone, Default)]
 pub struct Registry {
     consumers: Arc<RwLock<BTreeMap<String, Entry>>>,
-    /// Letters per second, where an operation does not say.
+    /// The default replay rate, in letters per second.
     rates: Arc<RwLock<BTreeMap<String, Option<f64>>>>,
     feed: Feed,
 }
 
-/// What is known of a consumer.
+/// The state of a consumer.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) state: ConsumerState,
@@ -47,26 +47,26 @@ pub(crate) struct Entry {
 }
 
 impl Registry {
-    /// Who tells the events of a consumer to those who listen. Give it to the consumer's builder.
+    /// Creates the observer that publishes the events of a consumer. Pass it to the consumer's builder.
     pub fn observer(&self, consumer: &str) -> impl Observer + use<> {
         FeedObserver::new(self.feed.clone(), consumer)
     }
 
-    /// A consumer is about to run.
+    /// Registers a consumer that is starting.
     pub fn starting(&self, consumer: &str, approval: Approval) {
         let entry = Entry { state: ConsumerState::Starting, error: None, handle: None, approval };
         self.write().insert(consumer.to_owned(), entry);
-        self.tell(consumer, ConsumerState::Starting, None);
+        self.publish(consumer, ConsumerState::Starting, None);
     }
 
-    /// How fast letters of a consumer are retried and released where the operation does not say: so many a second, or, with
-    /// `None`, as fast as it goes. Of consumers that nobody says it of, it is 50 a second.
+    /// Sets the default rate of operations on letters of a consumer, in letters per second; `None` for unlimited. Consumers
+    /// without a setting use 50 per second.
     pub fn replay_rate(&self, consumer: &str, per_second: Option<f64>) {
         let mut rates = self.rates.write().unwrap_or_else(PoisonError::into_inner);
         rates.insert(consumer.to_owned(), per_second);
     }
 
-    /// What was said of these consumers: the slowest rate. `None` when nothing was said of one of them.
+    /// The slowest default rate of these consumers; `None` when one of them has no setting.
     pub(crate) fn slowest<'a>(&self, consumers: impl Iterator<Item = &'a str>) -> Option<Option<f64>> {
         let rates = self.rates.read().unwrap_or_else(PoisonError::into_inner);
         let known: Option<Vec<_>> = consumers.map(|name| rates.get(name).copied()).collect();
@@ -77,18 +77,18 @@ impl Registry {
         known?.into_iter().reduce(slower)
     }
 
-    /// A consumer runs.
+    /// Reports that a consumer is running.
     pub fn running(&self, handle: Handle) {
         let name = handle.name().to_string();
         self.change(&name, ConsumerState::Running, None, Some(handle));
     }
 
-    /// A consumer has ended as it should.
+    /// Reports that a consumer stopped without an error.
     pub fn stopped(&self, consumer: &str) {
         self.change(consumer, ConsumerState::Stopped, None, None);
     }
 
-    /// A consumer has ended with an error.
+    /// Reports that a consumer failed.
     pub fn failed(&self, consumer: &str, error: impl Into<String>) {
         self.change(consumer, ConsumerState::Failed, Some(error.into()), None);
     }
@@ -99,16 +99,16 @@ impl Registry {
         let entry = Entry {
             state,
             error: error.clone(),
-            // Letters can be cared for through the handle after the run, too.
+            // The handle stays usable for triage after the run.
             handle: handle.or_else(|| known.and_then(|known| known.handle.clone())),
             approval: known.map_or(Approval::None, |known| known.approval),
         };
         consumers.insert(consumer.to_owned(), entry);
         drop(consumers);
-        self.tell(consumer, state, error);
+        self.publish(consumer, state, error);
     }
 
-    fn tell(&self, consumer: &str, state: ConsumerState, why: Option<String>) {
+    fn publish(&self, consumer: &str, state: ConsumerState, why: Option<String>) {
         let event = Event::new(EventKind::Consumer, Timestamp::now());
         let consumer = Some(consumer.to_owned());
         self.feed.publish(Event { consumer, consumer_state: Some(state), why, ..event });
@@ -130,12 +130,12 @@ impl Registry {
         self.read().clone()
     }
 
-    /// Whether the letters of this consumer need a second person.
+    /// Returns `true` if replays of this consumer need approval.
     pub(crate) fn needs_approval(&self, consumer: &str) -> bool {
         self.read().get(consumer).is_some_and(|entry| entry.approval == Approval::SecondPerson)
     }
 
-    /// Whether the letters of any consumer do.
+    /// Returns `true` if replays of any consumer need approval.
     pub(crate) fn any_needs_approval(&self) -> bool {
         self.read().values().any(|entry| entry.approval == Approval::SecondPerson)
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_of_several_consumers_decides_how_fast_it_goes() {
+    fn the_slowest_of_several_consumers_sets_the_rate() {
         let registry = Registry::default();
         registry.replay_rate("orders", Some(5.0));
         registry.replay_rate("mail", Some(2.0));

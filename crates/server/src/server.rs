@@ -1,4 +1,4 @@
-//! The server: built from a store and what else there is, then run, or embedded as a router.
+//! The server: built from a store, then run, or embedded as a router.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -22,14 +22,14 @@ use crate::app::{App, Metrics, Shared};
 use crate::audit::VerifyAudit;
 use crate::auth::{Hosts, Tokens};
 use crate::error::Error;
-use crate::events::watch_operations;
-use crate::idempotency::Answers;
-use crate::inbox::Ingest;
+use crate::idempotency::IdempotencyStore;
+use crate::ingest::Ingest;
+use crate::operation_watch::watch_operations;
 use crate::options::Options;
 use crate::registry::Registry;
 use crate::routes;
 
-/// How long to wait after the system could not give a connection.
+/// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The HTTP API of one process.
@@ -51,7 +51,7 @@ pub struct Builder {
 }
 
 impl Server {
-    /// Begins a server for the letters of this store.
+    /// Creates a builder for a server on this store.
     pub fn builder(store: Arc<dyn Store>) -> Builder {
         Builder {
             store,
@@ -65,27 +65,27 @@ impl Server {
         }
     }
 
-    /// The routes, for those who have a server of their own. Who serves them is responsible for the address: without tokens
-    /// everybody who reaches it may do everything. [`watch`](Self::watch) must be polled beside it.
+    /// The router, for embedding in another server. That server is responsible for the address: without tokens the API is
+    /// unauthenticated. [`watch`](Self::watch) must be polled beside it.
     pub fn router(&self) -> Router {
         routes::router(self.app.clone())
     }
 
-    /// Stops: streams end, and new requests are turned away. [`serve`](Self::serve) does so at its end; who serves the
-    /// [`router`](Self::router) does it before waiting for open connections.
+    /// Stops: streams end, and new requests are rejected. [`serve`](Self::serve) does so at shutdown; a server that embeds the
+    /// [`router`](Self::router) must call it before it waits for open connections.
     pub fn stop(&self) {
         self.app.stopping.cancel();
     }
 
-    /// Tells listeners how operations move on, until the server stops.
+    /// Publishes the progress of operations until the server stops.
     pub async fn watch(&self) {
         watch_operations(self.app.clone()).await;
     }
 
-    /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop); then what is being worked on has a while to end.
+    /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop), then drains running requests.
     ///
     /// # Errors
-    /// When others can reach the address and no tokens are configured.
+    /// When the address is not a loopback address and no tokens are configured.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
         let address = listener.local_addr()?;
         if self.app.tokens.is_empty() && !address.ip().is_loopback() {
@@ -99,42 +99,42 @@ impl Server {
         tokio::pin!(watch);
         loop {
             let accepted = async {
-                // No more are taken from the system than can be served.
-                let place = connections.clone().acquire_owned().await;
-                (listener.accept().await, place)
+                // No more connections are accepted than can be served.
+                let permit = connections.clone().acquire_owned().await;
+                (listener.accept().await, permit)
             };
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = &mut watch => break,
-                (accepted, place) = accepted => match accepted {
-                    Ok((stream, _)) => self.attend(stream, router.clone(), &graceful, place.ok()),
+                (accepted, permit) = accepted => match accepted {
+                    Ok((stream, _)) => self.serve_connection(stream, router.clone(), &graceful, permit.ok()),
                     Err(error) => {
-                        tracing::warn!(%error, "no connection could be accepted");
+                        tracing::warn!(%error, "connection accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
             }
         }
         drop(listener);
-        // Streams end; requests have a while.
+        // Streams end; requests are drained.
         self.stop();
         let drain = self.app.options.limits.drain;
         if tokio::time::timeout(drain, graceful.shutdown()).await.is_err() {
-            tracing::warn!("requests were broken off at the end");
+            tracing::warn!("requests aborted at shutdown");
         }
         Ok(())
     }
 
-    /// Serves one connection in a task of its own.
-    fn attend(
+    /// Serves one connection in its own task.
+    fn serve_connection(
         &self,
         stream: TcpStream,
         router: Router,
         graceful: &GracefulShutdown,
-        place: Option<tokio::sync::OwnedSemaphorePermit>,
+        permit: Option<tokio::sync::OwnedSemaphorePermit>,
     ) {
         let limits = &self.app.options.limits;
-        // Small answers must not wait for one another.
+        // Small responses must not be delayed.
         let _ = stream.set_nodelay(true);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         let header_bytes = limits.header_bytes.max(8192);
@@ -153,58 +153,58 @@ impl Server {
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended badly");
+                tracing::debug!(%error, "connection failed");
             }
         });
     }
 }
 
 impl Builder {
-    /// The consumers of this process.
+    /// Sets the consumers of this process.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
     }
 
-    /// The inbox of a consumer.
+    /// Adds the inbox of a consumer.
     #[must_use]
     pub fn inbox(mut self, consumer: impl Into<String>, inbox: impl Ingest) -> Self {
         self.inboxes.insert(consumer.into(), Arc::new(inbox));
         self
     }
 
-    /// Who may ask. Without tokens, everybody on this machine.
+    /// Sets the tokens. Default: none, the API is unauthenticated and serves loopback addresses only.
     #[must_use]
     pub fn tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = tokens;
         self
     }
 
-    /// How the server behaves.
+    /// Sets the options.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Gives the metrics, as Prometheus reads them.
+    /// Sets the renderer of the metrics in the Prometheus text format.
     #[must_use]
     pub fn metrics(mut self, render: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
         self.metrics = Some(render);
         self
     }
 
-    /// Checks the audit of the store.
+    /// Sets the verification of the audit.
     #[must_use]
     pub fn verify_audit(mut self, verify: impl VerifyAudit) -> Self {
         self.verify = Some(Arc::new(verify));
         self
     }
 
-    /// What time it is. The machine's clock unless a test says otherwise.
+    /// Sets the clock. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -215,10 +215,10 @@ impl Builder {
     pub fn build(self) -> Server {
         let limits = &self.options.limits;
         let feed = self.registry.feed().clone();
-        feed.keep(limits.events);
+        feed.set_capacity(limits.events);
         let app = App::new(Shared {
             hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),
-            answers: Answers::new(limits.idempotency_keys, limits.idempotency_window),
+            idempotency: IdempotencyStore::new(limits.idempotency_keys, limits.idempotency_window),
             requests: Arc::new(Semaphore::new(limits.requests.max(1))),
             streams: Arc::new(Semaphore::new(limits.streams)),
             stopping: CancellationToken::new(),
@@ -237,14 +237,14 @@ impl Builder {
     }
 }
 
-/// The document as it is served, written once for all servers of the process: it is the same for each.
+/// The serialized document, shared by all servers of the process.
 fn document() -> Bytes {
     static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
     let write = || serde_json::to_vec_pretty(&routes::document()).unwrap_or_default().into();
     DOCUMENT.get_or_init(write).clone()
 }
 
-/// The OpenAPI document of the API, as it is served at `/v1/openapi.json`.
+/// The OpenAPI document, as served at `/v1/openapi.json`.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     routes::document()
 }

@@ -1,4 +1,4 @@
-//! The HTTP client of webhooks and traces.
+//! The HTTP client for webhooks and trace export.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::error::Error;
 
-/// A client that talks to this URL and goes nowhere else: no redirects, no proxy of the environment.
+/// Creates a client for one URL: no redirects, no proxy from the environment.
 pub(crate) fn client(url: &str, timeout: Duration) -> Result<Client, Error> {
-    // It brings its own provider, so it works whatever the program has installed.
+    // An explicit crypto provider: works whatever default the program has installed.
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::Client(error.to_string()))?;
     let builder = if url.starts_with("https:") {
         builder.with_platform_verifier().map_err(|error| Error::Client(error.to_string()))?
     } else {
-        // Nobody is asked, so nobody is trusted. A machine without certificates can still call its neighbour.
+        // No TLS, no trust anchors: works on machines without certificates.
         builder.with_root_certificates(RootCertStore::empty())
     };
     let mut tls = builder.with_no_client_auth();
@@ -34,15 +34,15 @@ pub(crate) fn client(url: &str, timeout: Duration) -> Result<Client, Error> {
         .connect_timeout(timeout)
         .timeout(timeout)
         .build()
-        .map_err(|error| Error::Client(why(error)))
+        .map_err(|error| Error::Client(error_text(error)))
 }
 
-/// What is wrong, without the URL: it may hold a secret.
-pub(crate) fn why(error: reqwest::Error) -> String {
+/// The innermost error text, without the URL: it may contain a secret.
+pub(crate) fn error_text(error: reqwest::Error) -> String {
     let error = error.without_url();
-    let mut bottom: &dyn StdError = &error;
-    while let Some(source) = bottom.source() {
-        bottom = source;
+    let mut innermost: &dyn StdError = &error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
     }
-    bottom.to_string()
+    innermost.to_string()
 }

@@ -1,21 +1,21 @@
-//! Why telemetry cannot begin.
+//! The error type of this crate.
 
-/// Why telemetry cannot begin.
+/// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No HTTP client can be made.
-    #[error("no HTTP client can be made: {0}")]
+    /// The HTTP client cannot be created.
+    #[error("cannot create the HTTP client: {0}")]
     Client(String),
-    /// The exporter of traces cannot be made.
-    #[error("traces cannot be sent: {0}")]
+    /// The trace exporter cannot be created.
+    #[error("cannot create the trace exporter: {0}")]
     Traces(String),
-    /// A webhook asks for something that does not exist.
-    #[error("webhook {number}: {why}")]
+    /// A webhook is misconfigured.
+    #[error("webhook {number}: {error}")]
     Webhook {
-        /// Which one, from 1.
+        /// Its 1-based position in the configuration.
         number: usize,
         /// What is wrong.
-        why: String,
+        error: String,
     },
 }

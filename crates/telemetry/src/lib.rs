@@ -1,48 +1,49 @@
-//! Lazaret's observability: metrics, logs, traces and alerts, without a word of what messages say.
+//! Lazaret's observability: metrics, logs, traces and alerts, without message contents.
 //!
-//! - [`Metrics`] counts what observers are told and reads the rest from the handles of consumers when somebody asks.
-//!   [`names`] is the table of all metrics.
-//! - [`Watched`] goes around a handler: it measures attempts and, with the feature `otlp`, makes each a span.
-//! - [`logs`] sets up log lines; [`Journal`] writes what happens to a consumer into them.
-//! - [`traces`] sends spans by OTLP; a retry links to the first attempt, a replay to the trace of its letter.
-//! - [`alerts`] tells webhooks, signed, when something needs a person.
+//! - [`Metrics`] counts engine events and reads the counters of registered consumers at each scrape. [`names`] lists every
+//!   metric.
+//! - [`Instrumented`] wraps a handler: it measures attempts and, with the feature `otlp`, creates a span for each.
+//! - [`logs`] sets up logging; [`LogObserver`] logs the events of a consumer.
+//! - [`traces`] exports spans by OTLP; a retry links to the first attempt, a replay to the trace of its letter.
+//! - [`alerts`] sends signed webhook notifications about conditions that need a person.
 //!
-//! Nothing here can hurt a consumer (I10): observers only count or put a note into a bounded queue.
+//! Telemetry cannot fail a consumer (I10): observers only count, log or write to a bounded buffer.
 //!
 //! ```
 //! use lazaret_core::handler::{Text, handler};
 //! use lazaret_core::QueueName;
-//! use lazaret_telemetry::{Journal, Metrics, Watched};
+//! use lazaret_telemetry::{Instrumented, LogObserver, Metrics};
 //!
 //! async fn greet(Text(_name): Text) {}
 //!
 //! let metrics = Metrics::prometheus();
-//! let greet = Watched::new(handler(greet), &metrics, "names", &QueueName::of("names", "names"));
+//! let greet = Instrumented::new(handler(greet), &metrics, "names", &QueueName::of("names", "names"));
 //! let builder = lazaret_engine::Consumer::builder("names")
 //!     .handler(greet.boxed())
 //!     .observer(metrics.observer("names"))
-//!     .observer(Journal::of("names"));
+//!     .observer(LogObserver::new("names"));
 //! # let _ = builder;
 //! ```
 
+mod age;
 pub mod alerts;
-mod attempts;
 mod client;
 mod error;
-mod journal;
+mod instrumented;
+mod log_observer;
+mod log_throttle;
 pub mod logs;
 mod metrics;
 pub mod names;
-mod pace;
 #[cfg(feature = "otlp")]
 pub mod traces;
 
-pub use attempts::Watched;
 pub use error::Error;
-pub use journal::Journal;
-pub use metrics::{BUCKETS, Metrics, OTHER, OWN_REASONS, Overview, QueueOverview};
+pub use instrumented::Instrumented;
+pub use log_observer::LogObserver;
+pub use metrics::{BUCKETS, CUSTOM_REASONS, Metrics, OTHER, Overview, QueueOverview};
 
-/// Compiles the Rust code of the page on observability, so that it cannot go out of date.
+/// Compiles the Rust code in the observability page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/observability.md")]
 struct Page;

@@ -1,18 +1,19 @@
-//! Every metric that Lazaret exports, in one table: the code, the alert rules, the dashboard and the docs go by it.
+//! The table of exported metrics. The code, the alert rules, the dashboard and the docs refer to it.
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Kind {
-    /// Only goes up.
+    /// Only increases.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
-    /// Counts values by size.
+    /// Counts values by bucket.
     Histogram,
 }
 
 impl Kind {
-    /// The word that Prometheus has for it.
+    /// The Prometheus name of the type.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -24,14 +25,15 @@ impl Kind {
 
 /// One metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Family {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
     /// Its labels, all of them from bounded sets.
     pub labels: &'static [&'static str],
-    /// What it says.
+    /// The help text.
     pub help: &'static str,
 }
 
@@ -43,69 +45,69 @@ macro_rules! families {
                 Family { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };
         )+
 
-        /// All of them.
+        /// All metrics.
         pub const FAMILIES: &[Family] = &[$($constant),+];
     };
 }
 
 families! {
     HANDLED = Counter "lazaret_handled_total" ["consumer"]
-        "Messages that a handler took, live or from the store.";
+        "Messages handled, live or from the store.";
     FAILURES = Counter "lazaret_failures_total" ["consumer", "queue", "reason", "phase"]
-        "Attempts that failed.";
+        "Failed attempts.";
     RETRY_SCHEDULED = Counter "lazaret_retry_scheduled_total" ["consumer", "queue", "reason"]
-        "Retries that were given a time.";
+        "Retries scheduled.";
     RETRY_ATTEMPTS = Counter "lazaret_retry_attempts_total" ["consumer", "queue", "attempt"]
-        "Retries that began, by the number of the attempt: 1 to 9, and 10+.";
+        "Retries started, by attempt number: 1 to 9, and 10+.";
     RETRY_EXHAUSTED = Counter "lazaret_retry_exhausted_total" ["consumer", "queue", "reason"]
-        "Messages whose retries were used up.";
+        "Messages whose retries were exhausted.";
     LETTERS_TOTAL = Counter "lazaret_letters_total" ["consumer", "queue", "state", "reason"]
-        "Letters that came into a state, in the store or in a topic.";
+        "Letters that entered a state, in the store or in a topic.";
     LETTERS = Gauge "lazaret_letters" ["consumer", "queue", "state"]
-        "Open letters in the store now.";
+        "Open letters in the store.";
     HANDOFF_FAILURES = Counter "lazaret_handoff_failures_total" ["consumer"]
-        "Calls to keep a letter that failed, in the store or in a topic. Nothing is lost: the source waits.";
+        "Failed letter hand-offs, to the store or to a topic. The source is held, nothing is lost.";
     POISON = Counter "lazaret_poison_total" ["consumer", "queue"]
-        "Messages that failed in the same way too often, or killed the process too often.";
+        "Messages that failed the same way too often, or crashed the process too often.";
     DUPLICATES = Counter "lazaret_duplicates_total" ["consumer"]
-        "Messages that were known already.";
+        "Duplicate messages.";
     ATTEMPT_SECONDS = Histogram "lazaret_attempt_seconds" ["consumer", "queue"]
-        "How long attempts took, failed ones included.";
+        "Duration of attempts, failed ones included.";
     RETRY_LATENESS = Histogram "lazaret_retry_lateness_seconds" ["consumer", "queue"]
-        "How long after their due time retries began.";
+        "Delay between the due time and the start of retries.";
     OLDEST_LETTER = Gauge "lazaret_oldest_letter_age_seconds" ["consumer", "queue", "state"]
-        "How long the oldest open letter in a state has been in the store.";
+        "Age of the oldest open letter by state.";
     SOURCE_LAG = Gauge "lazaret_source_lag" ["consumer"]
-        "Messages in the source beyond what was read; NaN while that is not known.";
+        "Unread messages in the source; NaN while unknown.";
     PAUSED = Gauge "lazaret_paused" ["consumer"]
         "1 while the whole consumer is paused.";
     PAUSES = Gauge "lazaret_pauses" ["consumer", "scope"]
-        "Pauses that hold now, by what they pause.";
+        "Active pauses by scope.";
     BREAKER_STATE = Gauge "lazaret_breaker_state" ["consumer"]
         "0 closed, 1 half-open, 2 open.";
     FUSE_BLOWN = Gauge "lazaret_fuse_blown" ["consumer"]
         "1 while a blown fuse pauses the consumer.";
     CONSUMER_FAILED = Gauge "lazaret_consumer_failed" ["consumer"]
-        "1 while the consumer has failed and does not run.";
+        "1 while the consumer has failed and is not running.";
     INFLIGHT = Gauge "lazaret_inflight" ["consumer"]
-        "Messages that were read and are not settled.";
+        "Messages read and not settled.";
     STORE_TROUBLE = Gauge "lazaret_store_trouble" ["consumer"]
-        "1 while messages wait because the store does not take them.";
+        "1 while messages wait because store writes fail.";
     REPLAY = Counter "lazaret_replay_total" ["consumer", "queue", "outcome"]
-        "Letters that were replayed: ok, failed-again or skipped. Letters that an operation passed over without a turn are told by the operation alone.";
+        "Replayed letters by outcome: ok, failed-again or skipped. Letters that an operation skipped without an attempt are counted by the operation only.";
     READ = Counter "lazaret_read_total" ["consumer"]
-        "Messages that were read from the source.";
+        "Messages read from the source.";
     SKIPPED = Counter "lazaret_skipped_total" ["consumer"]
-        "Messages that were skipped with a trace.";
+        "Messages skipped with an audit entry.";
     COMMIT_FAILURES = Counter "lazaret_commit_failures_total" ["consumer"]
-        "Commits of positions that failed. They are tried again.";
+        "Failed position commits. They are retried.";
     CONSUMER_INFO = Gauge "lazaret_consumer_info" ["consumer", "owner"]
-        "Always 1: which team owns the dead letters of a consumer.";
+        "Always 1; the label names the team that owns the consumer's dead letters.";
     ALERTS_DROPPED = Counter "lazaret_alerts_dropped_total" ["webhook"]
-        "Notices that a webhook did not take in time, by the number of the webhook in the configuration.";
+        "Notices not delivered to a webhook, by its position in the configuration.";
 }
 
-/// The metric of this name, or the one whose series has this name (`_bucket`, `_sum`, `_count`).
+/// Finds a metric by its name or by the name of one of its series (`_bucket`, `_sum`, `_count`).
 pub fn family(name: &str) -> Option<&'static Family> {
     let exact = FAMILIES.iter().find(|family| family.name == name);
     exact.or_else(|| {
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_stands_once_and_counters_say_so() {
+    fn names_are_unique_and_counters_end_with_total() {
         for (at, family) in FAMILIES.iter().enumerate() {
             assert!(!FAMILIES[..at].iter().any(|other| other.name == family.name), "{}", family.name);
             assert_eq!(family.kind == Kind::Counter, family.name.ends_with("_total"), "{}", family.name);
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_series_of_a_histogram_belong_to_it() {
+    fn the_series_of_a_histogram_are_found() {
         assert_eq!(family("lazaret_attempt_seconds_bucket"), Some(&ATTEMPT_SECONDS));
         assert_eq!(family("lazaret_handled_total"), Some(&HANDLED));
         assert_eq!(family("lazaret_letters_count"), None);

@@ -1,4 +1,4 @@
-//! Webhooks that are told, once when it begins and once when it ends, by real requests.
+//! Alerts over real requests: one notice when an alert fires, one when it is resolved.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -20,7 +20,7 @@ use lazaret_telemetry::Metrics;
 use lazaret_telemetry::alerts::{Options, RULES, Service, Webhook, signature};
 use lazaret_testkit::{Profile, Unreliable};
 use serde_json::Value;
-use support::{Bench, Got, NAME, PATIENCE, Receiver, Running, eventually, obedient, options, queue};
+use support::{Bench, Got, NAME, Receiver, Running, TIMEOUT, eventually, options, queue, scripted};
 use tokio_util::sync::CancellationToken;
 
 const SECRET: &str = "secret-of-the-webhook";
@@ -39,26 +39,26 @@ fn service(bench: &Bench, metrics: &Metrics, webhooks: &[Webhook]) -> Service {
     Service::new(webhooks, options, metrics.clone(), bench.store.clone(), bench.clock.clone()).unwrap()
 }
 
-fn told(got: &Got) -> Value {
+fn notice(got: &Got) -> Value {
     let signed = got.headers[signature::HEADER].to_str().unwrap();
     assert!(signature::verify(signed, SECRET.as_bytes(), &got.body), "{signed}");
-    let notice: Value = serde_json::from_slice(&got.body).unwrap();
-    assert_eq!(notice["id"], got.headers["lazaret-delivery"].to_str().unwrap());
-    assert_eq!(notice["event"], got.headers["lazaret-event"].to_str().unwrap());
+    let body: Value = serde_json::from_slice(&got.body).unwrap();
+    assert_eq!(body["id"], got.headers["lazaret-delivery"].to_str().unwrap());
+    assert_eq!(body["event"], got.headers["lazaret-event"].to_str().unwrap());
     for word in ["payload-of", "key-of", "words-of", "secret-of"] {
-        assert!(!notice.to_string().contains(word), "{word} in {notice}");
+        assert!(!body.to_string().contains(word), "{word} in {body}");
     }
-    notice
+    body
 }
 
-/// A consumer that is observed, and the service beside it.
-struct Watched {
+/// An observed consumer, and the alerting service.
+struct Observed {
     running: Running,
     stop: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
 }
 
-async fn start(bench: &Bench, service: Service, metrics: &Metrics, on_first: bool) -> Watched {
+async fn start(bench: &Bench, service: Service, metrics: &Metrics, on_first: bool) -> Observed {
     start_with(bench, service, metrics, on_first, options()).await
 }
 
@@ -68,36 +68,36 @@ async fn start_with(
     metrics: &Metrics,
     on_first: bool,
     options: EngineOptions,
-) -> Watched {
-    service.learn(|_| true).await;
+) -> Observed {
+    service.load_groups(|_| true).await;
     begin(bench, service, metrics, on_first, options)
 }
 
-/// Without learning from the store before.
+/// Starts without loading the groups from the store.
 fn begin(
     bench: &Bench,
     service: Service,
     metrics: &Metrics,
     on_first: bool,
     options: EngineOptions,
-) -> Watched {
+) -> Observed {
     let observer = service.alerts().observer(NAME, Some("checkout-team"), on_first);
-    let handler = obedient(Arc::new(AtomicBool::new(false)));
+    let handler = scripted(Arc::new(AtomicBool::new(false)));
     let builder = bench.builder(handler).options(options).observer(observer);
     let running = live(builder, metrics);
     let stop = CancellationToken::new();
     let serving = tokio::spawn(service.run(stop.clone()));
-    Watched { running, stop, serving }
+    Observed { running, stop, serving }
 }
 
-/// One life of a consumer.
+/// Starts a consumer once.
 fn live(builder: Builder, metrics: &Metrics) -> Running {
     let running = Running::start(builder.observer(metrics.observer(NAME)));
     metrics.running(running.handle.clone());
     running
 }
 
-impl Watched {
+impl Observed {
     async fn stop(self) {
         self.running.stop().await;
         self.stop.cancel();
@@ -106,27 +106,27 @@ impl Watched {
 }
 
 #[tokio::test]
-async fn the_first_letter_of_a_group_is_told_once_and_again_when_the_group_is_gone() {
+async fn the_first_letter_of_a_group_fires_once_and_is_resolved_with_the_group() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter", "decode-failure"])]);
     let watched = start(&bench, service, &metrics, true).await;
     bench.push(&["a-bad", "b-bad", "c-bad"]);
     eventually("three letters", || watched.running.handle.stats().handed_off == 3).await;
-    let first = told(&receiver.wait_for(1).await[0]);
+    let first = notice(&receiver.wait_for(1).await[0]);
     assert_eq!((&first["event"], &first["status"]), (&"first-letter".into(), &"firing".into()));
     assert_eq!((&first["consumer"], &first["owner"]), (&NAME.into(), &"checkout-team".into()));
     assert_eq!((&first["reason"], &first["state"]), (&"CARD_DECLINED".into(), &"dead".into()));
     assert_eq!(first["queue"], queue().as_str());
     assert!(first["letter"].is_string() && first["group"].is_string() && first["since"].is_string());
-    // Another kind of failure is another group, and one of its own rule.
+    // Another failure is another group; an undecodable message has its own rule.
     bench.log.push_with(0, |message| {
         let mut message = message.with_payload("payload-of-d");
         message.undecodable = Some("words-of-a-decoder".into());
         message
     });
     let events: Vec<String> =
-        receiver.wait_for(3).await[1..].iter().map(|got| told(got)["event"].to_string()).collect();
+        receiver.wait_for(3).await[1..].iter().map(|got| notice(got)["event"].to_string()).collect();
     assert!(
         events.contains(&"\"first-letter\"".to_owned()) && events.contains(&"\"decode-failure\"".to_owned())
     );
@@ -134,21 +134,21 @@ async fn the_first_letter_of_a_group_is_told_once_and_again_when_the_group_is_go
     for head in group.iter().filter(|head| head.cause.as_ref().unwrap().reason.as_str() == "CARD_DECLINED") {
         bench.store.act(&queue(), head.id, Act::Evict, &Actor::engine("test")).await.unwrap();
     }
-    let over = told(&receiver.wait_for(4).await[3]);
+    let over = notice(&receiver.wait_for(4).await[3]);
     assert_eq!((&over["status"], &over["key"]), (&"resolved".into(), &first["key"]));
     bench.push(&["e-bad"]);
-    let again = told(&receiver.wait_for(5).await[4]);
-    assert_eq!((&again["status"], &again["key"]), (&"firing".into(), &first["key"]), "it is news again");
+    let again = notice(&receiver.wait_for(5).await[4]);
+    assert_eq!((&again["status"], &again["key"]), (&"firing".into(), &first["key"]), "it fires again");
     watched.stop().await;
-    assert_eq!(receiver.all().len(), 5, "nothing else was told");
+    assert_eq!(receiver.all().len(), 5, "no other notice was sent");
 }
 
 #[tokio::test]
-async fn a_group_that_has_letters_already_is_no_news_after_a_restart_but_its_end_is() {
+async fn a_group_with_letters_does_not_fire_after_a_restart_but_is_resolved() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     bench.push(&["a-bad"]);
-    let earlier = Running::start(bench.builder(obedient(Arc::default())));
+    let earlier = Running::start(bench.builder(scripted(Arc::default())));
     eventually("a letter", || earlier.handle.stats().handed_off == 1).await;
     earlier.stop().await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter"])]);
@@ -159,12 +159,12 @@ async fn a_group_that_has_letters_already_is_no_news_after_a_restart_but_its_end
         bench.store.act(&queue(), head.id, Act::Evict, &Actor::engine("test")).await.unwrap();
     }
     let only = receiver.wait_for(1).await;
-    assert_eq!((only.len(), &told(&only[0])["status"]), (1, &"resolved".into()));
+    assert_eq!((only.len(), &notice(&only[0])["status"]), (1, &"resolved".into()));
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn without_alert_on_first_nobody_is_told_of_a_letter() {
+async fn without_alert_on_first_letters_do_not_fire() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter", "paused"])]);
@@ -173,29 +173,25 @@ async fn without_alert_on_first_nobody_is_told_of_a_letter() {
     eventually("a letter", || watched.running.handle.stats().handed_off == 1).await;
     let by = Actor::engine("test");
     watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
-    assert_eq!(
-        told(&receiver.wait_for(1).await[0])["event"],
-        "paused",
-        "the letter came before and was not told"
-    );
+    assert_eq!(notice(&receiver.wait_for(1).await[0])["event"], "paused", "the earlier letter did not fire");
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn a_webhook_that_is_away_is_asked_again_with_the_same_notice() {
+async fn an_unavailable_webhook_is_retried_with_the_same_notice() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[503, 200]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["first-letter"])]);
     let watched = start(&bench, service, &metrics, true).await;
     bench.push(&["a-bad"]);
     let got = receiver.wait_for(2).await;
-    assert_eq!(told(&got[0]), told(&got[1]));
+    assert_eq!(notice(&got[0]), notice(&got[1]));
     watched.stop().await;
     assert!(!metrics.render().contains("lazaret_alerts_dropped_total{webhook=\"1\"} 1"));
 }
 
 #[tokio::test]
-async fn a_webhook_that_refuses_is_left_alone_and_the_others_are_told() {
+async fn a_rejected_notice_is_dropped_and_other_webhooks_receive_it() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let (refusing, well) = (Receiver::start(&[404]).await, Receiver::start(&[]).await);
     let hooks = [webhook(&refusing, &["first-letter"]), webhook(&well, &["first-letter"])];
@@ -213,7 +209,7 @@ async fn a_webhook_that_refuses_is_left_alone_and_the_others_are_told() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_never_answers_holds_up_neither_the_consumer_nor_the_end() {
+async fn an_unresponsive_webhook_delays_neither_the_consumer_nor_shutdown() {
     // I10
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -233,14 +229,14 @@ async fn a_webhook_that_never_answers_holds_up_neither_the_consumer_nor_the_end(
     tokio::time::timeout(Duration::from_secs(30), watched.serving).await.unwrap().unwrap();
 }
 
-/// What was told, as `event status`.
-fn words(got: &[Got]) -> Vec<String> {
+/// The notices, as `event status`.
+fn summaries(got: &[Got]) -> Vec<String> {
     let word = |value: &Value| value.as_str().unwrap().to_owned();
-    got.iter().map(told).map(|n| format!("{} {}", word(&n["event"]), word(&n["status"]))).collect()
+    got.iter().map(notice).map(|n| format!("{} {}", word(&n["event"]), word(&n["status"]))).collect()
 }
 
 #[tokio::test]
-async fn a_fuse_that_blows_is_told_and_so_is_its_end() {
+async fn a_blown_fuse_fires_and_is_resolved() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["fuse-blown", "paused", "resumed"])]);
@@ -248,27 +244,27 @@ async fn a_fuse_that_blows_is_told_and_so_is_its_end() {
     let options = EngineOptions { fuse: Some(fuse), ..options() };
     let watched = start_with(&bench, service, &metrics, true, options).await;
     bench.push(&["a-bad", "b-bad"]);
-    assert_eq!(words(&receiver.wait_for(1).await)[0], "fuse-blown firing");
+    assert_eq!(summaries(&receiver.wait_for(1).await)[0], "fuse-blown firing");
     eventually("it shows in a scrape", || {
         metrics.render().contains("lazaret_fuse_blown{consumer=\"orders\"} 1")
     })
     .await;
-    watched.running.handle.resume(&PauseScope::Consumer, &Actor::engine("mended")).await.unwrap();
-    assert_eq!(words(&receiver.wait_for(2).await), ["fuse-blown firing", "fuse-blown resolved"]);
+    watched.running.handle.resume(&PauseScope::Consumer, &Actor::engine("fixed")).await.unwrap();
+    assert_eq!(summaries(&receiver.wait_for(2).await), ["fuse-blown firing", "fuse-blown resolved"]);
     let by = Actor::engine("by hand");
     watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
     watched.running.handle.resume(&PauseScope::Consumer, &by).await.unwrap();
-    let rest = words(&receiver.wait_for(5).await).split_off(2);
+    let rest = summaries(&receiver.wait_for(5).await).split_off(2);
     assert_eq!(
         rest,
         ["paused firing", "resumed firing", "paused resolved"],
-        "what a person does has its own words"
+        "a manual pause has its own events"
     );
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn a_queue_without_room_is_told_until_there_is_room() {
+async fn a_full_queue_fires_until_there_is_room() {
     // I9
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
@@ -278,16 +274,16 @@ async fn a_queue_without_room_is_told_until_there_is_room() {
     let watched =
         start_with(&bench, service, &metrics, true, EngineOptions { dead_letter, ..options() }).await;
     bench.push(&["a-bad", "b-bad"]);
-    assert_eq!(words(&receiver.wait_for(1).await), ["queue-full firing"]);
+    assert_eq!(summaries(&receiver.wait_for(1).await), ["queue-full firing"]);
     let first = bench.store.heads(&queue(), None, 1).await.unwrap().heads.remove(0);
     bench.store.act(&queue(), first.id, Act::Evict, &Actor::engine("test")).await.unwrap();
-    assert_eq!(words(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
+    assert_eq!(summaries(&receiver.wait_for(2).await), ["queue-full firing", "queue-full resolved"]);
     assert!(!metrics.render().contains("lazaret_handoff_failures_total{consumer=\"orders\"} 0"));
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_holds_up_neither_the_news_nor_the_end() {
+async fn an_unresponsive_store_delays_neither_alerts_nor_shutdown() {
     // I9
     let (clock, metrics) = (Bench::new().clock, Metrics::prometheus());
     let (failing, silent) = (unreliable(&clock), unreliable(&clock));
@@ -297,18 +293,18 @@ async fn a_store_that_does_not_answer_holds_up_neither_the_news_nor_the_end() {
     let service = service(&bench, &metrics, &[webhook(&receiver, &["store-unavailable"])]);
     bench.store = failing.clone();
     let watched = begin(&bench, service, &metrics, true, options());
-    // The service has begun to ask its store.
+    // The service has started its store poll.
     tokio::task::yield_now().await;
     bench.push(&["a-fine"]);
     eventually("the consumer runs", || watched.running.handle.stats().handled == 1).await;
     failing.outage(true);
     bench.push(&["a-bad"]);
-    assert_eq!(words(&receiver.wait_for(1).await), ["store-unavailable firing"]);
+    assert_eq!(summaries(&receiver.wait_for(1).await), ["store-unavailable firing"]);
     failing.outage(false);
-    assert_eq!(words(&receiver.wait_for(2).await)[1], "store-unavailable resolved");
+    assert_eq!(summaries(&receiver.wait_for(2).await)[1], "store-unavailable resolved");
     watched.running.stop().await;
     watched.stop.cancel();
-    tokio::time::timeout(PATIENCE, watched.serving).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, watched.serving).await.unwrap().unwrap();
 }
 
 fn unreliable(clock: &Arc<dyn Clock>) -> Arc<Unreliable<MemoryStore>> {
@@ -316,7 +312,7 @@ fn unreliable(clock: &Arc<dyn Clock>) -> Arc<Unreliable<MemoryStore>> {
 }
 
 #[tokio::test]
-async fn a_breaker_that_was_open_when_its_consumer_ended_is_over_in_the_next_life() {
+async fn an_open_breaker_is_resolved_after_a_restart() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["breaker-opened", "breaker-closed"])]);
@@ -326,12 +322,12 @@ async fn a_breaker_that_was_open_when_its_consumer_ended_is_over_in_the_next_lif
     let options = EngineOptions { breaker, ..options() };
     let watched = start_with(&bench, service, &metrics, true, options.clone()).await;
     bench.push(&["a-hopeless"]);
-    assert_eq!(words(&receiver.wait_for(1).await), ["breaker-opened firing"]);
+    assert_eq!(summaries(&receiver.wait_for(1).await), ["breaker-opened firing"]);
     watched.running.stop().await;
-    let handler = obedient(Arc::new(AtomicBool::new(false)));
+    let handler = scripted(Arc::new(AtomicBool::new(false)));
     let next = Bench::new().builder(handler).options(options).observer(alerts.observer(NAME, None, true));
     let next = live(next, &metrics);
-    let rest = words(&receiver.wait_for(3).await).split_off(1);
+    let rest = summaries(&receiver.wait_for(3).await).split_off(1);
     assert_eq!(rest, ["breaker-closed firing", "breaker-opened resolved"]);
     next.stop().await;
     watched.stop.cancel();
@@ -339,7 +335,7 @@ async fn a_breaker_that_was_open_when_its_consumer_ended_is_over_in_the_next_lif
 }
 
 #[tokio::test]
-async fn a_pause_that_was_lifted_between_two_lives_is_over_and_one_that_was_not_goes_on() {
+async fn a_pause_lifted_between_two_runs_is_resolved_and_others_stay() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["paused", "resumed"])]);
@@ -348,27 +344,27 @@ async fn a_pause_that_was_lifted_between_two_lives_is_over_and_one_that_was_not_
     let by = Actor::engine("test");
     watched.running.handle.pause(PauseScope::Consumer, &by).await.unwrap();
     watched.running.handle.pause(PauseScope::Replay, &by).await.unwrap();
-    assert_eq!(words(&receiver.wait_for(2).await), ["paused firing"; 2]);
+    assert_eq!(summaries(&receiver.wait_for(2).await), ["paused firing"; 2]);
     let name = watched.running.handle.name().clone();
     for lifted in [None, Some(PauseScope::Consumer)] {
         watched.running.stop().await;
         if let Some(scope) = &lifted {
             assert!(bench.store.resume(&name, scope, &by).await.unwrap());
         }
-        let handler = obedient(Arc::new(AtomicBool::new(false)));
+        let handler = scripted(Arc::new(AtomicBool::new(false)));
         let next = bench.builder(handler).observer(alerts.observer(NAME, None, true));
         watched.running = live(next, &metrics);
         let left = 2 - usize::from(lifted.is_some());
         eventually("it knows its pauses", || watched.running.handle.pauses().len() == left).await;
     }
     let rest = receiver.wait_for(4).await.split_off(2);
-    assert_eq!(words(&rest), ["resumed firing", "paused resolved"]);
-    assert!(rest.iter().all(|got| told(got)["scope"] == "consumer"));
+    assert_eq!(summaries(&rest), ["resumed firing", "paused resolved"]);
+    assert!(rest.iter().all(|got| notice(got)["scope"] == "consumer"));
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn a_pause_of_one_stream_is_not_over_while_another_stream_is_paused() {
+async fn a_stream_pause_is_not_resolved_while_another_stream_is_paused() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["paused", "resumed"])]);
@@ -379,13 +375,13 @@ async fn a_pause_of_one_stream_is_not_over_while_another_stream_is_paused() {
     handle.pause(second.clone(), &by).await.unwrap();
     receiver.wait_for(1).await;
     handle.resume(&first, &by).await.unwrap();
-    // What comes of something later is told later.
+    // Notices are sent in the order of events.
     handle.pause(PauseScope::Replay, &by).await.unwrap();
     receiver.wait_for(2).await;
     handle.resume(&PauseScope::Replay, &by).await.unwrap();
     receiver.wait_for(4).await;
     handle.resume(&second, &by).await.unwrap();
-    let got: Vec<String> = receiver.wait_for(6).await.iter().map(told).map(scope_and_status).collect();
+    let got: Vec<String> = receiver.wait_for(6).await.iter().map(notice).map(scope_and_status).collect();
     assert_eq!(
         got,
         [
@@ -406,7 +402,7 @@ fn scope_and_status(notice: Value) -> String {
 }
 
 #[tokio::test]
-async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
+async fn operations_that_need_a_decision_fire_until_it_is_made() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed", "operation-stopped"])]);
@@ -423,20 +419,23 @@ async fn operations_that_need_somebody_are_told_until_somebody_has_decided() {
     let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
     let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() };
     let operation = bench.store.begin(plan.id, &rollout, &by("ada")).await.unwrap();
-    let first = told(&receiver.wait_for(1).await[0]);
+    let first = notice(&receiver.wait_for(1).await[0]);
     assert_eq!(first["operation"], operation.id.to_string());
     bench.store.command(operation.id, Command::Reject, &by("grace")).await.unwrap();
-    assert_eq!(words(&receiver.wait_for(2).await), ["approval-needed firing", "approval-needed resolved"]);
-    // One letter first, which fails again: that is more than 5 %.
+    assert_eq!(
+        summaries(&receiver.wait_for(2).await),
+        ["approval-needed firing", "approval-needed resolved"]
+    );
+    // The first stage is one letter; its failure exceeds 5 %.
     let plan = bench.store.freeze(&request, &by("ada")).await.unwrap();
     bench.store.begin(plan.id, &RolloutPolicy::default(), &by("ada")).await.unwrap();
     watched.running.handle.wake();
-    assert_eq!(words(&receiver.wait_for(3).await)[2], "operation-stopped firing");
+    assert_eq!(summaries(&receiver.wait_for(3).await)[2], "operation-stopped firing");
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn an_operation_that_waits_is_not_taken_for_decided_because_many_came_after() {
+async fn a_waiting_operation_stays_firing_however_many_follow() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let receiver = Receiver::start(&[]).await;
     let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed"])]);
@@ -466,17 +465,17 @@ async fn an_operation_that_waits_is_not_taken_for_decided_because_many_came_afte
     receiver.wait_for(3).await;
     bench.store.command(first, Command::Reject, &by("grace")).await.unwrap();
     let notices = receiver.wait_for(4).await;
-    assert_eq!(words(&notices)[2..], ["approval-needed resolved", "approval-needed resolved"]);
-    let about: Vec<Value> = notices.iter().map(|notice| told(notice)["operation"].clone()).collect();
+    assert_eq!(summaries(&notices)[2..], ["approval-needed resolved", "approval-needed resolved"]);
+    let about: Vec<Value> = notices.iter().map(|got| notice(got)["operation"].clone()).collect();
     let [first, second] = [first, second].map(|id| Value::from(id.to_string()));
     assert_eq!(about, [first.clone(), second.clone(), second, first]);
     watched.stop().await;
 }
 
 #[tokio::test]
-async fn every_rule_of_the_table_is_a_word_for_webhooks_and_others_are_refused() {
+async fn webhooks_accept_every_rule_and_reject_unknown_events() {
     let bench = Bench::new();
-    let all: Vec<String> = RULES.iter().map(|rule| rule.event.to_owned()).collect();
+    let all: Vec<String> = RULES.iter().map(|rule| rule.event.to_string()).collect();
     let hook = |events| Webhook {
         url: "http://127.0.0.1:1/".into(),
         secret: None,
@@ -490,7 +489,7 @@ async fn every_rule_of_the_table_is_a_word_for_webhooks_and_others_are_refused()
     open(all).unwrap();
     assert_eq!(
         open(vec!["nonsense".to_owned()]).unwrap_err().to_string(),
-        "webhook 1: there is no event \"nonsense\""
+        "webhook 1: unknown event \"nonsense\""
     );
     assert!(!format!("{:?}", hook(vec![])).contains("127.0.0.1"), "the URL may hold a secret");
 }

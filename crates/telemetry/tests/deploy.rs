@@ -1,4 +1,4 @@
-//! The alert rules and the dashboard in `deploy/`: they parse, they ask for metrics that exist, and nothing is missing.
+//! The alert rules and the dashboard in `deploy/` parse, use existing metrics, and are complete.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -8,7 +8,7 @@ use lazaret_telemetry::alerts::RULES;
 use lazaret_telemetry::names::{FAMILIES, Kind, family};
 use serde_json::Value;
 
-/// Every alert that the catalogue of consumer failures asks for, and the rule that is it.
+/// The required alerts of the consumer failure catalogue, and their rules.
 const ASKED_FOR: [(&str, &str); 9] = [
     ("DLQ message count > 0 for critical topic", "LazaretDeadLetters"),
     ("retry rate high", "LazaretRetryRateHigh"),
@@ -40,7 +40,7 @@ fn alert(name: &str) -> Option<Value> {
     rules().into_iter().find(|rule| rule["alert"] == name)
 }
 
-/// Why an expression is not well-formed, or asks for something that does not exist.
+/// A checker for PromQL expressions.
 mod promql {
     use super::*;
 
@@ -66,7 +66,7 @@ mod promql {
     ];
     const LABEL_LISTS: [&str; 5] = ["by", "without", "on", "ignoring", "group_left"];
     const WORDS: [&str; 5] = ["and", "or", "unless", "offset", "bool"];
-    /// Labels that Prometheus or a histogram brings along.
+    /// Labels added by Prometheus or by histograms.
     const OTHER_LABELS: [&str; 3] = ["le", "instance", "job"];
 
     fn tokens(text: &str) -> Result<Vec<Token>, String> {
@@ -85,7 +85,7 @@ mod promql {
                 tokens.push(if starts_word { Token::Word(word) } else { Token::Number });
             } else if c == '"' {
                 loop {
-                    match chars.next().ok_or("a text does not end")? {
+                    match chars.next().ok_or("unterminated string")? {
                         '"' => break,
                         '\\' => _ = chars.next(),
                         _ => {}
@@ -95,7 +95,7 @@ mod promql {
             } else if "(){}[],+-*/<>=!~^%".contains(c) {
                 tokens.push(Token::Sign(c));
             } else {
-                return Err(format!("{c:?} makes no sense"));
+                return Err(format!("unexpected {c:?}"));
             }
         }
         Ok(tokens)
@@ -172,7 +172,7 @@ mod promql {
     }
 
     #[test]
-    fn what_is_wrong_is_found() {
+    fn invalid_expressions_are_found() {
         let wrong = [
             "sum by (consumer) (rate(lazaret_handled_total[5m])",
             "sum by (consumer) (rate(lazaret_handled_totals[5m]))",
@@ -192,7 +192,7 @@ mod promql {
 }
 
 #[test]
-fn every_alert_asks_for_metrics_that_exist_and_has_an_owner_and_a_runbook() {
+fn every_alert_uses_existing_metrics_and_has_an_owner_and_a_runbook() {
     let rules = rules();
     let recorded: Vec<String> =
         rules.iter().filter_map(|rule| rule["record"].as_str().map(str::to_owned)).collect();
@@ -217,7 +217,7 @@ fn every_alert_asks_for_metrics_that_exist_and_has_an_owner_and_a_runbook() {
 }
 
 #[test]
-fn there_is_an_alert_for_everything_that_the_catalogue_asks_for() {
+fn every_required_alert_exists() {
     for (asked, name) in ASKED_FOR {
         assert!(alert(name).is_some(), "{asked}");
         assert!(RULES.iter().any(|rule| rule.prometheus == Some(name)), "{asked}: no webhook tells it");
@@ -225,7 +225,7 @@ fn there_is_an_alert_for_everything_that_the_catalogue_asks_for() {
 }
 
 #[test]
-fn webhooks_and_prometheus_mean_the_same_and_both_are_documented() {
+fn webhook_and_prometheus_alerts_agree_and_are_documented() {
     let docs = file("docs/observability.md");
     for rule in RULES {
         assert!(
@@ -251,7 +251,7 @@ fn every_metric_is_documented_with_its_labels() {
     }
 }
 
-/// All values under this key, wherever they stand.
+/// Collects all values of a key, at any depth.
 fn under<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     match value {
         Value::Object(map) => {
@@ -268,7 +268,7 @@ fn under<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 }
 
 #[test]
-fn the_dashboard_parses_and_shows_every_metric() {
+fn the_dashboard_parses_and_covers_every_metric() {
     let dashboard: Value = serde_json::from_str(&file("deploy/grafana/lazaret.json")).unwrap();
     let mut found = Vec::new();
     under(&dashboard, "expr", &mut found);

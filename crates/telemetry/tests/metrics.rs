@@ -1,4 +1,4 @@
-//! What a scrape shows after a run that follows a script: every name, exact values, and nothing of a message.
+//! A scrape after a scripted run: every metric, exact values, no message contents.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -13,15 +13,15 @@ use lazaret_core::LetterState;
 use lazaret_core::store::{Act, Actor, PauseScope};
 use lazaret_engine::{Options, Stats};
 use lazaret_telemetry::names::{self, FAMILIES, Kind};
-use lazaret_telemetry::{Metrics, Watched};
-use support::{Bench, NAME, Running, eventually, obedient, options, queue};
+use lazaret_telemetry::{Instrumented, Metrics};
+use support::{Bench, NAME, Running, eventually, options, queue, scripted};
 
-/// A scrape, read strictly: what Prometheus would not take makes the test fail.
+/// A strictly parsed scrape: invalid exposition format fails the test.
 struct Scrape {
     /// `# TYPE`, by name.
     types: BTreeMap<String, String>,
     helped: Vec<String>,
-    /// By name and labels, in the order of the labels' names.
+    /// By name and sorted labels.
     samples: BTreeMap<(String, BTreeMap<String, String>), f64>,
 }
 
@@ -59,7 +59,7 @@ impl Scrape {
     }
 }
 
-/// Reads `a="b",c="d"` with escapes.
+/// Parses `a="b",c="d"` with escapes.
 fn labels_of(text: &str) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let mut rest = text;
@@ -82,7 +82,7 @@ fn labels_of(text: &str) -> BTreeMap<String, String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_of_a_message() {
+async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_contents() {
     let bench = Bench::new();
     let metrics = Metrics::prometheus();
     metrics.owner(NAME, Some("checkout-team"));
@@ -92,8 +92,8 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
         message.undecodable = Some("not JSON".into());
         message
     });
-    let mended = Arc::new(AtomicBool::new(false));
-    let watched = Watched::new(obedient(mended.clone()), &metrics, NAME, &queue()).boxed();
+    let fixed = Arc::new(AtomicBool::new(false));
+    let watched = Instrumented::new(scripted(fixed.clone()), &metrics, NAME, &queue()).boxed();
     let options = Options {
         poison: lazaret_core::policy::PoisonPolicy { same_failure: Some(3) },
         retry: lazaret_core::policy::RetryPolicy { max_attempts: 4, ..options().retry },
@@ -106,7 +106,7 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
     eventually("all is settled", || done(running.handle.stats())).await;
     let replayer = running.handle.replayer(NAME).unwrap();
     replayer.process_sequence(&"key-of-c".into(), "op_1").await.unwrap();
-    mended.store(true, Ordering::SeqCst);
+    fixed.store(true, Ordering::SeqCst);
     replayer.process_sequence(&"key-of-c".into(), "op_2").await.unwrap();
     running.handle.pause(PauseScope::Consumer, &Actor::engine("test")).await.unwrap();
     tokio::time::advance(Duration::from_secs(100)).await;
@@ -115,7 +115,7 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
     let scrape = Scrape::read(&text);
 
     for family in FAMILIES {
-        // Without webhooks there is none that refuses.
+        // No webhooks are configured.
         if family == &names::ALERTS_DROPPED {
             continue;
         }
@@ -141,7 +141,7 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
     let consumer = ("consumer", NAME);
     let queue = queue();
     let queued = ("queue", queue.as_str());
-    // a, b, e, and c when it was replayed the second time.
+    // a, b, e, and the second replay of c.
     assert_eq!(scrape.value("lazaret_handled_total", &[consumer]), 4.0);
     assert_eq!(scrape.value("lazaret_read_total", &[consumer]), 6.0);
     let failures = |reason, phase| {
@@ -170,7 +170,7 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
     assert_eq!((now("lazaret_letters", "dead"), now("lazaret_letters", "retrying")), (2.0, 0.0));
     assert!(now("lazaret_oldest_letter_age_seconds", "dead") >= 100.0);
     assert_eq!(now("lazaret_oldest_letter_age_seconds", "parked"), 0.0);
-    // Attempts by the handler: a, b three times, c three times, d three times, e; f was never shown to it.
+    // Attempts: a, b three times, c three times, d three times, e; f is undecodable.
     assert_eq!(scrape.value("lazaret_attempt_seconds_count", &[consumer, queued]), 11.0);
     assert_eq!(scrape.value("lazaret_retry_lateness_seconds_count", &[consumer, queued]), 4.0);
     assert_eq!(scrape.value("lazaret_retry_lateness_seconds_sum", &[consumer, queued]), 0.0, "I12");
@@ -195,12 +195,12 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_consumer_that_is_started_anew_counts_on() {
+async fn counters_continue_after_a_consumer_restart() {
     let metrics = Metrics::prometheus();
     let bench = Bench::new();
     for life in 1..=3 {
         bench.push(&["a-fine", "b-fine"]);
-        let handler = obedient(Arc::default());
+        let handler = scripted(Arc::default());
         let running = Running::start(bench.builder(handler).observer(metrics.observer(NAME)));
         metrics.running(running.handle.clone());
         eventually("both are handled", || running.handle.stats().handled == 2).await;
@@ -212,10 +212,10 @@ async fn a_consumer_that_is_started_anew_counts_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_age_of_letters_is_told_for_each_state() {
+async fn the_oldest_letter_is_reported_by_state() {
     let (metrics, bench) = (Metrics::prometheus(), Bench::new());
     bench.push(&["a-bad"]);
-    let running = Running::start(bench.builder(obedient(Arc::default())));
+    let running = Running::start(bench.builder(scripted(Arc::default())));
     eventually("a letter", || running.handle.stats().handed_off == 1).await;
     tokio::time::advance(Duration::from_secs(50)).await;
     bench.push(&["b-bad", "a-waits"]);
@@ -228,16 +228,16 @@ async fn the_age_of_letters_is_told_for_each_state() {
     bench.store.act(&queue(), second.id, Act::Park, &Actor::engine("test")).await.unwrap();
     let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
     let ages = &seen[&queue()].oldest;
-    let age = |state: LetterState| bench.clock.now().duration_since(ages[state.as_str()]).as_secs();
+    let age = |state: LetterState| bench.clock.now().duration_since(ages[&state]).as_secs();
     assert_eq!((age(LetterState::Dead), age(LetterState::Parked), age(LetterState::Waiting)), (60, 10, 10));
     assert_eq!(ages.len(), 3);
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn letters_are_looked_at_for_their_age_now_and_then_and_when_a_state_is_new() {
+async fn letters_are_scanned_at_an_interval_and_when_a_state_is_new() {
     let (metrics, bench) = (Metrics::prometheus(), Bench::new());
-    let running = Running::start(bench.builder(obedient(Arc::default())));
+    let running = Running::start(bench.builder(scripted(Arc::default())));
     for (letters, word) in [(1, "a-bad"), (2, "b-bad"), (3, "c-bad")] {
         bench.push(&[word]);
         eventually("a letter", || running.handle.stats().handed_off == letters).await;
@@ -248,18 +248,18 @@ async fn letters_are_looked_at_for_their_age_now_and_then_and_when_a_state_is_ne
     let act = async |letter: usize, act| bench.store.act(&queue(), heads[letter].id, act, &by).await.unwrap();
     let dead_since = async || {
         let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
-        seen[&queue()].oldest[LetterState::Dead.as_str()]
+        seen[&queue()].oldest[&LetterState::Dead]
     };
     act(2, Act::Park).await;
     let first = dead_since().await;
     act(0, Act::Evict).await;
-    assert_eq!(dead_since().await, first, "nobody asked again");
+    assert_eq!(dead_since().await, first, "the scan is cached");
     tokio::time::advance(Duration::from_secs(30)).await;
     let second = dead_since().await;
     assert_eq!(second.duration_since(first).as_secs(), 100);
     act(1, Act::Quarantine).await;
     let seen = metrics.refresh(&*bench.store, bench.clock.now()).await.unwrap();
     let states: Vec<_> = seen[&queue()].oldest.keys().copied().collect();
-    assert_eq!(states, ["parked", "quarantined"], "and not the dead one that is gone");
+    assert_eq!(states, [LetterState::Parked, LetterState::Quarantined], "the dead letter is gone");
     running.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Spans as a collector gets them: by real requests, in protobuf, with their parents and links.
+//! Spans as a collector receives them over real requests, with parents and links.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazaret_core::LetterId;
-use lazaret_telemetry::traces::{FIRST_ATTEMPT, Traces};
-use lazaret_telemetry::{Metrics, Watched};
+use lazaret_telemetry::traces::{FIRST_ATTEMPT, TraceExporter};
+use lazaret_telemetry::{Instrumented, Metrics};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
-use support::{Bench, Got, NAME, Receiver, Running, eventually, obedient, queue};
+use support::{Bench, Got, NAME, Receiver, Running, eventually, queue, scripted};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -51,9 +51,10 @@ fn attributes(span: &Span) -> BTreeMap<String, String> {
 async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_letter() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let collector = Receiver::start(&[]).await;
-    let traces = Traces::otlp(&collector.url(""), "test-1").unwrap();
-    let mended = Arc::new(AtomicBool::new(false));
-    let watched = Watched::new(obedient(mended.clone()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let traces = TraceExporter::otlp(&collector.url(""), "test-1").unwrap();
+    let fixed = Arc::new(AtomicBool::new(false));
+    let watched =
+        Instrumented::new(scripted(fixed.clone()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
     let header = format!("00-{TRACE}-{PARENT}-01");
     bench.log.push_with(0, |message| {
         message.with_key("key-of-a").with_payload("payload-of-a-hopeless").with_header("traceparent", header)
@@ -66,12 +67,12 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
     })
     .await;
     let letter = bench.store.heads(&queue(), None, 1).await.unwrap().heads.pop().unwrap();
-    assert!(letter.diagnostics.contains_key(FIRST_ATTEMPT), "the letter remembers its first attempt");
-    mended.store(true, Ordering::SeqCst);
+    assert!(letter.diagnostics.contains_key(FIRST_ATTEMPT), "the letter keeps the span of its first attempt");
+    fixed.store(true, Ordering::SeqCst);
     let replayer = running.handle.replayer(NAME).unwrap();
     assert_eq!(replayer.process_sequence(&"key-of-a".into(), "op_7").await.unwrap(), Some(true));
     running.stop().await;
-    traces.end().await;
+    traces.shutdown().await;
 
     let spans = spans(&collector.all());
     assert_eq!(spans.len(), 7, "three attempts each, and a replay: {spans:#?}");
@@ -91,7 +92,7 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
             ("events", attempt.to_string())
         );
     }
-    // Live attempts belong to the trace that the message names; retries link to the first.
+    // Live attempts belong to the trace of the message; retries link to the first attempt.
     for span in &a[..3] {
         assert_eq!((hex(&span.trace_id), hex(&span.parent_span_id)), (TRACE.to_owned(), PARENT.to_owned()));
         assert_eq!(attributes(span)["lazaret.reason"], "TIMEOUT");
@@ -109,7 +110,7 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
     let facts = attributes(replay);
     assert_eq!((facts["lazaret.operation"].as_str(), facts["lazaret.outcome"].as_str()), ("op_7", "handled"));
     assert_eq!(facts["lazaret.letter"], LetterId::of(&queue(), &"events/0/0".into()).to_string());
-    // A message that names no trace: the first attempt begins one, and retries still find it.
+    // Without a trace context the first attempt starts a trace, and retries link to it.
     let b = of("events/0/1");
     assert!(b.len() == 3 && b[0].parent_span_id.is_empty() && b[0].links.is_empty());
     assert!(b[1..].iter().all(|retry| retry.links[0].span_id == b[0].span_id));
@@ -122,31 +123,33 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_holds_nobody_up() {
+async fn an_unavailable_collector_delays_nothing() {
     // I10
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
-    let traces = Traces::otlp("http://127.0.0.1:1", "test-1").unwrap();
-    let watched = Watched::new(obedient(Arc::default()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let traces = TraceExporter::otlp("http://127.0.0.1:1", "test-1").unwrap();
+    let watched =
+        Instrumented::new(scripted(Arc::default()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
     bench.push(&["a-fine", "b-fine"]);
     let running = Running::start(bench.builder(watched.boxed()));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
-    tokio::time::timeout(std::time::Duration::from_secs(30), traces.end()).await.unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(30), traces.shutdown()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_whose_trace_is_not_sampled_is_not_traced() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let collector = Receiver::start(&[]).await;
-    let traces = Traces::otlp(&collector.url("/"), "test-1").unwrap();
-    let watched = Watched::new(obedient(Arc::default()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let traces = TraceExporter::otlp(&collector.url("/"), "test-1").unwrap();
+    let watched =
+        Instrumented::new(scripted(Arc::default()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
     bench.log.push_with(0, |message| message.with_payload("a-fine").with_header("traceparent", unsampled));
     bench.log.push_with(0, |message| message.with_payload("b-fine"));
     let running = Running::start(bench.builder(watched.boxed()));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
-    traces.end().await;
+    traces.shutdown().await;
     let spans = spans(&collector.all());
     assert_eq!(spans.len(), 1);
     assert_eq!(attributes(&spans[0])["lazaret.message.id"], "events/0/1");

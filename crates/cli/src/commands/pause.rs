@@ -49,7 +49,7 @@ impl What {
     /// holds nothing, or something else, would be noticed too late. Letters name streams that there are.
     async fn request(&self, client: &Client) -> Result<PauseRequest> {
         let request = self.parts()?;
-        let Err(what) = request.scope() else { return Ok(request) };
+        let Err(what) = request.scope().map_err(|error| error.to_string()) else { return Ok(request) };
         let bare = self.partition.as_deref().filter(|_| self.stream.is_none());
         let Some(number) = bare.and_then(|partition| partition.parse::<u32>().ok()) else {
             return Err(Error::usage(what));

@@ -74,7 +74,7 @@ fn letters_are_listed_with_every_field_of_the_contract() {
 fn a_wrong_query_is_shown_with_its_place() {
     let bench = Bench::new();
     let ran = bench.run(&["ls", "state:dead staet:x"]).ends(2);
-    let told = "error: LZ0201: the query cannot be read: there is no field staet: did you mean state?\n";
+    let told = "error: LZ0201: invalid query: there is no field staet: did you mean state?\n";
     assert_eq!(ran.err, format!("{told}  state:dead staet:x\n             ^^^^^\n"));
     assert_eq!(ran.out, "");
 }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use lazaret_api::Scope;
+use lazaret_api::{Scope, UnknownValue};
 use lazaret_config::{Config, ProcessEnv, RequestLimits, check, diff};
-use lazaret_server::{Limits, Token, Tokens};
+use lazaret_server::{InvalidTokenHash, Limits, Token, Tokens};
 
 use crate::error::Error;
 
@@ -75,8 +75,8 @@ fn token(wanted: &lazaret_config::Token) -> Result<Token, Error> {
     let scopes = wanted.scopes.iter().map(|word| word.parse::<Scope>()).collect::<Result<_, _>>();
     Ok(Token {
         name: wanted.name.clone(),
-        hash: wanted.hash.parse().map_err(wrong)?,
-        scopes: scopes.map_err(wrong)?,
+        hash: wanted.hash.parse().map_err(|error: InvalidTokenHash| wrong(error.to_string()))?,
+        scopes: scopes.map_err(|error: UnknownValue| wrong(error.to_string()))?,
         expires_at: wanted.expires,
     })
 }

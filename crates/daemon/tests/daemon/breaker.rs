@@ -58,7 +58,7 @@ consumers:
     let mut daemon = folder.start(&["run", "--until-idle"]);
     let address = daemon.address();
     // The breaker opens, probes, and opens again, many more times than there are attempts for a message.
-    daemon.logs("the breaker opened", 10);
+    daemon.logs("circuit breaker opened", 10);
     let (_, status) = get(&address, "/v1/status");
     assert!(status.contains("\"dead\":0") && status.contains("\"handled\":0"), "{status}");
     let handler = Command::new("python3")

@@ -35,7 +35,7 @@ fn no_payload_key_header_or_text_of_a_failure_is_logged_at_any_level() {
     for format in ["text", "json"] {
         let log = run(format);
         assert!(
-            log.contains("a message became a letter") && log.contains("e-1") && log.contains("POISONED"),
+            log.contains("letter dead-lettered") && log.contains("e-1") && log.contains("POISONED"),
             "{log}"
         );
         for word in ["payload-of", "key-of", "value-of", "words-of", "secret-of"] {
@@ -51,9 +51,9 @@ fn json_logs_are_one_object_a_line() {
         let line: serde_json::Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(line["level"].is_string() && line["timestamp"].is_string() && line["message"].is_string());
-        if line["message"] == "a message became a letter" {
+        if line["message"] == "letter dead-lettered" {
             assert!(line["message_id"].is_string(), "{line}");
         }
     }
-    assert!(log.contains("a message became a letter"), "{log}");
+    assert!(log.contains("letter dead-lettered"), "{log}");
 }

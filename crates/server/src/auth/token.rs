@@ -1,4 +1,4 @@
-//! Bearer tokens: random, hashed, scoped, named and ending.
+//! Bearer tokens: random, hashed, named, with scopes and an expiry.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 
-/// How every token begins, so that scanners for secrets find one that got lost.
+/// The prefix of every token, so that secret scanners find leaked ones.
 const PREFIX: &str = "lz_";
-/// How many random bytes a token has. That many cannot be guessed, so a plain hash of it is enough.
+/// The number of random bytes in a token. That many cannot be guessed, so a plain hash suffices.
 const RANDOM_BYTES: usize = 32;
-/// The longest text that is looked at as a token.
-const LONGEST: usize = 256;
+/// The longest accepted token.
+const MAX_BYTES: usize = 256;
 
-/// What is kept of a token: its SHA-256. Written `sha256:` and hexadecimal digits.
+/// The SHA-256 of a token, written as `sha256:` and hexadecimal digits.
 ///
 /// ```
 /// use lazaret_server::TokenHash;
@@ -30,13 +30,13 @@ const LONGEST: usize = 256;
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {
-    /// The hash of a token.
+    /// Hashes a token.
     pub fn of(token: &str) -> Self {
         Self(Sha256::digest(token.as_bytes()).into())
     }
 
-    /// Whether they are the same, in a time that does not depend on where they differ.
-    fn is(&self, other: &Self) -> bool {
+    /// Compares in constant time.
+    fn equals(&self, other: &Self) -> bool {
         let differ = self.0.iter().zip(other.0).fold(0_u8, |differ, (a, b)| differ | (a ^ b));
         std::hint::black_box(differ) == 0
     }
@@ -55,25 +55,30 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-impl FromStr for TokenHash {
-    type Err = String;
+/// A text that is not a token hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected sha256: and 64 hexadecimal digits, as printed by lazaret token")]
+pub struct InvalidTokenHash;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected sha256: and 64 hexadecimal digits, as lazaret token prints them".to_owned();
-        let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64).ok_or_else(wrong)?;
+impl FromStr for TokenHash {
+    type Err = InvalidTokenHash;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTokenHash> {
+        let digits =
+            text.strip_prefix("sha256:").filter(|digits| digits.len() == 64).ok_or(InvalidTokenHash)?;
         let mut hash = [0; 32];
         for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+            let pair = std::str::from_utf8(pair).map_err(|_| InvalidTokenHash)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| InvalidTokenHash)?;
         }
         Ok(Self(hash))
     }
 }
 
-/// Makes a token. It is shown once; the hash goes into the configuration.
+/// Generates a token. The configuration keeps only its hash.
 ///
 /// # Errors
-/// When the system has no random numbers.
+/// When the system's random number generator fails.
 ///
 /// ```
 /// let (token, hash) = lazaret_server::generate_token().unwrap();
@@ -88,71 +93,69 @@ pub fn generate_token() -> Result<(String, TokenHash), std::io::Error> {
     Ok((token, hash))
 }
 
-/// Somebody who may ask, by a token that only they know.
+/// A configured token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The name that stands in the audit.
+    /// The name recorded in the audit.
     pub name: String,
-    /// What is kept of the token.
+    /// The hash of the token.
     pub hash: TokenHash,
-    /// What it may be used for.
+    /// The scopes.
     pub scopes: Vec<Scope>,
-    /// When it ends; `None` for never.
+    /// When it expires; `None` for never.
     pub expires_at: Option<Timestamp>,
 }
 
-/// All tokens. None at all means that everybody on this machine may do everything.
+/// The configured tokens. Without tokens the API is unauthenticated.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens(Vec<Token>);
 
 impl Tokens {
-    /// Checks the tokens: each has a name of its own, a secret of its own, and something that it may do.
+    /// Validates the tokens: names and hashes are unique, and each token has scopes.
     ///
     /// # Errors
-    /// When one does not.
+    /// When a token is invalid.
     pub fn new(tokens: Vec<Token>) -> Result<Self, Error> {
         for (index, token) in tokens.iter().enumerate() {
-            let wrong =
+            let invalid =
                 |why: &str| Err(Error::InvalidToken { name: token.name.clone(), why: why.to_owned() });
             if token.name.trim().is_empty()
                 || token.name.len() > 100
                 || token.name.chars().any(char::is_control)
             {
-                return wrong("a name has 1 to 100 characters that can be shown");
+                return invalid("the name must have 1 to 100 printable characters");
             }
             if token.name == "lazaret" {
-                return wrong("that name is Lazaret's own in the audit");
+                return invalid("the name is reserved for Lazaret itself");
             }
             if token.scopes.is_empty() {
-                return wrong("it has no scopes, so it may do nothing");
+                return invalid("no scopes");
             }
             let before = &tokens[..index];
             if before.iter().any(|other| other.name == token.name) {
-                return wrong(
-                    "there is another one of that name: a second person must be told from the first",
-                );
+                return invalid("duplicate name: approval by a second person needs distinct names");
             }
             if before.iter().any(|other| other.hash == token.hash) {
-                return wrong("another one has the same hash");
+                return invalid("duplicate hash");
             }
         }
         Ok(Self(tokens))
     }
 
-    /// Whether there are none.
+    /// Returns `true` without tokens.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The one with this secret. Looks at all of them, so that the time tells nothing.
+    /// Finds a token by its secret. Compares with all of them, in constant time.
     pub(crate) fn find(&self, secret: &str) -> Option<&Token> {
-        if secret.len() > LONGEST {
+        if secret.len() > MAX_BYTES {
             return None;
         }
         let hash = TokenHash::of(secret);
         let mut found = None;
         for token in &self.0 {
-            if token.hash.is(&hash) {
+            if token.hash.equals(&hash) {
                 found = Some(token);
             }
         }
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_generated_tokens_are_the_same_and_each_is_found_by_its_secret() {
+    fn generated_tokens_are_unique_and_found_by_their_secret() {
         let (one, one_hash) = generate_token().unwrap();
         let (two, _) = generate_token().unwrap();
         assert_ne!(one, two);
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_does_not_show_the_secret() {
+    fn debug_output_hides_the_secret_and_its_hash() {
         let shown = format!("{:?}", token("ada", "lz_secret"));
         assert!(
             !shown.contains("lz_secret") && !shown.contains(&TokenHash::of("lz_secret").to_string()),
@@ -192,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_could_be_mistaken_for_each_other_are_refused() {
+    fn ambiguous_and_useless_tokens_are_rejected() {
         let refused = |tokens: Vec<Token>| Tokens::new(tokens).unwrap_err().to_string();
-        assert!(refused(vec![token("a", "1"), token("a", "2")]).contains("another one of that name"));
-        assert!(refused(vec![token("a", "1"), token("b", "1")]).contains("same hash"));
-        assert!(refused(vec![token(" ", "1")]).contains("characters that can be shown"));
-        assert!(refused(vec![token("lazaret", "1")]).contains("Lazaret's own"));
-        assert!(refused(vec![Token { scopes: vec![], ..token("a", "1") }]).contains("may do nothing"));
+        assert!(refused(vec![token("a", "1"), token("a", "2")]).contains("duplicate name"));
+        assert!(refused(vec![token("a", "1"), token("b", "1")]).contains("duplicate hash"));
+        assert!(refused(vec![token(" ", "1")]).contains("printable characters"));
+        assert!(refused(vec![token("lazaret", "1")]).contains("reserved"));
+        assert!(refused(vec![Token { scopes: vec![], ..token("a", "1") }]).contains("no scopes"));
     }
 }

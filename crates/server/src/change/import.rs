@@ -1,4 +1,4 @@
-//! Taking in letters that were exported, each once (I8) and each sequence in its order (I2).
+//! Imports exported letters: each once (I8), each sequence in order (I2).
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use lazaret_core::store::{AuditNote, HandOff, Limits, Placed, Placement};
 use lazaret_core::{Letter, QueueName};
 use serde::Deserialize;
 
+use crate::api_error::Result;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::{Params, read, require_type};
-use crate::fault::Result;
-use crate::stream::NDJSON;
+use crate::ndjson::NDJSON;
 
-/// How many lines that failed are told.
-const FAILURES: usize = 100;
-/// How many letters are handed to the store at once.
-const AT_ONCE: usize = 256;
+/// The maximum number of reported failures.
+const MAX_FAILURES: usize = 100;
+/// The number of letters per store call.
+const CHUNK: usize = 256;
 
-/// Where the letters go, and why.
+/// The target queue and the reason.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct ImportParams {
@@ -47,7 +47,7 @@ pub(crate) async fn import(
         if letters.is_empty() {
             continue;
         }
-        // I11: before the first letter is taken in.
+        // I11: recorded before the first letter is imported.
         let after = match letters.len() {
             1 => "1 letter".to_owned(),
             count => format!("{count} letters"),
@@ -60,8 +60,8 @@ pub(crate) async fn import(
     Ok(axum::Json(answer))
 }
 
-/// The letters by queue, each with its line. An export begins with the latest letter; a sequence must be taken in from its
-/// head on, so they are put in order first.
+/// Parses the letters by queue, each with its line. An export starts with the latest letter; a sequence must be imported from
+/// its head on, so the letters are sorted.
 fn letters(
     text: &[u8],
     queue: Option<&QueueName>,
@@ -84,7 +84,7 @@ fn letters(
     by_queue
 }
 
-/// Where a second person must say yes before handlers run again, no letter comes in that would run by itself.
+/// Rejects letters that would be retried automatically where replays need a second person's approval.
 fn refuse_unapproved(
     app: &App,
     queue: &QueueName,
@@ -98,7 +98,7 @@ fn refuse_unapproved(
         let runs = letter.state.is_automatic();
         if runs {
             let why = format!(
-                "{} demands a second person, and a letter in the state {} would be tried at once: import it as dead, \
+                "{} requires a second person, and a letter in the state {} would be retried at once: import it as dead, \
                  and plan a retry",
                 queue.consumer(),
                 letter.state
@@ -111,7 +111,7 @@ fn refuse_unapproved(
 
 fn failed(answer: &mut ImportAnswer, line: u64, why: String) {
     answer.failures += 1;
-    if answer.failed.len() < FAILURES {
+    if answer.failed.len() < MAX_FAILURES {
         answer.failed.push(ImportFailure { line, why });
     }
 }
@@ -126,7 +126,7 @@ async fn hand_off(
     loop {
         let (numbers, items): (Vec<u64>, Vec<HandOff>) = letters
             .by_ref()
-            .take(AT_ONCE)
+            .take(CHUNK)
             .map(|(line, letter)| {
                 let placement = if letter.state.is_open() { Placement::Open } else { Placement::Closed };
                 (line, HandOff { letter, placement, grant: None })

@@ -11,13 +11,14 @@ use lazaret_api::{
 use lazaret_core::store::{Act, Actor, Change};
 use lazaret_core::{LetterId, QueueName};
 
-use super::told;
+use super::publish::letter_changed;
+use super::reason::reason_or;
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::{Json, Name};
-use crate::fault::{Fault, Result};
 
-/// Does something to a letter, through its consumer if that runs here, so that it goes on at once.
+/// Changes a letter, through its consumer if that runs here, so that the consumer reacts at once.
 pub(crate) async fn act_on(
     app: &App,
     queue: &QueueName,
@@ -26,7 +27,7 @@ pub(crate) async fn act_on(
     by: &Actor,
 ) -> Result<lazaret_core::Letter> {
     if act == Act::Release && app.registry.needs_approval(queue.consumer()) {
-        let detail = format!("{} demands a second person: begin an operation", queue.consumer());
+        let detail = format!("{} requires a second person: start an operation", queue.consumer());
         return Err(Problem::new(Code::Denied).with_detail(detail).with_hint("POST /v1/operations").into());
     }
     let replayer =
@@ -35,7 +36,7 @@ pub(crate) async fn act_on(
         Some(replayer) => replayer.act(id, act, by).await?,
         None => app.store.act(queue, id, act, by).await?,
     };
-    told(app, &letter, act.as_str(), by);
+    letter_changed(app, &letter, act.as_str(), by);
     Ok(letter)
 }
 
@@ -47,23 +48,23 @@ async fn act(
     request: ActRequest,
 ) -> Result<axum::Json<Letter>> {
     let by = caller.actor(request.reason.as_deref())?;
-    let missing = || Fault::not_found("letter", &id);
+    let missing = || ApiError::not_found("letter", &id);
     let named: LetterId = id.parse().map_err(|_| missing())?;
     if let Some(letter) = app.find_letter(named).await? {
         return Ok(axum::Json((&act_on(&app, &letter.queue, named, act, &by).await?).into()));
     }
-    // A letter that was purged is not found any more, but its queue still knows it and says so (I11).
+    // A purged letter is not found, but its queue still knows the id and reports it (I11).
     for summary in app.store.queues().await? {
         match act_on(&app, &summary.queue, named, act, &by).await {
-            // Not this queue, or one that is not asked without a second person.
-            Err(fault) if matches!(fault.problem.code, Code::NotFound | Code::Denied) => {}
+            // Another queue, or one that requires a second person.
+            Err(error) if matches!(error.problem.code, Code::NotFound | Code::Denied) => {}
             known => return Ok(axum::Json((&known?).into())),
         }
     }
     Err(missing())
 }
 
-/// One handler per act: each has a route, and a permission, of its own.
+/// One handler per act: each has its own route and scope.
 macro_rules! acts {
     ($($name:ident = $act:ident),+ $(,)?) => {
         $(pub(crate) async fn $name(
@@ -95,7 +96,7 @@ pub(crate) async fn purge(
     let by = caller.actor(request.reason.as_deref())?;
     let letter = app.letter(&id).await?;
     app.store.purge(&letter.queue, letter.id, &by).await?;
-    told(&app, &letter, "purge", &by);
+    letter_changed(&app, &letter, "purge", &by);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -103,11 +104,11 @@ async fn change(app: &App, id: &str, change: Change, by: &Actor) -> Result<axum:
     let letter = app.letter(id).await?;
     let letter = app.store.change(&letter.queue, letter.id, &change, by).await?;
     app.wake(&letter.queue);
-    told(app, &letter, change.as_str(), by);
+    letter_changed(app, &letter, change.as_str(), by);
     Ok(axum::Json((&letter).into()))
 }
 
-/// A remark is its own reason, unless somebody gives another one.
+/// Comments need no reason.
 pub(crate) async fn comment(
     State(app): State<App>,
     caller: Caller,
@@ -115,15 +116,10 @@ pub(crate) async fn comment(
     Json(request): Json<CommentRequest>,
 ) -> Result<axum::Json<Letter>> {
     if request.text.trim().is_empty() {
-        return Err(Fault::invalid("/text", "the comment is empty"));
+        return Err(ApiError::invalid("/text", "the comment is empty"));
     }
     let by = caller.actor(reason_or(request.reason.as_deref(), "comment"))?;
     change(&app, &id, Change::Comment(request.text), &by).await
-}
-
-/// What was given, or the word that stands for it where nobody has to say why.
-pub(super) fn reason_or<'a>(reason: Option<&'a str>, otherwise: &'a str) -> Option<&'a str> {
-    reason.map(str::trim).filter(|reason| !reason.is_empty()).or(Some(otherwise))
 }
 
 fn check_name(name: Option<&str>) -> Result<()> {
@@ -132,7 +128,7 @@ fn check_name(name: Option<&str>) -> Result<()> {
     if name.is_none_or(fits) {
         return Ok(());
     }
-    Err(Fault::invalid("/name", "a name has 1 to 200 characters that can be shown; null for nobody"))
+    Err(ApiError::invalid("/name", "the name must have 1 to 200 printable characters, or be null"))
 }
 
 pub(crate) async fn assign(
@@ -178,12 +174,12 @@ pub(crate) async fn edit(
         (Some(text), None, false) => Some(Bytes::from(text)),
         (None, Some(base64), false) => {
             let bytes = STANDARD.decode(base64.as_bytes());
-            Some(bytes.map_err(|error| Fault::invalid("/payload-base64", error.to_string()))?.into())
+            Some(bytes.map_err(|error| ApiError::invalid("/payload-base64", error.to_string()))?.into())
         }
         (None, None, true) => None,
         _ => {
             let detail = "give exactly one of payload, payload-base64 and tombstone";
-            return Err(Fault::invalid("/payload", detail));
+            return Err(ApiError::invalid("/payload", detail));
         }
     };
     change(&app, &id, Change::Payload(payload), &by).await

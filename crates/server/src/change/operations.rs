@@ -1,4 +1,4 @@
-//! Freezing plans, carrying them out, and telling operations what to do.
+//! Freezes plans, starts operations and commands them.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use lazaret_api::{BeginRequest, Code, CommandRequest, Operation, Plan, PlanReque
 use lazaret_core::QueueName;
 use lazaret_core::store::{self, Action, Actor, Command, ErrorKind};
 
-use super::letters::reason_or;
-use super::{Meant, meant};
+use super::reason::reason_or;
+use super::selection::{Selected, select};
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::events;
 use crate::extract::{Json, Name};
-use crate::fault::{Fault, Result};
-use crate::read::operations::{needs_approval, operation, plan, usual_rate};
+use crate::operation_watch;
+use crate::read::operations::{default_rate, needs_approval, operation, plan};
 
-/// How long a plan can be carried out unless somebody says otherwise.
+/// The default validity of a plan.
 const VALID_FOR: Duration = Duration::from_secs(15 * 60);
-/// How long it can be carried out at most.
-const VALID_AT_MOST: Duration = Duration::from_secs(24 * 3600);
+/// The maximum validity of a plan.
+const MAX_VALID_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// What it takes to do this to letters.
+/// The scope that an action needs.
 const fn scope_of(action: Action) -> Scope {
     match action {
         Action::Retry | Action::Park | Action::Release => Scope::Triage,
@@ -30,7 +30,7 @@ const fn scope_of(action: Action) -> Scope {
     }
 }
 
-/// A plan changes nothing, so it needs no reason; who froze it is kept, and why, if they say it.
+/// Freezes a plan. It changes nothing and needs no reason; the caller is recorded.
 pub(crate) async fn freeze(
     State(app): State<App>,
     caller: Caller,
@@ -40,7 +40,7 @@ pub(crate) async fn freeze(
     caller.require(scope_of(action))?;
     let by = caller.actor(reason_or(request.reason.as_deref(), "plan"))?;
     let valid_for = request.valid_for_seconds.map_or(VALID_FOR, Duration::from_secs);
-    let frozen = frozen(&app, &caller, action, &request.selection, valid_for.min(VALID_AT_MOST), &by).await?;
+    let frozen = frozen(&app, &caller, action, &request.selection, valid_for.min(MAX_VALID_FOR), &by).await?;
     let needs_approval = needs_approval(&app, &frozen).await?;
     Ok((StatusCode::CREATED, axum::Json(Plan::of(&frozen, needs_approval))))
 }
@@ -53,13 +53,13 @@ async fn frozen(
     valid_for: Duration,
     by: &Actor,
 ) -> Result<store::Plan> {
-    let selection = match meant(app, caller, selection)? {
-        Meant::Query(query) => store::Selection::Query(query),
-        Meant::Ids(ids) => {
+    let selection = match select(app, caller, selection)? {
+        Selected::Query(query) => store::Selection::Query(query),
+        Selected::Ids(ids) => {
             let mut letters = Vec::with_capacity(ids.len());
             for id in ids {
-                // One that is not there is told as such by the plan: no queue has it.
-                let queue = app.find_letter(id).await?.map_or_else(nowhere, |letter| letter.queue);
+                // A missing letter is reported by the plan as `not-found`: no queue has it.
+                let queue = app.find_letter(id).await?.map_or_else(no_queue, |letter| letter.queue);
                 letters.push((queue, id));
             }
             store::Selection::Letters(letters)
@@ -70,12 +70,12 @@ async fn frozen(
     Ok(app.store.freeze(&request, by).await?)
 }
 
-/// A queue that cannot be: consumers and components have names.
-fn nowhere() -> QueueName {
+/// A queue that cannot exist: consumers and components have names.
+fn no_queue() -> QueueName {
     QueueName::of("", "")
 }
 
-/// Carries out a plan, or freezes and carries out in one call.
+/// Starts an operation from a plan, or freezes and starts in one call.
 pub(crate) async fn begin(
     State(app): State<App>,
     caller: Caller,
@@ -84,11 +84,13 @@ pub(crate) async fn begin(
     let by = caller.actor(request.reason.as_deref())?;
     let given = request.selection != Selection::default();
     let plan = match (&request.plan, request.action) {
-        (Some(_), Some(_)) => return Err(Fault::invalid("/plan", "give a plan or an action, not both")),
+        (Some(_), Some(_)) => return Err(ApiError::invalid("/plan", "give a plan or an action, not both")),
         (Some(_), None) if given => {
-            return Err(Fault::invalid("/plan", "a plan knows its letters: give no query and no ids"));
+            return Err(ApiError::invalid("/plan", "a plan has its own letters: give no query and no ids"));
         }
-        (None, None) => return Err(Fault::invalid("/plan", "give a plan, or an action and a query or ids")),
+        (None, None) => {
+            return Err(ApiError::invalid("/plan", "give a plan, or an action and a query or ids"));
+        }
         (Some(id), None) => {
             let plan = plan(&app, id).await?;
             caller.require(scope_of(plan.action))?;
@@ -97,34 +99,34 @@ pub(crate) async fn begin(
         (None, Some(action)) => {
             let action = Action::from(action);
             caller.require(scope_of(action))?;
-            // What is wrong with how it shall be done is told before anything is frozen.
-            request.rollout().check().map_err(|why| Fault::invalid("/", why))?;
+            // An invalid rollout policy is rejected before anything is frozen.
+            request.rollout().check().map_err(|why| ApiError::invalid("/", why))?;
             frozen(&app, &caller, action, &request.selection, VALID_FOR, &by).await?
         }
     };
     let mut rollout = request.rollout();
     rollout.needs_approval |= needs_approval(&app, &plan).await?;
     if request.rate.is_none()
-        && let Some(usual) = usual_rate(&app, &plan).await?
+        && let Some(rate) = default_rate(&app, &plan).await?
     {
-        rollout.rate = usual;
+        rollout.rate = rate;
     }
     let begun = app.store.begin(plan.id, &rollout, &by).await.map_err(|error| match error.kind() {
-        ErrorKind::Conflict => Fault::new(Code::PlanStale, error.context()),
+        ErrorKind::Conflict => ApiError::new(Code::PlanStale, error.context()),
         _ => error.into(),
     })?;
-    Ok((StatusCode::CREATED, axum::Json(moved_on(&app, &begun))))
+    Ok((StatusCode::CREATED, axum::Json(changed(&app, &begun))))
 }
 
-/// Lets consumers see at once what was said, and tells those who listen.
-fn moved_on(app: &App, operation: &store::Operation) -> Operation {
+/// Wakes the consumers, and publishes the operation.
+fn changed(app: &App, operation: &store::Operation) -> Operation {
     for entry in app.registry.all().into_values() {
         if let Some(handle) = entry.handle {
             handle.wake();
         }
     }
     let wire = Operation::from(operation);
-    events::tell(app, wire.clone());
+    operation_watch::publish(app, wire.clone());
     wire
 }
 
@@ -138,14 +140,14 @@ async fn command(
     let by = caller.actor(request.reason.as_deref())?;
     let known = operation(&app, &id).await?;
     if !matches!(command, Command::Approve | Command::Reject) {
-        // Who may not do it to letters may not let others do it either.
+        // A command needs the same scope as the action itself.
         caller.require(scope_of(known.action))?;
     }
-    let told = app.store.command(known.id, command, &by).await?;
-    Ok(axum::Json(moved_on(&app, &told)))
+    let operation = app.store.command(known.id, command, &by).await?;
+    Ok(axum::Json(changed(&app, &operation)))
 }
 
-/// One handler per command: each has a route, and a permission, of its own.
+/// One handler per command: each has its own route and scope.
 macro_rules! commands {
     ($($name:ident = $command:ident),+ $(,)?) => {
         $(pub(crate) async fn $name(

@@ -5,10 +5,10 @@ use lazaret_api::{Pause, PauseRequest, ResumeAnswer};
 use lazaret_core::ConsumerName;
 use lazaret_core::store::PauseScope;
 
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::{Json, Name};
-use crate::fault::{Fault, Result};
 
 pub(crate) async fn pause(
     State(app): State<App>,
@@ -20,13 +20,13 @@ pub(crate) async fn pause(
     let (consumer, scope) = (known(&app, &name).await?, scope(&request)?);
     match app.registry.handle(&name) {
         Some(handle) => handle.pause(scope.clone(), &by).await?,
-        // Who runs it elsewhere sees it at the next look into the store.
+        // A process that runs it elsewhere reads it at its next store refresh.
         None => app.store.pause(&consumer, scope.clone(), &by).await?,
     }
     let pauses = app.store.pauses(&consumer).await?;
     let pause = pauses.iter().find(|pause| pause.scope == scope).map(Pause::from);
     pause.map(axum::Json).ok_or_else(|| {
-        Fault::new(lazaret_api::Code::Conflict, format!("somebody has resumed {scope} meanwhile"))
+        ApiError::new(lazaret_api::Code::Conflict, format!("{scope} was resumed in the meantime"))
     })
 }
 
@@ -46,10 +46,10 @@ pub(crate) async fn resume(
 }
 
 fn scope(request: &PauseRequest) -> Result<PauseScope> {
-    request.scope().map_err(|why| Fault::invalid("/", why))
+    request.scope().map_err(|error| ApiError::invalid("/", error.to_string()))
 }
 
-/// A consumer that runs here, has letters, or is paused: a typing mistake pauses nobody.
+/// Requires that the consumer runs here, has letters, or is paused: a typo must not create a pause.
 async fn known(app: &App, name: &str) -> Result<ConsumerName> {
     let consumer = ConsumerName::from(name);
     if app.registry.entry(name).is_some()
@@ -58,5 +58,5 @@ async fn known(app: &App, name: &str) -> Result<ConsumerName> {
     {
         return Ok(consumer);
     }
-    Err(Fault::not_found("consumer", name))
+    Err(ApiError::not_found("consumer", name))
 }

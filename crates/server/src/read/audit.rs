@@ -1,19 +1,19 @@
-//! The audit, and whether it is whole.
+//! The audit and its verification.
 
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
 
-use super::{PageParams, cut};
+use super::page::{PageParams, cut};
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::cursor;
 use crate::extract::Params;
-use crate::fault::{Fault, Result};
-use crate::stream::{self, Chunk, permit, push_line, wants_lines};
+use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 
 const LIST: &str = "audit";
-/// How many entries of a stream are in memory at a time.
+/// The page size of streams.
 const STREAM_PAGE: usize = 500;
 
 pub(crate) async fn list(
@@ -22,12 +22,12 @@ pub(crate) async fn list(
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
-    if wants_lines(&headers) {
-        let permit = permit(&app)?;
+    if accepts_ndjson(&headers) {
+        let permit = stream_permit(&app)?;
         let left = params.limit.unwrap_or(usize::MAX);
         let first = line_page(app.clone(), after, left).await?;
         let pages = app.clone();
-        return Ok(stream::answer(&app, first, permit, move |(after, left)| {
+        return Ok(ndjson::respond(&app, first, permit, move |(after, left)| {
             line_page(pages.clone(), after, left)
         }));
     }
@@ -50,7 +50,7 @@ async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usiz
 
 pub(crate) async fn verify(State(app): State<App>) -> Result<axum::Json<AuditCheck>> {
     let Some(verify) = &app.verify else {
-        return Err(Fault::new(Code::Unsupported, "the audit of this store has no hash chain"));
+        return Err(ApiError::new(Code::Unsupported, "the audit of this store has no hash chain"));
     };
     Ok(axum::Json(verify.verify().await?))
 }

@@ -1,4 +1,4 @@
-//! Groups: letters with one cause.
+//! Groups of letters with the same cause.
 
 use axum::extract::State;
 use jiff::Timestamp;
@@ -8,18 +8,18 @@ use lazaret_core::store::{self, GroupId, GroupsRequest};
 use lazaret_core::{Failure, Fingerprint, Letter, LetterState, Message, Position};
 use serde::Deserialize;
 
-use super::query_of;
+use super::query::parse_query;
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
-use crate::fault::{Fault, Result};
 
 const LIST: &str = "groups";
-/// How many groups one page looks at, at most.
-const LOOK_AT: usize = 5000;
+/// The maximum number of groups scanned per page.
+const SCAN_LIMIT: usize = 5000;
 
-/// Which groups are wanted.
+/// The groups to return.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct GroupParams {
@@ -35,48 +35,48 @@ pub(crate) async fn list(
     caller: Caller,
     Params(params): Params<GroupParams>,
 ) -> Result<axum::Json<GroupPage>> {
-    let query = query_of(&caller, params.q.as_deref())?;
+    let query = parse_query(&caller, params.q.as_deref())?;
     check(&query)?;
     let closed = params.closed || query.names_state();
     let limit = app.page(params.limit);
     let mut after = cursor::read(LIST, params.after.as_deref())?;
     let mut groups = Vec::new();
-    let mut looked_at = 0;
+    let mut scanned = 0;
     loop {
-        // Never more than fit, so that the cursor stands behind the last one that is shown.
+        // Never more than fit: the cursor must point behind the last group returned.
         let request =
             GroupsRequest { queue: None, closed, after: after.clone(), limit: limit - groups.len() };
         let page = app.store.groups(&request).await?;
-        looked_at += page.groups.len();
+        scanned += page.groups.len();
         let now = app.clock.now();
         groups.extend(page.groups.iter().filter(|group| matches(&query, group, now)).map(Group::from));
         after = page.next;
-        if after.is_none() || groups.len() >= limit || looked_at >= LOOK_AT {
+        if after.is_none() || groups.len() >= limit || scanned >= SCAN_LIMIT {
             break;
         }
     }
     Ok(axum::Json(GroupPage { groups, next: after.map(|next| cursor::write(LIST, &next)) }))
 }
 
-/// Refuses what a group does not know of its letters.
+/// Rejects terms that groups do not support.
 fn check(query: &Query) -> Result<()> {
-    let foreign = |term: &Term| match term {
+    let unsupported = |term: &Term| match term {
         Term::Text(field, _) => !matches!(field, TextField::Queue | TextField::Consumer | TextField::Reason),
         Term::Time(field, _) => *field == TimeField::Due,
         Term::State(_) | Term::Error(_) | Term::Group(_) | Term::Free(_) => false,
         Term::Count(..) | Term::Poison(_) | Term::Payload { .. } | Term::Header { .. } => true,
     };
-    if !query.expr().any_term(&foreign) {
+    if !query.expr().any_term(&unsupported) {
         return Ok(());
     }
     let problem = Problem::new(Code::InvalidQuery).at("q").with_detail(
-        "groups are found by queue, consumer, reason, error, group, state, age, enqueued, failed and words",
+        "groups support queue, consumer, reason, error, group, state, age, enqueued, failed and free text",
     );
-    Err(problem.with_hint("look for letters instead").into())
+    Err(problem.with_hint("search for letters instead").into())
 }
 
-/// Whether a group matches, seen as its latest failure: its age is that of its oldest open letter, and it is in every state
-/// that one of its letters is in.
+/// Matches a group by its latest failure: its age is that of its oldest open letter, and it is in every state that one of
+/// its letters is in.
 fn matches(query: &Query, group: &store::Group, now: Timestamp) -> bool {
     let mut failure = Failure::new(group.reason.clone(), group.error_type.clone(), group.message.clone());
     failure.fingerprint = group.id.fingerprint;
@@ -94,13 +94,13 @@ fn matches(query: &Query, group: &store::Group, now: Timestamp) -> bool {
 }
 
 pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Group>> {
-    let missing = || Fault::not_found("group", &id);
+    let missing = || ApiError::not_found("group", &id);
     if id.contains('@') {
         let named: GroupId = id.parse().map_err(|_| missing())?;
         let group = app.store.group(&named).await?.ok_or_else(missing)?;
         return Ok(axum::Json((&group).into()));
     }
-    // A fingerprint alone is enough where only one queue has it.
+    // A fingerprint alone suffices if it is unique.
     let fingerprint: Fingerprint = id.parse().map_err(|_| missing())?;
     let mut found = Vec::new();
     for summary in app.store.queues().await? {
@@ -112,8 +112,8 @@ pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum:
         [group] => Ok(axum::Json(group.into())),
         several => {
             let names: Vec<String> = several.iter().map(|group| group.id.to_string()).collect();
-            let detail = format!("several queues have it: {}", names.join(", "));
-            Err(Fault::new(Code::Conflict, detail))
+            let detail = format!("several queues have this fingerprint: {}", names.join(", "));
+            Err(ApiError::new(Code::Conflict, detail))
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_found_by_what_they_know() {
+    fn groups_match_supported_terms_only() {
         let now = Timestamp::from_second(4600).unwrap();
         let finds = |text: &str| {
             let query = Query::parse(text).unwrap();

@@ -1,4 +1,4 @@
-//! Whether the process lives, whether it does its work, and its metrics.
+//! Liveness, readiness, metrics, identity and the OpenAPI document.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{Code, ConsumerState, Health, Identity, Readiness, Scope};
 
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::fault::{Fault, Result};
 
-/// How long the store may take to show that it is there.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of the store check.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) async fn alive() -> axum::Json<Health> {
     axum::Json(Health { status: "ok".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// Ready when the store answers and every consumer runs, or is paused: by a person, or by its fuse, which is what a fuse
-/// is for. Why not is told to those who may read.
+/// Ready when the store responds and every consumer is running, or paused by a person or by its fuse. The reasons need the scope
+/// `read`.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
     let mut reasons = Vec::new();
-    match tokio::time::timeout(PATIENCE, app.store.queues()).await {
+    match tokio::time::timeout(STORE_TIMEOUT, app.store.queues()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => reasons.push(format!("the store: {error}")),
-        Err(_) => reasons.push("the store does not answer".to_owned()),
+        Ok(Err(error)) => reasons.push(format!("store: {error}")),
+        Err(_) => reasons.push("store does not respond".to_owned()),
     }
     for (name, entry) in app.registry.all() {
         match entry.state {
@@ -37,17 +37,16 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
             }
             ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
                 if entry.handle.is_some_and(|handle| handle.has_store_trouble()) {
-                    reasons.push(format!("{name} waits for the store"));
+                    reasons.push(format!("{name} is held: store writes fail"));
                 }
             }
         }
     }
     if app.stopping.is_cancelled() {
-        reasons.push("the server is stopping".to_owned());
+        reasons.push("server is stopping".to_owned());
     }
     let ready = reasons.is_empty();
-    let may_know = |identity: &Identity| identity.may(Scope::Read);
-    if !caller.is_ok_and(|caller| may_know(&caller.identity)) {
+    if !caller.is_ok_and(|caller| caller.identity.may(Scope::Read)) {
         reasons.clear();
     }
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -56,7 +55,7 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
 
 pub(crate) async fn metrics(State(app): State<App>) -> Result<Response> {
     let Some(render) = &app.metrics else {
-        return Err(Fault::new(Code::Unsupported, "no metrics are collected here"));
+        return Err(ApiError::new(Code::Unsupported, "no metrics are configured"));
     };
     let mut response = render().into_response();
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -1,4 +1,4 @@
-//! Letters: lists, counts, one of them, its bytes, and whole sequences.
+//! Letters: lists, exports, counts, single letters, payloads and sequences.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -8,20 +8,21 @@ use lazaret_core::query::Query;
 use lazaret_core::{QueueName, SequenceId};
 use serde::Deserialize;
 
-use super::{cut, query_of};
+use super::page::cut;
+use super::query::parse_query;
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
-use crate::fault::{Fault, Result};
-use crate::stream::{self, Chunk, permit, push_line, wants_lines};
+use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
 
-/// The list that cursors belong to.
+/// The list of the cursors.
 const LIST: &str = "letters";
-/// How many letters of an export are in memory at a time.
+/// The page size of exports.
 const EXPORT_PAGE: usize = 100;
 
-/// Which letters are wanted, and how much of them.
+/// The letters to return, and their view.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct ListParams {
@@ -40,14 +41,14 @@ enum View {
     Full,
 }
 
-/// What to look for.
+/// The query to count.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct CountParams {
     q: Option<String>,
 }
 
-/// Which sequence is wanted.
+/// The sequence to return.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct SequenceParams {
@@ -63,32 +64,32 @@ pub(crate) async fn list(
     Params(params): Params<ListParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let query = query_of(&caller, params.q.as_deref())?;
+    let query = parse_query(&caller, params.q.as_deref())?;
     let after = cursor::read(LIST, params.after.as_deref())?;
-    if wants_lines(&headers) {
+    if accepts_ndjson(&headers) {
         let view = Lines { query, view: params.view, show_payload: caller.identity.may(Scope::Payload) };
         return lines(app, view, after, params.limit).await;
     }
     if params.view == View::Full {
-        let detail = "whole letters come one a line: ask for application/x-ndjson";
-        return Err(Fault::invalid("view", detail));
+        let detail = "full letters need Accept: application/x-ndjson";
+        return Err(ApiError::invalid("view", detail));
     }
     let page = app.store.find(&query, after.as_deref(), app.page(params.limit)).await;
-    let page = page.map_err(|error| of_cursor(error.into(), after.as_deref()))?;
+    let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
     let letters = page.letters.iter().map(Letter::from).collect();
     let next = page.next.map(|next| cursor::write(LIST, &next));
     Ok(axum::Json(LetterPage { letters, next }).into_response())
 }
 
-/// A cursor that the store does not understand is the client's mistake.
-fn of_cursor(mut fault: Fault, after: Option<&str>) -> Fault {
-    if after.is_some() && fault.problem.code == Code::InvalidRequest {
-        fault.problem = Box::new(lazaret_api::Problem::new(Code::InvalidCursor).at("after"));
+/// Maps the store's error on an invalid cursor.
+fn cursor_error(mut error: ApiError, after: Option<&str>) -> ApiError {
+    if after.is_some() && error.problem.code == Code::InvalidRequest {
+        error.problem = Box::new(lazaret_api::Problem::new(Code::InvalidCursor).at("after"));
     }
-    fault
+    error
 }
 
-/// What each line of an export shows.
+/// The contents of an export.
 #[derive(Clone)]
 struct Lines {
     query: Query,
@@ -96,13 +97,13 @@ struct Lines {
     show_payload: bool,
 }
 
-/// Every match, one a line, in bounded memory; with a limit at most so many.
+/// Streams every match up to a limit, in bounded memory.
 async fn lines(app: App, lines: Lines, after: Option<String>, limit: Option<usize>) -> Result<Response> {
-    let permit = permit(&app)?;
+    let permit = stream_permit(&app)?;
     let left = limit.unwrap_or(usize::MAX);
     let first = line_page(app.clone(), lines.clone(), after, left).await?;
     let pages = app.clone();
-    Ok(stream::answer(&app, first, permit, move |(after, left)| {
+    Ok(ndjson::respond(&app, first, permit, move |(after, left)| {
         line_page(pages.clone(), lines.clone(), Some(after), left)
     }))
 }
@@ -114,7 +115,7 @@ async fn line_page(
     left: usize,
 ) -> Result<Chunk<(String, usize)>> {
     let page = app.store.find(&lines.query, after.as_deref(), EXPORT_PAGE.min(left)).await;
-    let page = page.map_err(|error| of_cursor(error.into(), after.as_deref()))?;
+    let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
     let mut text = Vec::new();
     for letter in &page.letters {
         match lines.view {
@@ -131,7 +132,7 @@ pub(crate) async fn count(
     caller: Caller,
     Params(params): Params<CountParams>,
 ) -> Result<axum::Json<LetterMatches>> {
-    let query = query_of(&caller, params.q.as_deref())?;
+    let query = parse_query(&caller, params.q.as_deref())?;
     Ok(axum::Json(app.store.count(&query).await?.into()))
 }
 
@@ -144,12 +145,12 @@ pub(crate) async fn show(
     Ok(axum::Json(LetterDetail::of(&letter, caller.identity.may(Scope::Payload))))
 }
 
-/// The bytes of the payload, as a download: a browser must never take them for a page.
+/// The payload bytes as a download: a browser must never render them.
 pub(crate) async fn payload(State(app): State<App>, Name(id): Name) -> Result<Response> {
     let letter = app.letter(&id).await?;
     let Some(payload) = letter.message.payload.clone() else {
-        let why = if letter.payload_left_out { "its payload was left out" } else { "it is a tombstone" };
-        return Err(Fault::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
+        let why = if letter.payload_left_out { "the payload was not kept" } else { "tombstone" };
+        return Err(ApiError::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
     };
     let mut response = payload.into_response();
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! Plans and operations, and the letters in them.
+//! Plans, operations and their letters.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use axum::extract::State;
 use lazaret_api::{Item, ItemPage, Operation, OperationPage, Plan};
 use lazaret_core::store::{self, Action, OperationId, PlanId};
 
-use super::{PageParams, cut};
+use super::page::{PageParams, cut};
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::cursor;
 use crate::extract::{Name, Params};
-use crate::fault::{Fault, Result};
 
-/// How many letters of a plan are looked at in one step.
+/// The number of plan items per store call.
 const STEP: usize = 1000;
 
 pub(crate) async fn list(
@@ -33,7 +33,7 @@ pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum:
 
 /// The operation of this name.
 pub(crate) async fn operation(app: &App, id: &str) -> Result<store::Operation> {
-    let missing = || Fault::not_found("operation", id);
+    let missing = || ApiError::not_found("operation", id);
     let id: OperationId = id.parse().map_err(|_| missing())?;
     app.store.operation(id).await?.ok_or_else(missing)
 }
@@ -55,9 +55,9 @@ pub(crate) async fn show_plan(State(app): State<App>, Name(id): Name) -> Result<
     Ok(axum::Json(Plan::of(&plan, needs_approval)))
 }
 
-/// The plan of this name.
+/// Reads a plan.
 pub(crate) async fn plan(app: &App, id: &str) -> Result<store::Plan> {
-    let missing = || Fault::not_found("plan", id);
+    let missing = || ApiError::not_found("plan", id);
     let id: PlanId = id.parse().map_err(|_| missing())?;
     app.store.plan(id).await?.ok_or_else(missing)
 }
@@ -73,13 +73,13 @@ pub(crate) async fn plan_items(
     Ok(axum::Json(page(items, limit)))
 }
 
-/// A page of items, of which one more was asked for.
+/// Cuts a page of items that was read with one item more.
 fn page(mut items: Vec<store::Item>, limit: usize) -> ItemPage {
     let next = cut(&mut items, limit).map(|last| cursor::write("items", &(last.ordinal + 1).to_string()));
     ItemPage { items: items.iter().map(Item::from).collect(), next }
 }
 
-/// Whether carrying this out needs a second person: it makes handlers run, and a consumer of its letters demands one.
+/// Returns `true` if the operation needs approval: it runs handlers, and a consumer of its letters requires a second person.
 pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool> {
     if !runs_handlers(plan.action) || !app.registry.any_needs_approval() {
         return Ok(false);
@@ -87,8 +87,8 @@ pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool
     Ok(consumers(app, plan).await?.iter().any(|consumer| app.registry.needs_approval(consumer)))
 }
 
-/// How fast it goes where nobody says: as the slowest consumer of its letters has it. `None` when that is not known.
-pub(crate) async fn usual_rate(app: &App, plan: &store::Plan) -> Result<Option<Option<f64>>> {
+/// The default rate: that of the slowest consumer of its letters; `None` if unknown.
+pub(crate) async fn default_rate(app: &App, plan: &store::Plan) -> Result<Option<Option<f64>>> {
     if !runs_handlers(plan.action) {
         return Ok(None);
     }
@@ -100,7 +100,7 @@ const fn runs_handlers(action: Action) -> bool {
     matches!(action, Action::Retry | Action::Release)
 }
 
-/// The consumers whose letters a plan is about.
+/// The consumers of a plan's letters.
 async fn consumers(app: &App, plan: &store::Plan) -> Result<BTreeSet<String>> {
     let (mut found, mut from) = (BTreeSet::new(), 0);
     loop {

@@ -1,4 +1,4 @@
-//! How everything stands.
+//! The status of consumers.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use lazaret_core::policy::BreakerState;
 use lazaret_core::store::{Counts, QueueSummary};
 use lazaret_engine::{FuseState, Handle};
 
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::extract::Name;
-use crate::fault::{Fault, Result};
 use crate::registry::Entry;
 
-/// How many operations are shown.
+/// The maximum number of operations.
 const OPERATIONS: usize = 200;
 
 pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>> {
@@ -31,8 +31,8 @@ pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>>
         consumers.push(consumer(&app, &name, None, own).await?);
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
-    let under_way = app.store.under_way(OPERATIONS).await?;
-    Ok(axum::Json(Status { consumers, operations: under_way.iter().map(Operation::from).collect() }))
+    let in_progress = app.store.under_way(OPERATIONS).await?;
+    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect() }))
 }
 
 pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axum::Json<Consumer>> {
@@ -40,14 +40,14 @@ pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axu
     let entry = app.registry.entry(&name);
     let is_known = entry.is_some() || !own.is_empty();
     let shown = consumer(&app, &name, entry, own).await?;
-    // One that runs elsewhere and has no letters may be known by its pauses alone: who can end them can see them.
+    // A consumer that runs elsewhere and has no letters may be known by its pauses alone.
     if !is_known && shown.pauses.is_empty() {
-        return Err(Fault::not_found("consumer", name));
+        return Err(ApiError::not_found("consumer", name));
     }
     Ok(axum::Json(shown))
 }
 
-/// The queues that the store knows, by consumer.
+/// Reads the queues by consumer.
 async fn queues(app: &App) -> Result<BTreeMap<String, Vec<QueueSummary>>> {
     let mut by_consumer: BTreeMap<String, Vec<QueueSummary>> = BTreeMap::new();
     for summary in app.store.queues().await? {
@@ -56,7 +56,7 @@ async fn queues(app: &App) -> Result<BTreeMap<String, Vec<QueueSummary>>> {
     Ok(by_consumer)
 }
 
-/// A consumer: what runs here from its handle, its letters from the store.
+/// Assembles the status of a consumer from its handle and the store.
 async fn consumer(
     app: &App,
     name: &str,
@@ -107,7 +107,7 @@ async fn consumer(
     })
 }
 
-/// How long ago that was; a clock that runs behind the store's makes nothing younger than new.
+/// The age in seconds; zero when the local clock is behind the store's.
 fn age(since: Timestamp, now: Timestamp) -> f64 {
     now.duration_since(since).as_secs_f64().max(0.0)
 }

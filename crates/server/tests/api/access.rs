@@ -1,4 +1,4 @@
-//! Who may ask what: closed by default, scoped, ending, and only under names that are ours.
+//! Access control: closed by default, scopes, token expiry, host names and origins.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Bench, ORDERS, Setup, encoded, secret, token, with_json};
 
-/// One token for each scope, named like it.
+/// One token per scope, with the name of the scope.
 fn one_each() -> Setup {
     let tokens = Scope::ALL.iter().map(|scope| token(scope.as_str(), &[*scope])).collect();
     Setup { tokens, ..Setup::default() }
 }
 
-/// Asks a route in a way that does no harm, with a token or without.
+/// Sends a harmless request to a route, with or without a token.
 async fn ask(
     bench: &Bench,
     method: &Method,
@@ -38,7 +38,7 @@ async fn ask(
         request = with_json(request, &json!("nonsense"));
     }
     if template == "/v1/events" {
-        // It would never end.
+        // The stream never ends.
         let answer = request.send().await.unwrap();
         let status = answer.status().as_u16();
         let text = if status == 200 { String::new() } else { answer.text().await.unwrap() };
@@ -50,7 +50,7 @@ async fn ask(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_needs_what_the_document_says_and_nothing_less() {
+async fn every_route_enforces_the_documented_scopes() {
     let bench = Bench::with(one_each()).await;
     let open = ["/healthz", "/readyz"];
     for (method, template, operation) in bench.contract.operations() {
@@ -73,7 +73,7 @@ async fn every_route_needs_what_the_document_says_and_nothing_less() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_unknown_or_has_ended_opens_nothing() {
+async fn unknown_and_expired_tokens_are_rejected() {
     let ended = Token { expires_at: Some(Timestamp::now()), ..token("ended", &[Scope::Admin]) };
     let coming = Token {
         expires_at: Some("2999-01-01T00:00:00Z".parse().unwrap()),
@@ -91,13 +91,13 @@ async fn a_token_that_is_unknown_or_has_ended_opens_nothing() {
     bench.send(twice).await.problem(401, "LZ0205");
     let known = bench.send(with(&secret("coming"))).await.expect(200);
     assert_eq!((&known.json["name"], &known.json["authenticated"]), (&json!("coming"), &json!(true)));
-    // A claimed name changes nothing where tokens decide.
+    // A claimed name is ignored where tokens are configured.
     let claimed = with(&secret("coming")).header("lazaret-actor", "somebody-else");
     assert_eq!(bench.send(claimed).await.json["name"], "coming");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_others_can_reach_needs_tokens() {
+async fn a_non_loopback_address_needs_tokens() {
     let store = Arc::new(MemoryStore::default());
     let everywhere = || async { TcpListener::bind("0.0.0.0:0").await.unwrap() };
     let stop = CancellationToken::new();
@@ -111,7 +111,7 @@ async fn an_address_that_others_can_reach_needs_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_names_and_other_sites_are_refused() {
+async fn foreign_hosts_and_cross_site_requests_are_rejected() {
     let bench = Bench::new().await;
     let host = |host: &str| bench.request(Method::GET, "/v1/status").header("host", host);
     bench.send(host("evil.example:7117")).await.problem(421, "LZ0208");
@@ -123,7 +123,7 @@ async fn other_names_and_other_sites_are_refused() {
     bench.send(pause("origin", "https://evil.example")).await.problem(403, "LZ0209");
     bench.send(pause("sec-fetch-site", "cross-site")).await.problem(403, "LZ0209");
     assert!(bench.handle.pauses().is_empty());
-    // No page of another site may read either: there is no header that lets it.
+    // No CORS header lets another site read either.
     let answer =
         bench.send(bench.request(Method::GET, "/v1/status").header("origin", "https://evil.example")).await;
     assert_eq!(answer.header("access-control-allow-origin"), None);
@@ -142,7 +142,7 @@ async fn other_names_and_other_sites_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn payloads_and_headers_are_for_those_who_may_see_them() {
+async fn payloads_and_headers_need_the_payload_scope() {
     let tokens = vec![
         token("reader", &[Scope::Read]),
         token("seer", &[Scope::Read, Scope::Payload]),
@@ -169,7 +169,7 @@ async fn payloads_and_headers_are_for_those_who_may_see_them() {
         }
         let bytes = bench.send(get(name, &format!("/v1/letters/{id}/payload"))).await;
         assert_eq!(bytes.status, if sees { 200 } else { 403 });
-        // Nor may anybody find out by asking.
+        // Queries must not reveal them either.
         for query in ["payload./bad:card-secret", "header.tenant:acme*", "-payload./x:1"] {
             let answer = bench.send(get(name, &format!("/v1/letters/count?q={}", encoded(query)))).await;
             assert_eq!(answer.status, if sees { 200 } else { 403 }, "{name} {query}");
@@ -180,7 +180,7 @@ async fn payloads_and_headers_are_for_those_who_may_see_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_care_may_not_evict_and_who_may_evict_may_not_replay() {
+async fn triage_does_not_grant_evict_and_evict_does_not_grant_replay() {
     let tokens = vec![
         token("carer", &[Scope::Read, Scope::Triage]),
         token("cleaner", &[Scope::Read, Scope::Evict]),
@@ -200,13 +200,13 @@ async fn who_may_care_may_not_evict_and_who_may_evict_may_not_replay() {
         let answer = bench.send(ask(name, "/v1/plans", body.clone())).await;
         assert_eq!(answer.status, status, "{name} {action}");
         if status == 201 {
-            // A plan that one may make, another may not carry out.
+            // A plan of one caller does not extend the scopes of another.
             let other = if name == "carer" { "cleaner" } else { "carer" };
             let begin = json!({"plan": answer.json["id"], "reason": "test"});
             bench.send(ask(other, "/v1/operations", begin)).await.problem(403, "LZ0207");
         }
     }
-    // The name of the token stands in the audit, and the way the request came.
+    // The audit records the name of the token and the client.
     let pause = ask("admin", "/v1/consumers/orders/pause", json!({"reason": "deployment"}))
         .header("lazaret-via", "cli");
     bench.send(pause).await.expect(200);
@@ -221,7 +221,7 @@ async fn who_may_care_may_not_evict_and_who_may_evict_may_not_replay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_tokens_the_name_is_what_somebody_says_and_never_lazarets_own() {
+async fn without_tokens_the_caller_claims_a_name_except_the_reserved_one() {
     let bench = Bench::new().await;
     let who = |name: &str| bench.request(Method::GET, "/v1/whoami").header("lazaret-actor", name);
     assert_eq!(bench.send(who("ada")).await.json["name"], "ada");
@@ -233,7 +233,7 @@ async fn without_tokens_the_name_is_what_somebody_says_and_never_lazarets_own() 
             "{wrong}"
         );
     }
-    // A way that nobody knows is no way.
+    // An unknown client is recorded as `api`.
     let pause =
         bench.request(Method::POST, &format!("/v1/consumers/{ORDERS}/pause")).header("lazaret-via", "engine");
     let pause = bench.send(with_json(pause, &json!({"replay": true, "reason": "x"}))).await.expect(200);
@@ -241,7 +241,7 @@ async fn without_tokens_the_name_is_what_somebody_says_and_never_lazarets_own() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_tells_its_reasons_only_to_those_who_may_read() {
+async fn readiness_reasons_need_the_read_scope() {
     let bench =
         Bench::with(Setup { tokens: vec![token("reader", &[Scope::Read])], ..Setup::default() }).await;
     bench.get("/readyz").await.expect(200);
@@ -254,7 +254,7 @@ async fn readiness_tells_its_reasons_only_to_those_who_may_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_in_a_server_of_ones_own_works_with_any_store_and_stops_when_told() {
+async fn an_embedded_router_works_with_any_store_and_stops() {
     let store = Arc::new(MemoryStore::default());
     let server = Server::builder(store).build();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -268,7 +268,7 @@ async fn a_router_in_a_server_of_ones_own_works_with_any_store_and_stops_when_to
     let status: Value =
         serde_json::from_str(&get("/v1/status").await.unwrap().text().await.unwrap()).unwrap();
     assert_eq!(status, json!({"consumers": [], "operations": []}));
-    // What it was not given, it does not have.
+    // Parts that were not configured are reported as unsupported.
     for path in ["/metrics", "/v1/audit/verify"] {
         let answer = get(path).await.unwrap();
         assert_eq!(answer.status().as_u16(), 501, "{path}");

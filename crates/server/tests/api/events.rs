@@ -1,4 +1,4 @@
-//! Server-sent events: told at once, resumed without a gap or with a word about it, and bounded.
+//! Server-sent events: delivery, resume, gaps and limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use crate::support::{Bench, Setup, secret, token};
 
-/// What is heard over one connection.
+/// One connection to the event stream.
 struct Listener {
     response: Response,
     text: String,
 }
 
-/// One event as it was written.
+/// One received event.
 #[derive(Debug)]
 struct Heard {
     id: Option<String>,
@@ -39,12 +39,12 @@ impl Listener {
         assert_eq!(
             listener.block().await.as_deref(),
             Some("retry: 2000"),
-            "it listens when it has heard this"
+            "the subscription is active after this block"
         );
         listener
     }
 
-    /// The next block of lines; `None` when the server has ended the stream.
+    /// The next block; `None` at the end of the stream.
     async fn block(&mut self) -> Option<String> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
@@ -53,14 +53,14 @@ impl Listener {
                 return Some(block);
             }
             let chunk = tokio::time::timeout(Duration::from_secs(20), self.response.chunk()).await;
-            match chunk.expect("something is heard") {
+            match chunk.expect("data arrives") {
                 Ok(Some(chunk)) => self.text.push_str(std::str::from_utf8(&chunk).unwrap()),
                 Ok(None) | Err(_) => return None,
             }
         }
     }
 
-    /// The next event that is one.
+    /// The next event, without comments.
     async fn next(&mut self, bench: &Bench) -> Heard {
         loop {
             let block = self.block().await.expect("the stream goes on");
@@ -93,7 +93,7 @@ impl Listener {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_told_without_payloads_keys_and_texts() {
+async fn events_contain_no_payloads_keys_or_error_texts() {
     let bench = Bench::new().await;
     let mut listener = Listener::new(&bench, "/v1/events", None).await;
     bench.feed(&[("secret-key", "bad secret-payload")]).await;
@@ -125,7 +125,7 @@ async fn what_happens_is_told_without_payloads_keys_and_texts() {
         .post("/v1/consumers/orders/resume", json!({"sequence": "secret-key", "reason": "why"}))
         .await
         .expect(200);
-    bench.mend();
+    bench.fix_handler();
     let begin = json!({"action": "retry", "query": "", "all": true, "reason": "mended"});
     bench.post("/v1/operations", begin).await.expect(201);
     loop {
@@ -138,7 +138,7 @@ async fn what_happens_is_told_without_payloads_keys_and_texts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_people_change_is_dated_by_the_clock_of_the_server() {
+async fn manual_changes_are_dated_by_the_server_clock() {
     let clock = ManualClock::new();
     let bench = Bench::built(Setup::default(), |builder| builder.clock(Arc::new(clock.clone()))).await;
     let id = bench.letters(&[("a", "bad")], 1).await[0]["id"].clone();
@@ -152,7 +152,7 @@ async fn what_people_change_is_dated_by_the_clock_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operation_is_told_of_until_it_ends_however_many_came_after() {
+async fn an_operation_is_reported_until_it_ends_however_many_follow() {
     let bench = Bench::new().await;
     bench.letters(&[("a", "bad")], 1).await;
     let begin = json!({"action": "retry", "query": "queue:orders", "needs-approval": true, "reason": "try"});
@@ -169,7 +169,7 @@ async fn an_operation_is_told_of_until_it_ends_however_many_came_after() {
         }
     };
     assert_eq!(state().await, "awaiting-approval");
-    // By somebody who does not come over this API.
+    // Changed directly in the store, not over this API.
     let by = Actor::new("grace", "library", "no");
     let id = waiting.as_str().unwrap().parse().unwrap();
     bench.store.command(id, Command::Reject, &by).await.unwrap();
@@ -177,7 +177,7 @@ async fn an_operation_is_told_of_until_it_ends_however_many_came_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_hears_what_was_missed_and_nothing_twice() {
+async fn a_resumed_client_receives_each_missed_event_once() {
     let bench = Bench::new().await;
     let only_stored = "/v1/events?kind=letter-stored,poison&consumer=orders";
     let mut listener = Listener::new(&bench, only_stored, None).await;
@@ -193,14 +193,14 @@ async fn who_comes_back_hears_what_was_missed_and_nothing_twice() {
     assert_eq!(heard.iter().collect::<std::collections::BTreeSet<_>>(), stored.iter().collect());
     bench.letters(&[("d", "bad4")], 4).await;
     assert_eq!(back.next(&bench).await.event, "letter-stored");
-    // Who cannot set headers says it in the address.
+    // Clients that cannot set headers use the query parameter.
     let address = format!("{only_stored}&last-event-id={}", third.id.unwrap());
     let mut again = Listener::new(&bench, &address, None).await;
     assert!(!heard.contains(&again.next(&bench).await.data["letter"].as_str().unwrap().to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gap_is_told() {
+async fn a_gap_is_reported() {
     // I7
     let bench = Bench::with(Setup::limits(Limits { events: 4, ..Limits::default() })).await;
     let mut listener = Listener::new(&bench, "/v1/events", None).await;
@@ -218,11 +218,11 @@ async fn a_gap_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listener_that_does_not_listen_is_cut_off_and_the_others_go_on() {
+async fn a_lagging_client_is_disconnected_and_the_others_go_on() {
     // I7
     let bench = Bench::new().await;
     let mut deaf = Listener::new(&bench, "/v1/events", None).await;
-    // More than fits into the line and into the buffers of a connection.
+    // More than fits into the channel and the connection buffers.
     for _ in 0..60_000 {
         bench.registry.failed("flapping", "x".repeat(200));
     }
@@ -237,7 +237,7 @@ async fn a_listener_that_does_not_listen_is_cut_off_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_is_broken_streams_are_counted_and_end_with_the_server() {
+async fn idle_streams_send_keep_alives_are_limited_and_end_with_the_server() {
     let limits = Limits { heartbeat: Duration::from_millis(20), streams: 1, ..Limits::default() };
     let mut bench = Bench::with(Setup::limits(limits)).await;
     let mut listener = Listener::new(&bench, "/v1/events?kind=poison", None).await;
@@ -249,7 +249,7 @@ async fn silence_is_broken_streams_are_counted_and_end_with_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_the_token_that_opened_it() {
+async fn a_stream_ends_when_its_token_expires() {
     let end = jiff::Timestamp::now() + jiff::SignedDuration::from_millis(1500);
     let short = Token { expires_at: Some(end), ..token("short", &[Scope::Read]) };
     let bench = Bench::with(Setup { tokens: vec![short], ..Setup::default() }).await;

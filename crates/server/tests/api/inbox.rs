@@ -1,4 +1,4 @@
-//! Posting messages: durable before it is answered, once for each id, with back-pressure and limits.
+//! Inbox: durable before the response, idempotent by id, with back-pressure and limits.
 
 use lazaret_core::source::Ingest;
 use lazaret_server::Limits;
@@ -21,7 +21,7 @@ async fn batch(bench: &Bench, lines: impl Into<reqwest::Body>) -> Answer {
     bench.send(request.header("content-type", "application/x-ndjson").body(lines)).await
 }
 
-/// A bench whose consumer does nothing, so that what is posted stays.
+/// A bench with a paused consumer, so that messages stay in the inbox.
 async fn still(setup: Setup) -> Bench {
     let bench = Bench::with(setup).await;
     bench.post("/v1/consumers/orders/pause", json!({"reason": "test"})).await.expect(200);
@@ -29,7 +29,7 @@ async fn still(setup: Setup) -> Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_durable_when_it_is_answered_and_taken_once() {
+async fn a_message_is_durable_before_the_response_and_accepted_once() {
     // I8
     let bench = still(Setup::default()).await;
     let first = post(&bench, Some("e-1"), "hello").await.expect(202);
@@ -44,7 +44,7 @@ async fn a_message_is_durable_when_it_is_answered_and_taken_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_handler_gets_is_what_was_posted() {
+async fn the_handler_receives_the_message_as_posted() {
     // I5
     let bench = Bench::new().await;
     let request = bench.request(Method::POST, "/v1/inbox/orders");
@@ -74,7 +74,7 @@ async fn what_the_handler_gets_is_what_was_posted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_text_come_back_as_they_went() {
+async fn binary_payloads_round_trip() {
     // I5
     let bench = Bench::new().await;
     let bytes = b"bad\xff\0\x80".to_vec();
@@ -91,7 +91,7 @@ async fn bytes_that_are_no_text_come_back_as_they_went() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_takes_every_line_and_what_is_no_message_is_kept_with_its_bytes() {
+async fn a_batch_accepts_every_line_and_keeps_undecodable_bytes() {
     let bench = Bench::new().await;
     let lines = "{\"id\":\"a\",\"payload\":1}\r\n\n{\"id\":\"a\",\"payload\":2}\nnonsense\n{\"payload-base64\":\"/w==\"}";
     let answer = batch(&bench, lines).await.expect(202).json;
@@ -109,7 +109,7 @@ async fn a_batch_takes_every_line_and_what_is_no_message_is_kept_with_its_bytes(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inbox_without_room_says_when_to_come_back() {
+async fn a_full_inbox_returns_retry_after() {
     // I7, I9
     let inbox = InboxOptions { max_messages: 3, ..InboxOptions::default() };
     let bench = still(Setup { inbox, ..Setup::default() }).await;
@@ -123,7 +123,7 @@ async fn an_inbox_without_room_says_when_to_come_back() {
     post(&bench, Some("1"), "x").await.expect(200);
     bench.post("/v1/consumers/orders/resume", json!({"reason": "test"})).await.expect(200);
     eventually("there is room again", || async { post(&bench, Some("5"), "x").await.status == 202 }).await;
-    // Whoever posts the whole batch again gets every message in, and none twice.
+    // Posting the whole batch again stores every message once.
     eventually("all are in", || async {
         let lines: String = (0..5).map(|n| format!("{{\"id\":\"{n}\",\"payload\":{n}}}\n")).collect();
         batch(&bench, lines).await.status == 200
@@ -133,12 +133,12 @@ async fn an_inbox_without_room_says_when_to_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_and_batches_have_their_limits() {
+async fn messages_and_batches_are_limited() {
     let limits = Limits { message_bytes: 100, batch_bytes: 1000, ..Limits::default() };
     let bench = still(Setup::limits(limits)).await;
     post(&bench, Some("a"), "x".repeat(100)).await.expect(202);
     post(&bench, Some("b"), "x".repeat(101)).await.problem(413, "LZ0211");
-    // A body that does not say how long it is is counted.
+    // A body without a Content-Length is limited as well.
     let chunks = futures_util::stream::iter((0..50).map(|_| Ok::<_, std::io::Error>("0123456789")));
     post(&bench, Some("c"), reqwest::Body::wrap_stream(chunks)).await.problem(413, "LZ0211");
     batch(&bench, "x".repeat(1001)).await.problem(413, "LZ0211");
@@ -153,7 +153,7 @@ async fn messages_and_batches_have_their_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inbox_that_is_not_there_and_an_id_that_is_empty_are_refused() {
+async fn a_missing_inbox_and_an_empty_id_are_rejected() {
     let bench = Bench::new().await;
     bench.send(bench.request(Method::POST, "/v1/inbox/nobody").body("x")).await.problem(404, "LZ0229");
     bench.get("/v1/inbox/nobody").await.problem(404, "LZ0229");
@@ -161,8 +161,8 @@ async fn an_inbox_that_is_not_there_and_an_id_that_is_empty_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_lines_whatever_type_its_sender_names() {
-    // `curl --data-binary` says that it is a form, others say nothing.
+async fn a_batch_is_accepted_with_any_content_type() {
+    // `curl --data-binary` sends a form type, others send none.
     let bench = still(Setup::default()).await;
     let path = "/v1/inbox/orders/batch";
     for (n, kind) in ["application/x-www-form-urlencoded", "application/octet-stream"].iter().enumerate() {
@@ -177,7 +177,7 @@ async fn a_batch_is_lines_whatever_type_its_sender_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_posted_twice_under_one_key_is_taken_once() {
+async fn a_batch_repeated_with_the_same_key_is_accepted_once() {
     // I8
     let bench = still(Setup::default()).await;
     let keyed = |path: &str, body: &'static str| {

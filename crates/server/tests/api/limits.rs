@@ -1,4 +1,4 @@
-//! Sizes, times, numbers and nonsense: each has its answer, and none takes the server down.
+//! Limits on sizes, times and concurrency, and invalid requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::support::{Bench, Setup, encoded, eventually, with_json};
 
-/// An inbox that takes as long as a test wants, or falls over.
+/// An inbox that blocks until a test continues it, or panics.
 #[derive(Clone)]
 struct Slow {
     came: Arc<Notify>,
@@ -49,14 +49,14 @@ async fn slow(limits: Limits) -> (Arc<Bench>, Slow) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_takes_too_long_is_given_up() {
+async fn a_slow_request_times_out() {
     let (bench, _inbox) =
         slow(Limits { request_timeout: Duration::from_millis(50), ..Limits::default() }).await;
     bench.send(bench.request(Method::POST, "/v1/inbox/slow").body("x")).await.problem(408, "LZ0213");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_at_once_are_turned_away_and_probes_are_not() {
+async fn excess_requests_are_rejected_and_probes_are_not() {
     let (bench, inbox) = slow(Limits { requests: 1, ..Limits::default() }).await;
     let first = tokio::spawn({
         let bench = bench.clone();
@@ -72,7 +72,7 @@ async fn too_many_at_once_are_turned_away_and_probes_are_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_being_worked_on_is_finished_when_the_server_stops() {
+async fn running_requests_are_drained_at_shutdown() {
     let (bench, inbox) = slow(Limits::default()).await;
     let first = tokio::spawn({
         let bench = bench.clone();
@@ -89,7 +89,7 @@ async fn what_is_being_worked_on_is_finished_when_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bug_in_one_request_is_that_requests_trouble() {
+async fn a_panic_fails_only_its_request() {
     // I10
     let (bench, _inbox) = slow(Limits::default()).await;
     let bug = bench.request(Method::POST, "/v1/inbox/slow").header("lazaret-type", "explode");
@@ -98,7 +98,7 @@ async fn a_bug_in_one_request_is_that_requests_trouble() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_a_problem_of_ours() {
+async fn missing_routes_and_resources_are_problems() {
     let bench = Bench::new().await;
     for path in ["/", "/v1", "/v1/", "/v1/nothing", "/v2/status", "/v1/letters/x/y/z", "/v1/status/"] {
         let answer = bench.get(path).await.problem(404, "LZ0202");
@@ -123,7 +123,7 @@ async fn what_is_not_there_is_a_problem_of_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nonsense_is_told_where_it_is() {
+async fn invalid_requests_are_located() {
     let bench = Bench::new().await;
     let query =
         bench.get(&format!("/v1/letters?q={}", encoded("staet:dead age:>1h"))).await.problem(400, "LZ0201");
@@ -174,7 +174,7 @@ async fn nonsense_is_told_where_it_is() {
     bench.send(form).await.problem(415, "LZ0212");
     let large = json!({"action": "retry", "query": "x".repeat(3 * 1024 * 1024)});
     bench.post("/v1/plans", large).await.problem(413, "LZ0211");
-    // Who sends far more than the limit and does not ask first still hears why.
+    // A client that sends far more than the limit still receives the response.
     let huge = bench.request(Method::POST, "/v1/plans").header("content-type", "application/json");
     bench.send(huge.body(vec![b' '; 24 * 1024 * 1024])).await.problem(413, "LZ0211");
     let deep = format!("{{\"action\": {}}}", "[".repeat(100_000));
@@ -183,7 +183,7 @@ async fn nonsense_is_told_where_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_is_too_large_or_too_slow_ends_the_connection() {
+async fn headers_that_are_too_large_or_too_slow_end_the_connection() {
     let limits =
         Limits { header_timeout: Duration::from_millis(100), header_bytes: 16 * 1024, ..Limits::default() };
     let bench = Bench::with(Setup::limits(limits)).await;
@@ -200,7 +200,7 @@ async fn a_head_that_is_too_large_or_too_slow_ends_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_says_that_it_is_no_page() {
+async fn every_response_has_the_security_headers() {
     let bench = Bench::new().await;
     for answer in [bench.get("/v1/status").await, bench.get("/nothing").await, bench.get("/metrics").await] {
         assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -210,7 +210,7 @@ async fn every_answer_says_that_it_is_no_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_is_sent_twice_under_one_key_is_made_once() {
+async fn a_change_repeated_with_the_same_key_is_executed_once() {
     let bench = Bench::new().await;
     let pause = |key: &'static str, who: &'static str, reason: &str| {
         let request = bench.request(Method::POST, "/v1/consumers/orders/pause");
@@ -227,7 +227,7 @@ async fn a_change_that_is_sent_twice_under_one_key_is_made_once() {
     bench.send(pause("k1", "bob", "other")).await.expect(200);
     assert_eq!(entries().await, 2, "the key of somebody else is another key");
     bench.send(pause("", "ada", "test")).await.problem(400, "LZ0200");
-    // An error that lasts is given again as well.
+    // Permanent errors are replayed as well.
     let missing = || {
         let request =
             bench.request(Method::POST, "/v1/operations/op_9/cancel").header("idempotency-key", "k2");

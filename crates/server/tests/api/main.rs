@@ -1,6 +1,6 @@
-//! The API over a real connection: a real client, a real store, a consumer that runs. One crate, so that it is linked once.
+//! The API over real connections, with a real store and a running consumer. One crate, linked once.
 
-// What tests share is part of the tests, too.
+// Shared test support.
 #![allow(clippy::unwrap_used)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! The OpenAPI document is the one that is checked in, and every route answers as it says.
+//! The OpenAPI document matches the golden file, and every route matches the document.
 
 use crate::support::{Bench, QUEUE, encoded, eventually};
 use reqwest::Method;
@@ -7,7 +7,7 @@ use serde_json::json;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
 #[test]
-fn the_document_is_the_one_that_is_checked_in() {
+fn the_document_matches_the_golden_file() {
     let mut made = serde_json::to_string_pretty(&lazaret_server::openapi()).unwrap();
     made.push('\n');
     if std::env::var_os("LAZARET_BLESS").is_some() {
@@ -16,7 +16,7 @@ fn the_document_is_the_one_that_is_checked_in() {
     let kept = std::fs::read_to_string(GOLDEN).unwrap_or_default();
     assert!(
         made == kept,
-        "the API has changed: look at the difference, then run with LAZARET_BLESS=1 and commit openapi.json"
+        "the API has changed: review the difference, then run with LAZARET_BLESS=1 and commit openapi.json"
     );
 }
 
@@ -32,7 +32,7 @@ fn the_guide_names_every_code_with_its_status() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_answers_as_the_document_says_when_it_succeeds_and_when_it_fails() {
+async fn every_route_matches_the_document_on_success_and_on_error() {
     let bench = Bench::new().await;
     succeed(&bench).await;
     fail(&bench).await;
@@ -44,7 +44,7 @@ async fn every_route_answers_as_the_document_says_when_it_succeeds_and_when_it_f
             statuses.iter().any(|status| *status < 300),
             "{method} {path} was never seen to succeed: {statuses:?}"
         );
-        // These three cannot be asked wrongly.
+        // These routes have no invalid requests.
         let harmless = [
             "/healthz",
             "/readyz",
@@ -63,7 +63,7 @@ async fn every_route_answers_as_the_document_says_when_it_succeeds_and_when_it_f
     }
 }
 
-/// Uses every route once in a way that works.
+/// Sends a valid request to every route.
 async fn succeed(bench: &Bench) {
     for path in [
         "/healthz",
@@ -125,7 +125,7 @@ async fn succeed(bench: &Bench) {
     bench.get("/v1/audit/verify").await.expect(200);
     let events = bench.client.get(format!("{}/v1/events", bench.base)).send().await.unwrap();
     assert_eq!(events.status().as_u16(), 200);
-    // The answer never ends, so it is held against the document by hand.
+    // The response never ends, so it is checked by hand.
     let events = crate::support::Answer {
         status: 200,
         headers: events.headers().clone(),
@@ -135,7 +135,7 @@ async fn succeed(bench: &Bench) {
     bench.contract.check(&Method::GET, "/v1/events", &events);
 }
 
-/// Uses every route of plans and operations.
+/// Sends valid requests to the routes of plans and operations.
 async fn operate(bench: &Bench, one: &str, other: &str) {
     let plan = bench.post("/v1/plans", json!({"action": "retry", "ids": [one]})).await.expect(201).json;
     let plan_id = plan["id"].as_str().unwrap();
@@ -163,7 +163,7 @@ async fn operate(bench: &Bench, one: &str, other: &str) {
     }
 }
 
-/// Uses every route in a way that fails.
+/// Sends an invalid request to every route.
 async fn fail(bench: &Bench) {
     let nobody = "00000000-0000-8000-8000-000000000000";
     for (method, template, operation) in bench.contract.operations() {
@@ -171,7 +171,7 @@ async fn fail(bench: &Bench) {
             template.replace("{id}", nobody).replace("{name}", "nobody").replace("{consumer}", "nobody");
         let request = bench.request(method.clone(), &path);
         let answer = if operation["requestBody"].is_null() {
-            // A parameter that nobody knows, or something that is not there.
+            // An unknown parameter, or a missing resource.
             bench.send(bench.request(method, &format!("{path}?nonsense=1"))).await
         } else {
             bench.send(request.header("content-type", "application/x-nonsense").body("{")).await

@@ -1,4 +1,4 @@
-//! Plans and operations over the API, with a consumer that carries them out.
+//! Plans and operations over the API, executed by a running consumer.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{Answer, Bench, Setup, eventually, secret, token, with_json}
 const BAD: [(&str, &str); 4] = [("a", "bad1"), ("a", "2"), ("b", "bad3"), ("c", "bad4")];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_frozen_looked_at_and_carried_out_once() {
+async fn a_plan_is_frozen_read_and_executed_once() {
     let bench = Bench::new().await;
     bench.letters(&BAD, 4).await;
     let plan =
@@ -23,14 +23,14 @@ async fn a_plan_is_frozen_looked_at_and_carried_out_once() {
         (&json!(4), &json!(3), &json!(false))
     );
     assert_eq!((&plan["query"], &plan["excluded"]), (&json!("queue:orders"), &json!([])));
-    // What comes after the freeze is not part of it.
+    // Letters enqueued after the freeze are not part of the plan.
     bench.letters(&[("d", "bad5")], 5).await;
     let id = plan["id"].as_str().unwrap();
     let items = bench.get(&format!("/v1/plans/{id}/items?limit=3")).await.expect(200).json;
     let rest =
         bench.get(&format!("/v1/plans/{id}/items?after={}", items["next"].as_str().unwrap())).await.json;
     assert_eq!((items["items"].as_array().unwrap().len(), rest["items"].as_array().unwrap().len()), (3, 1));
-    bench.mend();
+    bench.fix_handler();
     let begin = json!({"plan": id, "rate": 0, "ramp": [1, 2], "reason": "mended"});
     let begun = bench.post("/v1/operations", begin.clone()).await.expect(201).json;
     let operation = begun["id"].as_str().unwrap();
@@ -47,7 +47,7 @@ async fn a_plan_is_frozen_looked_at_and_carried_out_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_tells_what_is_not_part_of_it_and_makes_no_queue_of_a_wrong_id() {
+async fn a_plan_reports_exclusions_and_unknown_ids_create_no_queue() {
     let bench = Bench::new().await;
     let letters = bench.letters(&BAD, 4).await;
     let behind = letters.iter().find(|letter| letter["state"] == "waiting").unwrap()["id"].clone();
@@ -66,9 +66,9 @@ async fn a_plan_tells_what_is_not_part_of_it_and_makes_no_queue_of_a_wrong_id() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operation_that_fails_stops_by_its_rule_and_goes_on_when_told() {
+async fn a_failing_operation_stops_by_its_rule_and_resumes_on_command() {
     let bench = Bench::new().await;
-    // The first two come first: the sequence that was taken in first has its turn first.
+    // Sequences are executed in the order in which they were enqueued.
     bench.letters(&BAD[..2], 2).await;
     bench.letters(&BAD[2..], 4).await;
     let begin =
@@ -81,13 +81,13 @@ async fn an_operation_that_fails_stops_by_its_rule_and_goes_on_when_told() {
     assert!(held["note"].as_str().unwrap().starts_with("stopped: 1 of 1"));
     assert_eq!(bench.get("/v1/status").await.json["operations"][0]["id"], begun["id"]);
     bench.post(&format!("{path}/pause"), json!({"reason": "x"})).await.problem(409, "LZ0218");
-    bench.mend();
+    bench.fix_handler();
     bench.post(&format!("{path}/resume"), json!({"reason": "mended"})).await.expect(200);
     let over = bench.over(begun["id"].as_str().unwrap()).await;
     assert_eq!((&over["ok"], &over["failed-again"], &over["skipped"]), (&json!(2), &json!(1), &json!(1)));
 }
 
-/// Two people, and somebody who only looks.
+/// Two people with triage scopes, and a reader.
 fn people() -> Setup {
     let maker = token("maker", &[Scope::Read, Scope::Triage, Scope::Evict, Scope::Approve]);
     let checker = token("checker", &[Scope::Read, Scope::Approve]);
@@ -104,7 +104,7 @@ async fn seen(bench: &Bench, name: &str, path: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_does_not_go_around_the_second_person() {
+async fn an_import_does_not_bypass_approval() {
     let from = Bench::new().await;
     from.letters(&[("a", "bad1"), ("b", "bad2")], 2).await;
     let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
@@ -112,7 +112,7 @@ async fn an_import_does_not_go_around_the_second_person() {
     let runs = export.lines().next().unwrap().replace("\"state\":\"dead\"", "\"state\":\"retrying\"");
     let waits = export.lines().nth(1).unwrap();
     let bench = Bench::with(people()).await;
-    bench.mend();
+    bench.fix_handler();
     let import = bench
         .request(Method::POST, "/v1/letters/import?reason=moved")
         .bearer_auth(secret("maker"))
@@ -125,7 +125,7 @@ async fn an_import_does_not_go_around_the_second_person() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_needs_a_second_person_waits_for_one() {
+async fn an_operation_waits_for_a_second_person() {
     let bench = Bench::with(people()).await;
     let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));
     bench.send(post.header("lazaret-key", "a").body("bad")).await.expect(202);
@@ -137,10 +137,10 @@ async fn what_needs_a_second_person_waits_for_one() {
         seen(&bench, "maker", "/v1/letters").await.json["letters"][0]["id"].as_str().unwrap().to_owned();
     let plan = said(&bench, "maker", "/v1/plans", json!({"action": "retry", "query": "", "all": true})).await;
     assert_eq!(plan.expect(201).json["needs-approval"], true);
-    // There is no way around: neither by hand nor by another action that runs handlers.
+    // Manual release and other actions that run handlers do not bypass approval.
     let release = format!("/v1/letters/{letter}/release");
     said(&bench, "maker", &release, json!({"reason": "quick"})).await.problem(403, "LZ0220");
-    bench.mend();
+    bench.fix_handler();
     let begin = json!({"action": "retry", "ids": [letter], "reason": "mended"});
     let begun = said(&bench, "maker", "/v1/operations", begin).await.expect(201).json;
     assert_eq!((&begun["state"], &begun["needs-approval"]), (&json!("awaiting-approval"), &json!(true)));
@@ -155,20 +155,20 @@ async fn what_needs_a_second_person_waits_for_one() {
     assert_eq!(approved["approved-by"]["who"], "checker");
     eventually("it is done", || async { seen(&bench, "maker", &path).await.json["state"] == "done" }).await;
     said(&bench, "checker", &approve, json!({"reason": "again"})).await.problem(409, "LZ0218");
-    // Taking out and holding run no handler, and need nobody else.
+    // Evict and park run no handler and need no approval.
     let park = json!({"action": "evict", "query": "state:dead", "reason": "x"});
     let begun = said(&bench, "maker", "/v1/operations", park).await.expect(201).json;
     assert_eq!(begun["needs-approval"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_begun_is_seen_by_the_consumer_at_once() {
-    // A consumer that would look once an hour only.
+async fn a_new_operation_wakes_the_consumer() {
+    // A consumer that polls once an hour.
     let hour = Duration::from_secs(3600);
     let engine = EngineOptions { refresh: hour, ..Setup::default().engine };
     let bench = Bench::with(Setup { engine, ..Setup::default() }).await;
     bench.letters(&BAD, 4).await;
-    bench.mend();
+    bench.fix_handler();
     let begin =
         json!({"action": "retry", "query": "", "all": true, "rate": 0, "ramp": [], "reason": "mended"});
     let begun = bench.post("/v1/operations", begin).await.expect(201).json;
@@ -176,7 +176,7 @@ async fn what_was_begun_is_seen_by_the_consumer_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_begin_that_is_sent_twice_begins_once() {
+async fn a_repeated_begin_request_starts_one_operation() {
     let bench = Bench::new().await;
     bench.letters(&BAD, 4).await;
     let begin = || {

@@ -1,4 +1,4 @@
-//! Looking at letters and caring for them, one by one.
+//! Reading and changing single letters.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Bench, ORDERS, QUEUE, encoded, eventually};
 
-/// Puts dead letters into a queue whose consumer runs elsewhere: sequence and message id.
+/// Stores dead letters in a queue whose consumer runs elsewhere: sequence and message id.
 async fn elsewhere(bench: &Bench, queue: &str, letters: &[(&str, &str)]) {
     let queue = QueueName::from(queue);
     let item = |(offset, (sequence, id)): (usize, &(&str, &str))| {
@@ -30,7 +30,7 @@ fn consumer<'a>(status: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_tells_of_consumers_here_and_elsewhere() {
+async fn the_status_includes_consumers_here_and_elsewhere() {
     let bench = Bench::new().await;
     bench.letters(&[("a", "bad1"), ("a", "later"), ("b", "fine")], 2).await;
     elsewhere(&bench, "billing/mail", &[("s", "m1")]).await;
@@ -68,7 +68,7 @@ async fn the_status_tells_of_consumers_here_and_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_hold_every_letter_once() {
+async fn pages_contain_every_letter_once() {
     let bench = Bench::new().await;
     let names: Vec<(String, String)> = (0..250).map(|n| (format!("s{n}"), format!("m{n}"))).collect();
     let names: Vec<(&str, &str)> =
@@ -92,7 +92,7 @@ async fn pages_hold_every_letter_once() {
     let clamped = bench.get("/v1/letters?limit=1000000").await.expect(200).json;
     assert_eq!(clamped["letters"].as_array().unwrap().len(), 250);
     assert_eq!(bench.get("/v1/letters?limit=0").await.json["letters"].as_array().unwrap().len(), 1);
-    // As lines, every match comes in one answer, in the same order.
+    // NDJSON returns every match in one response, in the same order.
     let lines = |path: &str| bench.request(Method::GET, path).header("accept", "application/x-ndjson");
     let all = bench.send(lines("/v1/letters")).await.expect(200);
     let streamed: Vec<Value> = all.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -100,7 +100,7 @@ async fn pages_hold_every_letter_once() {
     streamed.iter().for_each(|letter| bench.contract.validate_named("Letter", letter));
     assert_eq!(streamed[..100], clamped["letters"].as_array().unwrap()[..100]);
     assert_eq!(bench.send(lines("/v1/letters?limit=130")).await.text.lines().count(), 130);
-    // The audit pages and streams as well.
+    // The audit is paged and streamed as well.
     for n in 0..5 {
         let reason = format!("test {n}");
         bench.post("/v1/consumers/orders/pause", json!({"replay": true, "reason": reason})).await.expect(200);
@@ -169,7 +169,7 @@ async fn a_sequence_is_found_whatever_its_name_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_letter_is_cared_for_from_hand_to_hand_and_every_step_is_kept() {
+async fn every_manual_change_of_a_letter_is_audited() {
     // I11
     let bench = Bench::new().await;
     let letters = bench.letters(&[("a", "bad1"), ("a", "fine")], 2).await;
@@ -189,14 +189,14 @@ async fn a_letter_is_cared_for_from_hand_to_hand_and_every_step_is_kept() {
         (&json!("\"bad1\""), &json!("typo"))
     );
     assert_eq!(shown["comments"][0]["text"], "looking at it");
-    // The head leaves, and what waits behind it is handled at once.
+    // The head is closed, and the letters behind it are handled at once.
     let evicted = bench.post(&format!("{head}/evict"), json!({"reason": "obsolete"})).await.expect(200);
     assert_eq!(evicted.json["state"], "evicted");
     bench.open_letters(0).await;
     bench.post(&format!("{head}/evict"), json!({"reason": "again"})).await.problem(409, "LZ0218");
     bench.post(&format!("{head}/restore"), json!({"reason": "no, not obsolete"})).await.expect(200);
-    // Mended and released, it is handled.
-    bench.mend();
+    // After the fix it is released and handled.
+    bench.fix_handler();
     bench.post(&format!("{head}/purge"), json!({"reason": "x"})).await.problem(409, "LZ0218");
     bench.post(&format!("{head}/release"), json!({"reason": "mended"})).await.expect(200);
     eventually("it is resolved", || async { bench.get(&head).await.json["state"] == "resolved" }).await;
@@ -209,7 +209,7 @@ async fn a_letter_is_cared_for_from_hand_to_hand_and_every_step_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_letters_are_restored_and_purged_each_on_its_own() {
+async fn bulk_restore_and_purge_change_each_letter_by_itself() {
     let bench = Bench::new().await;
     elsewhere(&bench, "billing/mail", &[("a", "1"), ("a", "2"), ("b", "3")]).await;
     let begin = json!({"action": "park", "query": "queue:nobody", "reason": "x"});
@@ -247,7 +247,7 @@ async fn many_letters_are_restored_and_purged_each_on_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_is_taken_in_elsewhere_once_and_in_order() {
+async fn an_export_is_imported_once_and_in_order() {
     // I2, I5, I8
     let from = Bench::new().await;
     from.letters(&[("a", "bad1"), ("a", "2"), ("b", "bad3"), ("a", "4")], 4).await;
@@ -278,14 +278,14 @@ async fn an_export_is_taken_in_elsewhere_once_and_in_order() {
         (&json!("\"bad1\""), &json!("DOMAIN_INVALID"))
     );
     assert_eq!(moved["content"]["headers"], json!([{"name": "tenant", "value": "acme"}]));
-    // Into the queue of a consumer that runs, they are handled there.
-    to.mend();
+    // Imported into the queue of a running consumer, they are handled.
+    to.fix_handler();
     to.send(import("/v1/letters/import", export)).await.expect(200);
     let release = json!({"action": "retry", "query": "queue:orders", "reason": "mended"});
     let operation = to.post("/v1/operations", release).await.expect(201).json;
     let over = to.over(operation["id"].as_str().unwrap()).await;
     assert_eq!((&over["ok"], &over["skipped"]), (&json!(4), &json!(0)), "{over}");
-    // I11: who, why, where and how much.
+    // I11: who, why, where and how many.
     let audit = to.get("/v1/audit").await.json;
     let entries: Vec<&Value> =
         audit["entries"].as_array().unwrap().iter().filter(|entry| entry["action"] == "import").collect();

@@ -1,24 +1,24 @@
-//! Alerts: webhooks are told, signed and without a word of a message, when something needs a person.
+//! Alerts: signed webhook notifications about conditions that need a person. They carry no message contents.
 //!
-//! Observers write down what happened ([`Alerts::observer`]) and go on; the [`Service`] reads it, looks at rates, ages and
-//! operations now and then, tells each thing once when it begins and once when it ends, and sends it. [`RULES`] is the table of
-//! all that is told.
+//! Observers ([`Alerts::observer`]) buffer events and return at once. The [`Service`] drains the buffer, evaluates rates, ages
+//! and operations at an interval, and sends one notice when an alert starts firing and one when it is resolved. [`RULES`]
+//! lists every alert.
 //!
-//! What fires is remembered in memory. Groups that have letters when the process starts are no news to it; what else is
-//! still so is told again, under the same key.
+//! The set of firing alerts is kept in memory. Groups that already have letters at start-up do not fire again; any other
+//! condition that still holds fires again under the same key.
 
-mod asking;
-mod board;
-mod ledger;
-mod levels;
+mod event_buffer;
+mod firing;
 mod notice;
 mod rules;
 mod service;
 pub mod signature;
+mod store_poll;
+mod thresholds;
 mod webhook;
 
-pub use levels::Thresholds;
 pub use notice::{Facts, Notice, Status};
-pub use rules::{RULES, Rule, Severity, rule};
+pub use rules::{AlertEvent, RULES, Rule, Severity, rule};
 pub use service::{Alerts, Options, Service};
+pub use thresholds::Thresholds;
 pub use webhook::Webhook;

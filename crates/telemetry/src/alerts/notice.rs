@@ -1,30 +1,31 @@
-//! What a webhook gets: facts and fixed words, never anything that a message or an error said.
+//! The webhook payload: facts and fixed texts, never anything from a message or an error.
 
 use lazaret_core::Timestamp;
 use serde::Serialize;
 
-use super::rules::{Rule, Severity};
+use super::rules::{AlertEvent, Rule, Severity};
 
-/// What it is about. Two notices with one subject speak of the same thing.
+/// The identity of an alert. Two notices with the same subject describe the same condition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Subject {
-    pub(crate) event: &'static str,
+    pub(crate) event: AlertEvent,
     pub(crate) consumer: Option<String>,
-    /// A queue, a group, an operation or a scope, where the event is about one.
+    /// A queue, a group, an operation or a pause scope, where the event concerns one.
     pub(crate) detail: Option<String>,
 }
 
 impl Subject {
-    /// Its name, the same in every process and after every restart.
+    /// A stable key: the same in every process and after every restart.
     pub(crate) fn key(&self) -> String {
-        let parts = [Some(self.event), self.consumer.as_deref(), self.detail.as_deref()];
+        let parts = [Some(self.event.as_str()), self.consumer.as_deref(), self.detail.as_deref()];
         parts.into_iter().flatten().collect::<Vec<_>>().join(":")
     }
 }
 
-/// Facts that a notice shows where they are known.
+/// Optional facts of a notice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Facts {
     /// The queue.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,64 +42,65 @@ pub struct Facts {
     /// The state of the letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
-    /// What is paused.
+    /// The pause scope.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<&'static str>,
     /// The operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// What was measured.
+    /// The measured value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
-    /// What it may be at most.
+    /// The threshold of the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
 }
 
-/// Whether it began or ended.
+/// The status of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is so now.
+    /// The condition holds.
     Firing,
-    /// It is over.
+    /// The condition no longer holds.
     Resolved,
 }
 
-/// What a webhook gets, as JSON.
+/// The JSON body of a webhook request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Notice {
-    /// The version of this form.
+    /// The format version.
     pub version: u32,
-    /// Names this notice. One that is sent again keeps it.
+    /// The id of this notice. A redelivery keeps it.
     pub id: String,
-    /// Names what it is about: the same when it begins and when it ends, and in every process.
+    /// The key of the alert: the same for firing and resolved, and in every process.
     pub key: String,
-    /// The rule.
-    pub event: &'static str,
-    /// Whether it began or ended.
+    /// The event.
+    pub event: AlertEvent,
+    /// Firing or resolved.
     pub status: Status,
-    /// How urgent it is.
+    /// The urgency.
     pub severity: Severity,
-    /// What has happened.
+    /// The description of the condition.
     pub summary: &'static str,
     /// The consumer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumer: Option<String>,
-    /// The team that owns its dead letters.
+    /// The team that owns the consumer's dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// What else is known.
+    /// Further facts.
     #[serde(flatten)]
     pub facts: Facts,
-    /// How often it happened since it began.
+    /// The number of occurrences since the alert started firing.
     pub count: u64,
-    /// When it began.
+    /// When the alert started firing.
     pub since: Timestamp,
-    /// When this was written.
+    /// When this notice was created.
     pub at: Timestamp,
-    /// What to do.
+    /// The runbook section.
     pub runbook: String,
 }
 

@@ -1,41 +1,67 @@
-//! What people are told of: every rule in one table. The configuration, the webhooks, the alert rules for Prometheus and the
-//! docs go by it.
+//! The table of alert rules. The configuration, the webhooks, the Prometheus alert rules and the docs refer to it.
 
-/// How urgent it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// The urgency of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Severity {
-    /// Somebody should look now.
+    /// Needs attention now.
     Critical,
-    /// Somebody should look today.
+    /// Needs attention today.
     Warning,
-    /// Good to know.
+    /// Informational.
     Info,
 }
 
-/// One rule.
+/// One alert rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rule {
-    /// The word for it in the configuration and in notices.
-    pub event: &'static str,
-    /// How urgent it is.
+    /// The event, as named in the configuration and in notices.
+    pub event: AlertEvent,
+    /// The urgency.
     pub severity: Severity,
-    /// The rule of the same meaning in `deploy/prometheus/alerts.yml`, where metrics show it.
+    /// The equivalent rule in `deploy/prometheus/alerts.yml`, where metrics cover it.
     pub prometheus: Option<&'static str>,
-    /// What has happened, as it is told. The same words every time: nothing of a message is in them.
+    /// A fixed description of the condition. It contains nothing from a message.
     pub summary: &'static str,
 }
 
 macro_rules! rules {
-    ($($constant:ident = $event:literal $severity:ident $prometheus:expr, $summary:literal;)+) => {
-        $(
-            #[doc = $summary]
-            pub(crate) const $constant: &str = $event;
-        )+
+    ($($variant:ident = $event:literal $severity:ident $prometheus:expr, $summary:literal;)+) => {
+        /// An event that webhooks can subscribe to.
+        ///
+        /// ```
+        /// use lazaret_telemetry::alerts::AlertEvent;
+        /// assert_eq!(AlertEvent::FirstLetter.as_str(), "first-letter");
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum AlertEvent {
+            $(#[doc = $summary] $variant,)+
+        }
 
-        /// All of them.
+        impl AlertEvent {
+            /// The name used in the configuration and in notices.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $event,)+
+                }
+            }
+
+            /// The rule of this event.
+            pub const fn rule(self) -> &'static Rule {
+                &RULES[self as usize]
+            }
+        }
+
+        /// All rules, in the order of [`AlertEvent`].
         pub const RULES: &[Rule] = &[$(Rule {
-            event: $event,
+            event: AlertEvent::$variant,
             severity: Severity::$severity,
             prometheus: $prometheus,
             summary: $summary,
@@ -44,45 +70,57 @@ macro_rules! rules {
 }
 
 rules! {
-    FIRST_LETTER = "first-letter" Critical Some("LazaretDeadLetters"),
-        "a new kind of failure has its first letter that will not be tried again by itself";
-    POISON = "poison" Critical Some("LazaretPoison"),
-        "a message fails in the same way every time, or kills the process";
-    DECODE_FAILURE = "decode-failure" Critical Some("LazaretDecodeFailures"),
-        "messages cannot be read: their producer and this consumer disagree about the schema";
-    FUSE_BLOWN = "fuse-blown" Critical Some("LazaretFuseBlown"),
-        "too many messages failed for good, so the consumer is paused until somebody resumes it";
-    BREAKER_OPENED = "breaker-opened" Warning Some("LazaretBreakerOpen"),
-        "what the handler needs is away, so the handler is left alone for a while";
-    BREAKER_CLOSED = "breaker-closed" Info None,
-        "what the handler needs is back";
-    PAUSED = "paused" Info None,
-        "somebody paused the consumer or a part of it";
-    RESUMED = "resumed" Info None,
-        "somebody resumed the consumer or a part of it";
-    PAUSED_TOO_LONG = "paused-too-long" Warning Some("LazaretPausedTooLong"),
-        "the consumer or a part of it has been paused for long";
-    STORE_UNAVAILABLE = "store-unavailable" Critical Some("LazaretHandoffFailures"),
-        "letters cannot be kept, so the source waits; nothing is lost";
-    QUEUE_FULL = "queue-full" Critical Some("LazaretHandoffFailures"),
-        "a queue has no room for more letters, so the source waits; nothing is lost";
-    RETRY_RATE = "retry-rate" Warning Some("LazaretRetryRateHigh"),
-        "many messages are being retried: a dependency is unstable, or a deployment is bad";
-    RETRY_AGE = "retry-age" Warning Some("LazaretOldestRetry"),
-        "a message has been waiting for its retries for long";
-    RETRY_STORM = "retry-storm" Critical Some("LazaretRetryStorm"),
+    FirstLetter = "first-letter" Critical Some("LazaretDeadLetters"),
+        "a new failure group has its first letter that needs manual action";
+    Poison = "poison" Critical Some("LazaretPoison"),
+        "a message fails the same way on every attempt, or crashes the process";
+    DecodeFailure = "decode-failure" Critical Some("LazaretDecodeFailures"),
+        "messages cannot be decoded: producer and consumer disagree about the schema";
+    FuseBlown = "fuse-blown" Critical Some("LazaretFuseBlown"),
+        "too many terminal failures: the consumer is paused until it is resumed";
+    BreakerOpened = "breaker-opened" Warning Some("LazaretBreakerOpen"),
+        "circuit breaker open: handler calls are suspended while a dependency is unavailable";
+    BreakerClosed = "breaker-closed" Info None,
+        "circuit breaker closed: handler calls are resumed";
+    Paused = "paused" Info None,
+        "the consumer or a part of it was paused";
+    Resumed = "resumed" Info None,
+        "the consumer or a part of it was resumed";
+    PausedTooLong = "paused-too-long" Warning Some("LazaretPausedTooLong"),
+        "the consumer or a part of it has been paused longer than the threshold";
+    StoreUnavailable = "store-unavailable" Critical Some("LazaretHandoffFailures"),
+        "letters cannot be stored: the source is held, nothing is lost";
+    QueueFull = "queue-full" Critical Some("LazaretHandoffFailures"),
+        "a queue has reached its letter limit: the source is held, nothing is lost";
+    RetryRate = "retry-rate" Warning Some("LazaretRetryRateHigh"),
+        "the retry rate is high: a dependency is unstable, or a deployment is bad";
+    RetryAge = "retry-age" Warning Some("LazaretOldestRetry"),
+        "a letter has been retrying longer than the threshold";
+    RetryStorm = "retry-storm" Critical Some("LazaretRetryStorm"),
         "most attempts fail";
-    BLOCKED = "blocked" Critical Some("LazaretBlocked"),
-        "messages wait and none is handled";
-    OPERATION_STOPPED = "operation-stopped" Warning None,
-        "a replay stopped because too much failed";
-    APPROVAL_NEEDED = "approval-needed" Info None,
-        "an operation waits for a second person";
+    Blocked = "blocked" Critical Some("LazaretBlocked"),
+        "messages are in flight and none is handled";
+    OperationStopped = "operation-stopped" Warning None,
+        "an operation stopped because too many letters failed again";
+    ApprovalNeeded = "approval-needed" Info None,
+        "an operation waits for a second person's approval";
 }
 
-/// The rule for a word of the configuration.
+impl fmt::Display for AlertEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Serialize for AlertEvent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Finds the rule of an event by the name that the configuration uses.
 pub fn rule(event: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.event == event)
+    RULES.iter().find(|rule| rule.event.as_str() == event)
 }
 
 #[cfg(test)]
@@ -90,10 +128,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_stands_once() {
+    fn every_event_has_exactly_one_rule() {
         for (at, rule) in RULES.iter().enumerate() {
             assert!(!RULES[..at].iter().any(|other| other.event == rule.event), "{}", rule.event);
-            assert_eq!(super::rule(rule.event), Some(rule));
+            assert_eq!(super::rule(rule.event.as_str()), Some(rule));
+            assert_eq!(rule.event.rule(), rule);
+            assert_eq!(serde_json::to_value(rule.event).unwrap(), rule.event.as_str());
         }
     }
 }

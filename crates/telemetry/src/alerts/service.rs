@@ -1,4 +1,4 @@
-//! Reads what observers wrote down, looks at the rest now and then, and tells the webhooks.
+//! Runs alerting: drains the event buffer, evaluates conditions at an interval, and queues notices for the webhooks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -12,31 +12,36 @@ use lazaret_engine::{FuseState, Handle, Observer};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::asking::{self, Answers, Asking, answered, waits_for_somebody};
-use super::board::{Board, News, Writer};
-use super::ledger::{Ledger, Report};
-use super::levels::{Seen, Thresholds, Watch};
+use super::event_buffer::{AlertObserver, EventBuffer, Pending};
+use super::firing::{FiringAlerts, Occurrence};
 use super::notice::{Facts, Notice, Status, Subject};
-use super::rules;
-use super::webhook::{self, Line, Sender, Webhook};
+use super::rules::AlertEvent;
+use super::store_poll::{self, PollResult, StorePoll, finished, needs_action};
+use super::thresholds::{Evaluator, Sample, Thresholds};
+use super::webhook::{self, NoticeQueue, Sender, Webhook};
 use crate::error::Error;
 use crate::metrics::{Metrics, scope_name};
 
-/// How many groups are asked for in one page at the start.
+/// The page size for reading groups at start-up.
 const GROUPS_PAGE: usize = 500;
-/// How many groups are looked at at once.
-const GROUPS_AT_ONCE: usize = 200;
+/// The maximum number of groups per store poll.
+const GROUPS_PER_POLL: usize = 200;
 
-/// What lasts until it is over, and what the consumer can be asked about.
-const LASTING: [&str; 5] =
-    [rules::FUSE_BLOWN, rules::BREAKER_OPENED, rules::PAUSED, rules::STORE_UNAVAILABLE, rules::QUEUE_FULL];
+/// Events with an end that the consumer's handle reports.
+const STATEFUL: [AlertEvent; 5] = [
+    AlertEvent::FuseBlown,
+    AlertEvent::BreakerOpened,
+    AlertEvent::Paused,
+    AlertEvent::StoreUnavailable,
+    AlertEvent::QueueFull,
+];
 
-/// How alerts behave.
+/// Options of the alerting service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// How often rates, ages and operations are looked at.
+    /// The interval at which rates, ages and operations are evaluated.
     pub every: Duration,
-    /// From where on something is worth telling.
+    /// The thresholds from which conditions fire.
     pub thresholds: Thresholds,
 }
 
@@ -47,17 +52,17 @@ impl Default for Options {
     }
 }
 
-/// Where consumers leave their news. Cheap to clone.
+/// Creates observers that feed the alerting service. Cheap to clone.
 #[derive(Clone)]
 pub struct Alerts {
-    board: Arc<Board>,
+    buffer: Arc<EventBuffer>,
 }
 
 impl Alerts {
-    /// Who writes down what happens to a consumer. `on_first`: whether the first letter of a group is told.
+    /// Creates the observer of a consumer. `on_first` enables the alert for the first letter of a group.
     pub fn observer(&self, consumer: &str, owner: Option<&str>, on_first: bool) -> impl Observer + use<> {
-        Writer {
-            board: self.board.clone(),
+        AlertObserver {
+            buffer: self.buffer.clone(),
             consumer: consumer.to_owned(),
             owner: owner.map(str::to_owned),
             on_first,
@@ -65,31 +70,31 @@ impl Alerts {
     }
 }
 
-/// Tells webhooks.
+/// The alerting service.
 pub struct Service {
     options: Options,
-    board: Arc<Board>,
+    buffer: Arc<EventBuffer>,
     metrics: Metrics,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    lines: Vec<Line>,
+    queues: Vec<NoticeQueue>,
     senders: Vec<Sender>,
-    ledger: Ledger,
-    watches: HashMap<String, Watch>,
-    /// What was not so any more at the last look, and is over if that is so again: a consumer that has just been started
-    /// does not know its pauses yet.
-    fading: HashSet<Subject>,
-    /// The groups behind subjects that fire.
+    firing: FiringAlerts,
+    evaluators: HashMap<String, Evaluator>,
+    /// Stateful alerts that had ended at the last evaluation. They are resolved if the next one agrees: a consumer that has
+    /// just started does not know its pauses yet.
+    ending: HashSet<Subject>,
+    /// The groups of the firing first-letter alerts.
     groups: BTreeMap<Subject, GroupId>,
-    /// The last of them that was looked at, when there are more.
-    looked_at: Option<Subject>,
+    /// Where the next store poll continues, when one poll does not cover all groups.
+    poll_after: Option<Subject>,
 }
 
 impl Service {
-    /// Opens the ways to the webhooks. `metrics` knows the consumers that run and, when it is kept fresh, their letters.
+    /// Creates the service. `metrics` provides the running consumers and, while it is kept fresh, their letters.
     ///
     /// # Errors
-    /// When a webhook makes no sense.
+    /// When a webhook has an unknown event or an invalid URL.
     pub fn new(
         webhooks: &[Webhook],
         options: Options,
@@ -97,52 +102,51 @@ impl Service {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let (mut lines, mut senders) = (Vec::new(), Vec::new());
+        let (mut queues, mut senders) = (Vec::new(), Vec::new());
         for (webhook, number) in webhooks.iter().zip(1..) {
-            let (line, sender) =
+            let (queue, sender) =
                 webhook::open(webhook, number, metrics.alerts_dropped(number), clock.clone())?;
-            lines.push(line);
+            queues.push(queue);
             senders.push(sender);
         }
         Ok(Self {
             options,
-            board: Arc::default(),
+            buffer: Arc::default(),
             metrics,
             store,
             clock,
-            lines,
+            queues,
             senders,
-            ledger: Ledger::default(),
-            watches: HashMap::new(),
-            fading: HashSet::new(),
+            firing: FiringAlerts::default(),
+            evaluators: HashMap::new(),
+            ending: HashSet::new(),
             groups: BTreeMap::new(),
-            looked_at: None,
+            poll_after: None,
         })
     }
 
-    /// Where consumers leave their news.
+    /// Returns the factory of the observers that feed this service.
     pub fn alerts(&self) -> Alerts {
-        Alerts { board: self.board.clone() }
+        Alerts { buffer: self.buffer.clone() }
     }
 
-    /// Learns which groups have letters already: their next letter is not their first, and their end is still to be told
-    /// where `tells` says so of the consumer. To be called before consumers run. A store that does not answer makes them news
-    /// again.
-    pub async fn learn(&mut self, tells: impl Fn(&str) -> bool) {
+    /// Loads the groups that already have letters: their next letter does not fire, and their end is reported if `on_first`
+    /// returns `true` for the consumer. Call it before consumers run. When the store fails, those groups fire again.
+    pub async fn load_groups(&mut self, on_first: impl Fn(&str) -> bool) {
         let now = self.clock.now();
         let mut request = GroupsRequest { limit: GROUPS_PAGE, ..GroupsRequest::default() };
         loop {
             let page = match self.store.groups(&request).await {
                 Ok(page) => page,
                 Err(error) => {
-                    tracing::warn!(kind = ?error.kind(), "the store does not tell its groups; alerts may come again");
+                    tracing::warn!(kind = ?error.kind(), "groups not loaded, alerts may repeat");
                     return;
                 }
             };
-            for group in page.groups.into_iter().filter(|group| waits_for_somebody(&group.counts) > 0) {
-                self.board.know(&group.id);
-                if tells(group.id.queue.consumer()) {
-                    self.told_before(group, now);
+            for group in page.groups.into_iter().filter(|group| needs_action(&group.counts) > 0) {
+                self.buffer.add_group(&group.id);
+                if on_first(group.id.queue.consumer()) {
+                    self.add_firing_group(group, now);
                 }
             }
             request.after = page.next;
@@ -152,8 +156,8 @@ impl Service {
         }
     }
 
-    /// Another process has told of this group.
-    fn told_before(&mut self, group: Group, now: Timestamp) {
+    /// Adds a group whose alert an earlier process has sent.
+    fn add_firing_group(&mut self, group: Group, now: Timestamp) {
         let consumer = group.id.queue.consumer().to_owned();
         let owner = self.metrics.owner_of(&consumer);
         let facts = Facts {
@@ -163,84 +167,84 @@ impl Service {
             ..Facts::default()
         };
         let detail = Some(group.id.to_string());
-        let subject = Subject { event: rules::FIRST_LETTER, consumer: Some(consumer), detail };
-        let count = waits_for_somebody(&group.counts);
-        if self.ledger.fire(&subject, Report { facts, owner, count, quiet: None }, now).is_some() {
+        let subject = Subject { event: AlertEvent::FirstLetter, consumer: Some(consumer), detail };
+        let count = needs_action(&group.counts);
+        if self.firing.fire(&subject, Occurrence { facts, owner, count, quiet: None }, now).is_some() {
             self.groups.insert(subject, group.id);
         }
     }
 
-    /// Tells webhooks until `stop`, and then, for a moment, what is left to tell.
+    /// Runs until `stop` is cancelled, then sends queued notices within a grace period.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut sending = JoinSet::new();
         for sender in std::mem::take(&mut self.senders) {
             sending.spawn(sender.run(stop.clone()));
         }
-        let mut looks = tokio::time::interval(self.options.every);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut asking = None;
+        let mut ticks = tokio::time::interval(self.options.every);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut poll = None;
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = self.board.changed.notified() => self.read_news(),
-                // Asked beside the rest: a store that does not answer is told of, and holds up nobody (I9).
-                answers = answered(&mut asking) => self.hear(answers),
-                _ = looks.tick() => {
-                    self.look();
-                    asking.get_or_insert_with(|| self.ask());
+                () = self.buffer.changed.notified() => self.drain_events(),
+                // The poll runs beside the loop: an unresponsive store is an alert itself and delays none (I9).
+                result = finished(&mut poll) => self.apply_poll(result),
+                _ = ticks.tick() => {
+                    self.evaluate();
+                    poll.get_or_insert_with(|| self.poll_store());
                 }
             }
         }
-        self.read_news();
-        // Without their lines, the senders end when they have sent what waits.
-        self.lines.clear();
+        self.drain_events();
+        // The senders end when their queues are closed and empty.
+        self.queues.clear();
         while sending.join_next().await.is_some() {}
     }
 
-    fn tell(&self, notice: Option<Notice>) {
+    fn send(&self, notice: Option<Notice>) {
         let Some(notice) = notice.map(Arc::new) else { return };
-        for line in &self.lines {
-            line.tell(&notice);
+        for queue in &self.queues {
+            queue.push(&notice);
         }
     }
 
-    /// Tells what observers wrote down.
-    fn read_news(&mut self) {
+    /// Fires and resolves alerts from the buffered events.
+    fn drain_events(&mut self) {
         let now = self.clock.now();
-        for (subject, news) in self.board.take() {
-            let over = news.over;
-            if news.count > 0 {
-                self.happened(&subject, news, now);
+        for (subject, pending) in self.buffer.drain() {
+            let ended = pending.ended;
+            if pending.count > 0 {
+                self.fire(&subject, pending, now);
             }
-            if over && !self.is_paused_elsewhere(&subject) {
-                self.over(&subject, now);
+            if ended && !self.is_paused_elsewhere(&subject) {
+                self.resolve(&subject, now);
             }
         }
     }
 
-    fn happened(&mut self, subject: &Subject, news: News, now: Timestamp) {
-        let News { count, facts, owner, group, .. } = news;
-        // What nobody can look up again is over when it has not happened for a while.
-        let lasts = LASTING.contains(&subject.event) || group.is_some();
-        let quiet = (!lasts).then_some(self.options.thresholds.quiet);
+    fn fire(&mut self, subject: &Subject, pending: Pending, now: Timestamp) {
+        let Pending { count, facts, owner, group, .. } = pending;
+        // A condition that cannot be queried is resolved when it has not occurred for a while.
+        let can_query = STATEFUL.contains(&subject.event) || group.is_some();
+        let quiet = (!can_query).then_some(self.options.thresholds.quiet);
         if let Some(group) = group {
             self.groups.insert(subject.clone(), group);
         }
-        let notice = self.ledger.fire(subject, Report { facts, owner, count, quiet }, now);
-        self.tell(notice);
+        let notice = self.firing.fire(subject, Occurrence { facts, owner, count, quiet }, now);
+        self.send(notice);
     }
 
-    /// Something is over. Ends that have a name of their own are told under that as well.
-    fn over(&mut self, subject: &Subject, now: Timestamp) {
-        self.fading.remove(subject);
-        let Some(notice) = self.ledger.resolve(subject, now) else { return };
-        let named = match subject.event {
-            rules::BREAKER_OPENED => Some(rules::BREAKER_CLOSED),
-            rules::PAUSED => Some(rules::RESUMED),
+    /// Resolves an alert. Some ends are events of their own and are sent as such, too.
+    fn resolve(&mut self, subject: &Subject, now: Timestamp) {
+        self.ending.remove(subject);
+        let Some(notice) = self.firing.resolve(subject, now) else { return };
+        let end_event = match subject.event {
+            AlertEvent::BreakerOpened => Some(AlertEvent::BreakerClosed),
+            AlertEvent::Paused => Some(AlertEvent::Resumed),
             _ => None,
         };
-        if let Some(rule) = named.and_then(rules::rule) {
+        if let Some(rule) = end_event.map(AlertEvent::rule) {
             let key = Subject { event: rule.event, ..subject.clone() }.key();
             let notice = Notice {
                 key,
@@ -251,107 +255,109 @@ impl Service {
                 runbook: Notice::runbook(rule),
                 ..notice.clone()
             };
-            self.tell(Some(notice));
+            self.send(Some(notice));
         }
-        self.tell(Some(notice));
+        self.send(Some(notice));
     }
 
-    /// Looks at everything that nobody tells, but for what only the store knows.
-    fn look(&mut self) {
+    /// Evaluates the conditions that need no store access.
+    fn evaluate(&mut self) {
         let now = self.clock.now();
-        for notice in self.ledger.quieted(now) {
-            self.tell(Some(notice));
+        for notice in self.firing.resolve_quiet(now) {
+            self.send(Some(notice));
         }
         for handle in self.metrics.handles() {
-            self.look_at(&handle, now);
+            self.evaluate_consumer(&handle, now);
         }
     }
 
-    fn look_at(&mut self, handle: &Handle, now: Timestamp) {
+    fn evaluate_consumer(&mut self, handle: &Handle, now: Timestamp) {
         let consumer = handle.name().to_string();
         let owner = self.metrics.owner_of(&consumer);
-        let seen = Seen::of(handle, &self.metrics.overview());
-        let watch = self.watches.entry(consumer.clone()).or_default();
-        for level in watch.look(&seen, &self.options.thresholds, now) {
-            let subject = Subject { event: level.event, consumer: Some(consumer.clone()), detail: None };
-            let report = Report { facts: level.facts, owner: owner.clone(), count: 1, quiet: None };
-            let notice = self.ledger.level(level.up, &subject, report, now);
-            self.tell(notice);
+        let sample = Sample::of(handle, &self.metrics.overview());
+        let evaluator = self.evaluators.entry(consumer.clone()).or_default();
+        for condition in evaluator.evaluate(&sample, &self.options.thresholds, now) {
+            let subject = Subject { event: condition.event, consumer: Some(consumer.clone()), detail: None };
+            let occurrence =
+                Occurrence { facts: condition.facts, owner: owner.clone(), count: 1, quiet: None };
+            let notice = self.firing.set(condition.holds, &subject, occurrence, now);
+            self.send(notice);
         }
         let own = |subject: &Subject| subject.consumer.as_deref() == Some(&*consumer);
-        for subject in LASTING.map(|event| self.ledger.of(event)).concat().into_iter().filter(own) {
-            if lasts(handle, &subject) {
-                self.fading.remove(&subject);
-            } else if !self.fading.insert(subject.clone()) {
-                self.over(&subject, now);
+        for subject in STATEFUL.map(|event| self.firing.of(event)).concat().into_iter().filter(own) {
+            if still_holds(handle, &subject) {
+                self.ending.remove(&subject);
+            } else if !self.ending.insert(subject.clone()) {
+                self.resolve(&subject, now);
             }
         }
     }
 
-    /// Whether another part of the same kind is paused. A notice names the kind alone: a sequence is a key.
+    /// Returns `true` while another pause of the same scope kind is active. A notice names the kind alone: a sequence is a key.
     fn is_paused_elsewhere(&self, subject: &Subject) -> bool {
         let is_own = |handle: &Handle| subject.consumer.as_deref() == Some(handle.name().as_str());
-        subject.event == rules::PAUSED
-            && self.metrics.handles().iter().any(|handle| is_own(handle) && lasts(handle, subject))
+        subject.event == AlertEvent::Paused
+            && self.metrics.handles().iter().any(|handle| is_own(handle) && still_holds(handle, subject))
     }
 
-    /// Asks the store for what only it knows: the operations, and some groups each time.
-    fn ask(&mut self) -> Asking {
-        let from = self.looked_at.take().map_or(Bound::Unbounded, Bound::Excluded);
-        let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_AT_ONCE);
+    /// Starts a store poll for the operations and the next groups.
+    fn poll_store(&mut self) -> StorePoll {
+        let from = self.poll_after.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let some = self.groups.range((from, Bound::Unbounded)).take(GROUPS_PER_POLL);
         let some: Vec<_> = some.map(|(subject, group)| (subject.clone(), group.clone())).collect();
-        self.looked_at = some.get(GROUPS_AT_ONCE - 1).map(|(subject, _)| subject.clone());
-        asking::ask(self.store.clone(), self.board.clone(), some)
+        self.poll_after = some.get(GROUPS_PER_POLL - 1).map(|(subject, _)| subject.clone());
+        store_poll::poll(self.store.clone(), self.buffer.clone(), some)
     }
 
-    /// Tells what the store said.
-    fn hear(&mut self, answers: Answers) {
+    /// Fires and resolves alerts from the result of a store poll.
+    fn apply_poll(&mut self, result: PollResult) {
         let now = self.clock.now();
-        for (subject, group) in answers.ended {
-            // It is known again: a letter has come since it was asked for.
-            if !self.board.knows(&group) {
+        for (subject, group) in result.ended {
+            // A letter that arrived since the poll started has marked the group again.
+            if !self.buffer.has_group(&group) {
                 self.groups.remove(&subject);
-                self.over(&subject, now);
+                self.resolve(&subject, now);
             }
         }
-        if let Some(operations) = answers.operations {
-            self.hear_operations(&operations, now);
+        if let Some(operations) = result.operations {
+            self.apply_operations(&operations, now);
         }
     }
 
-    fn hear_operations(&mut self, operations: &[Operation], now: Timestamp) {
-        let mut firing = Vec::new();
+    fn apply_operations(&mut self, operations: &[Operation], now: Timestamp) {
+        let mut current = Vec::new();
         for operation in operations {
             let stopped = operation.note.as_deref().is_some_and(|note| note.starts_with("stopped:"));
             let event = match operation.state {
-                OperationState::AwaitingApproval => rules::APPROVAL_NEEDED,
-                OperationState::Paused if stopped => rules::OPERATION_STOPPED,
+                OperationState::AwaitingApproval => AlertEvent::ApprovalNeeded,
+                OperationState::Paused if stopped => AlertEvent::OperationStopped,
                 _ => continue,
             };
             let id = operation.id.to_string();
             let subject = Subject { event, consumer: None, detail: Some(id.clone()) };
             let facts =
                 Facts { operation: Some(id), value: Some(operation.failed_again as f64), ..Facts::default() };
-            let notice =
-                self.ledger.fire(&subject, Report { facts, owner: None, count: 1, quiet: None }, now);
-            self.tell(notice);
-            firing.push(subject);
+            let occurrence = Occurrence { facts, owner: None, count: 1, quiet: None };
+            let notice = self.firing.fire(&subject, occurrence, now);
+            self.send(notice);
+            current.push(subject);
         }
-        let over =
-            [rules::APPROVAL_NEEDED, rules::OPERATION_STOPPED].map(|event| self.ledger.of(event)).concat();
-        for subject in over.iter().filter(|subject| !firing.contains(subject)) {
-            self.over(subject, now);
+        let firing = [AlertEvent::ApprovalNeeded, AlertEvent::OperationStopped]
+            .map(|event| self.firing.of(event))
+            .concat();
+        for subject in firing.iter().filter(|subject| !current.contains(subject)) {
+            self.resolve(subject, now);
         }
     }
 }
 
-/// Whether something that lasts is still so, as the consumer itself says. Events alone do not tell: a consumer that is started
-/// anew begins with a closed breaker, and never knew of a pause that was lifted before.
-fn lasts(handle: &Handle, subject: &Subject) -> bool {
+/// Reads from the consumer's handle whether a stateful condition still holds. Events alone do not suffice: a restarted consumer
+/// begins with a closed breaker, and emits no event for a pause that was lifted before.
+fn still_holds(handle: &Handle, subject: &Subject) -> bool {
     match subject.event {
-        rules::FUSE_BLOWN => matches!(handle.fuse(), Some(FuseState::Blown { .. })),
-        rules::BREAKER_OPENED => !matches!(handle.breaker(), None | Some(BreakerState::Closed)),
-        rules::PAUSED => {
+        AlertEvent::FuseBlown => matches!(handle.fuse(), Some(FuseState::Blown { .. })),
+        AlertEvent::BreakerOpened => !matches!(handle.breaker(), None | Some(BreakerState::Closed)),
+        AlertEvent::Paused => {
             let kind = subject.detail.as_deref();
             handle.pauses().iter().any(|pause| Some(scope_name(&pause.scope)) == kind)
         }
@@ -374,54 +380,54 @@ mod tests {
         Service::new(&[], Options::default(), Metrics::prometheus(), store, clock).unwrap()
     }
 
-    /// Somebody tells the service of a letter that waits for somebody: held, or passed on to another place.
-    fn letter(service: &mut Service, is_held: bool) {
+    /// Reports a dead letter to the service: stored, or relayed to a topic.
+    fn letter(service: &mut Service, is_stored: bool) {
         let (queue, message) =
             (QueueName::of("orders", "orders"), Message::new("m-1", "events", Position::new(0, 1)));
-        let cause = Failure::new(Reason::TIMEOUT, "TestError", "words");
+        let cause = Failure::new(Reason::TIMEOUT, "TestError", "error text");
         let sequence = &SequenceId::new("key");
         let (queue, message, state, cause) = (&queue, &message, LetterState::Dead, Some(&cause));
         let observer = service.alerts().observer("orders", None, true);
-        observer.on(&if is_held {
+        observer.on(&if is_stored {
             Event::LetterStored { queue, message, sequence, state, before: None, cause, replay: None }
         } else {
             Event::PassedOn { queue, message, state, cause }
         });
-        service.read_news();
+        service.drain_events();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_letter_that_comes_while_its_group_is_asked_for_is_not_lost_in_the_end_of_the_group() {
+    async fn a_letter_that_arrives_during_a_store_poll_keeps_its_group_firing() {
         let mut service = service();
         letter(&mut service, true);
-        // The store has none of that group any more.
-        let answers = service.ask().await;
-        assert_eq!(answers.ended.len(), 1);
+        // The store has no letter of that group any more.
+        let result = service.poll_store().await;
+        assert_eq!(result.ended.len(), 1);
         letter(&mut service, true);
-        service.hear(answers);
-        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "there is a letter");
-        // And when there is none, its end is told, and its next letter is news.
-        let answers = service.ask().await;
-        service.hear(answers);
-        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        service.apply_poll(result);
+        assert_eq!(service.firing.of(AlertEvent::FirstLetter).len(), 1, "there is a letter");
+        // Without a letter the alert is resolved, and the next letter fires again.
+        let result = service.poll_store().await;
+        service.apply_poll(result);
+        assert!(service.firing.of(AlertEvent::FirstLetter).is_empty());
         letter(&mut service, true);
-        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1);
+        assert_eq!(service.firing.of(AlertEvent::FirstLetter).len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn letters_that_are_passed_on_are_told_until_none_has_come_for_a_while_and_then_again() {
+    async fn relayed_letters_fire_until_the_quiet_time_has_passed_and_then_again() {
         let mut service = service();
         let quiet = service.options.thresholds.quiet;
         for _ in 0..3 {
             letter(&mut service, false);
             tokio::time::advance(quiet / 2).await;
-            service.look();
-            assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "they go on");
+            service.evaluate();
+            assert_eq!(service.firing.of(AlertEvent::FirstLetter).len(), 1, "still firing");
         }
         tokio::time::advance(quiet).await;
-        service.look();
-        assert!(service.ledger.of(rules::FIRST_LETTER).is_empty());
+        service.evaluate();
+        assert!(service.firing.of(AlertEvent::FirstLetter).is_empty());
         letter(&mut service, false);
-        assert_eq!(service.ledger.of(rules::FIRST_LETTER).len(), 1, "it is news again");
+        assert_eq!(service.firing.of(AlertEvent::FirstLetter).len(), 1, "it fires again");
     }
 }

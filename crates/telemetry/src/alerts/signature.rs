@@ -1,12 +1,12 @@
-//! Signs what is sent to a webhook, so that the receiver knows who sent it and when.
+//! Signs webhook requests, so that the receiver can verify sender and time.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// The header that holds the signature.
+/// The header with the signature.
 pub const HEADER: &str = "lazaret-signature";
 
-/// `t=SECONDS,v1=HEX`: HMAC-SHA256 of the time, a dot and the body, under the secret.
+/// Signs a body: `t=SECONDS,v1=HEX`, the HMAC-SHA256 of the time, a dot and the body under the secret.
 ///
 /// ```
 /// use lazaret_telemetry::alerts::signature;
@@ -20,7 +20,7 @@ pub fn sign(secret: &[u8], seconds: i64, body: &[u8]) -> String {
     format!("t={seconds},v1={hex}")
 }
 
-/// Whether a header was made with this secret for this body. The receiver also has to see that the time is recent.
+/// Verifies a signature header against secret and body. The receiver must also check that the time is recent.
 pub fn verify(header: &str, secret: &[u8], body: &[u8]) -> bool {
     let part = |name: &str| header.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
     let (Some(seconds), Some(hex)) = (part("t").and_then(|text| text.parse().ok()), part("v1")) else {

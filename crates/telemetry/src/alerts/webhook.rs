@@ -1,9 +1,10 @@
-//! Sends notices to one webhook, in order, patiently and signed.
+//! Delivers notices to one webhook: in order, signed, with retries.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable};
 use lazaret_core::Clock;
 use metrics::Counter;
 use reqwest::{Client, StatusCode, Url};
@@ -12,47 +13,47 @@ use tokio_util::sync::CancellationToken;
 
 use super::notice::Notice;
 use super::{rules, signature};
-use crate::client::{client, why};
+use crate::client::{client, error_text};
 use crate::error::Error;
 
-/// How many notices wait for one webhook at most (I7).
-const WAITING_LIMIT: usize = 256;
-/// How often one notice is sent at most.
-const ATTEMPTS: u32 = 8;
-const FIRST_DELAY: Duration = Duration::from_secs(1);
-const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// How long what waits may take at the end.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// The maximum number of queued notices per webhook (I7).
+const QUEUE_LIMIT: usize = 256;
+/// The maximum number of retries per notice.
+const RETRIES: usize = 7;
+const INITIAL_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// How long queued notices may take after the service was stopped.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
-/// A URL that gets a POST for each notice.
+/// A URL that receives a POST request per notice.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// Where to send it.
+    /// The receiver.
     pub url: String,
-    /// What signs requests; without it they are not signed.
+    /// The key that signs requests; `None`: requests are not signed.
     pub secret: Option<String>,
-    /// Which events are sent.
+    /// The names of the events to send.
     pub events: Vec<String>,
-    /// How long the receiver may take.
+    /// The timeout of one request.
     pub timeout: Duration,
 }
 
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the secret nor the URL, which may hold one.
+        // Neither the secret nor the URL, which may contain one.
         f.debug_struct("Webhook").field("events", &self.events).finish_non_exhaustive()
     }
 }
 
-/// The way to one webhook.
-pub(super) struct Line {
+/// The queue of notices for one webhook.
+pub(super) struct NoticeQueue {
     events: Vec<String>,
     notices: mpsc::Sender<Arc<Notice>>,
     dropped: Counter,
     number: usize,
 }
 
-/// What sends to one webhook.
+/// Sends the notices of one queue.
 pub(super) struct Sender {
     client: Client,
     url: Url,
@@ -63,68 +64,78 @@ pub(super) struct Sender {
     clock: Arc<dyn Clock>,
 }
 
-/// Opens the way to a webhook; `number` is its place in the configuration, from 1.
+/// Creates the queue and the sender of a webhook; `number` is its 1-based position in the configuration.
 pub(super) fn open(
     webhook: &Webhook,
     number: usize,
     dropped: Counter,
     clock: Arc<dyn Clock>,
-) -> Result<(Line, Sender), Error> {
-    let wrong = |why: String| Error::Webhook { number, why };
+) -> Result<(NoticeQueue, Sender), Error> {
+    let invalid = |error: String| Error::Webhook { number, error };
     if let Some(unknown) = webhook.events.iter().find(|event| rules::rule(event).is_none()) {
-        return Err(wrong(format!("there is no event {unknown:?}")));
+        return Err(invalid(format!("unknown event {unknown:?}")));
     }
-    let url = Url::parse(&webhook.url).map_err(|error| wrong(error.to_string()))?;
-    let (sender, notices) = mpsc::channel(WAITING_LIMIT);
-    let line = Line { events: webhook.events.clone(), notices: sender, dropped: dropped.clone(), number };
+    let url = Url::parse(&webhook.url).map_err(|error| invalid(error.to_string()))?;
+    let (sender, notices) = mpsc::channel(QUEUE_LIMIT);
+    let queue =
+        NoticeQueue { events: webhook.events.clone(), notices: sender, dropped: dropped.clone(), number };
     let client = client(&webhook.url, webhook.timeout)?;
-    Ok((line, Sender { client, url, secret: webhook.secret.clone(), notices, dropped, number, clock }))
+    Ok((queue, Sender { client, url, secret: webhook.secret.clone(), notices, dropped, number, clock }))
 }
 
-impl Line {
-    /// Sends a notice if the webhook wants it. One that finds no room is dropped and counted: nobody waits (I10).
-    pub(super) fn tell(&self, notice: &Arc<Notice>) {
-        if !self.events.iter().any(|event| event == notice.event) {
+impl NoticeQueue {
+    /// Queues a notice if the webhook subscribes to its event. When the queue is full the notice is dropped and counted: the
+    /// caller never waits (I10).
+    pub(super) fn push(&self, notice: &Arc<Notice>) {
+        let event = notice.event.as_str();
+        if !self.events.iter().any(|subscribed| subscribed == event) {
             return;
         }
         if self.notices.try_send(notice.clone()).is_err() {
             self.dropped.increment(1);
-            tracing::warn!(
-                webhook = self.number,
-                event = notice.event,
-                "too many notices wait; one is dropped"
-            );
+            tracing::warn!(webhook = self.number, event, "notice dropped, queue full");
         }
     }
 }
 
-/// How one try went.
-enum Answer {
-    Taken,
-    Refused(String),
-    Later(String),
+/// Why one request failed.
+enum PostError {
+    /// Worth a retry.
+    Temporary(String),
+    Permanent(String),
+}
+
+impl PostError {
+    const fn is_temporary(&self) -> bool {
+        matches!(self, Self::Temporary(_))
+    }
+
+    fn text(&self) -> &str {
+        let (Self::Temporary(text) | Self::Permanent(text)) = self;
+        text
+    }
 }
 
 impl Sender {
-    /// Sends until nobody tells any more, or until a while after `stop`.
+    /// Sends notices until the queue is closed, or until the grace period after `stop` has passed.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let overtime = async {
+        let deadline = async {
             stop.cancelled().await;
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(GRACE_PERIOD).await;
         };
-        tokio::pin!(overtime);
+        tokio::pin!(deadline);
         loop {
             let notice = tokio::select! {
                 biased;
-                () = &mut overtime => return,
+                () = &mut deadline => return,
                 notice = self.notices.recv() => notice,
             };
             let Some(notice) = notice else { return };
             tokio::select! {
                 biased;
                 () = self.deliver(&notice) => {}
-                () = &mut overtime => {
-                    tracing::warn!(webhook = self.number, event = notice.event, "not sent before the end");
+                () = &mut deadline => {
+                    tracing::warn!(webhook = self.number, event = %notice.event, "notice not delivered before shutdown");
                     return;
                 }
             }
@@ -133,64 +144,65 @@ impl Sender {
 
     async fn deliver(&self, notice: &Notice) {
         let Ok(body) = serde_json::to_vec(notice) else { return };
-        let mut delay = FIRST_DELAY;
-        for attempt in 1..=ATTEMPTS {
-            let why = match self.post(notice, body.clone()).await {
-                Answer::Taken => return,
-                Answer::Refused(why) => {
-                    self.gave_up(notice, &why);
-                    return;
-                }
-                Answer::Later(why) => why,
-            };
-            if attempt == ATTEMPTS {
-                self.gave_up(notice, &why);
-                return;
-            }
-            tracing::debug!(
-                webhook = self.number,
-                event = notice.event,
-                attempt,
-                why,
-                "not taken; it is sent again"
-            );
-            tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(LONGEST_DELAY);
+        let delivered = (|| self.post(notice, body.clone()))
+            .retry(backoff())
+            .when(PostError::is_temporary)
+            .notify(|error: &PostError, delay| {
+                tracing::debug!(
+                    webhook = self.number, event = %notice.event, error = error.text(), ?delay,
+                    "notice delivery failed, retry scheduled"
+                );
+            })
+            .await;
+        if let Err(error) = delivered {
+            self.dropped.increment(1);
+            let error = error.text();
+            tracing::error!(webhook = self.number, event = %notice.event, error, "notice delivery failed");
         }
     }
 
-    fn gave_up(&self, notice: &Notice, why: &str) {
-        self.dropped.increment(1);
-        tracing::error!(
-            webhook = self.number,
-            event = notice.event,
-            why,
-            "the webhook did not take a notice"
-        );
-    }
-
-    async fn post(&self, notice: &Notice, body: Vec<u8>) -> Answer {
+    async fn post(&self, notice: &Notice, body: Vec<u8>) -> Result<(), PostError> {
         let mut request = self
             .client
             .post(self.url.clone())
             .header("content-type", "application/json")
             .header("user-agent", concat!("lazaret/", env!("CARGO_PKG_VERSION")))
-            .header("lazaret-event", notice.event)
+            .header("lazaret-event", notice.event.as_str())
             .header("lazaret-delivery", &notice.id);
         if let Some(secret) = &self.secret {
             let seconds = self.clock.now().as_second();
             request = request.header(signature::HEADER, signature::sign(secret.as_bytes(), seconds, &body));
         }
-        match request.body(body).send().await {
-            Ok(answer) if answer.status().is_success() => Answer::Taken,
-            Ok(answer) => {
-                let status = answer.status();
-                let again = status.is_server_error()
-                    || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
-                let text = status.as_str().to_owned();
-                if again { Answer::Later(text) } else { Answer::Refused(text) }
-            }
-            Err(error) => Answer::Later(why(error)),
+        let response = request.body(body).send().await;
+        let status = response.map_err(|error| PostError::Temporary(error_text(error)))?.status();
+        let is_temporary = status.is_server_error()
+            || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+        match status {
+            _ if status.is_success() => Ok(()),
+            _ if is_temporary => Err(PostError::Temporary(status.as_str().to_owned())),
+            _ => Err(PostError::Permanent(status.as_str().to_owned())),
         }
+    }
+}
+
+/// 1 s, 2 s, 4 s … 60 s.
+const fn backoff() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(INITIAL_DELAY)
+        .with_max_delay(MAX_DELAY)
+        .with_factor(2.0)
+        .with_max_times(RETRIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use backon::BackoffBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_notice_is_retried_seven_times_with_doubled_delays_up_to_a_minute() {
+        let delays: Vec<u64> = backoff().build().map(|delay| delay.as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60]);
     }
 }

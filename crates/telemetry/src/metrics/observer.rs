@@ -1,24 +1,24 @@
-//! Counts what the engine tells.
+//! Counts engine events.
+
+use std::sync::Arc;
 
 use lazaret_core::policy::Limit;
 use lazaret_core::{Failure, LetterState, QueueName, Reason};
 use lazaret_engine::{Event, Observer};
 use metrics::{Label, SharedString};
 
-use super::{Metrics, label, labels, of_queue};
+use super::instruments::Instruments;
+use super::labels::{self, Reasons, ReplayOutcome, label, of_queue};
 use crate::names;
 
 /// Counts the events of one consumer.
-pub(super) struct Counting {
-    metrics: Metrics,
-    consumer: String,
+pub(super) struct MetricsObserver {
+    pub(super) instruments: Arc<Instruments>,
+    pub(super) reasons: Arc<Reasons>,
+    pub(super) consumer: String,
 }
 
-impl Counting {
-    pub(super) fn new(metrics: Metrics, consumer: &str) -> Self {
-        Self { metrics, consumer: consumer.to_owned() }
-    }
-
+impl MetricsObserver {
     fn of(
         &self,
         queue: &QueueName,
@@ -29,52 +29,50 @@ impl Counting {
         labels
     }
 
-    fn reason(&self, reason: &Reason) -> SharedString {
-        self.metrics.0.reasons.label(reason)
-    }
-
     fn letters(&self, queue: &QueueName, state: LetterState, cause: Option<&Failure>, letters: u64) {
-        let reason = cause.map_or(SharedString::const_str(labels::NONE), |cause| self.reason(&cause.reason));
+        let reason =
+            cause.map_or(SharedString::const_str(labels::NONE), |cause| self.reasons.label(&cause.reason));
         let state = SharedString::const_str(state.as_str());
         let labels = self.of(queue, [("state", state), ("reason", reason)]);
-        self.metrics.counter(&names::LETTERS_TOTAL, labels).increment(letters);
+        self.instruments.counter(&names::LETTERS_TOTAL, labels).increment(letters);
     }
 
-    fn replayed(&self, queue: &QueueName, outcome: &'static str) {
-        let labels = self.of(queue, [("outcome", SharedString::const_str(outcome))]);
-        self.metrics.counter(&names::REPLAY, labels).increment(1);
+    fn replayed(&self, queue: &QueueName, outcome: ReplayOutcome) {
+        let labels = self.of(queue, [("outcome", SharedString::const_str(outcome.as_str()))]);
+        self.instruments.counter(&names::REPLAY, labels).increment(1);
     }
 
     fn poison(&self, queue: &QueueName) {
-        self.metrics.counter(&names::POISON, self.of(queue, [])).increment(1);
+        self.instruments.counter(&names::POISON, self.of(queue, [])).increment(1);
     }
 
     fn exhausted(&self, queue: &QueueName, limit: Option<Limit>, reason: &Reason) {
-        let labels = self.of(queue, [("reason", self.reason(reason))]);
-        self.metrics.counter(&names::RETRY_EXHAUSTED, labels).increment(1);
+        let labels = self.of(queue, [("reason", self.reasons.label(reason))]);
+        self.instruments.counter(&names::RETRY_EXHAUSTED, labels).increment(1);
         if limit == Some(Limit::Crashes) {
             self.poison(queue);
         }
     }
 }
 
-impl Observer for Counting {
+impl Observer for MetricsObserver {
     fn on(&self, event: &Event<'_>) {
         match event {
             Event::Failed { queue, failure, .. } => {
                 let phase = SharedString::const_str(failure.phase.as_str());
-                let labels = self.of(queue, [("reason", self.reason(&failure.reason)), ("phase", phase)]);
-                self.metrics.counter(&names::FAILURES, labels).increment(1);
+                let reason = self.reasons.label(&failure.reason);
+                let labels = self.of(queue, [("reason", reason), ("phase", phase)]);
+                self.instruments.counter(&names::FAILURES, labels).increment(1);
             }
             Event::RetryScheduled { queue, reason, .. } => {
-                let labels = self.of(queue, [("reason", self.reason(reason))]);
-                self.metrics.counter(&names::RETRY_SCHEDULED, labels).increment(1);
+                let labels = self.of(queue, [("reason", self.reasons.label(reason))]);
+                self.instruments.counter(&names::RETRY_SCHEDULED, labels).increment(1);
             }
             Event::RetryStarted { queue, attempt, lateness } => {
                 let attempt = SharedString::const_str(labels::attempt(*attempt));
                 let labels = self.of(queue, [("attempt", attempt)]);
-                self.metrics.counter(&names::RETRY_ATTEMPTS, labels).increment(1);
-                let late = self.metrics.histogram(&names::RETRY_LATENESS, self.of(queue, []));
+                self.instruments.counter(&names::RETRY_ATTEMPTS, labels).increment(1);
+                let late = self.instruments.histogram(&names::RETRY_LATENESS, self.of(queue, []));
                 late.record(lateness.as_secs_f64());
             }
             Event::RetryExhausted { queue, limit, reason, .. } => self.exhausted(queue, *limit, reason),
@@ -84,20 +82,21 @@ impl Observer for Counting {
                     self.letters(queue, *state, *cause, 1);
                 }
                 if replay.is_some() {
-                    self.replayed(queue, "failed-again");
+                    self.replayed(queue, ReplayOutcome::FailedAgain);
                 }
             }
             Event::PassedOn { queue, state, cause, .. } => self.letters(queue, *state, *cause, 1),
             Event::LetterClosed { queue, state, replay, .. } => {
                 self.letters(queue, *state, None, 1);
                 if replay.is_some() {
-                    self.replayed(queue, if *state == LetterState::Resolved { "ok" } else { "skipped" });
+                    let resolved = *state == LetterState::Resolved;
+                    self.replayed(queue, if resolved { ReplayOutcome::Ok } else { ReplayOutcome::Skipped });
                 }
             }
             Event::Expired { queue, letters } => self.letters(queue, LetterState::Expired, None, *letters),
             Event::CommitFailed { .. } => {
                 let labels = vec![label("consumer", &self.consumer)];
-                self.metrics.counter(&names::COMMIT_FAILURES, labels).increment(1);
+                self.instruments.counter(&names::COMMIT_FAILURES, labels).increment(1);
             }
             _ => {}
         }

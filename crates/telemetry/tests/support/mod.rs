@@ -1,4 +1,4 @@
-//! A consumer on a paused or a real clock that does what payloads say, and an HTTP server that keeps what it gets.
+//! A consumer with a scripted handler, and an HTTP server that records requests.
 
 #![allow(
     dead_code,
@@ -30,14 +30,14 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const NAME: &str = "orders";
 
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn queue() -> QueueName {
     QueueName::of(NAME, NAME)
 }
 
-/// Everything outside of a consumer.
+/// Source, store and clock of a consumer.
 pub(crate) struct Bench {
     pub(crate) log: MemoryLog,
     pub(crate) store: Arc<dyn Store>,
@@ -50,7 +50,7 @@ impl Bench {
         Self { log: MemoryLog::new("events", 1), store: Arc::new(MemoryStore::new(clock.clone())), clock }
     }
 
-    /// Adds messages: the key is the part before the dash, the payload the whole word.
+    /// Adds messages: the key is the part before the dash, the payload the whole text.
     pub(crate) fn push(&self, words: &[&str]) {
         for word in words {
             let key = word.split('-').next().unwrap();
@@ -68,7 +68,7 @@ impl Bench {
     }
 }
 
-/// Every run the same: no jitter, no breaker, no fuse; three attempts, and twice the same failure is poison for who says so.
+/// Deterministic options: no jitter, breaker, fuse or poison rule; three attempts.
 pub(crate) fn options() -> Options {
     Options {
         seed: 7,
@@ -88,16 +88,16 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// A handler that does what the payload says, until it is mended.
-pub(crate) fn obedient(mended: Arc<std::sync::atomic::AtomicBool>) -> BoxHandler {
+/// A handler that fails as the payload says, until it is fixed.
+pub(crate) fn scripted(fixed: Arc<std::sync::atomic::AtomicBool>) -> BoxHandler {
     handler(move |Text(word): Text, context: Context| {
-        let is_mended = mended.load(std::sync::atomic::Ordering::SeqCst);
+        let is_fixed = fixed.load(std::sync::atomic::Ordering::SeqCst);
         async move {
             let refuse = |reason: &str| {
                 HandlerError::foreign("TestError", "words-of-a-failure").reason(Reason::new(reason).unwrap())
             };
             match () {
-                () if is_mended => Ok(()),
+                () if is_fixed => Ok(()),
                 () if word.contains("flaky") && context.attempt() < 3 => Err(refuse("TIMEOUT")),
                 () if word.contains("hopeless") => Err(refuse("TIMEOUT")),
                 () if word.contains("bad") => Err(refuse("CARD_DECLINED").verdict(Verdict::DeadLetter)),
@@ -107,7 +107,7 @@ pub(crate) fn obedient(mended: Arc<std::sync::atomic::AtomicBool>) -> BoxHandler
     })
 }
 
-/// A consumer at work.
+/// A running consumer.
 pub(crate) struct Running {
     pub(crate) handle: Handle,
     drain: CancellationToken,
@@ -128,16 +128,16 @@ impl Running {
     }
 }
 
-/// Waits until something is so. On a paused clock the time in between costs nothing.
+/// Waits until the condition holds. A paused clock advances by itself.
 pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Got {
     pub(crate) path: String,
@@ -145,24 +145,24 @@ pub(crate) struct Got {
     pub(crate) body: Bytes,
 }
 
-/// A server that keeps what it gets, and answers with what it is told to.
+/// A server that records requests and returns scripted statuses.
 #[derive(Clone)]
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
     answers: Arc<Mutex<VecDeque<u16>>>,
-    came: Arc<Notify>,
+    received: Arc<Notify>,
 }
 
 impl Receiver {
-    /// Answers with these, and with 200 from then on.
+    /// Returns these statuses, then 200.
     pub(crate) async fn start(answers: &[u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let receiver = Self {
             address: listener.local_addr().unwrap(),
             got: Arc::default(),
             answers: Arc::new(Mutex::new(answers.iter().copied().collect())),
-            came: Arc::default(),
+            received: Arc::default(),
         };
         let own = receiver.clone();
         tokio::spawn(async move {
@@ -188,7 +188,7 @@ impl Receiver {
             headers: parts.headers,
             body,
         });
-        self.came.notify_waiters();
+        self.received.notify_waiters();
         let mut response = Response::new(Full::default());
         *response.status_mut() = StatusCode::from_u16(answer).unwrap();
         Ok(response)
@@ -198,11 +198,11 @@ impl Receiver {
         self.got.lock().unwrap().clone()
     }
 
-    /// Waits until so many requests came.
+    /// Waits for a number of requests.
     pub(crate) async fn wait_for(&self, requests: usize) -> Vec<Got> {
         let come = async {
             loop {
-                let told = self.came.notified();
+                let told = self.received.notified();
                 tokio::pin!(told);
                 told.as_mut().enable();
                 if self.all().len() >= requests {
@@ -211,8 +211,8 @@ impl Receiver {
                 told.await;
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, come).await;
-        assert!(waited.is_ok(), "{requests} requests never came: {:?}", self.all());
+        let waited = tokio::time::timeout(TIMEOUT, come).await;
+        assert!(waited.is_ok(), "fewer than {requests} requests: {:?}", self.all());
         self.all()
     }
 

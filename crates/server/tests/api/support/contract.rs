@@ -1,4 +1,4 @@
-//! Holds answers against the OpenAPI document.
+//! Checks responses against the OpenAPI document.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 
-/// The document, and which of its parts were seen to hold.
+/// The document, and the responses seen per operation.
 pub(crate) struct Contract {
     document: Value,
     seen: Mutex<Seen>,
@@ -39,7 +39,7 @@ impl Contract {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Checks an answer: its status, media type and body are what the document says.
+    /// Checks status, media type and body of a response.
     #[track_caller]
     pub(crate) fn check(&self, method: &Method, path: &str, answer: &Answer) {
         let Some((template, operation)) = self.find(method, path) else {
@@ -81,7 +81,7 @@ impl Contract {
         let mut whole = schema.clone();
         if let Some(name) = schema["$ref"].as_str() {
             assert!(!value.is_null(), "not JSON, expected {name}: {shown}");
-            // What is not documented must not be answered either.
+            // Undocumented properties are not allowed.
             whole["unevaluatedProperties"] = json!(false);
         }
         whole["components"] = self.document["components"].clone();
@@ -93,7 +93,7 @@ impl Contract {
         assert!(errors.is_empty(), "{errors:#?}\n{shown}");
     }
 
-    /// The operation that serves this path. A fixed part of a path goes before a parameter.
+    /// The operation of a path. Literal segments take precedence over parameters.
     fn find(&self, method: &Method, path: &str) -> Option<(String, Value)> {
         let fits = |template: &str| {
             let (template, path): (Vec<&str>, Vec<&str>) =

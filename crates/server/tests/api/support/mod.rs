@@ -1,4 +1,4 @@
-//! A real server with a real store, a real consumer and a real client; every answer is held against the document.
+//! A real server with store, consumer and client; every response is checked against the OpenAPI document.
 
 mod contract;
 
@@ -26,10 +26,10 @@ pub(crate) const ORDERS: &str = "orders";
 /// Its queue.
 pub(crate) const QUEUE: &str = "orders/orders";
 
-/// How long anything may take before a test gives up.
+/// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What a bench is made of.
+/// The setup of a bench.
 pub(crate) struct Setup {
     pub(crate) tokens: Vec<Token>,
     pub(crate) options: Options,
@@ -58,7 +58,7 @@ impl Setup {
     }
 }
 
-/// A token that may do this.
+/// A token with these scopes.
 pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
     let hash = TokenHash::of(&secret(name));
     Token { name: name.to_owned(), hash, scopes: scopes.to_vec(), expires_at: None }
@@ -69,7 +69,7 @@ pub(crate) fn secret(name: &str) -> String {
     format!("lz_secret-of-{name}")
 }
 
-/// A server that runs.
+/// A running server.
 pub(crate) struct Bench {
     pub(crate) base: String,
     pub(crate) client: reqwest::Client,
@@ -78,15 +78,15 @@ pub(crate) struct Bench {
     pub(crate) registry: Registry,
     pub(crate) handle: Handle,
     pub(crate) contract: Contract,
-    /// Whether the handler takes what it did not take before.
-    mended: Arc<AtomicBool>,
+    /// Whether the handler accepts every message.
+    fixed: Arc<AtomicBool>,
     shutdown: CancellationToken,
     serving: Option<tokio::task::JoinHandle<()>>,
     running: Option<tokio::task::JoinHandle<()>>,
     _folder: tempfile::TempDir,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -105,14 +105,14 @@ impl Answer {
         self.json["code"].as_str().unwrap_or("no code")
     }
 
-    /// The answer, which must have this status.
+    /// Asserts the status.
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text);
         self
     }
 
-    /// The problem, which must have this status and code.
+    /// Asserts the status and code of a problem.
     #[track_caller]
     pub(crate) fn problem(self, status: u16, code: &str) -> Self {
         assert_eq!((self.status, self.code()), (status, code), "{}", self.text);
@@ -135,8 +135,8 @@ impl Bench {
         let inbox = store.inbox_log(ORDERS, setup.inbox);
         let registry = Registry::default();
         registry.starting(ORDERS, setup.approval);
-        let mended = Arc::new(AtomicBool::new(false));
-        let consumer = consumer(&store, &inbox, &registry, setup.engine, &mended);
+        let fixed = Arc::new(AtomicBool::new(false));
+        let consumer = consumer(&store, &inbox, &registry, setup.engine, &fixed);
         let handle = consumer.handle();
         let shutdown = CancellationToken::new();
         let running = tokio::spawn({
@@ -171,7 +171,7 @@ impl Bench {
             registry,
             handle,
             contract: Contract::new(),
-            mended,
+            fixed,
             shutdown,
             serving: Some(serving),
             running: Some(running),
@@ -179,12 +179,12 @@ impl Bench {
         }
     }
 
-    /// From now on the handler takes everything.
-    pub(crate) fn mend(&self) {
-        self.mended.store(true, Ordering::SeqCst);
+    /// Makes the handler accept every message.
+    pub(crate) fn fix_handler(&self) {
+        self.fixed.store(true, Ordering::SeqCst);
     }
 
-    /// Sends a request as it is and holds the answer against the document.
+    /// Sends a request and checks the response against the document.
     pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
         let request = request.build().unwrap();
         let (method, path) = (request.method().clone(), request.url().path().to_owned());
@@ -213,7 +213,7 @@ impl Bench {
         self.send(with_json(self.request(Method::PUT, path), &body)).await
     }
 
-    /// Posts messages to the inbox: key and payload, which the handler does not take if it holds `bad`. Ids are made of
+    /// Posts messages to the inbox: key and payload. The handler fails on payloads that contain `bad`. The id combines
     /// both.
     pub(crate) async fn feed(&self, messages: &[(&str, &str)]) {
         let line = |(key, payload): &(&str, &str)| {
@@ -226,13 +226,13 @@ impl Bench {
         self.send(request).await.expect(202);
     }
 
-    /// Posts messages and waits until so many open letters are there.
+    /// Posts messages and waits for a number of open letters.
     pub(crate) async fn letters(&self, messages: &[(&str, &str)], open: u64) -> Vec<Value> {
         self.feed(messages).await;
         self.open_letters(open).await
     }
 
-    /// Waits until so many open letters are there, the earliest first.
+    /// Waits for a number of open letters and returns them, earliest first.
     pub(crate) async fn open_letters(&self, open: u64) -> Vec<Value> {
         eventually(&format!("{open} open letters"), || async {
             self.get("/v1/letters/count").await.json["letters"] == open
@@ -253,12 +253,12 @@ impl Bench {
         self.get(&path).await.json
     }
 
-    /// Begins to stop consumer and server.
+    /// Starts the shutdown of consumer and server.
     pub(crate) fn shut_down(&self) {
         self.shutdown.cancel();
     }
 
-    /// Stops consumer and server, and waits until they have ended.
+    /// Stops consumer and server, and waits for both.
     pub(crate) async fn stop(&mut self) {
         self.shut_down();
         for task in [self.serving.take(), self.running.take()].into_iter().flatten() {
@@ -267,9 +267,9 @@ impl Bench {
     }
 }
 
-/// A client. Where reqwest is built with TLS for somebody else, it wants to know who encrypts.
+/// A client. When another crate enables TLS in reqwest, it needs a crypto provider.
 pub(crate) fn http_client() -> reqwest::Client {
-    // The first test installs it for all.
+    // Installed once per process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
@@ -278,7 +278,7 @@ pub(crate) fn with_json(request: reqwest::RequestBuilder, body: &Value) -> reqwe
     request.header("content-type", "application/json").body(body.to_string())
 }
 
-/// Percent-encodes everything that could mean something.
+/// Percent-encodes every byte.
 pub(crate) fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
@@ -288,12 +288,12 @@ fn consumer(
     inbox: &InboxLog,
     registry: &Registry,
     options: EngineOptions,
-    mended: &Arc<AtomicBool>,
+    fixed: &Arc<AtomicBool>,
 ) -> Consumer {
-    let mended = mended.clone();
+    let fixed = fixed.clone();
     let handler = move |Payload(payload): Payload, _: Attempt| {
         let bad = payload.as_deref().unwrap_or_default().windows(3).any(|part| part == b"bad")
-            && !mended.load(Ordering::SeqCst);
+            && !fixed.load(Ordering::SeqCst);
         async move {
             if bad {
                 return Err(HandlerError::msg("it is bad").reason(Reason::DOMAIN_INVALID));
@@ -311,11 +311,11 @@ fn consumer(
         .unwrap()
 }
 
-/// Waits until this holds.
+/// Waits until the condition holds.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "it took too long: {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! From what the engine tells to what listeners may know. Never a payload, a key, a sequence or the text of an error.
+//! Converts engine events to feed events, without payload, key, sequence or error text.
 
 use jiff::Timestamp;
 use lazaret_api::{Event, EventKind, PauseScope};
@@ -7,7 +7,7 @@ use lazaret_engine::Observer;
 
 use super::feed::Feed;
 
-/// Tells the events of one consumer.
+/// Publishes the events of one consumer.
 pub(crate) struct FeedObserver {
     feed: Feed,
     consumer: String,
@@ -35,64 +35,64 @@ impl FeedObserver {
         Event { queue: Some(queue.to_string()), ..self.event(kind) }
     }
 
-    fn translate(&self, told: &lazaret_engine::Event<'_>) -> Option<Event> {
-        use lazaret_engine::Event as Told;
-        Some(match told {
-            Told::Failed { queue, message, attempt, failure, .. } => Event {
+    fn convert(&self, event: &lazaret_engine::Event<'_>) -> Option<Event> {
+        use lazaret_engine::Event as EngineEvent;
+        Some(match event {
+            EngineEvent::Failed { queue, message, attempt, failure, .. } => Event {
                 attempt: Some(*attempt),
                 reason: Some(failure.reason.to_string()),
                 phase: Some(failure.phase.into()),
                 group: Some(failure.fingerprint.to_string()),
                 ..self.about(EventKind::Failed, queue, message)
             },
-            Told::RetryScheduled { queue, message, due, .. } => {
+            EngineEvent::RetryScheduled { queue, message, due, .. } => {
                 Event { due_at: Some(*due), ..self.about(EventKind::RetryScheduled, queue, message) }
             }
-            Told::RetryExhausted { queue, message, .. } => {
+            EngineEvent::RetryExhausted { queue, message, .. } => {
                 self.about(EventKind::RetryExhausted, queue, message)
             }
-            Told::Poison { queue, message } => self.about(EventKind::Poison, queue, message),
-            Told::LetterStored { queue, message, state, .. } => {
+            EngineEvent::Poison { queue, message } => self.about(EventKind::Poison, queue, message),
+            EngineEvent::LetterStored { queue, message, state, .. } => {
                 Event { state: Some((*state).into()), ..self.about(EventKind::LetterStored, queue, message) }
             }
-            Told::LetterClosed { queue, message, state, .. } => {
+            EngineEvent::LetterClosed { queue, message, state, .. } => {
                 Event { state: Some((*state).into()), ..self.about(EventKind::LetterClosed, queue, message) }
             }
-            Told::Duplicate { queue, message } => self.about(EventKind::Duplicate, queue, message),
-            Told::HandOffFailed { queue, .. } => self.of_queue(EventKind::HandOffFailed, queue),
-            Told::Expired { queue, letters } => {
+            EngineEvent::Duplicate { queue, message } => self.about(EventKind::Duplicate, queue, message),
+            EngineEvent::HandOffFailed { queue, .. } => self.of_queue(EventKind::HandOffFailed, queue),
+            EngineEvent::Expired { queue, letters } => {
                 Event { letters: Some(*letters), ..self.of_queue(EventKind::Expired, queue) }
             }
-            Told::Paused { scope, why } => Event {
+            EngineEvent::Paused { scope, why } => Event {
                 scope: Some(scope_of(scope)),
                 why: Some((*why).to_owned()),
                 ..self.event(EventKind::Paused)
             },
-            Told::Resumed { scope } => {
+            EngineEvent::Resumed { scope } => {
                 Event { scope: Some(scope_of(scope)), ..self.event(EventKind::Resumed) }
             }
-            Told::BreakerOpened { until } => {
+            EngineEvent::BreakerOpened { until } => {
                 Event { due_at: Some(*until), ..self.event(EventKind::BreakerOpened) }
             }
-            Told::BreakerClosed => self.event(EventKind::BreakerClosed),
-            Told::FuseBlown { why } => {
+            EngineEvent::BreakerClosed => self.event(EventKind::BreakerClosed),
+            EngineEvent::FuseBlown { why } => {
                 Event { why: Some((*why).to_owned()), ..self.event(EventKind::FuseBlown) }
             }
-            Told::Assigned { partition } => {
+            EngineEvent::Assigned { partition } => {
                 Event { partition: Some(partition.to_string()), ..self.event(EventKind::Assigned) }
             }
-            Told::Revoked { partition, .. } => {
+            EngineEvent::Revoked { partition, .. } => {
                 Event { partition: Some(partition.to_string()), ..self.event(EventKind::Revoked) }
             }
-            Told::CommitFailed { .. } => self.event(EventKind::CommitFailed),
-            // Lateness is for metrics, and what a later engine tells is for a later server.
+            EngineEvent::CommitFailed { .. } => self.event(EventKind::CommitFailed),
+            // Lateness is a metric; events of later engine versions are for later servers.
             _ => return None,
         })
     }
 }
 
-/// The kind of a scope; which sequence it is stays untold, because a sequence is a key.
-pub(crate) const fn scope_of(scope: &store::PauseScope) -> PauseScope {
+/// The kind of a pause scope. The sequence is left out: it is a key.
+const fn scope_of(scope: &store::PauseScope) -> PauseScope {
     match scope {
         store::PauseScope::Consumer => PauseScope::Consumer,
         store::PauseScope::Stream(_) => PauseScope::Stream,
@@ -103,8 +103,8 @@ pub(crate) const fn scope_of(scope: &store::PauseScope) -> PauseScope {
 }
 
 impl Observer for FeedObserver {
-    fn on(&self, told: &lazaret_engine::Event<'_>) {
-        if let Some(event) = self.translate(told) {
+    fn on(&self, event: &lazaret_engine::Event<'_>) {
+        if let Some(event) = self.convert(event) {
             self.feed.publish(event);
         }
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_holds_no_payload_no_key_and_no_text_of_an_error() {
+    fn events_contain_no_payload_key_or_error_text() {
         let feed = Feed::default();
         let message = Message::new("evt-1", "orders", Position::new(0, 0))
             .with_key("secret-key")
@@ -128,16 +128,16 @@ mod tests {
         let sequence = "secret-sequence".into();
         let pause = store::PauseScope::Sequence("secret-sequence".into());
         let observer = FeedObserver::new(feed.clone(), "orders");
-        use lazaret_engine::Event as Told;
-        let told = [
-            Told::Failed {
+        use lazaret_engine::Event as EngineEvent;
+        let events = [
+            EngineEvent::Failed {
                 queue: &queue,
                 message: &message,
                 attempt: 1,
                 failure: &failure,
                 verdict: Verdict::Retry,
             },
-            Told::LetterStored {
+            EngineEvent::LetterStored {
                 queue: &queue,
                 message: &message,
                 sequence: &sequence,
@@ -146,15 +146,20 @@ mod tests {
                 cause: Some(&failure),
                 replay: None,
             },
-            Told::Paused { scope: &pause, why: "maintenance" },
-            Told::HandOffFailed { queue: &queue, kind: store::ErrorKind::Unavailable, error: "secret-text" },
-            Told::CommitFailed { error: "secret-text" },
+            EngineEvent::Paused { scope: &pause, why: "maintenance" },
+            EngineEvent::HandOffFailed {
+                queue: &queue,
+                kind: store::ErrorKind::Unavailable,
+                error: "secret-text",
+            },
+            EngineEvent::CommitFailed { error: "secret-text" },
         ];
-        told.iter().for_each(|told| observer.on(told));
-        let heard = feed.listen(Some("x")).missed;
-        assert_eq!(heard.len(), told.len());
-        let text = serde_json::to_string(&heard.iter().map(|(_, event)| event.as_ref()).collect::<Vec<_>>())
-            .unwrap();
+        events.iter().for_each(|event| observer.on(event));
+        let published = feed.subscribe(Some("x")).missed;
+        assert_eq!(published.len(), events.len());
+        let text =
+            serde_json::to_string(&published.iter().map(|(_, event)| event.as_ref()).collect::<Vec<_>>())
+                .unwrap();
         assert!(!text.contains("secret"), "{text}");
         assert!(text.contains("TIMEOUT") && text.contains("maintenance"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Changes to many letters at once that are no operation: bringing back, and removing for good.
+//! Bulk changes outside of operations: restore and purge.
 
 use axum::extract::State;
 use lazaret_api::{BulkAnswer, BulkFailure, BulkRequest, Code};
@@ -6,18 +6,19 @@ use lazaret_core::store::{Act, Actor};
 use lazaret_core::{Letter, LetterId};
 
 use super::letters::act_on;
-use super::{Meant, meant, told};
+use super::publish::letter_changed;
+use super::selection::{Selected, select};
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::Json;
-use crate::fault::{Fault, Result};
 
 pub(crate) async fn restore(
     State(app): State<App>,
     caller: Caller,
     Json(request): Json<BulkRequest>,
 ) -> Result<axum::Json<BulkAnswer>> {
-    each(app, caller, request, Doing::Restore).await
+    each(app, caller, request, BulkAction::Restore).await
 }
 
 pub(crate) async fn purge(
@@ -25,34 +26,34 @@ pub(crate) async fn purge(
     caller: Caller,
     Json(request): Json<BulkRequest>,
 ) -> Result<axum::Json<BulkAnswer>> {
-    each(app, caller, request, Doing::Purge).await
+    each(app, caller, request, BulkAction::Purge).await
 }
 
 #[derive(Clone, Copy)]
-enum Doing {
+enum BulkAction {
     Restore,
     Purge,
 }
 
-/// Changes each letter on its own; one that cannot be changed does not keep the others. Sequences are restored from their
-/// later letters on, as they come from the store; the store puts each in its old place.
+/// Changes each letter by itself; a failure does not stop the others. Sequences are restored from their later letters on, in
+/// the order of the store, which puts each letter into its old position.
 async fn each(
     app: App,
     caller: Caller,
     request: BulkRequest,
-    doing: Doing,
+    action: BulkAction,
 ) -> Result<axum::Json<BulkAnswer>> {
     let by = caller.actor(request.reason.as_deref())?;
     let most = app.options.limits.bulk_letters;
-    let (letters, more, missing) = match meant(&app, &caller, &request.selection)? {
-        Meant::Ids(ids) if ids.len() > most => {
-            return Err(Fault::invalid("/ids", format!("{} ids are more than {most}", ids.len())));
+    let (letters, more, missing) = match select(&app, &caller, &request.selection)? {
+        Selected::Ids(ids) if ids.len() > most => {
+            return Err(ApiError::invalid("/ids", format!("{} ids exceed the limit of {most}", ids.len())));
         }
-        Meant::Ids(ids) => {
+        Selected::Ids(ids) => {
             let (found, missing) = by_id(&app, ids).await?;
             (found, false, missing)
         }
-        Meant::Query(query) => {
+        Selected::Query(query) => {
             let mut found = Vec::new();
             let mut after = None;
             loop {
@@ -68,16 +69,16 @@ async fn each(
     };
     let mut answer = BulkAnswer { more, ..BulkAnswer::default() };
     for id in missing {
-        let detail = format!("there is no letter {id}");
+        let detail = format!("no letter {id}");
         answer.failed.push(BulkFailure { id: id.to_string(), code: Code::NotFound, detail });
     }
     for letter in letters {
-        match one(&app, &letter, doing, &by).await {
+        match one(&app, &letter, action, &by).await {
             Ok(()) => answer.done += 1,
-            Err(fault) => answer.failed.push(BulkFailure {
+            Err(error) => answer.failed.push(BulkFailure {
                 id: letter.id.to_string(),
-                code: fault.problem.code,
-                detail: fault.problem.detail.unwrap_or(fault.problem.title),
+                code: error.problem.code,
+                detail: error.problem.detail.unwrap_or(error.problem.title),
             }),
         }
     }
@@ -95,12 +96,12 @@ async fn by_id(app: &App, ids: Vec<LetterId>) -> Result<(Vec<Letter>, Vec<Letter
     Ok((found, missing))
 }
 
-async fn one(app: &App, letter: &Letter, doing: Doing, by: &Actor) -> Result<()> {
-    match doing {
-        Doing::Restore => act_on(app, &letter.queue, letter.id, Act::Restore, by).await.map(|_| ()),
-        Doing::Purge => {
+async fn one(app: &App, letter: &Letter, action: BulkAction, by: &Actor) -> Result<()> {
+    match action {
+        BulkAction::Restore => act_on(app, &letter.queue, letter.id, Act::Restore, by).await.map(|_| ()),
+        BulkAction::Purge => {
             app.store.purge(&letter.queue, letter.id, by).await?;
-            told(app, letter, "purge", by);
+            letter_changed(app, letter, "purge", by);
             Ok(())
         }
     }

@@ -1,4 +1,4 @@
-//! The OpenAPI document, made of the same lines that make the routes.
+//! The OpenAPI document, generated from the route table.
 
 use axum::http::Method;
 use lazaret_api::Problem;
@@ -12,37 +12,37 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::guard::Need;
-use crate::stream::NDJSON;
+use crate::auth::Access;
+use crate::ndjson::NDJSON;
 
-/// What an answer may consist of: media types and schemas.
+/// The media types and schemas of a response.
 type Contents = Vec<(&'static str, RefOr<Schema>)>;
 
-/// What is said about a route.
+/// The description of a route.
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    pub(crate) need: Need,
-    pub(crate) pace: Pace,
-    about: &'static str,
+    pub(crate) access: Access,
+    pub(crate) kind: RequestKind,
+    summary: &'static str,
     query: Vec<(&'static str, &'static str, bool)>,
     body: Option<(Vec<&'static str>, RefOr<Schema>)>,
     answers: Vec<(u16, Contents)>,
     schemas: Vec<(String, RefOr<Schema>)>,
 }
 
-/// How a route goes about its requests.
+/// The kind of request that a route accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// It looks at something.
+pub(crate) enum RequestKind {
+    /// Reads.
     Read,
-    /// It changes something, once for each idempotency key.
+    /// Changes something, once per idempotency key.
     Change,
-    /// It takes in a message, whose identity an idempotency key can be.
-    Take,
-    /// It takes in many messages, once for each idempotency key.
+    /// Accepts a message; the idempotency key may be its id.
+    Message,
+    /// Accepts many messages, once per idempotency key.
     Batch,
-    /// It takes in much, which may take longer.
+    /// Imports letters, with a longer timeout.
     Import,
 }
 
@@ -51,13 +51,19 @@ fn text() -> RefOr<Schema> {
 }
 
 impl Route {
-    fn new(method: Method, path: &'static str, need: Need, pace: Pace, about: &'static str) -> Self {
+    fn new(
+        method: Method,
+        path: &'static str,
+        access: Access,
+        kind: RequestKind,
+        summary: &'static str,
+    ) -> Self {
         Self {
             method,
             path,
-            need,
-            pace,
-            about,
+            access,
+            kind,
+            summary,
             query: Vec::new(),
             body: None,
             answers: Vec::new(),
@@ -65,86 +71,86 @@ impl Route {
         }
     }
 
-    pub(crate) fn get(path: &'static str, need: Need, about: &'static str) -> Self {
-        Self::new(Method::GET, path, need, Pace::Read, about)
+    pub(crate) fn get(path: &'static str, access: Access, summary: &'static str) -> Self {
+        Self::new(Method::GET, path, access, RequestKind::Read, summary)
     }
 
-    /// Takes something in.
-    pub(crate) fn take(path: &'static str, need: Need, pace: Pace, about: &'static str) -> Self {
-        Self::new(Method::POST, path, need, pace, about)
+    /// A POST route of this kind.
+    pub(crate) fn post(path: &'static str, access: Access, kind: RequestKind, summary: &'static str) -> Self {
+        Self::new(Method::POST, path, access, kind, summary)
     }
 
-    /// Changes something, as a body of JSON says.
+    /// A change with a JSON body.
     pub(crate) fn change<T: ToSchema>(
         method: Method,
         path: &'static str,
-        need: Need,
-        about: &'static str,
+        access: Access,
+        summary: &'static str,
     ) -> Self {
-        let mut route = Self::new(method, path, need, Pace::Change, about);
+        let mut route = Self::new(method, path, access, RequestKind::Change, summary);
         let schema = route.refer::<T>();
         route.body = Some((vec!["application/json"], schema));
         route
     }
 
-    /// One that takes a body of one of these types.
+    /// Adds a request body of these media types.
     pub(crate) fn body(mut self, types: &[&'static str]) -> Self {
         self.body = Some((types.to_vec(), text()));
         self
     }
 
-    /// One that may have this parameter.
+    /// Adds an optional query parameter.
     pub(crate) fn query(mut self, name: &'static str, about: &'static str) -> Self {
         self.query.push((name, about, false));
         self
     }
 
-    /// One that must have this parameter.
+    /// Adds a required query parameter.
     pub(crate) fn required(mut self, name: &'static str, about: &'static str) -> Self {
         self.query.push((name, about, true));
         self
     }
 
-    /// One that gives its list in pages.
+    /// Adds the paging parameters.
     pub(crate) fn paged(self) -> Self {
-        self.query("after", "`next` of the page before").query("limit", "How many at most; clamped")
+        self.query("after", "The `next` value of the previous page").query("limit", "The page size; clamped")
     }
 
-    /// One that answers with this.
+    /// Adds a JSON response.
     pub(crate) fn answers<T: ToSchema>(mut self, status: u16) -> Self {
         let schema = self.refer::<T>();
         self.answers.push((status, vec![("application/json", schema)]));
         self
     }
 
-    /// One that can also answer with one of these a line.
-    pub(crate) fn or_lines(mut self) -> Self {
+    /// Adds NDJSON to the last response.
+    pub(crate) fn or_ndjson(mut self) -> Self {
         if let Some((_, contents)) = self.answers.last_mut() {
             contents.push((NDJSON, text()));
         }
         self
     }
 
-    /// One that answers with something that is not JSON.
+    /// Adds a response that is not JSON.
     pub(crate) fn answers_with(mut self, status: u16, media_type: &'static str) -> Self {
         self.answers.push((status, vec![(media_type, text())]));
         self
     }
 
-    /// One whose answer is made of these, though it is not JSON itself.
-    pub(crate) fn made_of<T: ToSchema>(mut self) -> Self {
+    /// Adds the schema of the items of a response that is not JSON.
+    pub(crate) fn item_schema<T: ToSchema>(mut self) -> Self {
         self.refer::<T>();
         self
     }
 
-    /// One that answers with JSON of a form that is described elsewhere.
+    /// Adds a JSON response without a schema.
     pub(crate) fn answers_any_json(mut self, status: u16) -> Self {
         let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue).build();
         self.answers.push((status, vec![("application/json", RefOr::T(Schema::Object(any)))]));
         self
     }
 
-    /// One that answers with nothing but a status.
+    /// Adds a response without a body.
     pub(crate) fn answers_nothing(mut self, status: u16) -> Self {
         self.answers.push((status, Vec::new()));
         self
@@ -158,13 +164,13 @@ impl Route {
 
     fn operation_id(&self) -> String {
         let path = self.path.trim_start_matches("/v1").trim_matches('/');
-        let words = path.split('/').map(|word| word.trim_matches(|c| c == '{' || c == '}').replace('.', "-"));
-        let path: Vec<String> = words.filter(|word| !word.is_empty()).collect();
+        let parts = path.split('/').map(|part| part.trim_matches(|c| c == '{' || c == '}').replace('.', "-"));
+        let path: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
         format!("{}-{}", self.method.as_str().to_lowercase(), path.join("-"))
     }
 }
 
-/// What grows into the document.
+/// Builds the document.
 pub(crate) struct Document {
     paths: Paths,
     schemas: Vec<(String, RefOr<Schema>)>,
@@ -178,27 +184,29 @@ impl Document {
         Self { paths: Paths::new(), schemas }
     }
 
-    /// Writes a route down.
+    /// Adds a route.
     pub(crate) fn add(&mut self, route: Route) {
         let mut operation = OperationBuilder::new().operation_id(Some(route.operation_id()));
-        operation = operation.summary(Some(route.about)).description(Some(words(route.need)));
+        operation = operation.summary(Some(route.summary)).description(Some(describe(route.access)));
         for name in route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')) {
             let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
             operation = operation.parameter(parameter.required(Required::True).schema(Some(text())));
         }
-        for (name, about, required) in &route.query {
+        for (name, description, required) in &route.query {
             let required = if *required { Required::True } else { Required::False };
             let parameter =
                 ParameterBuilder::new().name(*name).parameter_in(ParameterIn::Query).required(required);
-            operation = operation.parameter(parameter.description(Some(*about)).schema(Some(text())));
+            operation = operation.parameter(parameter.description(Some(*description)).schema(Some(text())));
         }
-        if route.pace != Pace::Read {
-            let about = match route.pace {
-                Pace::Take => "The id of the message, if it has no other; the same id is not taken twice",
-                _ => "A change that is sent again under the same key is made once",
+        if route.kind != RequestKind::Read {
+            let description = match route.kind {
+                RequestKind::Message => {
+                    "The message id, unless another header sets it; duplicates are not accepted twice"
+                }
+                _ => "A request that is repeated with the same key is executed once",
             };
             let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
-            operation = operation.parameter(parameter.description(Some(about)).schema(Some(text())));
+            operation = operation.parameter(parameter.description(Some(description)).schema(Some(text())));
         }
         if let Some((types, schema)) = &route.body {
             let mut body = RequestBodyBuilder::new().required(Some(Required::True));
@@ -208,7 +216,7 @@ impl Document {
             operation = operation.request_body(Some(body.build()));
         }
         for (status, contents) in route.answers {
-            let mut response = ResponseBuilder::new().description("As asked");
+            let mut response = ResponseBuilder::new().description("Success");
             for (media_type, schema) in contents {
                 response = response.content(media_type, ContentBuilder::new().schema(Some(schema)).build());
             }
@@ -216,10 +224,10 @@ impl Document {
         }
         let problem = RefOr::Ref(Ref::from_schema_name(Problem::name()));
         let problem = ContentBuilder::new().schema(Some(problem)).build();
-        let problem = ResponseBuilder::new().description("A problem").content(Problem::MEDIA_TYPE, problem);
+        let problem = ResponseBuilder::new().description("An error").content(Problem::MEDIA_TYPE, problem);
         operation = operation.response("default", problem.build());
-        if route.need != Need::Open {
-            operation = operation.security(SecurityRequirement::new("token", scopes(route.need)));
+        if route.access != Access::Public {
+            operation = operation.security(SecurityRequirement::new("token", route.access.scopes()));
         }
         let method = match route.method {
             Method::POST => HttpMethod::Post,
@@ -236,10 +244,10 @@ impl Document {
         self.schemas.extend(route.schemas);
     }
 
-    /// The whole document.
+    /// Builds the document.
     pub(crate) fn finish(self) -> OpenApi {
-        let about = "Failed messages of event consumers: looking at them, caring for them, replaying them. Where no tokens \
-                     are configured, nobody needs one and only this machine is served.";
+        let about = "Triage and replay of failed messages of event consumers. Without configured tokens the API is \
+                     unauthenticated and serves loopback addresses only.";
         let info = InfoBuilder::new().title("Lazaret").version("1").description(Some(about));
         let token = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         let mut components = ComponentsBuilder::new().security_scheme("token", token);
@@ -250,21 +258,13 @@ impl Document {
     }
 }
 
-fn scopes(need: Need) -> Vec<&'static str> {
-    match need {
-        Need::Open | Need::Known => Vec::new(),
-        Need::Scope(scope) => vec![scope.as_str()],
-        Need::OneOf(scopes) => scopes.iter().map(|scope| scope.as_str()).collect(),
-    }
-}
-
-fn words(need: Need) -> String {
-    match need {
-        Need::Open => "Anybody may ask.".to_owned(),
-        Need::Known => "Needs any valid token.".to_owned(),
-        Need::Scope(scope) => format!("Needs the scope `{scope}`."),
-        Need::OneOf(_) => {
-            format!("Needs the scope {}, depending on what is asked.", scopes(need).join(" or "))
+fn describe(access: Access) -> String {
+    match access {
+        Access::Public => "Public.".to_owned(),
+        Access::Authenticated => "Requires any valid token.".to_owned(),
+        Access::Scope(scope) => format!("Requires the scope `{scope}`."),
+        Access::AnyScope(_) => {
+            format!("Requires the scope {}, depending on the request.", access.scopes().join(" or "))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From trouble of any kind to the problem that is answered.
+//! The error of a request handler: a problem, and how it becomes a response.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,24 +6,24 @@ use lazaret_api::{Code, Problem};
 use lazaret_core::query::QueryError;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 
-/// A request that failed.
+/// A failed request.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct ApiError {
     pub(crate) problem: Box<Problem>,
-    /// When it is worth asking again, in seconds.
+    /// The `Retry-After` header, in seconds.
     retry_after: Option<u32>,
 }
 
-/// What a handler gives back.
-pub(crate) type Result<T> = std::result::Result<T, Fault>;
+/// The result of a request handler.
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-impl Fault {
+impl ApiError {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Problem::new(code).with_detail(detail).into()
     }
 
-    pub(crate) fn not_found(what: &str, name: impl std::fmt::Display) -> Self {
-        Self::new(Code::NotFound, format!("there is no {what} {name}"))
+    pub(crate) fn not_found(kind: &str, name: impl std::fmt::Display) -> Self {
+        Self::new(Code::NotFound, format!("no {kind} {name}"))
     }
 
     pub(crate) fn invalid(pointer: &str, detail: impl Into<String>) -> Self {
@@ -37,23 +37,23 @@ impl Fault {
     }
 }
 
-impl From<Problem> for Fault {
+impl From<Problem> for ApiError {
     fn from(problem: Problem) -> Self {
         Self { problem: Box::new(problem), retry_after: None }
     }
 }
 
-impl From<QueryError> for Fault {
+impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
-        let place = error.position();
+        let range = error.position();
         let mut problem = Problem::new(Code::InvalidQuery).with_detail(error.to_string()).at("q");
-        problem.position = Some([place.start as u64, place.end as u64]);
+        problem.position = Some([range.start as u64, range.end as u64]);
         problem.hint = error.hint().map(str::to_owned);
         problem.into()
     }
 }
 
-impl From<StoreError> for Fault {
+impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let code = match (error.kind(), error.certainty()) {
             (ErrorKind::NotFound, _) => Code::NotFound,
@@ -65,22 +65,22 @@ impl From<StoreError> for Fault {
             (_, Certainty::MaybeDone) => Code::StoreUncertain,
             (_, Certainty::NotDone) => Code::StoreUnavailable,
         };
-        let fault = Self::new(code, error.context());
+        let answer = Self::new(code, error.context());
         match code {
             Code::StoreUnavailable | Code::StoreUncertain => {
-                tracing::warn!(%error, "the store failed a request");
-                fault.retry_after(1)
+                tracing::warn!(%error, "store request failed");
+                answer.retry_after(1)
             }
             Code::StoreCorrupt => {
-                tracing::error!(%error, "the store cannot read what it holds");
-                fault
+                tracing::error!(%error, "stored data unreadable");
+                answer
             }
-            _ => fault,
+            _ => answer,
         }
     }
 }
 
-impl IntoResponse for Fault {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self.problem).unwrap_or_default();

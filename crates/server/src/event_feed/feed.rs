@@ -1,4 +1,4 @@
-//! The ring of past events, and the line to those who listen now.
+//! The ring of past events, and the channel to current subscribers.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,89 +7,89 @@ use jiff::Timestamp;
 use lazaret_api::Event;
 use tokio::sync::broadcast;
 
-/// How many events a listener may lag behind before it is cut off.
-const LINE: usize = 1024;
-/// How many past events are kept unless somebody says otherwise.
-const PAST: usize = 4096;
+/// The number of events a subscriber may lag behind before it is disconnected.
+const CHANNEL_CAPACITY: usize = 1024;
+/// The default number of past events kept.
+const HISTORY: usize = 4096;
 
 /// An event and its number.
 pub(crate) type Numbered = (u64, Arc<Event>);
 
-/// What happened. Clones share it.
+/// The event feed. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Feed(Arc<Shared>);
 
 struct Shared {
-    /// Tells the events of this process from those of the one before it.
+    /// Distinguishes the events of this process from those of the previous one.
     epoch: u64,
     ring: Mutex<Ring>,
-    line: broadcast::Sender<Numbered>,
+    sender: broadcast::Sender<Numbered>,
 }
 
 struct Ring {
     next: u64,
     past: VecDeque<Numbered>,
-    keep: usize,
+    capacity: usize,
 }
 
-/// Where a listener stands that has come back.
-pub(crate) struct Resumed {
-    /// Whether events were lost since it left.
+/// A subscription, resumed from the last received event.
+pub(crate) struct Subscription {
+    /// Whether events since then were lost.
     pub(crate) lost: bool,
-    /// What it has missed.
+    /// The events since then.
     pub(crate) missed: Vec<Numbered>,
-    /// What comes.
-    pub(crate) line: broadcast::Receiver<Numbered>,
+    /// The events from now on.
+    pub(crate) receiver: broadcast::Receiver<Numbered>,
 }
 
 impl Default for Feed {
     fn default() -> Self {
-        // Two processes that follow each other do not begin in the same microsecond.
+        // Two consecutive processes do not start in the same microsecond.
         let epoch = Timestamp::now().as_microsecond().unsigned_abs();
-        let ring = Mutex::new(Ring { next: 1, past: VecDeque::new(), keep: PAST });
-        Self(Arc::new(Shared { epoch, ring, line: broadcast::channel(LINE).0 }))
+        let ring = Mutex::new(Ring { next: 1, past: VecDeque::new(), capacity: HISTORY });
+        Self(Arc::new(Shared { epoch, ring, sender: broadcast::channel(CHANNEL_CAPACITY).0 }))
     }
 }
 
 impl Feed {
-    /// Keeps this many past events.
-    pub(crate) fn keep(&self, events: usize) {
-        self.ring().keep = events;
+    /// Sets the number of past events kept.
+    pub(crate) fn set_capacity(&self, events: usize) {
+        self.ring().capacity = events;
     }
 
-    /// Tells an event.
+    /// Publishes an event.
     pub(crate) fn publish(&self, event: Event) {
         let mut ring = self.ring();
         let numbered = (ring.next, Arc::new(event));
         ring.next += 1;
-        while ring.past.len() >= ring.keep.max(1) {
+        while ring.past.len() >= ring.capacity.max(1) {
             ring.past.pop_front();
         }
         ring.past.push_back(numbered.clone());
-        // In order, because the ring is still ours. Nobody may listen, and that is fine.
-        let _ = self.0.line.send(numbered);
+        // In order: the ring is still locked. Without subscribers the send fails, which is fine.
+        let _ = self.0.sender.send(numbered);
     }
 
-    /// Whether anybody listens.
-    pub(crate) fn has_listeners(&self) -> bool {
-        self.0.line.receiver_count() > 0
+    /// Returns `true` if there are subscribers.
+    pub(crate) fn has_subscribers(&self) -> bool {
+        self.0.sender.receiver_count() > 0
     }
 
-    /// Listens from now on, or from behind the event that was seen last.
-    pub(crate) fn listen(&self, last: Option<&str>) -> Resumed {
+    /// Subscribes from now on, or from after the last received event.
+    pub(crate) fn subscribe(&self, last: Option<&str>) -> Subscription {
         let ring = self.ring();
-        // Under the lock no event comes between the past and the line.
-        let line = self.0.line.subscribe();
-        let Some(last) = last else { return Resumed { lost: false, missed: Vec::new(), line } };
+        // Under the lock no event is published between the history and the channel.
+        let receiver = self.0.sender.subscribe();
+        let Some(last) = last else { return Subscription { lost: false, missed: Vec::new(), receiver } };
         let seen = self.number(last).filter(|seen| *seen < ring.next);
         let first = ring.past.front().map_or(ring.next, |(number, _)| *number);
         let lost = seen.is_none_or(|seen| seen + 1 < first);
         let seen = seen.unwrap_or(0);
         let missed = ring.past.iter().filter(|(number, _)| *number > seen).cloned().collect();
-        Resumed { lost, missed, line }
+        Subscription { lost, missed, receiver }
     }
 
-    /// How an event is named to listeners.
+    /// The id of an event on the wire.
     pub(crate) fn id(&self, number: u64) -> String {
         format!("{:x}-{number}", self.0.epoch)
     }
@@ -121,31 +121,31 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_gets_what_was_missed_and_nothing_twice() {
+    fn a_resumed_subscriber_receives_each_missed_event_once() {
         let feed = Feed::default();
         (1..=5).for_each(|n| publish(&feed, n));
-        let mut back = feed.listen(Some(&feed.id(3)));
-        assert_eq!((back.lost, attempts(&back.missed)), (false, vec![4, 5]));
+        let mut resumed = feed.subscribe(Some(&feed.id(3)));
+        assert_eq!((resumed.lost, attempts(&resumed.missed)), (false, vec![4, 5]));
         publish(&feed, 6);
-        assert_eq!(back.line.try_recv().unwrap().0, 6);
-        assert!(back.line.try_recv().is_err());
-        let current = feed.listen(Some(&feed.id(6)));
+        assert_eq!(resumed.receiver.try_recv().unwrap().0, 6);
+        assert!(resumed.receiver.try_recv().is_err());
+        let current = feed.subscribe(Some(&feed.id(6)));
         assert_eq!((current.lost, current.missed.len()), (false, 0));
     }
 
     #[test]
-    fn a_gap_is_told() {
+    fn a_gap_is_reported() {
         // I7
         let feed = Feed::default();
-        feed.keep(2);
+        feed.set_capacity(2);
         (1..=5).for_each(|n| publish(&feed, n));
-        let late = feed.listen(Some(&feed.id(2)));
+        let late = feed.subscribe(Some(&feed.id(2)));
         assert_eq!((late.lost, attempts(&late.missed)), (true, vec![4, 5]));
-        assert!(!feed.listen(Some(&feed.id(3))).lost, "the next one is still there");
+        assert!(!feed.subscribe(Some(&feed.id(3))).lost, "the next one is still there");
         for foreign in ["1-3", "", "-", "x", &feed.id(99)] {
-            assert!(feed.listen(Some(foreign)).lost, "{foreign}");
+            assert!(feed.subscribe(Some(foreign)).lost, "{foreign}");
         }
-        let fresh = feed.listen(None);
+        let fresh = feed.subscribe(None);
         assert_eq!((fresh.lost, fresh.missed.len()), (false, 0));
     }
 }

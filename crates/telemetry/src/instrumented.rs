@@ -1,6 +1,6 @@
-//! Watches attempts from where they happen: around the handler. Each is measured, and is a span where traces are sent.
+//! Wraps a handler to measure its attempts and, where traces are exported, to create a span for each.
 //!
-//! The engine knows nothing of it, so that consumers whose handlers are not watched pay nothing.
+//! The engine does not depend on it: consumers whose handlers are not instrumented pay nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 #[cfg(feature = "otlp")]
-use crate::traces::{AttemptSpan, Tracing};
+use crate::traces::{AttemptSpan, AttemptTracer};
 
-/// A handler that is watched.
+/// An instrumented handler.
 ///
 /// ```
 /// use lazaret_core::QueueName;
 /// use lazaret_core::handler::{Text, handler};
-/// use lazaret_telemetry::{Metrics, Watched};
+/// use lazaret_telemetry::{Instrumented, Metrics};
 ///
 /// async fn greet(Text(_name): Text) {}
 ///
 /// let metrics = Metrics::prometheus();
-/// let greet = Watched::new(handler(greet), &metrics, "names", &QueueName::of("names", "names")).boxed();
+/// let greet = Instrumented::new(handler(greet), &metrics, "names", &QueueName::of("names", "names")).boxed();
 /// # let _ = greet;
 /// ```
-pub struct Watched {
+pub struct Instrumented {
     handler: BoxHandler,
     seconds: Histogram,
     #[cfg(feature = "otlp")]
-    tracing: Option<Tracing>,
+    tracer: Option<AttemptTracer>,
     #[cfg(feature = "otlp")]
     consumer: Arc<str>,
     #[cfg(feature = "otlp")]
     queue: QueueName,
 }
 
-impl Watched {
-    /// Watches a handler: how long its attempts take, failed ones included.
+impl Instrumented {
+    /// Measures the duration of every attempt, failed ones included.
     pub fn new(handler: BoxHandler, metrics: &Metrics, consumer: &str, queue: &QueueName) -> Self {
         Self {
             handler,
             seconds: metrics.attempt_seconds(consumer, queue),
             #[cfg(feature = "otlp")]
-            tracing: None,
+            tracer: None,
             #[cfg(feature = "otlp")]
             consumer: consumer.into(),
             #[cfg(feature = "otlp")]
@@ -54,60 +54,60 @@ impl Watched {
         }
     }
 
-    /// The same, and each attempt is a span.
+    /// Creates a span for every attempt, too.
     #[cfg(feature = "otlp")]
     #[must_use]
-    pub fn traced(mut self, tracing: Tracing) -> Self {
-        self.tracing = Some(tracing);
+    pub fn with_tracer(mut self, tracer: AttemptTracer) -> Self {
+        self.tracer = Some(tracer);
         self
     }
 
-    /// The handler as the engine takes it.
+    /// Boxes the handler for the engine.
     pub fn boxed(self) -> BoxHandler {
         Arc::new(self)
     }
 }
 
-impl Handle for Watched {
+impl Handle for Instrumented {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
-        let watch = Watch {
+        let measurement = Measurement {
             #[cfg(feature = "otlp")]
-            span: self.tracing.as_ref().map(|t| t.begin(&self.consumer, &self.queue, &delivery)),
+            span: self.tracer.as_ref().map(|tracer| tracer.start(&self.consumer, &self.queue, &delivery)),
             seconds: self.seconds.clone(),
             started: Instant::now(),
         };
-        Box::pin(Attempt { future: self.handler.handle(delivery), watch: Some(watch) })
+        Box::pin(Attempt { future: self.handler.handle(delivery), measurement: Some(measurement) })
     }
 }
 
-/// An attempt under way.
+/// A running attempt.
 struct Attempt {
     future: HandlerFuture,
-    watch: Option<Watch>,
+    measurement: Option<Measurement>,
 }
 
-/// Measures until it is dropped: an attempt that panics, or that is given up, has taken its time as well.
-struct Watch {
+/// Records the duration when dropped, so that attempts that panic or are cancelled count as well.
+struct Measurement {
     #[cfg(feature = "otlp")]
     span: Option<AttemptSpan>,
     seconds: Histogram,
     started: Instant,
 }
 
-impl Watch {
-    fn ended(self, result: &Result<(), HandlerError>) {
+impl Measurement {
+    fn end(self, result: &Result<(), HandlerError>) {
         #[cfg(feature = "otlp")]
         let mut this = self;
         #[cfg(feature = "otlp")]
         if let Some(span) = this.span.take() {
-            span.ended(result);
+            span.end(result);
         }
         #[cfg(not(feature = "otlp"))]
         let _ = (self, result);
     }
 }
 
-impl Drop for Watch {
+impl Drop for Measurement {
     fn drop(&mut self) {
         self.seconds.record(self.started.elapsed().as_secs_f64());
     }
@@ -118,8 +118,8 @@ impl Future for Attempt {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let result = std::task::ready!(self.future.as_mut().poll(cx));
-        if let Some(watch) = self.watch.take() {
-            watch.ended(&result);
+        if let Some(measurement) = self.measurement.take() {
+            measurement.end(&result);
         }
         Poll::Ready(result)
     }

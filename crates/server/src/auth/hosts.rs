@@ -1,17 +1,13 @@
-//! Where a request comes from and whom it means: against pages of other sites, and against names that point here.
+//! Checks Host and Origin: against DNS rebinding and cross-site requests.
 
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use lazaret_api::Code;
 
-use crate::app::App;
-use crate::fault::{Fault, Result};
+use crate::api_error::{ApiError, Result};
 
-/// Names under which the server may be asked.
+/// The host names that the server accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     named: Vec<String>,
@@ -19,7 +15,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// The names that were configured. Where a token is needed anyway and no names are given, every name is fine.
+    /// The configured names. With tokens and without names, every name is accepted.
     pub(crate) fn new(named: &[String], has_tokens: bool) -> Self {
         Self {
             named: named.iter().map(|name| name.to_ascii_lowercase()).collect(),
@@ -27,12 +23,31 @@ impl Hosts {
         }
     }
 
-    /// Whether a request for this authority (`host` or `host:port`) is meant for us.
-    fn serve(&self, authority: &str) -> bool {
+    /// Returns `true` if the authority (`host` or `host:port`) is accepted.
+    fn accepts(&self, authority: &str) -> bool {
         let host = host_of(authority).to_ascii_lowercase();
         self.any
             || is_loopback_name(&host)
             || self.named.iter().any(|name| *name == host || name == authority)
+    }
+
+    /// Rejects requests for another host, and changes that a page of another site sends.
+    pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<()> {
+        let authority = match uri.authority() {
+            Some(authority) => Some(authority.as_str()),
+            None => headers.get(header::HOST).and_then(|host| host.to_str().ok()),
+        };
+        let several = headers.get_all(header::HOST).iter().count() > 1;
+        let accepted = authority.filter(|authority| !several && self.accepts(authority));
+        let Some(authority) = accepted else {
+            let detail = format!("host {:?}", authority.unwrap_or("missing"));
+            return Err(ApiError::new(Code::HostNotAllowed, detail));
+        };
+        if method.is_safe() || same_site(headers, authority) {
+            Ok(())
+        } else {
+            Err(ApiError::new(Code::CrossSite, "the browser reports a request from another site"))
+        }
     }
 }
 
@@ -48,34 +63,7 @@ fn is_loopback_name(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Refuses requests that mean another host (a name that somebody else lets point here), and changes that a page of another
-/// site sends.
-pub(crate) async fn check_origin(State(app): State<App>, request: Request, next: Next) -> Response {
-    match check(&app.hosts, request.method(), request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(fault) => fault.into_response(),
-    }
-}
-
-fn check(hosts: &Hosts, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<()> {
-    let authority = match uri.authority() {
-        Some(authority) => Some(authority.as_str()),
-        None => headers.get(header::HOST).and_then(|host| host.to_str().ok()),
-    };
-    let several = headers.get_all(header::HOST).iter().count() > 1;
-    let served = authority.filter(|authority| !several && hosts.serve(authority));
-    let Some(authority) = served else {
-        let detail = format!("asked for {:?}", authority.unwrap_or("no host"));
-        return Err(Fault::new(Code::HostNotAllowed, detail));
-    };
-    if method.is_safe() || same_site(headers, authority) {
-        Ok(())
-    } else {
-        Err(Fault::new(Code::CrossSite, "the browser says that a page of another site sent it"))
-    }
-}
-
-/// Whether a browser says that one of our own pages sent it. Whoever is no browser says nothing, and is believed.
+/// Returns `true` unless the browser reports another origin. Clients without a browser send neither header.
 fn same_site(headers: &HeaderMap, authority: &str) -> bool {
     let fetched = headers.get("sec-fetch-site").map(|site| site.as_bytes());
     if fetched.is_some_and(|site| site != b"same-origin" && site != b"none") {
@@ -95,11 +83,12 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
-        check(hosts, &method, &Uri::from_static("/v1/status"), &headers).err().map(|fault| fault.problem.code)
+        let uri = Uri::from_static("/v1/status");
+        hosts.check(&method, &uri, &headers).err().map(|error| error.problem.code)
     }
 
     #[test]
-    fn only_names_of_this_machine_and_configured_ones_are_served() {
+    fn only_loopback_and_configured_names_are_accepted() {
         let hosts = Hosts::new(&["Lazaret.example.com".into()], false);
         for host in [
             "localhost",
@@ -132,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn with_tokens_and_no_names_every_name_is_served() {
+    fn with_tokens_and_without_names_every_name_is_accepted() {
         let any = Hosts::new(&[], true);
         assert_eq!(verdict(&any, Method::GET, &[("host", "10.1.2.3:7117")]), None);
         let named = Hosts::new(&["a.example".into()], true);
@@ -140,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_from_pages_of_other_sites_are_refused() {
+    fn cross_site_changes_are_rejected() {
         let hosts = Hosts::new(&[], false);
         let host = ("host", "localhost:7117");
         for good in [
@@ -162,7 +151,7 @@ mod tests {
             assert_eq!(
                 verdict(&hosts, Method::GET, &bad),
                 None,
-                "reading changes nothing, and no page may see it"
+                "a read changes nothing, and no other page may see it"
             );
         }
     }

@@ -1,6 +1,5 @@
-//! From an exported letter back to one that a store can take.
+//! Converts an exported letter back to one that a store accepts.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,60 +10,45 @@ use lazaret_core::{Headers, QueueName, SequenceId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Attempt, Comment, Edit, Header, LetterDetail, MessageDetail, PayloadState};
 use crate::bytes_text::join;
 use crate::duration::from_seconds;
+use crate::invalid_letter::InvalidLetter;
+use crate::letter::{Attempt, Comment, Edit, Header, LetterDetail, MessageDetail, PayloadState};
 
-/// Why a line is no letter that could be taken in.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {why}")]
-pub struct InvalidLetter {
-    /// The field.
-    pub field: &'static str,
-    /// What is wrong with it.
-    pub why: String,
-}
-
-impl InvalidLetter {
-    pub(crate) fn of(field: &'static str, why: impl fmt::Display) -> Self {
-        Self { field, why: why.to_string() }
-    }
-}
-
-/// What became of an import.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImportAnswer {
-    /// Letters that were taken in.
+    /// The number of imported letters.
     pub taken: u64,
-    /// Letters whose messages have a letter in that queue already. Nothing was changed.
+    /// The number of letters that exist in that queue already; they are unchanged.
     pub known: u64,
-    /// Lines that were not taken in, the first hundred of them.
+    /// The first hundred lines that failed.
     pub failed: Vec<ImportFailure>,
-    /// How many were not taken in, all in all.
+    /// The total number of lines that failed.
     pub failures: u64,
 }
 
-/// A line that was not taken in.
+/// A line that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ImportFailure {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub line: u64,
-    /// Why.
+    /// The error.
     pub why: String,
 }
 
 impl LetterDetail {
-    /// The letter as a store can take it, in this queue or in the one it came from. Its id follows from queue and message,
-    /// whatever the line says (I8).
+    /// Converts to a letter for this queue, or for the one it was exported from. The id is derived from queue and message,
+    /// whatever the line contains (I8).
     ///
     /// # Errors
-    /// When a field makes no sense, or the payload is hidden: a letter without what it is about cannot be moved.
+    /// When a field is invalid, or the payload is hidden.
     pub fn into_letter(self, queue: Option<&QueueName>) -> Result<lazaret_core::Letter, InvalidLetter> {
         let Self { letter, content, cause, context, history, comments, edits } = self;
         if content.payload_state == PayloadState::Hidden {
-            let why = "the payload is hidden; export it with a token that may see payloads";
+            let why = "the payload is hidden: export with a token that has the scope payload";
             return Err(InvalidLetter::of("content.payload-state", why));
         }
         let queue = queue.cloned().unwrap_or_else(|| QueueName::from(letter.queue.as_str()));
@@ -79,10 +63,10 @@ impl LetterDetail {
         position.token = token(content.position_token_base64.clone())?;
         let mut message = Message::new(letter.message.id, letter.stream, position);
         if message.id.as_str().is_empty() {
-            return Err(InvalidLetter::of("message.id", "it is empty"));
+            return Err(InvalidLetter::of("message.id", "empty"));
         }
         message.key =
-            join(letter.message.key, letter.message.key_base64, "message.key-base64").map_err(wrong)?;
+            join(letter.message.key, letter.message.key_base64, "message.key-base64").map_err(invalid)?;
         message.event_type = letter.message.event_type.map(Arc::from);
         fill(&mut message, content)?;
         let sequence = SequenceId::new(letter.sequence);
@@ -107,19 +91,19 @@ impl LetterDetail {
         core.payload_left_out = payload_left_out;
         core.edits = edits.into_iter().map(CoreEdit::try_from).collect::<Result<_, _>>()?;
         for attempt in history {
-            // By its own way of remembering, so that its limit holds (I7).
+            // Through the letter's own method, so that its limit holds (I7).
             core.record(attempt.try_into()?);
         }
         Ok(core)
     }
 }
 
-fn wrong(error: crate::bytes_text::InvalidBase64) -> InvalidLetter {
+fn invalid(error: crate::bytes_text::InvalidBase64) -> InvalidLetter {
     InvalidLetter { field: error.field, why: error.why }
 }
 
 fn token(base64: Option<String>) -> Result<Option<Bytes>, InvalidLetter> {
-    join(None, base64, "content.position-token-base64").map_err(wrong)
+    join(None, base64, "content.position-token-base64").map_err(invalid)
 }
 
 fn parse_position(text: &str) -> Result<Position, InvalidLetter> {
@@ -131,7 +115,7 @@ fn parse_position(text: &str) -> Result<Position, InvalidLetter> {
 
 fn fill(message: &mut Message, content: MessageDetail) -> Result<(), InvalidLetter> {
     message.payload =
-        join(content.payload, content.payload_base64, "content.payload-base64").map_err(wrong)?;
+        join(content.payload, content.payload_base64, "content.payload-base64").map_err(invalid)?;
     message.headers = headers(content.headers)?;
     message.content_type = content.content_type.map(Arc::from);
     if content.schema_id.is_some() || content.schema_version.is_some() {
@@ -141,7 +125,7 @@ fn fill(message: &mut Message, content: MessageDetail) -> Result<(), InvalidLett
     message.timestamp = content.time;
     message.correlation = content.correlation.map(Arc::from);
     message.undecodable = content.undecodable.map(Arc::from);
-    let operation = content.operation.map(|word| serde_json::from_value(serde_json::Value::String(word)));
+    let operation = content.operation.map(|name| serde_json::from_value(serde_json::Value::String(name)));
     message.operation =
         operation.transpose().map_err(|error| InvalidLetter::of("content.operation", error))?;
     Ok(())
@@ -150,7 +134,7 @@ fn fill(message: &mut Message, content: MessageDetail) -> Result<(), InvalidLett
 fn headers(pairs: Vec<Header>) -> Result<Headers, InvalidLetter> {
     let mut headers = Headers::new();
     for Header { name, value, value_base64 } in pairs {
-        match join(value, value_base64, "content.headers.value-base64").map_err(wrong)? {
+        match join(value, value_base64, "content.headers.value-base64").map_err(invalid)? {
             Some(value) => headers.push(name, value),
             None => headers.push_null(name),
         }
@@ -168,7 +152,7 @@ impl TryFrom<Edit> for CoreEdit {
     type Error = InvalidLetter;
 
     fn try_from(edit: Edit) -> Result<Self, InvalidLetter> {
-        let original = join(edit.original, edit.original_base64, "edits.original-base64").map_err(wrong)?;
+        let original = join(edit.original, edit.original_base64, "edits.original-base64").map_err(invalid)?;
         Ok(Self { by: edit.by, at: edit.at, why: edit.why, original })
     }
 }
@@ -259,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_comes_back_from_its_export_as_it_was() {
+    fn an_exported_letter_round_trips() {
         // I5
         let letter = full();
         let back = through_json(&LetterDetail::of(&letter, true)).into_letter(None).unwrap();
@@ -267,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_and_a_payload_that_was_left_out_stay_what_they_are() {
+    fn a_tombstone_and_a_payload_that_was_not_kept_stay_distinct() {
         let plain = Letter::new(
             QueueName::of("a", "b"),
             "k".into(),
@@ -279,7 +263,7 @@ mod tests {
             message: plain.message.as_ref().clone().with_payload("").with_key("").into(),
             ..plain.clone()
         };
-        // A rule of the user's own may name a sequence as it likes.
+        // A custom sequencing policy may return an empty sequence.
         let nameless = Letter { sequence: "".into(), ..plain.clone() };
         for letter in [plain, left_out, empty, nameless] {
             assert_eq!(through_json(&LetterDetail::of(&letter, true)).into_letter(None).unwrap(), letter);
@@ -287,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_see_payloads_sees_neither_payload_nor_headers_nor_originals() {
+    fn without_the_payload_scope_payload_headers_and_originals_are_hidden() {
         let text = serde_json::to_string(&LetterDetail::of(&full(), false)).unwrap();
         for hidden in ["1.10", "original", "\"headers\":[{"] {
             assert!(!text.contains(hidden), "{hidden} in {text}");
@@ -307,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn an_invalid_field_is_named() {
         type Spoil = fn(&mut LetterDetail);
         let spoilt: [(&str, Spoil); 7] = [
             ("queue", |d| d.letter.queue = "alone".into()),

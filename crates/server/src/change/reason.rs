@@ -1,0 +1,6 @@
+//! Default reasons.
+
+/// Returns the given reason, or the default for changes that need none.
+pub(super) fn reason_or<'a>(reason: Option<&'a str>, default: &'a str) -> Option<&'a str> {
+    reason.map(str::trim).filter(|reason| !reason.is_empty()).or(Some(default))
+}

@@ -1,0 +1,157 @@
+//! Logs the events of a consumer with reason and queue, without error texts by default.
+
+use lazaret_core::store::PauseScope;
+use lazaret_core::{LetterId, LetterState};
+use lazaret_engine::{Event, Observer};
+
+use crate::log_throttle::{LineKind, LogThrottle};
+use crate::metrics::scope_name;
+
+/// Logs the events of one consumer.
+///
+/// Repeated lines are limited to one per second and kind, with the number of `suppressed` ones. Failed attempts are logged
+/// at level `debug`, so that a failure storm does not fill a disk.
+pub struct LogObserver {
+    consumer: String,
+    with_errors: bool,
+    throttle: LogThrottle,
+}
+
+impl LogObserver {
+    /// Creates the observer of a consumer.
+    pub fn new(consumer: &str) -> Self {
+        Self { consumer: consumer.to_owned(), with_errors: false, throttle: LogThrottle::default() }
+    }
+
+    /// Includes error texts. They may contain message contents.
+    #[must_use]
+    pub fn with_error_messages(mut self, with_errors: bool) -> Self {
+        self.with_errors = with_errors;
+        self
+    }
+
+    /// The error text, if it may be logged.
+    fn loggable<'a>(&self, error: &'a str) -> Option<&'a str> {
+        self.with_errors.then_some(error)
+    }
+
+    /// Logs an event that concerns the consumer rather than a message.
+    fn on_consumer_event(&self, event: &Event<'_>) {
+        let consumer = self.consumer.as_str();
+        match event {
+            // Errors of stores and brokers name places and sizes, never message contents.
+            Event::HandOffFailed { queue, error, .. } => {
+                if let Some(suppressed) = self.throttle.admit(LineKind::HandOff) {
+                    tracing::error!(consumer, %queue, error, suppressed, "letter hand-off failed, source held");
+                }
+            }
+            Event::PassingFailed { queue, error, .. } => {
+                if let Some(suppressed) = self.throttle.admit(LineKind::Publish) {
+                    tracing::warn!(
+                        consumer, %queue, error, suppressed, "message publish failed, letter kept in the store"
+                    );
+                }
+            }
+            Event::CommitFailed { error } => {
+                if let Some(suppressed) = self.throttle.admit(LineKind::Commit) {
+                    tracing::warn!(consumer, error, suppressed, "position commit failed, retry pending");
+                }
+            }
+            Event::Paused { scope, .. } => {
+                let (scope, place) = (scope_name(scope), place(scope));
+                tracing::warn!(consumer, scope, place, "consumer paused");
+            }
+            Event::Resumed { scope } => {
+                let (scope, place) = (scope_name(scope), place(scope));
+                tracing::info!(consumer, scope, place, "consumer resumed");
+            }
+            Event::BreakerOpened { until } => {
+                tracing::warn!(consumer, %until, "circuit breaker opened, handler calls suspended");
+            }
+            Event::BreakerClosed => {
+                tracing::info!(consumer, "circuit breaker closed, handler calls resumed");
+            }
+            Event::FuseBlown { why } => {
+                tracing::error!(consumer, why, "fuse blown, consumer paused until resumed");
+            }
+            Event::Expired { queue, letters } => tracing::info!(consumer, %queue, letters, "letters expired"),
+            Event::Assigned { partition } => tracing::info!(consumer, %partition, "partition assigned"),
+            Event::Revoked { partition, lost } => {
+                tracing::info!(consumer, %partition, lost, "partition revoked");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Observer for LogObserver {
+    fn on(&self, event: &Event<'_>) {
+        let consumer = self.consumer.as_str();
+        match event {
+            Event::Failed { queue, message, attempt, failure, verdict } => tracing::debug!(
+                consumer, %queue, message_id = %message.id, attempt, reason = %failure.reason, phase = %failure.phase,
+                %verdict, error = self.loggable(&failure.message), "attempt failed"
+            ),
+            Event::RetryScheduled { queue, message, due, reason, .. } => tracing::debug!(
+                consumer, %queue, message_id = %message.id, %due, %reason, "retry scheduled"
+            ),
+            Event::RetryExhausted { queue, message, limit, reason } => {
+                let limit = limit.map(|limit| limit.as_str());
+                tracing::info!(consumer, %queue, message_id = %message.id, limit, %reason, "retries exhausted");
+            }
+            Event::LetterStored { queue, message, state, cause, replay, .. } => {
+                let letter = LetterId::of(queue, &message.id);
+                let (reason, operation) = (cause.map(|cause| cause.reason.as_str()), *replay);
+                let error = cause.and_then(|cause| self.loggable(&cause.message));
+                if *state == LetterState::Waiting {
+                    // One of many behind a head that was logged at level `info`.
+                    tracing::debug!(
+                        consumer, %queue, message_id = %message.id, %letter, %state, "letter queued behind its head"
+                    );
+                } else {
+                    tracing::info!(
+                        consumer, %queue, message_id = %message.id, %letter, %state, reason, error, operation,
+                        "letter {}", past_tense(*state)
+                    );
+                }
+            }
+            Event::LetterClosed { queue, message, state, replay } => {
+                let letter = LetterId::of(queue, &message.id);
+                tracing::info!(
+                    consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "letter closed"
+                );
+            }
+            Event::PassedOn { queue, message, state, .. } => {
+                tracing::debug!(consumer, %queue, message_id = %message.id, %state, "message published");
+            }
+            Event::Poison { queue, message } => {
+                tracing::warn!(consumer, %queue, message_id = %message.id, "poison message detected");
+            }
+            _ => self.on_consumer_event(event),
+        }
+    }
+}
+
+/// The transition into a state, as a log line names it.
+const fn past_tense(state: LetterState) -> &'static str {
+    match state {
+        LetterState::Retrying => "stored for retry",
+        LetterState::Dead => "dead-lettered",
+        LetterState::Parked => "parked",
+        LetterState::Quarantined => "quarantined",
+        LetterState::Waiting => "queued behind its head",
+        LetterState::Resolved => "resolved",
+        LetterState::Evicted => "evicted",
+        LetterState::Skipped => "skipped",
+        LetterState::Expired => "expired",
+    }
+}
+
+/// The paused stream or partition. A sequence is a key and is not logged.
+fn place(scope: &PauseScope) -> Option<String> {
+    match scope {
+        PauseScope::Stream(stream) => Some(stream.to_string()),
+        PauseScope::Partition(partition) => Some(partition.to_string()),
+        PauseScope::Consumer | PauseScope::Sequence(_) | PauseScope::Replay => None,
+    }
+}
