@@ -1,16 +1,16 @@
-//! What a build has, and what a configuration asks for.
+//! The capabilities of a build, and those that a configuration requires.
 
 use std::collections::BTreeSet;
 
 use crate::code::Code;
-use crate::diagnostic::{Diagnostics, Findings, Trouble};
+use crate::diagnostic::{Diagnostics, FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
-use crate::forms::StoreAt;
+use crate::formats::StoreLocation;
 use crate::model::Config;
 use crate::source::Span;
 use crate::value::{Fields, Value};
 
-/// A part that a build may have or not.
+/// An optional capability of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Capability {
@@ -26,24 +26,24 @@ pub enum Capability {
     SourceFile,
     /// The source that reads Kafka.
     SourceKafka,
-    /// The source that reads the changes of MongoDB.
+    /// The source that reads MongoDB change streams.
     SourceMongodb,
-    /// The inbox of a store that is in memory.
+    /// The inbox of a store in memory.
     InboxInMemory,
     /// The retry strategy `topics`.
     RetryTopics,
-    /// The topic that gets a copy of each dead letter.
+    /// The topic that receives a copy of each dead letter.
     DeadLetterTopic,
-    /// Events that are sent to webhooks.
+    /// Alerts by webhook.
     Webhooks,
-    /// Traces that are sent by OTLP.
+    /// Traces by OTLP.
     Traces,
-    /// Tokens in a file of their own.
+    /// Tokens in a separate file.
     TokensFile,
 }
 
 impl Capability {
-    /// Every part.
+    /// Every capability.
     pub const ALL: [Self; 13] = [
         Self::StoreSqlite,
         Self::StorePostgres,
@@ -60,7 +60,7 @@ impl Capability {
         Self::TokensFile,
     ];
 
-    /// What it is, as it is said in a message.
+    /// Returns the name for messages.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::StoreSqlite => "the store `sqlite`",
@@ -70,16 +70,16 @@ impl Capability {
             Self::SourceFile => "the source `file`",
             Self::SourceKafka => "the source `kafka`",
             Self::SourceMongodb => "the source `mongodb`",
-            Self::InboxInMemory => "the source `inbox` in a store that is in memory",
+            Self::InboxInMemory => "the source `inbox` with a store in memory",
             Self::RetryTopics => "the retry strategy `topics`",
             Self::DeadLetterTopic => "copies of dead letters in a topic",
             Self::Webhooks => "alerts by webhook",
             Self::Traces => "traces by OTLP",
-            Self::TokensFile => "tokens in a file of their own",
+            Self::TokensFile => "tokens in a separate file",
         }
     }
 
-    /// Whether no build of this version has it, and what to use instead.
+    /// Returns the alternative, if no build of this version has the capability.
     const fn not_yet(self) -> Option<&'static str> {
         match self {
             Self::StorePostgres | Self::StoreMongodb => Some("use `sqlite:PATH`"),
@@ -89,31 +89,31 @@ impl Capability {
         }
     }
 
-    /// That it is not there, and what to do about it.
+    /// Returns the message and the hint for a missing capability.
     fn missing(self) -> (String, &'static str) {
         match self.not_yet() {
-            Some(instead) => (format!("this version does not have {} yet", self.as_str()), instead),
-            None => (
-                format!("this build does not have {}", self.as_str()),
-                "the configuration is right; use a build that has it",
-            ),
+            Some(instead) => (format!("this version does not support {} yet", self.as_str()), instead),
+            None => {
+                (format!("this build does not support {}", self.as_str()), "use a build that supports it")
+            }
         }
     }
 }
 
-/// What a driver says about a property that a person may set.
+/// Why a driver rejects a property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PropertyFault {
-    /// It has no such property.
+#[non_exhaustive]
+pub enum PropertyError {
+    /// The property does not exist.
     Unknown,
-    /// It has the property, and it cannot be this.
+    /// The value is invalid.
     Value,
 }
 
-/// Asks a driver about the name and the value of a property, without talking to anybody.
-pub type CheckProperty = fn(&str, &str) -> Result<(), PropertyFault>;
+/// Checks the name and the value of a property with a driver, without a connection.
+pub type PropertyCheck = fn(&str, &str) -> Result<(), PropertyError>;
 
-/// The parts that a build has, and what its drivers know.
+/// The capabilities of a build, and the property checks of its drivers.
 ///
 /// ```
 /// use lazaret_config::{Capabilities, Capability, NoEnv, check};
@@ -121,48 +121,49 @@ pub type CheckProperty = fn(&str, &str) -> Result<(), PropertyFault>;
 /// let config = check("lazaret.yaml", text.as_bytes(), &NoEnv).config.unwrap();
 /// assert!(config.missing(&Capabilities::all()).is_empty());
 /// let missing = config.missing(&Capabilities::of([Capability::StoreSqlite]));
-/// assert!(missing.plain().contains("this version does not have the store `postgres` yet"));
+/// assert!(missing.plain().contains("this version does not support the store `postgres` yet"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    parts: BTreeSet<Capability>,
-    kafka_property: Option<CheckProperty>,
+    capabilities: BTreeSet<Capability>,
+    kafka_property: Option<PropertyCheck>,
 }
 
 impl Capabilities {
-    /// These parts.
-    pub fn of(parts: impl IntoIterator<Item = Capability>) -> Self {
-        Self { parts: parts.into_iter().collect(), kafka_property: None }
+    /// Creates a set of capabilities.
+    pub fn of(capabilities: impl IntoIterator<Item = Capability>) -> Self {
+        Self { capabilities: capabilities.into_iter().collect(), kafka_property: None }
     }
 
-    /// Every part.
+    /// Every capability.
     pub fn all() -> Self {
         Self::of(Capability::ALL)
     }
 
-    /// The same with a Kafka client that is asked about each of its properties.
+    /// Adds a check of Kafka client properties.
     #[must_use]
-    pub fn checking_kafka_properties(mut self, check: CheckProperty) -> Self {
+    pub fn with_kafka_property_check(mut self, check: PropertyCheck) -> Self {
         self.kafka_property = Some(check);
         self
     }
 
-    /// Whether a part is there.
-    pub fn has(&self, part: Capability) -> bool {
-        self.parts.contains(&part)
+    /// Returns whether the build has a capability.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
     }
 
-    /// Finds what a file needs and this build does not have. What could not be read needs nothing.
+    /// Reports the capabilities that a file requires and this build lacks. Invalid values require nothing.
     pub(crate) fn missing(&self, document: &Document, findings: &mut Findings) {
         let consumers = document.consumers.iter().flat_map(|consumer| {
             let fallback = Some(consumer.name_span);
-            let needs = consumer_needs(&document.top, &consumer.fields).into_iter();
-            needs.map(move |(part, span)| (part, span.or(fallback)))
+            let needs = consumer_requirements(&document.top, &consumer.fields).into_iter();
+            needs.map(move |(capability, span)| (capability, span.or(fallback)))
         });
-        let needs = top_needs(&document.top).into_iter().chain(consumers);
-        for (part, span) in needs.filter(|(part, _)| !self.has(*part)) {
-            let (message, hint) = part.missing();
-            findings.add(Trouble::new(Code::NotInThisBuild, span.unwrap_or_default(), message).hint(hint));
+        let needs = top_requirements(&document.top).into_iter().chain(consumers);
+        for (capability, span) in needs.filter(|(capability, _)| !self.has(*capability)) {
+            let (message, hint) = capability.missing();
+            findings
+                .add(FindingBuilder::new(Code::NotInThisBuild, span.unwrap_or_default(), message).hint(hint));
         }
         if let Some(check) = self.kafka_property {
             document.consumers.iter().for_each(|consumer| wrong_properties(check, consumer, findings));
@@ -171,7 +172,7 @@ impl Capabilities {
 }
 
 impl Config {
-    /// What this configuration needs and a build does not have, each as an error at its place.
+    /// Reports the capabilities that this configuration requires and a build lacks.
     pub fn missing(&self, build: &Capabilities) -> Diagnostics {
         let mut findings = Findings::default();
         build.missing(&self.document, &mut findings);
@@ -179,20 +180,20 @@ impl Config {
     }
 }
 
-type Need = (Capability, Option<Span>);
+type Requirement = (Capability, Option<Span>);
 
-/// What is needed by that which is not about consumers, and where it is asked for.
-fn top_needs(top: &Fields) -> Vec<Need> {
+/// Returns the capabilities that the top level requires, with their locations.
+fn top_requirements(top: &Fields) -> Vec<Requirement> {
     let store = match store_of(top) {
-        Some(StoreAt::Sqlite(_)) => Some(Capability::StoreSqlite),
-        Some(StoreAt::Postgres(_)) => Some(Capability::StorePostgres),
-        Some(StoreAt::Mongodb(_)) => Some(Capability::StoreMongodb),
-        Some(StoreAt::Memory) | None => None,
+        Some(StoreLocation::Sqlite(_)) => Some(Capability::StoreSqlite),
+        Some(StoreLocation::Postgres(_)) => Some(Capability::StorePostgres),
+        Some(StoreLocation::Mongodb(_)) => Some(Capability::StoreMongodb),
+        Some(StoreLocation::Memory) | None => None,
     };
     let within = |section: &str, key: &str| top.section(section).and_then(|fields| fields.span(key));
     let has_webhooks = top.section("alerts").is_some_and(|alerts| !alerts.list("webhooks").is_empty());
     let has_text = |section: &str, key: &str| top.section(section).is_some_and(|it| it.text(key).is_some());
-    let parts = [
+    let capabilities = [
         (store, top.span("store")),
         (has_webhooks.then_some(Capability::Webhooks), within("alerts", "webhooks")),
         (
@@ -201,18 +202,18 @@ fn top_needs(top: &Fields) -> Vec<Need> {
         ),
         (has_text("auth", "tokens-file").then_some(Capability::TokensFile), within("auth", "tokens-file")),
     ];
-    parts.into_iter().filter_map(|(part, span)| Some((part?, span))).collect()
+    capabilities.into_iter().filter_map(|(capability, span)| Some((capability?, span))).collect()
 }
 
-fn store_of(top: &Fields) -> Option<&StoreAt> {
+fn store_of(top: &Fields) -> Option<&StoreLocation> {
     match &top.get("store")?.value {
         Value::Store(store) => Some(store),
         _ => None,
     }
 }
 
-/// What a consumer needs, and where it asks for it.
-fn consumer_needs(top: &Fields, fields: &Fields) -> Vec<Need> {
+/// Returns the capabilities that a consumer requires, with their locations.
+fn consumer_requirements(top: &Fields, fields: &Fields) -> Vec<Requirement> {
     let chosen = fields.section("source").and_then(|source| source.list.first());
     let source_span = chosen.and_then(|(_, field)| field.span);
     let within = |section: &str, key: &str| fields.section(section).and_then(|fields| fields.span(key));
@@ -223,8 +224,8 @@ fn consumer_needs(top: &Fields, fields: &Fields) -> Vec<Need> {
         "mongodb" => Some(Capability::SourceMongodb),
         _ => None,
     });
-    let mut needs: Vec<Need> = source.map(|source| (source, source_span)).into_iter().collect();
-    if source == Some(Capability::SourceInbox) && store_of(top) == Some(&StoreAt::Memory) {
+    let mut needs: Vec<Requirement> = source.map(|source| (source, source_span)).into_iter().collect();
+    if source == Some(Capability::SourceInbox) && store_of(top) == Some(&StoreLocation::Memory) {
         needs.push((Capability::InboxInMemory, source_span));
     }
     let is = |section: &str, key: &str, word: &str| {
@@ -240,21 +241,23 @@ fn consumer_needs(top: &Fields, fields: &Fields) -> Vec<Need> {
     needs
 }
 
-/// Properties that the Kafka client does not take. Their values may be secret, and are not shown.
-fn wrong_properties(check: CheckProperty, consumer: &ConsumerFields, findings: &mut Findings) {
+/// Reports properties that the Kafka client rejects. Their values may be secret and are not shown.
+fn wrong_properties(check: PropertyCheck, consumer: &ConsumerFields, findings: &mut Findings) {
     let Some(("kafka", kafka)) = consumer.fields.section("source").and_then(Fields::chosen) else { return };
     for (name, field) in kafka.map("properties") {
         let Err(fault) = check(name, field.value.text().unwrap_or_default()) else { continue };
         let (message, hint) = match fault {
-            PropertyFault::Unknown => (
-                format!("the Kafka client has no property `{name}`"),
-                "the properties are those of librdkafka, not of the Java client; look for it in its CONFIGURATION.md",
+            PropertyError::Unknown => (
+                format!("unknown Kafka client property `{name}`"),
+                "use a property of librdkafka, not of the Java client; see its CONFIGURATION.md",
             ),
-            PropertyFault::Value => (
-                format!("the property `{name}` cannot be that"),
-                "librdkafka's CONFIGURATION.md says what it can be",
+            PropertyError::Value => (
+                format!("invalid value for the Kafka client property `{name}`"),
+                "see the allowed values in librdkafka's CONFIGURATION.md",
             ),
         };
-        findings.add(Trouble::new(Code::BadProperty, field.span.unwrap_or_default(), message).hint(hint));
+        findings.add(
+            FindingBuilder::new(Code::InvalidProperty, field.span.unwrap_or_default(), message).hint(hint),
+        );
     }
 }

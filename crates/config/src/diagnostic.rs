@@ -1,4 +1,4 @@
-//! What is wrong with a file: a list of diagnostics, each with its place and what to do.
+//! Diagnostics of a file, each with its location and a hint.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,20 +6,19 @@ use std::sync::Arc;
 use miette::LabeledSpan;
 
 use crate::code::{Code, Severity};
-use crate::render;
 use crate::source::{SourceText, Span};
 
-/// How many diagnostics are kept of one file. Who made more mistakes made one of them many times.
+/// The number of diagnostics kept per file. More than that are usually repetitions of one mistake.
 const LIMIT: usize = 200;
 
-/// One thing that is wrong, or suspicious.
+/// One error or warning.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
     code: Code,
     message: String,
     span: Span,
     hint: String,
-    other: Option<(Span, String)>,
+    related: Option<(Span, String)>,
     source: Arc<SourceText>,
 }
 
@@ -29,29 +28,29 @@ impl Diagnostic {
         self.code
     }
 
-    /// Whether it is an error or a warning.
+    /// The severity.
     pub fn severity(&self) -> Severity {
         self.code.severity()
     }
 
-    /// What is wrong, in one sentence without a full stop.
+    /// The message: one sentence without a full stop.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The place.
+    /// The location in the file.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// What to do.
+    /// The hint: what to change.
     pub fn hint(&self) -> &str {
         &self.hint
     }
 
-    /// Another place that has to do with it, and how.
-    pub fn other(&self) -> Option<(Span, &str)> {
-        self.other.as_ref().map(|(span, label)| (*span, label.as_str()))
+    /// A related location and its label.
+    pub fn related(&self) -> Option<(Span, &str)> {
+        self.related.as_ref().map(|(span, label)| (*span, label.as_str()))
     }
 
     /// The file.
@@ -90,16 +89,16 @@ impl miette::Diagnostic for Diagnostic {
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
         let primary = LabeledSpan::new_primary_with_span(None, (self.span.start, self.span.len()));
-        let other = self.other.iter();
-        let other = other.map(|(span, text)| LabeledSpan::new(Some(text.clone()), span.start, span.len()));
-        Some(Box::new(std::iter::once(primary).chain(other)))
+        let related = self.related.iter();
+        let related =
+            related.map(|(span, text)| LabeledSpan::new(Some(text.clone()), span.start, span.len()));
+        Some(Box::new(std::iter::once(primary).chain(related)))
     }
 }
 
-/// Everything that was found in one file, in the order of its lines.
+/// All diagnostics of one file, ordered by location.
 ///
-/// It is an error and a [`miette::Diagnostic`]: a command line renders it in colour with miette, and [`Diagnostics::plain`]
-/// is for everywhere else.
+/// Implements [`miette::Diagnostic`] for coloured output in a terminal; [`Diagnostics::plain`] renders plain text.
 ///
 /// ```
 /// use lazaret_config::{check, NoEnv};
@@ -110,48 +109,37 @@ impl miette::Diagnostic for Diagnostic {
 #[derive(Clone, Debug)]
 pub struct Diagnostics {
     list: Vec<Diagnostic>,
-    left_off: usize,
+    omitted: usize,
 }
 
 impl Diagnostics {
-    /// What was found.
+    /// The diagnostics.
     pub fn list(&self) -> &[Diagnostic] {
         &self.list
     }
 
-    /// How many more there are than are listed.
-    pub fn left_off(&self) -> usize {
-        self.left_off
+    /// The number of diagnostics beyond the limit, which are not listed.
+    pub fn omitted(&self) -> usize {
+        self.omitted
     }
 
-    /// How many of those listed are errors.
+    /// The number of listed errors.
     pub fn errors(&self) -> usize {
         self.count(Severity::Error)
     }
 
-    /// How many of those listed are warnings.
+    /// The number of listed warnings.
     pub fn warnings(&self) -> usize {
         self.count(Severity::Warning)
     }
 
-    /// Whether nothing was found.
+    /// Returns whether there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of it as text without colours.
-    pub fn plain(&self) -> String {
-        render::plain(self)
-    }
-
     fn count(&self, severity: Severity) -> usize {
         self.list.iter().filter(|found| found.severity() == severity).count()
-    }
-}
-
-impl fmt::Display for Diagnostics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&render::summary(self))
     }
 }
 
@@ -167,41 +155,40 @@ impl miette::Diagnostic for Diagnostics {
     }
 }
 
-/// Something that was found, before the file that it is in is known. It always says what to do: there is no way to make one
-/// that does not.
+/// A diagnostic that is not attached to a file yet. It always has a hint: [`FindingBuilder::hint`] is the only constructor.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    trouble: Trouble,
+    builder: FindingBuilder,
     hint: String,
 }
 
-/// What is wrong, as long as it does not say what to do.
+/// A finding without its hint.
 #[derive(Clone, Debug)]
 #[must_use]
-pub(crate) struct Trouble {
+pub(crate) struct FindingBuilder {
     code: Code,
     message: String,
     span: Span,
-    other: Option<(Span, String)>,
+    related: Option<(Span, String)>,
 }
 
-impl Trouble {
+impl FindingBuilder {
     pub(crate) fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), span, other: None }
+        Self { code, message: message.into(), span, related: None }
     }
 
-    pub(crate) fn other(mut self, span: Span, label: impl Into<String>) -> Self {
-        // The same place twice says nothing.
-        self.other = (span != self.span).then(|| (span, label.into()));
+    pub(crate) fn related(mut self, span: Span, label: impl Into<String>) -> Self {
+        // A second label at the same location adds nothing.
+        self.related = (span != self.span).then(|| (span, label.into()));
         self
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Finding {
-        Finding { trouble: self, hint: hint.into() }
+        Finding { builder: self, hint: hint.into() }
     }
 }
 
-/// Collects what is found.
+/// Collects findings.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Vec<Finding>);
 
@@ -210,30 +197,30 @@ impl Findings {
         self.0.push(finding);
     }
 
-    /// Whether there are more already than are shown, so that hints are for nobody.
+    /// Returns whether the limit is exceeded, so that further hints would not be shown.
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() > LIMIT
     }
 
     pub(crate) fn has_errors(&self) -> bool {
-        self.0.iter().any(|finding| finding.trouble.code.severity() == Severity::Error)
+        self.0.iter().any(|finding| finding.builder.code.severity() == Severity::Error)
     }
 
-    /// Orders what was found by its place. What stands in `defaults` is found once per consumer, and told once.
+    /// Orders the findings by location. A finding in `defaults` is repeated for each consumer, and reported once.
     pub(crate) fn finish(mut self, source: &Arc<SourceText>) -> Diagnostics {
-        self.0.sort_by_key(|Finding { trouble, .. }| (trouble.span.start, trouble.span.end, trouble.code));
-        self.0.dedup_by(|Finding { trouble: a, .. }, Finding { trouble: b, .. }| {
+        self.0.sort_by_key(|Finding { builder, .. }| (builder.span.start, builder.span.end, builder.code));
+        self.0.dedup_by(|Finding { builder: a, .. }, Finding { builder: b, .. }| {
             a.code == b.code && a.span == b.span && a.message == b.message
         });
-        let left_off = self.0.len().saturating_sub(LIMIT);
-        let list = self.0.into_iter().take(LIMIT).map(|Finding { trouble, hint }| Diagnostic {
-            code: trouble.code,
-            message: trouble.message,
-            span: trouble.span,
+        let omitted = self.0.len().saturating_sub(LIMIT);
+        let list = self.0.into_iter().take(LIMIT).map(|Finding { builder, hint }| Diagnostic {
+            code: builder.code,
+            message: builder.message,
+            span: builder.span,
             hint,
-            other: trouble.other,
+            related: builder.related,
             source: Arc::clone(source),
         });
-        Diagnostics { list: list.collect(), left_off }
+        Diagnostics { list: list.collect(), omitted }
     }
 }

@@ -1,14 +1,15 @@
-//! What changed between two configurations, and what can be taken over by a running process.
+//! Compares two configurations, and tells which changes a reload applies.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::effective::shown;
+use crate::formats::StoreLocation;
 use crate::model::Config;
 use crate::table::Reload;
 use crate::value::{Field, Fields, Value};
 
-/// What changed.
+/// The changes between two configurations.
 ///
 /// ```
 /// use lazaret_config::{check, diff, NoEnv, Reload};
@@ -35,22 +36,22 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Whether nothing changed.
+    /// Returns whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Whether one of the changes needs a restart.
+    /// Returns whether a change requires a restart.
     pub fn needs_restart(&self) -> bool {
         self.changes.iter().any(|change| change.reload == Reload::Restart)
     }
 
-    /// The changes that can be taken over as they are.
+    /// The changes that a reload applies.
     pub fn live(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.reload == Reload::Live)
     }
 
-    /// Those that cannot.
+    /// The changes that require a restart.
     pub fn restart(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter().filter(|change| change.reload == Reload::Restart)
     }
@@ -59,28 +60,29 @@ impl Diff {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The key, from the top of the file: `consumers.orders.retry.hold`.
+    /// The path of the key: `consumers.orders.retry.hold`.
     pub path: String,
-    /// The consumer that it is about; `None` for what is about all.
+    /// The consumer; `None` for the top level.
     pub consumer: Option<String>,
-    /// What happened to it.
-    pub what: What,
-    /// What it needs.
+    /// What changed.
+    pub kind: ChangeKind,
+    /// How the change is applied.
     pub reload: Reload,
 }
 
-/// What happened to a key. Values are as they are written; secrets are not shown.
+/// The kind of a change. Values are as written in the file; secrets are redacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// It has a value that it did not have.
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// The value was added.
     Added(String),
-    /// It has a value no more.
+    /// The value was removed.
     Removed(String),
-    /// It has another value.
+    /// The value changed.
     Changed {
         /// The old value.
         from: String,
-        /// The new one.
+        /// The new value.
         to: String,
     },
 }
@@ -88,39 +90,39 @@ pub enum What {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.path)?;
-        match &self.what {
-            What::Added(value) => write!(f, "+ {value}")?,
-            What::Removed(value) => write!(f, "- {value}")?,
-            // Only the environment changed, or the secret.
-            What::Changed { from, to } if from == to => write!(f, "{to} has another value")?,
-            What::Changed { from, to } => write!(f, "{from} -> {to}")?,
+        match &self.kind {
+            ChangeKind::Added(value) => write!(f, "+ {value}")?,
+            ChangeKind::Removed(value) => write!(f, "- {value}")?,
+            // The environment or the secret changed.
+            ChangeKind::Changed { from, to } if from == to => write!(f, "{to}, value changed")?,
+            ChangeKind::Changed { from, to } => write!(f, "{from} -> {to}")?,
         }
         write!(f, " ({})", if self.reload == Reload::Live { "live" } else { "restart" })
     }
 }
 
-/// Says what changed from one configuration to another.
+/// Compares two configurations.
 ///
-/// Policies can be taken over live: retry (but not its strategy), classify, breaker, fuse, poison, dead-letter, replay, and the
-/// settings of a handler. Sources, stores, addresses, order and sequences need a restart, and so does a consumer that comes or
-/// goes.
+/// A reload applies changes of policies: retry (except its strategy), classify, breaker, fuse, poison, dead-letter, replay, and the
+/// settings of a handler. Sources, stores, addresses, order and sequences require a restart, and so do added and removed
+/// consumers.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let (old, new) = (leaves(old), leaves(new));
     let mut changes = Vec::new();
     for (path, was) in &old {
-        let what = match new.get(path) {
-            None => What::Removed(was.shown.clone()),
+        let kind = match new.get(path) {
+            None => ChangeKind::Removed(was.shown.clone()),
             Some(is) if is.value != was.value => {
-                What::Changed { from: was.shown.clone(), to: is.shown.clone() }
+                ChangeKind::Changed { from: was.shown.clone(), to: is.shown.clone() }
             }
             Some(_) => continue,
         };
-        changes.push(was.change(path, what));
+        changes.push(was.change(path, kind));
     }
     for (path, is) in new.iter().filter(|(path, _)| !old.contains_key(*path)) {
-        changes.push(is.change(path, What::Added(is.shown.clone())));
+        changes.push(is.change(path, ChangeKind::Added(is.shown.clone())));
     }
-    // A consumer that comes or goes is one change, not one for each of its keys.
+    // An added or removed consumer is one change, not one for each of its keys.
     let whole: Vec<_> = changes
         .iter()
         .filter(|change| change.is_consumer())
@@ -137,9 +139,9 @@ impl Change {
     }
 }
 
-/// A value that has no values inside.
+/// A value without nested values.
 struct Leaf {
-    /// For comparing: what holds, with variables put in.
+    /// The value for comparison, with variables expanded.
     value: String,
     shown: String,
     reload: Reload,
@@ -147,8 +149,8 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn change(&self, path: &str, what: What) -> Change {
-        Change { path: path.to_owned(), consumer: self.consumer.clone(), what, reload: self.reload }
+    fn change(&self, path: &str, kind: ChangeKind) -> Change {
+        Change { path: path.to_owned(), consumer: self.consumer.clone(), kind, reload: self.reload }
     }
 }
 
@@ -181,7 +183,7 @@ fn collect(
         let dot = if path.is_empty() { "" } else { "." };
         let path = format!("{path}{dot}{}", key.name);
         if let Value::Section(inner) = &field.value {
-            // That a section is there at all is a value: `breaker: off`, `kafka` and not `file`.
+            // The presence of a section is a value: `breaker: off`, or `kafka` instead of `file`.
             let leaf = Leaf {
                 value: "on".to_owned(),
                 shown: "on".to_owned(),
@@ -202,9 +204,9 @@ fn collect(
     }
 }
 
-/// What it needs that a section comes or goes: what its key says, or what holds around it.
-fn presence(own: Option<Reload>, around: Reload) -> Reload {
-    own.unwrap_or(around)
+/// How an added or removed section is applied: by its key, or as inherited.
+fn presence(own: Option<Reload>, inherited: Reload) -> Reload {
+    own.unwrap_or(inherited)
 }
 
 fn text(field: &Field) -> String {
@@ -229,7 +231,7 @@ fn text(field: &Field) -> String {
     }
 }
 
-/// The value in a form in which equal values are equal, however they are written: `60s` is `1m`.
+/// Returns the canonical form, in which equal values are equal: `60s` is `1m`.
 fn canonical(field: &Field) -> String {
     match &field.value {
         Value::Nothing => "nothing".to_owned(),
@@ -245,11 +247,10 @@ fn canonical(field: &Field) -> String {
     }
 }
 
-/// The URL, which a store does not show by itself.
-fn canonical_store(store: &crate::forms::StoreAt) -> &str {
-    use crate::forms::StoreAt;
+/// Returns the URL of a store, which its debug output leaves out.
+fn canonical_store(store: &StoreLocation) -> &str {
     match store {
-        StoreAt::Memory => "",
-        StoreAt::Sqlite(at) | StoreAt::Postgres(at) | StoreAt::Mongodb(at) => at,
+        StoreLocation::Memory => "",
+        StoreLocation::Sqlite(at) | StoreLocation::Postgres(at) | StoreLocation::Mongodb(at) => at,
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for a consumer in the end, and where each value came from.
+//! Renders the effective configuration, with the origin of each value.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use crate::secrets;
 use crate::source::{SourceText, Span};
 use crate::value::{Field, Fields, Origin, Value};
 
-/// The column in which remarks begin, unless a line is longer.
-const REMARK: usize = 56;
+/// The column of the comments.
+const COMMENT_COLUMN: usize = 56;
 
 impl Config {
-    /// What holds for a consumer, as YAML, with a remark behind each value that says where it came from. Secrets are not
-    /// shown. `None` if there is no such consumer.
+    /// Renders the effective configuration of a consumer as YAML, with the origin of each value as a comment. Secrets are
+    /// redacted. Returns `None` for an unknown consumer.
     ///
     /// ```
     /// let text = "
@@ -35,7 +35,7 @@ impl Config {
         Some(out.out)
     }
 
-    /// The same for what is not about consumers.
+    /// Renders the effective configuration of the top level.
     pub fn effective_top(&self) -> String {
         let mut out = Writer { out: String::new(), source: &self.document.source };
         out.fields(&self.document.top, 0);
@@ -86,15 +86,15 @@ impl Writer<'_> {
             (Origin::BuiltIn, _) | (_, None) => field.origin.to_string(),
             (origin, Some(span)) => format!("{origin}, line {}", self.source.position(span.start).0),
         };
-        let _ = writeln!(self.out, "{text:<REMARK$} # {place}");
+        let _ = writeln!(self.out, "{text:<COMMENT_COLUMN$} # {place}");
     }
 }
 
-/// A value on one line.
+/// Renders a value on one line.
 fn flow(field: &Field) -> String {
     match &field.value {
         Value::Section(fields) => {
-            // What nobody wrote would drown what somebody did.
+            // Defaults are left out.
             let written = fields.list.iter().filter(|(_, field)| field.origin != Origin::BuiltIn);
             let parts: Vec<_> =
                 written.map(|(key, field)| format!("{}: {}", key.name, flow(field))).collect();
@@ -118,13 +118,13 @@ fn braced(open: char, parts: &[String], close: char) -> String {
     if parts.is_empty() { format!("{open}{close}") } else { format!("{open} {} {close}", parts.join(", ")) }
 }
 
-/// A scalar as it was written, unless it is a secret.
+/// Renders a scalar as written in the file, with secrets redacted.
 pub(crate) fn shown(field: &Field) -> String {
     if field.secret && !field.text.contains("${") {
         return "'***'".to_owned();
     }
     if field.secret {
-        return quoted(&secrets::painted(&field.text, &[Span::new(0, field.text.len())]));
+        return quoted(&secrets::redacted(&field.text, &[Span::new(0, field.text.len())]));
     }
     match field.value {
         Value::Text(_)
@@ -133,13 +133,13 @@ pub(crate) fn shown(field: &Field) -> String {
         | Value::Comparison(_)
         | Value::Store(_)
         | Value::Sequence(_)
-        | Value::Address(_) => quoted(&secrets::painted(&field.text, &[])),
+        | Value::Address(_) => quoted(&secrets::redacted(&field.text, &[])),
         _ if field.text.contains("${") => quoted(&field.text),
         _ => field.text.clone(),
     }
 }
 
-/// A text as YAML reads it back, in quotes where it needs them.
+/// Renders a string as YAML, with quotes where they are needed.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     let looks_like_text = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '.')
@@ -148,7 +148,7 @@ pub(crate) fn quoted(text: &str) -> String {
             "true" | "false" | "null" | "yes" | "no" | "on" | "off" | "unlimited"
         )
         && text.parse::<f64>().is_err();
-    // A scheme in front of a path, as in `sqlite:lazaret.db`, is no key without a space.
+    // A colon without a space, as in `sqlite:lazaret.db`, does not end a key.
     let inner = text.chars().all(|c| plain(c) || c == ':') && !text.ends_with(':') && !text.contains("::");
     if looks_like_text && inner {
         return text.to_owned();
@@ -157,7 +157,7 @@ pub(crate) fn quoted(text: &str) -> String {
         .chars()
         .any(|c| c.is_control() || c == '\u{feff}' || c == '\u{2028}' || c == '\u{2029}' || c == '\u{85}')
     {
-        // The escapes of JSON are a part of those of YAML, except for how it treats what it does not escape.
+        // YAML does not accept all characters that JSON leaves unescaped.
         let escaped: String = text.chars().map(escape).collect();
         return format!("\"{escaped}\"");
     }
@@ -184,7 +184,7 @@ mod tests {
     use crate::tree::{Data, parse};
 
     #[test]
-    fn texts_get_quotes_where_they_need_them() {
+    fn strings_are_quoted_where_needed() {
         let table = [
             ("orders", "orders"),
             ("sqlite:lazaret.db", "sqlite:lazaret.db"),
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quoted_is_read_back(text in "\\PC{0,12}|[\\x00-\\x7f]{0,6}") {
+        fn a_quoted_string_is_parsed_back(text in "\\PC{0,12}|[\\x00-\\x7f]{0,6}") {
             let yaml = format!("k: {}", quoted(&text));
             let mut findings = Findings::default();
             let node = parse(&yaml, &mut findings).unwrap();

@@ -1,8 +1,8 @@
-//! `${NAME}` and `${NAME:-default}` in values.
+//! Expands `${NAME}` and `${NAME:-default}` in values.
 
 use std::collections::BTreeMap;
 
-/// Where variables are looked up.
+/// A source of environment variables.
 ///
 /// ```
 /// use lazaret_config::Env;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// assert_eq!(env.lookup("PORT").as_deref(), Some("7117"));
 /// ```
 pub trait Env {
-    /// The value of a variable, if it is set.
+    /// Returns the value of a variable, if it is set.
     fn lookup(&self, name: &str) -> Option<String>;
 }
 
@@ -24,7 +24,7 @@ impl Env for ProcessEnv {
     }
 }
 
-/// An environment in which nothing is set.
+/// An empty environment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoEnv;
 
@@ -40,7 +40,7 @@ impl Env for BTreeMap<String, String> {
     }
 }
 
-/// Why a text could not be expanded. The range is that of the `${…}` in the text.
+/// The error of an expansion. The range is that of the `${…}` in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EnvError {
     Missing { name: String, at: usize, length: usize },
@@ -51,11 +51,11 @@ pub(crate) enum EnvError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expanded {
     pub(crate) text: String,
-    /// Whether any of it came from outside of the file, and must not be shown.
+    /// Whether a part came from the environment, and must not be shown.
     pub(crate) from_env: bool,
 }
 
-/// Replaces every `${…}`. `$${` stands for `${`. What comes from the environment is not looked at again.
+/// Expands every `${…}`. `$${` is an escaped `${`. Values from the environment are not expanded again.
 pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError>> {
     let mut out = String::with_capacity(text.len());
     let mut errors = Vec::new();
@@ -81,8 +81,12 @@ pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError
                 out.push_str(&value);
                 from_env |= from_outside;
             }
-            Err(Ok(name)) => errors.push(EnvError::Missing { name, at: found, length: end + 1 - found }),
-            Err(Err(why)) => errors.push(EnvError::Malformed { why, at: found, length: end + 1 - found }),
+            Err(VariableError::NotSet(name)) => {
+                errors.push(EnvError::Missing { name, at: found, length: end + 1 - found })
+            }
+            Err(VariableError::Malformed(why)) => {
+                errors.push(EnvError::Malformed { why, at: found, length: end + 1 - found })
+            }
         }
         at = end + 1;
     }
@@ -90,23 +94,32 @@ pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError
     if errors.is_empty() { Ok(Expanded { text: out, from_env }) } else { Err(errors) }
 }
 
-/// The value of what stands between the braces, and whether it came from outside. Else the name that is not set, or
-/// what is wrong.
-fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), Result<String, &'static str>> {
+/// The error of one `${…}`.
+enum VariableError {
+    /// The variable is not set and has no default.
+    NotSet(String),
+    /// The expression is not valid.
+    Malformed(&'static str),
+}
+
+/// Resolves the expression between the braces. Returns the value, and whether it came from the environment.
+fn variable(inside: &str, env: &dyn Env) -> Result<(String, bool), VariableError> {
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),
     };
     let begins_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     if !begins_well || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        return Err(Err("between the braces stands a name, or a name, `:-` and a default"));
+        return Err(VariableError::Malformed(
+            "expected a name, or a name, `:-` and a default, between the braces",
+        ));
     }
-    // As in a shell, `:-` takes the default for an empty variable, too.
+    // As in a shell, `:-` applies the default to an empty variable, too.
     match (env.lookup(name), default) {
         (Some(value), Some(default)) if value.is_empty() => Ok((default.to_owned(), false)),
         (Some(value), _) => Ok((value, true)),
         (None, Some(default)) => Ok((default.to_owned(), false)),
-        (None, None) => Err(Ok(name.to_owned())),
+        (None, None) => Err(VariableError::NotSet(name.to_owned())),
     }
 }
 
@@ -121,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_and_defaults_are_put_in() {
+    fn variables_and_defaults_are_expanded() {
         let table = [
             ("plain", "plain", false),
             ("${A}", "1", true),
@@ -143,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_a_text_is_told() {
+    fn every_error_of_a_text_is_reported() {
         let errors = expand("a ${NOPE} ${} ${A-x} ${end", &env()).unwrap_err();
         assert_eq!(errors.len(), 4);
         assert_eq!(errors[0], EnvError::Missing { name: "NOPE".to_owned(), at: 2, length: 7 });
@@ -152,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[$${}A:\\-é]{0,20}") {
+        fn expanding_never_panics(text in "[$${}A:\\-é]{0,20}") {
             let _ = expand(&text, &env());
         }
     }

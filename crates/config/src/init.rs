@@ -1,29 +1,29 @@
-//! Writes a file to begin with, from a few answers.
+//! Generates a starter configuration file.
 
 use crate::effective::quoted;
 
-/// What a new file should be about.
+/// The choices for a starter file.
 ///
 /// ```
-/// use lazaret_config::{check, init, Answers, InitSource, NoEnv};
-/// let text = init(&Answers { name: "orders".to_owned(), source: InitSource::Kafka, ..Answers::default() });
+/// use lazaret_config::{check, init, InitOptions, InitSource, NoEnv};
+/// let text = init(&InitOptions { name: "orders".to_owned(), source: InitSource::Kafka, ..InitOptions::default() });
 /// assert!(check("lazaret.yaml", text.as_bytes(), &NoEnv).config.is_some());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers {
+pub struct InitOptions {
     /// The name of the consumer.
     pub name: String,
-    /// Where messages come from.
+    /// The source.
     pub source: InitSource,
-    /// Who handles them.
+    /// The handler.
     pub handler: InitHandler,
-    /// Where letters are kept.
+    /// The store.
     pub store: InitStore,
-    /// Which order is kept.
+    /// The ordering guarantee.
     pub order: InitOrder,
 }
 
-impl Default for Answers {
+impl Default for InitOptions {
     fn default() -> Self {
         Self {
             name: "my-consumer".to_owned(),
@@ -35,7 +35,7 @@ impl Default for Answers {
     }
 }
 
-/// The sources that a new file can have.
+/// The source of a starter file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are named as in the file")]
 pub enum InitSource {
@@ -50,7 +50,7 @@ impl InitSource {
     pub const ALL: [Self; 4] = [Self::Inbox, Self::File, Self::Kafka, Self::Mongodb];
 }
 
-/// The handlers that a new file can have.
+/// The handler of a starter file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are named as in the file")]
 pub enum InitHandler {
@@ -63,7 +63,7 @@ impl InitHandler {
     pub const ALL: [Self; 2] = [Self::Http, Self::Command];
 }
 
-/// The stores that a new file can have.
+/// The store of a starter file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are named as in the file")]
 pub enum InitStore {
@@ -78,7 +78,7 @@ impl InitStore {
     pub const ALL: [Self; 4] = [Self::Memory, Self::Sqlite, Self::Postgres, Self::Mongodb];
 }
 
-/// The orders that a new file can have.
+/// The ordering guarantee of a starter file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are named as in the file")]
 pub enum InitOrder {
@@ -92,26 +92,26 @@ impl InitOrder {
     pub const ALL: [Self; 3] = [Self::Key, Self::Partition, Self::None];
 }
 
-/// A configuration file with remarks. It always passes [`check`](crate::check), if the name can be the name of a consumer. A build
-/// may not have all of it: [`load`](crate::load) says so.
-pub fn init(answers: &Answers) -> String {
-    let name = quoted(&answers.name);
+/// Generates a commented configuration file. The file always passes [`check`](crate::check) if the name is valid. A build may lack a
+/// capability that it requires, which [`load`](crate::load) reports.
+pub fn init(options: &InitOptions) -> String {
+    let name = quoted(&options.name);
     let (store, source, handler) =
-        (store(answers.store), source(answers.source, &answers.name), handler(answers.handler));
-    let order = match answers.order {
+        (store(options.store), source(options.source, &options.name), handler(options.handler));
+    let order = match options.order {
         InitOrder::Key => {
-            "order: key                      # messages with one key are handled in order; other keys never wait"
+            "order: key                      # messages of one key are handled in order; other keys never wait"
         }
         InitOrder::Partition => {
             "order: partition                # all messages of a partition are handled in order"
         }
-        InitOrder::None => "order: none                     # messages are handled in any order",
+        InitOrder::None => "order: none                     # no order",
     };
     format!(
         "\
 # Lazaret's configuration. All keys: `lazaret schema`. Check it with `lazaret check -c FILE`.
 
-# Where the API, the inbox and the metrics are served. Other machines cannot reach it; to let them, configure `auth` as well.
+# Address of the API, the inbox and the metrics. To allow other machines, use another address and configure `auth`.
 listen: 127.0.0.1:7117
 
 {store}
@@ -122,22 +122,22 @@ consumers:
 {handler}
 
     {order}
-    concurrency: 64                 # how many attempts may run at once
+    concurrency: 64                 # maximum number of concurrent attempts
 
     retry:
-      max-attempts: 5               # the first attempt included
+      max-attempts: 5               # including the first attempt
       initial-delay: 1s
-      multiplier: 2.0               # each delay is twice the one before
+      multiplier: 2.0               # each delay is twice as long as the previous one
       max-delay: 5m
-      jitter: 0.2                   # ±20 %, so that messages do not wait in step
+      jitter: 0.2                   # ±20 %, to spread retries
       # no-retry-on: [INVALID_SCHEMA]
 
-    # What failures are, before the built-in rules decide. The first that fits wins.
+    # Classification rules, before the built-in rules. The first match decides.
     # classify:
     #   - {{ when: {{ status: 418 }}, then: dead-letter, reason: TEAPOT }}
 
     dead-letter:
-      ttl: 30d                      # how long a letter may stay open; 0 for ever
+      ttl: 30d                      # time until an open letter expires; 0 disables expiry
       # owner: my-team
 "
     )
@@ -146,15 +146,15 @@ consumers:
 fn store(store: InitStore) -> &'static str {
     match store {
         InitStore::Memory => {
-            "# Where letters and positions are kept. In memory they are gone when the process ends.\nstore: 'memory:'"
+            "# Store for letters and positions. In memory they are lost when the process exits.\nstore: 'memory:'"
         }
-        InitStore::Sqlite => "# Where letters and positions are kept: one file.\nstore: sqlite:lazaret.db",
+        InitStore::Sqlite => "# Store for letters and positions: one file.\nstore: sqlite:lazaret.db",
         InitStore::Postgres => {
-            "# Where letters and positions are kept. The password is taken from the environment.\n\
+            "# Store for letters and positions. The password is read from the environment.\n\
              store: 'postgres://lazaret:${LAZARET_DB_PASSWORD:-}@127.0.0.1:5432/lazaret'"
         }
         InitStore::Mongodb => {
-            "# Where letters and positions are kept.\nstore: '${LAZARET_MONGODB:-mongodb://127.0.0.1:27017/lazaret}'"
+            "# Store for letters and positions.\nstore: '${LAZARET_MONGODB:-mongodb://127.0.0.1:27017/lazaret}'"
         }
     }
 }
@@ -163,28 +163,28 @@ fn source(source: InitSource, name: &str) -> String {
     let text = match source {
         InitSource::Inbox => return inbox(name),
         InitSource::File => {
-            "    # One JSON message a line.\n    source:\n      file:\n        path: events.jsonl\n        follow: true                # wait for more at its end"
+            "    # One JSON message per line.\n    source:\n      file:\n        path: events.jsonl\n        follow: true                # wait for new lines at its end"
         }
         InitSource::Kafka => {
-            "    # The group is that of the consumer's name, unless `group` says otherwise.\n    source:\n      kafka:\n        \
+            "    # Consumer group: default is the name of the consumer; set `group` for another.\n    source:\n      kafka:\n        \
              brokers: '${KAFKA_BROKERS:-127.0.0.1:9092}'\n        topics: [events]\n        \
              # properties: { security.protocol: SASL_SSL, sasl.password: '${KAFKA_PASSWORD}' }"
         }
         InitSource::Mongodb => {
-            "    # The changes of a collection.\n    source:\n      mongodb:\n        uri: '${MONGODB_URI:-mongodb://127.0.0.1:27017}'\n        \
+            "    # Change stream of a collection.\n    source:\n      mongodb:\n        uri: '${MONGODB_URI:-mongodb://127.0.0.1:27017}'\n        \
              database: shop\n        collection: orders"
         }
     };
     text.to_owned()
 }
 
-/// The inbox, with a message to try it with: that id and key are headers cannot be guessed.
+/// Returns the inbox section, with an example request in its comment.
 fn inbox(name: &str) -> String {
-    // A name that a URL would have to escape is left to the reader.
+    // A name that needs URL escapes is replaced by a placeholder.
     let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let name = if is_plain { name } else { "CONSUMER" };
     format!(
-        "    # Messages are sent over HTTP, and are durable when it answers. Id and key are headers; without a key there is no order.\n    \
+        "    # Messages are posted over HTTP, and durable when the response arrives. Id and key are headers; without a key there is no order.\n    \
          #   curl localhost:7117/v1/inbox/{name} -H 'content-type: application/json' -H 'lazaret-id: e-1' -H 'lazaret-key: order-7' \
          -d '{{\"total\": 12.50}}'\n    \
          source:\n      inbox: {{}}"
@@ -194,11 +194,11 @@ fn inbox(name: &str) -> String {
 fn handler(handler: InitHandler) -> &'static str {
     match handler {
         InitHandler::Http => {
-            "    # Each attempt is one POST. 2xx: handled; 5xx: try again; 400, 422: dead letter.\n    handler:\n      http:\n        \
+            "    # Each attempt is one POST request. 2xx: handled; 5xx: retry; 400, 422: dead letter.\n    handler:\n      http:\n        \
              url: http://127.0.0.1:8080/events\n        timeout: 10s"
         }
         InitHandler::Command => {
-            "    # Each attempt is one run with the payload on stdin. Exit code 0: handled; 65: dead letter; others: try again.\n    handler:\n      \
+            "    # Each attempt runs the program with the payload on stdin. Exit code 0: handled; 65: dead letter; others: retry.\n    handler:\n      \
              command:\n        program: [python3, handler.py]\n        timeout: 10s"
         }
     }

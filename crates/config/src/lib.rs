@@ -1,8 +1,7 @@
-//! Lazaret's configuration file (`lazaret.yaml`): read, checked and explained.
+//! Reads, checks and explains Lazaret's configuration file (`lazaret.yaml`).
 //!
-//! This crate turns text into a checked [`Config`], or into [`Diagnostics`] that name file, line and column, show the line and
-//! say what to do. All mistakes of a file are told at once. It does no I/O: the text and the environment come in, values go
-//! out.
+//! This crate turns text into a valid [`Config`], or into [`Diagnostics`] with file, line, column, the line itself and a hint. All
+//! errors of a file are reported at once. It does no I/O: the text and the environment are parameters.
 //!
 //! ```
 //! use lazaret_config::{Capabilities, NoEnv, load};
@@ -23,36 +22,41 @@
 //! ```
 //!
 //! - [`check`] and [`load`] read a file.
-//! - [`Config::missing`] says what a build does not have.
-//! - [`Config::effective`] shows what holds for a consumer, and where each value came from.
-//! - [`diff`] says what a reload can take over, and what needs a restart.
-//! - [`init`] writes a file to begin with.
+//! - [`Config::missing`] reports the capabilities that a build lacks.
+//! - [`Config::effective`] renders the effective configuration of a consumer, with the origin of each value.
+//! - [`diff`] tells which changes a reload applies, and which require a restart.
+//! - [`init`] generates a starter file.
 //! - [`schema`] is the JSON Schema, [`keys_markdown`] the reference of all keys.
 //!
-//! # How values are written
+//! # Data flow
+//!
+//! `table` defines all keys. `load` runs the steps in order: `tree` parses YAML, `read` types it by the table (`scalar`, `text`,
+//! `formats`, `quantity`), `merge` applies `defaults`, `rules` and `capability` check the `document`, and `model` builds the values.
+//! Every step adds findings to `diagnostic`; `render` prints them.
+//!
+//! # Syntax of values
 //!
 //! Durations are numbers with units (`500ms`, `1s`, `5m`, `1h 30m`, `30d`, `2w`), sizes have units as well (`64KiB`), and so have
-//! rates (`50/s`, `10/m`, `5/h`). `${NAME}` and `${NAME:-default}` are taken from the environment in every value, not in keys;
-//! `$${` stands for `${`. `defaults` may hold every key of a consumer. Sections and maps are merged with a consumer's own key by
-//! key; a list is one value, and a consumer's own replaces it; where exactly one of several can be chosen, a consumer's own
-//! choice replaces another one. Anchors, aliases, merge keys and tags of YAML are refused.
+//! rates (`50/s`, `10/m`, `5/h`). `${NAME}` and `${NAME:-default}` are expanded from the environment in values, not in keys; `$${` is an
+//! escaped `${`. `defaults` accepts every key of a consumer. Sections and maps are merged key by key; a list of a consumer replaces that
+//! of `defaults`, and so does its choice of source or handler. Anchors, aliases, merge keys and tags of YAML are rejected.
 
 mod capability;
 mod code;
+mod default_hint;
 mod diagnostic;
 mod diff;
 mod document;
 mod effective;
 mod env;
-mod forms;
+mod formats;
 mod init;
+mod load;
 mod merge;
 mod model;
-mod own;
 mod quantity;
 mod read;
 mod reference;
-mod remedy;
 mod render;
 mod rules;
 mod scalar;
@@ -62,73 +66,26 @@ mod source;
 mod suggest;
 mod syntax;
 mod table;
+mod text;
 mod tree;
 mod value;
 
-pub use capability::{Capabilities, Capability, CheckProperty, PropertyFault};
+pub use capability::{Capabilities, Capability, PropertyCheck, PropertyError};
 pub use code::{Code, Severity};
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use diff::{Change, Diff, What, diff};
+pub use diff::{Change, ChangeKind, Diff, diff};
 pub use env::{Env, NoEnv, ProcessEnv};
-pub use forms::{Address, SequenceRule, StoreAt};
-pub use init::{Answers, InitHandler, InitOrder, InitSource, InitStore, init};
+pub use formats::{Address, SequenceRule, StoreLocation};
+pub use init::{InitHandler, InitOptions, InitOrder, InitSource, InitStore, init};
+pub use load::{Checked, Loaded, check, load};
 pub use model::{
-    Advanced, Approval, Auth, Checkpoint, CommandHandler, CommandMode, Config, Consumer, DeadLetter, Handler,
-    HttpHandler, KafkaSource, MongodbSource, Order, Replay, Reprocess, RequestLimits, Retry, RetryTopics,
-    Secret, Source, Telemetry, Token, Webhook,
+    Advanced, Approval, Auth, Checkpoint, CommandHandler, CommandMode, Config, Consumer, DeadLetter,
+    FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel, MongodbSource, Order,
+    Replay, Reprocess, RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Token,
+    Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;
 pub use source::{SourceText, Span};
 pub use table::Reload;
 pub use value::Origin;
-
-/// What came of reading a file.
-#[derive(Clone, Debug)]
-pub struct Checked {
-    /// The configuration, if there are no errors.
-    pub config: Option<Config>,
-    /// What was found: errors and warnings.
-    pub diagnostics: Diagnostics,
-}
-
-/// A configuration that can be used.
-#[derive(Clone, Debug)]
-pub struct Loaded {
-    /// The configuration.
-    pub config: Config,
-    /// What somebody should look at.
-    pub warnings: Diagnostics,
-}
-
-/// Reads and checks a file. The name is that of the file, for messages.
-///
-/// ```
-/// use lazaret_config::{check, NoEnv};
-/// let checked = check("lazaret.yaml", b"listen: 127.0.0.1:7117\n", &NoEnv);
-/// assert!(checked.config.is_none());
-/// assert!(checked.diagnostics.plain().contains("needs the key `consumers`"));
-/// ```
-pub fn check(name: &str, bytes: &[u8], env: &dyn Env) -> Checked {
-    let (document, diagnostics) = document::read(name, bytes, env, None);
-    Checked { config: document.map(Config::new), diagnostics }
-}
-
-/// Reads and checks a file for a build that has these parts. Everything that keeps it from running is an error, and all errors
-/// are told at once.
-///
-/// ```
-/// use lazaret_config::{load, Capabilities, Capability, Code, NoEnv};
-/// let text = b"store: mongodb://127.0.0.1/lazaret\nconsumers: {}\n";
-/// let embedded = Capabilities::of([Capability::StoreSqlite]);
-/// let found = load("lazaret.yaml", text, &NoEnv, &embedded).unwrap_err();
-/// assert_eq!(found.list()[0].code(), Code::NotInThisBuild);
-/// assert_eq!(load("lazaret.yaml", text, &NoEnv, &Capabilities::all()).unwrap().warnings.warnings(), 1);
-/// ```
-pub fn load(name: &str, bytes: &[u8], env: &dyn Env, build: &Capabilities) -> Result<Loaded, Diagnostics> {
-    let (document, diagnostics) = document::read(name, bytes, env, Some(build));
-    match document {
-        Some(document) => Ok(Loaded { config: Config::new(document), warnings: diagnostics }),
-        None => Err(diagnostics),
-    }
-}

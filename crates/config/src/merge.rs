@@ -1,19 +1,19 @@
-//! A consumer's own values over those of `defaults`.
+//! Merges the values of a consumer with those of `defaults`.
 
 use crate::table::{Kind, Section};
 use crate::tree::{Data, Entry, Node};
 
-/// The values of a consumer, with those of `defaults` where it has none of its own.
+/// Returns the values of a consumer, completed from `defaults`.
 ///
-/// Sections and maps are merged key by key, at every depth. Everything else is one value: a consumer's own list replaces that
-/// of `defaults`. Where exactly one of several can be chosen, a consumer's own choice replaces another one.
+/// Sections and maps are merged key by key, at every depth. Everything else is replaced as a whole: the list of a consumer
+/// replaces that of `defaults`, and so does its choice where exactly one key is allowed.
 pub(crate) fn merged(section: &'static Section, own: &Node, defaults: &Node) -> Node {
     merged_section(section, own, defaults, false)
 }
 
 fn merged_section(section: &'static Section, own: &Node, defaults: &Node, one_of: bool) -> Node {
     let (Some(mine), Data::Map(theirs)) = (entries(own), &defaults.data) else { return own.clone() };
-    // Keys that do not exist were told when `defaults` was read.
+    // Unknown keys were reported when `defaults` was read.
     let theirs: Vec<_> = theirs.iter().filter(|default| section.key(&default.name).is_some()).collect();
     let mut result: Vec<Entry> = Vec::new();
     for entry in mine {
@@ -47,7 +47,7 @@ fn merged_map(own: &Node, defaults: &Node) -> Node {
     Node { span: own.span, data: Data::Map(all) }
 }
 
-/// The entries of a section. One without any may be written as nothing at all.
+/// Returns the entries of a section. An empty section may be written without a value.
 fn entries(node: &Node) -> Option<&[Entry]> {
     match &node.data {
         Data::Map(entries) => Some(entries),

@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them: `1h 30m`, `64KiB`.
+//! Parses durations and sizes with units: `1h 30m`, `64KiB`.
 
 use std::time::Duration;
 
@@ -27,22 +27,22 @@ const SIZE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// The longest duration: a hundred years. Longer ones are slips, and would overflow somebody's clock.
+/// The maximum duration: a hundred years. Longer durations are typos, and would overflow timestamps.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Why a text is not a quantity, and what may have been meant.
+/// Describes why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadQuantity {
+pub(crate) struct QuantityError {
     pub(crate) why: &'static str,
     pub(crate) hint: Option<String>,
 }
 
-fn bad(why: &'static str) -> BadQuantity {
-    BadQuantity { why, hint: None }
+fn bad(why: &'static str) -> QuantityError {
+    QuantityError { why, hint: None }
 }
 
-/// Reads a duration: numbers with units from the longest to the shortest, or 0.
-pub(crate) fn duration(text: &str) -> Result<Duration, BadQuantity> {
+/// Parses a duration: numbers with units from the longest to the shortest, or 0.
+pub(crate) fn duration(text: &str) -> Result<Duration, QuantityError> {
     let text = text.trim();
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -52,7 +52,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, BadQuantity> {
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         let hint = Some(format!("write `{text}s`, `{text}ms` or `{text}m`"));
-        return Err(BadQuantity { why: "a duration needs a unit", hint });
+        return Err(QuantityError { why: "a duration needs a unit", hint });
     }
     let mut nanos: u128 = 0;
     let mut rest = text;
@@ -62,31 +62,31 @@ pub(crate) fn duration(text: &str) -> Result<Duration, BadQuantity> {
         let at = DURATION_UNITS.iter().position(|(name, _)| *name == unit);
         let at = at.ok_or_else(|| unknown_unit(number, unit))?;
         if nanos > 0 && at < last {
-            return Err(bad("the units go from the longest to the shortest, as in `1h 30m`"));
+            return Err(bad("units go from the longest to the shortest, for example `1h 30m`"));
         }
         (last, rest) = (at + 1, after.trim_start());
         let part = scaled(number, DURATION_UNITS[at].1).ok_or_else(|| no_duration(text))?;
-        nanos = nanos.checked_add(part).ok_or_else(|| bad("a duration can be 100 years at most"))?;
+        nanos = nanos.checked_add(part).ok_or_else(|| bad("a duration is limited to 100 years"))?;
     }
     if text.is_empty() {
         return Err(no_duration(text));
     }
     let total = u64::try_from(nanos).map(Duration::from_nanos).ok().filter(|total| *total <= LONGEST);
-    total.ok_or_else(|| bad("a duration can be 100 years at most"))
+    total.ok_or_else(|| bad("a duration is limited to 100 years"))
 }
 
-fn no_duration(text: &str) -> BadQuantity {
-    // What stands for none, if anything, the key itself says best.
+fn no_duration(text: &str) -> QuantityError {
+    // The hint of the key names its value for "none", if it has one.
     if matches!(text, "forever" | "never" | "infinite" | "none" | "off" | "unlimited") {
-        return bad("this is not a duration");
+        return bad("not a duration");
     }
     let iso = text.starts_with('P') && text.chars().any(|c| c.is_ascii_digit());
     let hint =
         if iso { "not ISO 8601; write `1h 30m`" } else { "write `500ms`, `1s`, `5m`, `1h 30m` or `30d`" };
-    BadQuantity { why: "this is not a duration", hint: Some(hint.to_owned()) }
+    QuantityError { why: "not a duration", hint: Some(hint.to_owned()) }
 }
 
-fn unknown_unit(number: &str, unit: &str) -> BadQuantity {
+fn unknown_unit(number: &str, unit: &str) -> QuantityError {
     let meant = match unit.to_ascii_lowercase().as_str() {
         "sec" | "secs" | "second" | "seconds" | "s" => "s",
         "min" | "mins" | "minute" | "minutes" | "m" => "m",
@@ -95,15 +95,15 @@ fn unknown_unit(number: &str, unit: &str) -> BadQuantity {
         "week" | "weeks" | "w" => "w",
         "milli" | "millis" | "msec" | "milliseconds" | "millisecond" | "ms" => "ms",
         "month" | "months" | "mo" => {
-            return BadQuantity {
+            return QuantityError {
                 why: "a month has no fixed length",
-                hint: Some("write days, as in `30d`".to_owned()),
+                hint: Some("write days, for example `30d`".to_owned()),
             };
         }
         "year" | "years" | "y" => {
-            return BadQuantity {
+            return QuantityError {
                 why: "a year has no fixed length",
-                hint: Some("write days, as in `365d`".to_owned()),
+                hint: Some("write days, for example `365d`".to_owned()),
             };
         }
         _ => "",
@@ -113,7 +113,7 @@ fn unknown_unit(number: &str, unit: &str) -> BadQuantity {
     } else {
         format!("write `{number}{meant}`")
     };
-    BadQuantity { why: "this is not a unit of time", hint: Some(hint) }
+    QuantityError { why: "unknown unit of time", hint: Some(hint) }
 }
 
 /// Splits off the first number and its unit.
@@ -125,7 +125,7 @@ fn part(text: &str) -> Option<(&str, &str, &str)> {
     (!number.is_empty() && end > 0).then(|| (number, &rest[..end], &rest[end..]))
 }
 
-/// A decimal number times a unit, rounded down. `None` if it is no number or too large.
+/// Multiplies a decimal number by a unit, rounded down. Returns `None` if it is not a number or too large.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || whole.len() > 20 || fraction.contains('.') {
@@ -135,20 +135,20 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
         return None;
     }
     let whole: u128 = whole.parse().ok()?;
-    // More digits than these are less than a nanosecond or a byte, and would overflow.
+    // Further digits are less than a nanosecond or a byte, and would overflow.
     let digits = &fraction[..fraction.len().min(15)];
     let tenths = digits.parse::<u128>().unwrap_or(0).checked_mul(unit)?
         / 10_u128.pow(u32::try_from(digits.len()).ok()?);
     whole.checked_mul(unit)?.checked_add(tenths)
 }
 
-/// Reads a size: a number with a unit.
-pub(crate) fn size(text: &str) -> Result<u64, BadQuantity> {
+/// Parses a size: a number with a unit.
+pub(crate) fn size(text: &str) -> Result<u64, QuantityError> {
     let text = text.trim();
     let hint = |hint: &str| Some(hint.to_owned());
-    let shape = || BadQuantity { why: "this is not a size", hint: hint("write `512B`, `64KiB` or `16MiB`") };
+    let shape = || QuantityError { why: "not a size", hint: hint("write `512B`, `64KiB` or `16MiB`") };
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(BadQuantity {
+        return Err(QuantityError {
             why: "a size needs a unit",
             hint: Some(format!("write `{text}B`, `{text}KiB` or `{text}MiB`")),
         });
@@ -164,19 +164,19 @@ pub(crate) fn size(text: &str) -> Result<u64, BadQuantity> {
             "m" | "mi" => "MiB",
             "g" | "gi" => "GiB",
             _ => {
-                return BadQuantity {
-                    why: "this is not a unit of size",
+                return QuantityError {
+                    why: "unknown unit of size",
                     hint: hint("the units are B, KiB, MiB, GiB and TiB"),
                 };
             }
         };
-        BadQuantity { why: "this is not a unit of size", hint: Some(format!("write `{number}{meant}`")) }
+        QuantityError { why: "unknown unit of size", hint: Some(format!("write `{number}{meant}`")) }
     })?;
     let total = scaled(number, u128::from(*bytes)).ok_or_else(shape)?;
-    u64::try_from(total).map_err(|_| bad("this is too large for a size"))
+    u64::try_from(total).map_err(|_| bad("a size is limited to 16 EiB"))
 }
 
-/// A size as it is written in a file.
+/// Formats a size as it is written in a file.
 pub(crate) fn size_text(bytes: u64) -> String {
     let fits = SIZE_UNITS.iter().filter(|(name, _)| name.ends_with("iB") || *name == "B");
     let (unit, factor) = fits
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_written() {
+    fn durations_are_parsed() {
         let table = [
             ("500ms", 500),
             ("1s", 1000),
@@ -213,22 +213,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_says_what_would_be() {
+    fn invalid_durations_get_a_hint() {
         let table = [
             ("500", "a duration needs a unit", Some("write `500s`, `500ms` or `500m`")),
-            ("5min", "this is not a unit of time", Some("write `5m`")),
-            ("5S", "this is not a unit of time", Some("write `5s`")),
-            ("3 fortnights", "this is not a unit of time", Some("the units are ms, s, m, h, d and w")),
-            ("1 month", "a month has no fixed length", Some("write days, as in `30d`")),
-            ("PT5M", "this is not a duration", Some("not ISO 8601; write `1h 30m`")),
-            ("soon", "this is not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
-            ("", "this is not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
-            ("1..5s", "this is not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
+            ("5min", "unknown unit of time", Some("write `5m`")),
+            ("5S", "unknown unit of time", Some("write `5s`")),
+            ("3 fortnights", "unknown unit of time", Some("the units are ms, s, m, h, d and w")),
+            ("1 month", "a month has no fixed length", Some("write days, for example `30d`")),
+            ("PT5M", "not a duration", Some("not ISO 8601; write `1h 30m`")),
+            ("soon", "not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
+            ("", "not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
+            ("1..5s", "not a duration", Some("write `500ms`, `1s`, `5m`, `1h 30m` or `30d`")),
             ("-1s", "a duration cannot be negative", None),
-            ("30m 1h", "the units go from the longest to the shortest, as in `1h 30m`", None),
-            ("1s 1s", "the units go from the longest to the shortest, as in `1h 30m`", None),
-            ("99999d", "a duration can be 100 years at most", None),
-            ("99999999999999999999w", "a duration can be 100 years at most", None),
+            ("30m 1h", "units go from the longest to the shortest, for example `1h 30m`", None),
+            ("1s 1s", "units go from the longest to the shortest, for example `1h 30m`", None),
+            ("99999d", "a duration is limited to 100 years", None),
+            ("99999999999999999999w", "a duration is limited to 100 years", None),
         ];
         for (text, why, hint) in table {
             let error = duration(text).unwrap_err();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_written() {
+    fn sizes_are_parsed() {
         let table = [
             ("512B", 512),
             ("64KiB", 65_536),
@@ -263,12 +263,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(bytes in 0..u64::MAX) {
+        fn a_formatted_size_is_parsed_back(bytes in 0..u64::MAX) {
             prop_assert_eq!(size(&size_text(bytes)), Ok(bytes));
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "\\PC{0,20}") {
+        fn parsing_never_panics(text in "\\PC{0,20}") {
             let _ = (duration(&text), size(&text));
         }
     }

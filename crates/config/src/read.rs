@@ -1,54 +1,54 @@
-//! Reads a tree by the table of keys: unknown keys, wrong types and impossible values are told, all of them.
+//! Reads a tree by the table of keys, and reports all unknown keys, wrong types and invalid values.
 
 use crate::code::Code;
-use crate::diagnostic::{Findings, Trouble};
+use crate::default_hint;
+use crate::diagnostic::{FindingBuilder, Findings};
 use crate::env::{Env, EnvError, Expanded, expand};
-use crate::forms;
-use crate::remedy;
 use crate::scalar::typed;
-use crate::secrets::{is_secret_name, painted};
+use crate::secrets::{is_secret_name, redacted};
 use crate::source::Span;
 use crate::suggest::nearest;
-use crate::table::{self, Form, Key, Kind, Preset, Section};
+use crate::table::{self, DefaultValue, Format, Key, Kind, Section};
+use crate::text;
 use crate::tree::{Data, Entry, Node, parse};
 use crate::value::{Field, Fields, Origin, Value};
 
-/// What reading needs and collects.
+/// The state of reading a file.
 pub(crate) struct Reader<'a> {
     pub(crate) text: &'a str,
     pub(crate) env: &'a dyn Env,
     pub(crate) findings: &'a mut Findings,
-    /// Places of the file that must not be shown.
+    /// Spans of the file that must not be shown.
     pub(crate) secrets: Vec<Span>,
-    /// Where `defaults` stands.
+    /// The span of `defaults`.
     pub(crate) defaults: Option<Span>,
 }
 
-/// What is being read: the key, and how it is called in messages.
+/// The key whose value is being read.
 #[derive(Clone, Copy)]
 struct Subject<'a> {
-    /// Its name.
+    /// Its name in messages.
     name: &'a str,
-    /// Where the name stands; a missing key is told there.
+    /// The span of the name; a missing key is reported there.
     at: Span,
     secret: bool,
-    /// The key in the table; that of the list or map for what stands inside.
+    /// The key in the table; for items and entries, that of the list or map.
     key: &'static Key,
-    /// The word that stands for none.
+    /// The keyword for "none".
     none: Option<&'static str>,
 }
 
-/// How strictly a section is read.
+/// How completely a section is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Everything that is required must be there, and the rest gets its default.
-    Whole,
-    /// Only what is there is looked at.
+    /// Required keys must be present, and missing keys get their default.
+    Complete,
+    /// Only the present keys are read.
     Partial,
 }
 
 impl Reader<'_> {
-    /// Reads a section. What cannot be read is left out of the result.
+    /// Reads a section. Invalid values are left out of the result.
     pub(crate) fn section(
         &mut self,
         section: &'static Section,
@@ -72,21 +72,21 @@ impl Reader<'_> {
         let mut fields = Fields::default();
         for key in section.keys {
             let entry = entries.iter().find(|entry| entry.name == key.name);
-            // A key that is there under a misspelled name was told already: that it is missing is no news.
-            if entry.is_none() && key.preset == Preset::Required && meant.contains(&key.name) {
-                fields.told.push(key.name);
+            // A required key that is misspelled was reported already as unknown.
+            if entry.is_none() && key.default == DefaultValue::Required && meant.contains(&key.name) {
+                fields.invalid.push(key.name);
                 continue;
             }
             match self.key(key, entry, name, at, mode) {
                 Ok(Some(field)) => fields.list.push((key, field)),
-                Ok(None) => fields.absent.extend(absent(key, mode)),
-                Err(Told) => fields.told.push(key.name),
+                Ok(None) => fields.absent.extend(key.absence().filter(|_| mode == Mode::Complete)),
+                Err(Reported) => fields.invalid.push(key.name),
             }
         }
         fields
     }
 
-    /// Reads one key of a section, or takes its default. Nothing if it has none.
+    /// Reads one key of a section, or its default, if it has one.
     fn key(
         &mut self,
         key: &'static Key,
@@ -94,39 +94,41 @@ impl Reader<'_> {
         name: &str,
         at: Span,
         mode: Mode,
-    ) -> Result<Option<Field>, Told> {
+    ) -> Result<Option<Field>, Reported> {
         if matches!(key.kind, Kind::Partial(_) | Kind::Named(_)) {
-            // They are read by whoever knows both.
-            return self.is_there(key, entry, name, at);
+            // Consumers and defaults are read together by the caller.
+            return self.required_key(key, entry, name, at);
         }
         if let Some(entry) = entry {
             let subject =
                 Subject { name: key.name, at: entry.name_span, secret: key.secret, key, none: None };
-            return self.value(&key.kind, subject, &entry.value, mode).map(Some).ok_or(Told);
+            return self.value(&key.kind, subject, &entry.value, mode).map(Some).ok_or(Reported);
         }
         if mode == Mode::Partial {
             return Ok(None);
         }
-        match key.preset {
-            Preset::Is(text) => Ok(Some(built_in(key, text))),
-            Preset::Absent(_) => Ok(None),
-            Preset::Required => self.is_there(key, entry, name, at),
+        match key.default {
+            DefaultValue::Literal(text) => Ok(Some(built_in(key, text))),
+            DefaultValue::Absent(_) => Ok(None),
+            DefaultValue::Required => self.required_key(key, entry, name, at),
         }
     }
 
-    fn is_there(
+    /// Reports a missing required key.
+    fn required_key(
         &mut self,
         key: &Key,
         entry: Option<&Entry>,
         name: &str,
         at: Span,
-    ) -> Result<Option<Field>, Told> {
-        if entry.is_some() || key.preset != Preset::Required {
+    ) -> Result<Option<Field>, Reported> {
+        if entry.is_some() || key.default != DefaultValue::Required {
             return Ok(None);
         }
         let example = if key.example.is_empty() { "…" } else { key.example };
         let who = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
-        let finding = Trouble::new(Code::MissingKey, at, format!("{who} needs the key `{}`", key.name));
+        let finding =
+            FindingBuilder::new(Code::MissingKey, at, format!("{who} requires the key `{}`", key.name));
         let hint = match &key.kind {
             Kind::OneOf(section) => {
                 let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
@@ -136,12 +138,12 @@ impl Reader<'_> {
             _ => format!("add `{}: {example}`", key.name),
         };
         self.findings.add(finding.hint(hint));
-        Err(Told)
+        Err(Reported)
     }
 
-    /// Tells of a key that is not known. Answers with the one that was meant, if that can be guessed.
+    /// Reports an unknown key. Returns the key that was probably meant.
     fn unknown_key(&mut self, section: &'static Section, name: &str, entry: &Entry) -> Option<&'static str> {
-        // It may be a secret that is meant for somebody else.
+        // The value of an unknown key may be a secret, too.
         if is_secret_name(&entry.name) {
             self.secrets.push(entry.value.span);
         }
@@ -150,7 +152,7 @@ impl Reader<'_> {
             name => format!("unknown key `{}` in `{name}`", entry.name),
         };
         if self.findings.is_full() {
-            let finding = Trouble::new(Code::UnknownKey, entry.name_span, message);
+            let finding = FindingBuilder::new(Code::UnknownKey, entry.name_span, message);
             self.findings.add(finding.hint("all keys: `lazaret schema`"));
             return None;
         }
@@ -160,17 +162,17 @@ impl Reader<'_> {
             None => table::elsewhere(section, &entry.name).unwrap_or_else(|| {
                 let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
                 if names.is_empty() {
-                    "there are no keys here".to_owned()
+                    "this section has no keys".to_owned()
                 } else {
-                    format!("the keys here are {}", names.join(", "))
+                    format!("the keys of this section are {}", names.join(", "))
                 }
             }),
         };
-        self.findings.add(Trouble::new(Code::UnknownKey, entry.name_span, message).hint(hint));
+        self.findings.add(FindingBuilder::new(Code::UnknownKey, entry.name_span, message).hint(hint));
         meant
     }
 
-    /// Reads a value of some kind. `None` if it was told what is wrong with it.
+    /// Reads a value of the given kind. Returns `None` if it is invalid, which was reported.
     fn value(&mut self, kind: &'static Kind, subject: Subject<'_>, node: &Node, mode: Mode) -> Option<Field> {
         match (kind, &node.data) {
             (_, Data::Broken) => None,
@@ -181,8 +183,8 @@ impl Reader<'_> {
             }
             (Kind::OneOf(section), _) => self.one_of(section, subject, node, mode),
             (Kind::Or(word, inner), data) => {
-                let is_word = self.is_word(word, data);
-                if is_word {
+                let is_keyword = self.is_keyword(word, data);
+                if is_keyword {
                     return Some(self.field(Value::Nothing, node, subject));
                 }
                 if inner.section().is_some() && matches!(data, Data::Scalar { .. }) {
@@ -192,17 +194,18 @@ impl Reader<'_> {
                 self.value(inner, Subject { none: Some(word), ..subject }, node, mode)
             }
             (_, Data::Null) => {
-                let finding =
-                    Trouble::new(Code::EmptyValue, subject.at, format!("`{}` has no value", subject.name));
+                let finding = FindingBuilder::new(
+                    Code::EmptyValue,
+                    subject.at,
+                    format!("`{}` has no value", subject.name),
+                );
                 self.findings.add(
-                    finding.hint(format!("expected {}; remove the key to have the default", kind.expected())),
+                    finding.hint(format!("write {}, or remove the key to use the default", kind.expected())),
                 );
                 None
             }
             (Kind::Any, _) => Some(self.field(Value::Json(node.json()), node, subject)),
-            (Kind::List { of, least }, Data::List(items)) => {
-                self.list(of, *least, subject, node, items, mode)
-            }
+            (Kind::List { of, min }, Data::List(items)) => self.list(of, *min, subject, node, items, mode),
             (Kind::Map { names, of }, Data::Map(entries)) => self.map(*names, of, subject, node, entries),
             (Kind::List { .. } | Kind::Map { .. }, _) | (_, Data::List(_) | Data::Map(_)) => {
                 self.wrong_type(kind, subject.name, Some(subject.key), node);
@@ -212,8 +215,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether a value is the word for none, perhaps by way of a variable.
-    fn is_word(&self, word: &str, data: &Data) -> bool {
+    /// Returns whether a value is the keyword, possibly from a variable.
+    fn is_keyword(&self, word: &str, data: &Data) -> bool {
         let fits = |text: &str| text == word || (word == "off" && text == "false");
         match data {
             Data::Scalar { text, .. } if text.contains("${") => {
@@ -246,21 +249,21 @@ impl Reader<'_> {
             [_] => Some(self.field(Value::Section(fields), node, subject)),
             [] if mode == Mode::Partial => Some(self.field(Value::Section(fields), node, subject)),
             [] => {
-                // Next to an unknown key, it was told already what is possible.
+                // The finding about the unknown key already lists the possible keys.
                 if matches!(&node.data, Data::Map(entries) if !entries.is_empty()) {
                     return None;
                 }
                 let message = format!("`{}` is empty", subject.name);
                 let hint = format!("choose one of {}", names.join(", "));
-                self.findings.add(Trouble::new(Code::NotExactlyOne, subject.at, message).hint(hint));
+                self.findings.add(FindingBuilder::new(Code::NotExactlyOne, subject.at, message).hint(hint));
                 None
             }
             [first, .., last] => {
                 let message = format!("`{}` has both `{}` and `{}`", subject.name, first.name, last.name);
-                let finding = Trouble::new(Code::NotExactlyOne, last.name_span, message)
-                    .other(first.name_span, "the other one");
+                let finding = FindingBuilder::new(Code::NotExactlyOne, last.name_span, message)
+                    .related(first.name_span, "first choice");
                 let hint = if subject.name == "source" {
-                    "keep one; two sources are two consumers"
+                    "keep one; configure a second consumer for the second source"
                 } else {
                     "keep one"
                 };
@@ -273,16 +276,19 @@ impl Reader<'_> {
     fn list(
         &mut self,
         of: &'static Kind,
-        least: usize,
+        min: usize,
         subject: Subject<'_>,
         node: &Node,
         items: &[Node],
         mode: Mode,
     ) -> Option<Field> {
-        if items.len() < least {
-            let finding =
-                Trouble::new(Code::OutOfRange, node.span, format!("`{}` must not be empty", subject.name));
-            self.findings.add(finding.hint(remedy::of_empty_list(subject.key, of)));
+        if items.len() < min {
+            let finding = FindingBuilder::new(
+                Code::OutOfRange,
+                node.span,
+                format!("`{}` must not be empty", subject.name),
+            );
+            self.findings.add(finding.hint(default_hint::for_empty_list(subject.key, of)));
             return None;
         }
         let mut fields = Vec::new();
@@ -292,15 +298,15 @@ impl Reader<'_> {
             } else {
                 subject.name.to_owned()
             };
-            // An item has no name; what is missing in it is told at its first line.
+            // An item has no name; its missing keys are reported at its first line.
             let first_line = self
                 .text
                 .get(item.span.start..item.span.end)
                 .and_then(|text| text.lines().next())
                 .map_or(0, str::len);
             let at = Span::new(item.span.start, item.span.start + first_line);
-            // A rule or a token in `defaults` is whole, or nobody's.
-            let mode = if of.section().is_some() { Mode::Whole } else { mode };
+            // A rule or a token must be complete, in `defaults` as well.
+            let mode = if of.section().is_some() { Mode::Complete } else { mode };
             fields.extend(self.value(of, Subject { name: &name, at, ..subject }, item, mode));
         }
         Some(self.field(Value::List(fields), node, subject))
@@ -308,7 +314,7 @@ impl Reader<'_> {
 
     fn map(
         &mut self,
-        names: Form,
+        names: Format,
         of: &'static Kind,
         subject: Subject<'_>,
         node: &Node,
@@ -316,19 +322,20 @@ impl Reader<'_> {
     ) -> Option<Field> {
         let mut fields = Vec::new();
         for entry in entries {
-            let named = match forms::read(names, &entry.name) {
+            let named = match text::parse(names, &entry.name) {
                 Ok(_) => true,
                 Err(bad) => {
                     let message = format!("`{}` in `{}` {}", entry.name, subject.name, bad.why);
-                    let hint = bad.hint.unwrap_or_else(|| format!("write {}", remedy::of_form(names)));
-                    self.findings.add(Trouble::new(bad.code, entry.name_span, message).hint(hint));
+                    let hint =
+                        bad.hint.unwrap_or_else(|| format!("write {}", default_hint::for_format(names)));
+                    self.findings.add(FindingBuilder::new(bad.code, entry.name_span, message).hint(hint));
                     false
                 }
             };
-            // Most properties are no secrets, and it helps to see them.
-            let secret = subject.secret && (names != Form::Property || is_secret_name(&entry.name));
+            // Most properties are not secret and stay visible.
+            let secret = subject.secret && (names != Format::Property || is_secret_name(&entry.name));
             let inner = Subject { name: &entry.name, at: entry.name_span, secret, ..subject };
-            let value = self.value(of, inner, &entry.value, Mode::Whole);
+            let value = self.value(of, inner, &entry.value, Mode::Complete);
             fields.extend(value.filter(|_| named).map(|value| (entry.name.clone(), value)));
         }
         Some(self.field(Value::Map(fields), node, subject))
@@ -349,13 +356,16 @@ impl Reader<'_> {
         let is_number = matches!(kind, Kind::Flag | Kind::Count { .. } | Kind::Number { .. } | Kind::Jitter);
         if is_number && !plain && !text.contains("${") {
             let fits = typed(kind, text, subject.name).is_ok();
-            let finding = Trouble::new(
+            let finding = FindingBuilder::new(
                 Code::WrongType,
                 node.span,
-                format!("`{}` must be {}, not a text", subject.name, kind.expected()),
+                format!("`{}` must be {}, not a string", subject.name, kind.expected()),
             );
-            let hint =
-                if fits { "remove the quotes".to_owned() } else { remedy::of_scalar(subject.key, kind) };
+            let hint = if fits {
+                "remove the quotes".to_owned()
+            } else {
+                default_hint::for_scalar(subject.key, kind)
+            };
             self.findings.add(finding.hint(hint));
             return None;
         }
@@ -363,31 +373,31 @@ impl Reader<'_> {
             Ok(value) => {
                 let mut field = self.field(value, node, subject);
                 text.clone_into(&mut field.text);
-                // What was found to be a hash is not the token itself.
-                field.secret = subject.secret && !matches!(kind, Kind::Text(Form::Hash));
+                // A valid hash is not the token itself.
+                field.secret = subject.secret && !matches!(kind, Kind::Text(Format::Hash));
                 Some(field)
             }
             Err(bad) => {
                 let what = match subject.none {
                     Some("unlimited") => "write `unlimited` for no limit".to_owned(),
-                    Some(word) => format!("write `{word}` for none"),
-                    None => remedy::of_scalar(subject.key, kind),
+                    Some(word) => format!("write `{word}` to disable it"),
+                    None => default_hint::for_scalar(subject.key, kind),
                 };
                 let hint = bad.hint.unwrap_or(what);
                 let value = match (subject.secret, expanded.from_env) {
                     (true, _) => "the value".to_owned(),
-                    (false, true) => format!("what `{}` stands for", painted(text, &[])),
-                    // A password may stand in a URL.
-                    (false, false) => format!("`{}`", painted(text, &[])),
+                    (false, true) => format!("the value of `{}`", redacted(text, &[])),
+                    // A URL may contain a password.
+                    (false, false) => format!("`{}`", redacted(text, &[])),
                 };
                 self.findings
-                    .add(Trouble::new(bad.code, node.span, bad.why.replace("{}", &value)).hint(hint));
+                    .add(FindingBuilder::new(bad.code, node.span, bad.why.replace("{}", &value)).hint(hint));
                 None
             }
         }
     }
 
-    /// The text with its variables put in.
+    /// Expands the variables of a text.
     fn expanded(&mut self, subject: Subject<'_>, node: &Node, text: &str) -> Option<Expanded> {
         let errors = match expand(text, self.env) {
             Ok(expanded) => return Some(expanded),
@@ -397,21 +407,21 @@ impl Reader<'_> {
             let (EnvError::Missing { at, length, .. } | EnvError::Malformed { at, length, .. }) = error;
             let span = self.inside(node.span, text.get(at..at + length).unwrap_or_default());
             let finding = match error {
-                EnvError::Missing { name, .. } => Trouble::new(
+                EnvError::Missing { name, .. } => FindingBuilder::new(
                     Code::EnvMissing,
                     span,
-                    format!("`{}` needs the environment variable {name}, which is not set", subject.name),
+                    format!("`{}` requires the environment variable {name}, which is not set", subject.name),
                 )
                 .hint(format!("set {name}, or write `${{{name}:-default}}`")),
-                EnvError::Malformed { why, .. } => Trouble::new(Code::EnvSyntax, span, why)
-                    .hint("write `${NAME}` or `${NAME:-default}`, and `$${` for `${` itself"),
+                EnvError::Malformed { why, .. } => FindingBuilder::new(Code::EnvSyntax, span, why)
+                    .hint("write `${NAME}` or `${NAME:-default}`; escape a literal `${` as `$${`"),
             };
             self.findings.add(finding);
         }
         None
     }
 
-    /// Where a part of a value stands in the file; all of the value if it is written in another way there.
+    /// Returns the span of a part of a value, or of the whole value if the file spells it differently.
     fn inside(&self, span: Span, part: &str) -> Span {
         let found = self.text.get(span.start..span.end).and_then(|text| text.find(part));
         found.map_or(span, |at| Span::new(span.start + at, span.start + at + part.len()))
@@ -419,18 +429,18 @@ impl Reader<'_> {
 
     fn wrong_type(&mut self, kind: &Kind, name: &str, key: Option<&Key>, node: &Node) {
         let subject = if name.is_empty() { "the file".to_owned() } else { format!("`{name}`") };
-        let finding = Trouble::new(
+        let finding = FindingBuilder::new(
             Code::WrongType,
             node.span,
             format!("{subject} must be {}, not {}", kind.expected(), node.kind()),
         );
-        self.findings.add(finding.hint(remedy::of_shape(kind, name, key, node)));
+        self.findings.add(finding.hint(default_hint::for_shape(kind, name, key, node)));
     }
 
     fn field(&self, value: Value, node: &Node, subject: Subject<'_>) -> Field {
         let within = |outer: Span| outer.start <= node.span.start && node.span.end <= outer.end;
         let origin = if self.defaults.is_some_and(within) { Origin::Defaults } else { Origin::Own };
-        // A section that was written as nothing has no place of its own.
+        // An empty section has no span of its own.
         let span = if node.span.is_empty() { subject.at } else { node.span };
         let text = match &node.data {
             Data::Scalar { text, .. } => text.clone(),
@@ -440,20 +450,20 @@ impl Reader<'_> {
     }
 }
 
-/// It was told what is wrong.
-struct Told;
+/// Marks an error that was already reported.
+struct Reported;
 
-/// The default of a key. The table is checked by a test: a default that cannot be read is a bug.
+/// Reads the default of a key. A test reads all defaults: an invalid default is a bug.
 fn built_in(key: &'static Key, text: &str) -> Field {
     let mut findings = Findings::default();
     let quoted = format!("'{text}'");
     let node = match key.kind.inner() {
-        // As it is written, a star or a colon would mean something.
+        // Unquoted, a star or a colon would have a meaning.
         Kind::Text(_) => parse(&quoted, &mut findings),
         _ => parse(text, &mut findings),
     };
     let node = node.unwrap_or(Node { span: Span::default(), data: Data::Null });
-    // A word for none stands without quotes.
+    // A keyword is not quoted.
     let node = match (&key.kind, node.data) {
         (Kind::Or(word, _), Data::Scalar { text, .. }) if text == *word => {
             Node { span: node.span, data: Data::Scalar { text, plain: true } }
@@ -463,7 +473,7 @@ fn built_in(key: &'static Key, text: &str) -> Field {
     let env = crate::env::NoEnv;
     let mut reader = Reader { text, env: &env, findings: &mut findings, secrets: Vec::new(), defaults: None };
     let subject = Subject { name: key.name, at: Span::default(), secret: false, key, none: None };
-    let field = reader.value(&key.kind, subject, &node, Mode::Whole);
+    let field = reader.value(&key.kind, subject, &node, Mode::Complete);
     let mut field = field.unwrap_or(Field {
         value: Value::Nothing,
         origin: Origin::BuiltIn,
@@ -471,26 +481,7 @@ fn built_in(key: &'static Key, text: &str) -> Field {
         text: String::new(),
         secret: false,
     });
-    debug_assert!(!findings.has_errors(), "the default of {} cannot be read", key.name);
-    forget_place(&mut field);
+    debug_assert!(!findings.has_errors(), "the default of {} is invalid", key.name);
+    field.mark_built_in();
     field
-}
-
-/// Built-in values stand nowhere.
-fn forget_place(field: &mut Field) {
-    (field.origin, field.span) = (Origin::BuiltIn, None);
-    match &mut field.value {
-        Value::List(items) => items.iter_mut().for_each(forget_place),
-        Value::Map(entries) => entries.iter_mut().for_each(|(_, field)| forget_place(field)),
-        Value::Section(fields) => fields.list.iter_mut().for_each(|(_, field)| forget_place(field)),
-        _ => {}
-    }
-}
-
-/// What it means that a key is not there, if that is worth a word.
-fn absent(key: &'static Key, mode: Mode) -> Option<(&'static str, &'static str)> {
-    match key.preset {
-        Preset::Absent(meaning) if mode == Mode::Whole && meaning != "none" => Some((key.name, meaning)),
-        _ => None,
-    }
 }

@@ -1,18 +1,31 @@
-//! Diagnostics as plain text: the place, the line, a mark below it, and what to do.
+//! Renders diagnostics as plain text: location, line, marker and hint.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::code::Severity;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::source::{SourceText, Span};
 
-/// How much of a long line is shown.
+/// The maximum number of characters shown of a line.
 const WIDTH: usize = 120;
-/// How much of it stands before the mark.
+/// The number of characters shown before the marker of a long line.
 const LEAD: usize = 60;
 
-/// "3 errors and 1 warning in lazaret.yaml".
-pub(crate) fn summary(found: &Diagnostics) -> String {
+impl Diagnostics {
+    /// Renders all diagnostics as text without colours.
+    pub fn plain(&self) -> String {
+        plain(self)
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&summary(self))
+    }
+}
+
+/// Returns the counts: "3 errors and 1 warning in lazaret.yaml".
+fn summary(found: &Diagnostics) -> String {
     let counted = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let (errors, warnings) = (found.errors(), found.warnings());
     let counts = match (errors, warnings) {
@@ -20,22 +33,22 @@ pub(crate) fn summary(found: &Diagnostics) -> String {
         (0, warnings) => counted(warnings, "warning"),
         (errors, warnings) => format!("{} and {}", counted(errors, "error"), counted(warnings, "warning")),
     };
-    let more = if found.left_off() > 0 { format!(", and {} more,", found.left_off()) } else { String::new() };
+    let more = if found.omitted() > 0 { format!(", and {} more,", found.omitted()) } else { String::new() };
     match found.list().first() {
         Some(first) => format!("{counts}{more} in {}", first.source().name()),
         None => counts,
     }
 }
 
-/// Everything, one after the other, and a last line with the counts.
-pub(crate) fn plain(found: &Diagnostics) -> String {
+/// Renders all diagnostics, and a last line with the counts.
+fn plain(found: &Diagnostics) -> String {
     let mut out = String::new();
     for diagnostic in found.list() {
         one(&mut out, diagnostic);
         out.push('\n');
     }
-    if found.left_off() > 0 {
-        let _ = writeln!(out, "and {} more\n", found.left_off());
+    if found.omitted() > 0 {
+        let _ = writeln!(out, "and {} more\n", found.omitted());
     }
     if !found.is_empty() {
         out.push_str(&summary(found));
@@ -51,17 +64,17 @@ fn one(out: &mut String, diagnostic: &Diagnostic) {
     };
     let source = diagnostic.source();
     let _ = writeln!(out, "{word}[{}]: {}", diagnostic.code(), shown(diagnostic.message()));
-    let numbers = [Some(diagnostic.span()), diagnostic.other().map(|(span, _)| span)];
+    let numbers = [Some(diagnostic.span()), diagnostic.related().map(|(span, _)| span)];
     let widest = numbers.into_iter().flatten().map(|span| source.position(span.start).0).max().unwrap_or(1);
     let margin = widest.to_string().len();
     place(out, source, diagnostic.span(), margin, "", "-->");
-    if let Some((span, label)) = diagnostic.other() {
+    if let Some((span, label)) = diagnostic.related() {
         place(out, source, span, margin, label, ":::");
     }
     let _ = writeln!(out, "{:margin$} = hint: {}", "", shown(diagnostic.hint()));
 }
 
-/// The name of the place, the line, and a mark below.
+/// Renders the location, the line, and a marker below it.
 fn place(out: &mut String, source: &SourceText, span: Span, margin: usize, label: &str, arrow: &str) {
     let (line, column) = source.position(span.start);
     let _ = writeln!(out, "{:margin$}{arrow} {}:{line}:{column}", "", source.name());
@@ -73,7 +86,7 @@ fn place(out: &mut String, source: &SourceText, span: Span, margin: usize, label
     let _ = writeln!(out, "{}", line.trim_end());
 }
 
-/// The part of the line that is shown, how far in the mark begins, and how long it is, in characters.
+/// Returns the shown part of the line, and the indentation and length of the marker in characters.
 fn cut(source: &SourceText, span: Span, line: usize, column: usize) -> (String, usize, usize) {
     let whole = source.line(line);
     let (start, _) = source.line_range(line);
@@ -93,7 +106,7 @@ fn cut(source: &SourceText, span: Span, line: usize, column: usize) -> (String, 
     (shown(&text), indent, marked.min(WIDTH.saturating_sub(before - skip)))
 }
 
-/// The text without anything that a terminal would obey. One character stays one character.
+/// Replaces control characters that a terminal would interpret, one character by one.
 fn shown(text: &str) -> String {
     let plain = |c: char| match c {
         '\t' => '→',

@@ -1,19 +1,19 @@
-//! What several values mean together: contradictions, and what is possible but hardly meant.
+//! Checks combinations of values: conflicts, and valid values that are probably mistakes.
 
 use std::time::Duration;
 
 use lazaret_core::policy::PolicyError;
 
 use crate::code::Code;
-use crate::diagnostic::{Findings, Trouble};
+use crate::diagnostic::{FindingBuilder, Findings};
 use crate::document::{ConsumerFields, Document};
-use crate::forms::StoreAt;
+use crate::formats::StoreLocation;
 use crate::model;
 use crate::secrets::is_secret_name;
 use crate::source::Span;
 use crate::value::{Field, Fields, Origin, Value};
 
-/// Looks at everything that could be read, whether or not there are errors elsewhere.
+/// Checks all valid values, also if there are errors elsewhere.
 pub(crate) fn check(document: &Document, findings: &mut Findings) {
     top(document, findings);
     for consumer in &document.consumers {
@@ -45,19 +45,24 @@ fn top(document: &Document, findings: &mut Findings) {
     if let Some(Field { value: Value::Address(address), span, .. }) = top.get("listen")
         && !address.is_loopback()
         && top.get("auth").is_none()
-        // An `auth` that could not be read is told by itself.
-        && !top.told.contains(&"auth")
+        // An invalid `auth` is reported separately.
+        && !top.invalid.contains(&"auth")
     {
-        let message = format!("`listen` is open to others at {}, and `auth` is missing", address.host);
+        let message =
+            format!("`listen` is reachable from the network at {}, but `auth` is missing", address.host);
         let hint = "configure `auth`, or listen on 127.0.0.1";
-        findings.add(Trouble::new(Code::OpenWithoutAuth, span.unwrap_or_default(), message).hint(hint));
+        findings
+            .add(FindingBuilder::new(Code::OpenWithoutAuth, span.unwrap_or_default(), message).hint(hint));
     }
     if let Some(Field { value: Value::Store(store), span: Some(span), text: written, .. }) = top.get("store")
     {
-        if *store == StoreAt::Memory {
-            let finding =
-                Trouble::new(Code::ForgetsAll, *span, "letters and positions are gone when the process ends");
-            findings.add(finding.hint("use `sqlite:PATH` for anything that matters"));
+        if *store == StoreLocation::Memory {
+            let finding = FindingBuilder::new(
+                Code::VolatileStore,
+                *span,
+                "letters and positions are lost when the process exits",
+            );
+            findings.add(finding.hint("use `sqlite:PATH` for durable data"));
         }
         if has_password(written) {
             plain_secret(*span, "store", findings);
@@ -75,8 +80,11 @@ fn top(document: &Document, findings: &mut Findings) {
 fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
     let tokens = auth.list("tokens");
     if auth.get("tokens-file").is_none() && tokens.is_empty() {
-        let finding =
-            Trouble::new(Code::MissingKey, top.span("auth").unwrap_or_default(), "`auth` names no token");
+        let finding = FindingBuilder::new(
+            Code::MissingKey,
+            top.span("auth").unwrap_or_default(),
+            "`auth` has no tokens",
+        );
         findings.add(finding.hint("add `tokens-file: PATH` or `tokens: […]`"));
     }
     let mut seen: Vec<(&str, Span)> = Vec::new();
@@ -84,21 +92,20 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
         let Value::Section(token) = &token.value else { continue };
         let (Some(name), Some(span)) = (token.text("name"), token.span("name")) else { continue };
         if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
-            let finding = Trouble::new(Code::BadToken, span, format!("two tokens are named `{name}`"));
+            let finding =
+                FindingBuilder::new(Code::InvalidToken, span, format!("two tokens are named `{name}`"));
             findings.add(
-                finding
-                    .other(*first, "first named here")
-                    .hint("the audit could not tell them apart; rename one"),
+                finding.related(*first, "first used here").hint("rename one: the audit log records the name"),
             );
         }
         seen.push((name, span));
     }
 }
 
-/// What the core says about one policy.
+/// Validates one policy with the rules of the core.
 type Validate = fn(&Fields) -> Result<(), PolicyError>;
 
-/// What the core says about the policies of a consumer.
+/// Validates the policies of a consumer with the rules of the core.
 fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
     let sections: [(&str, Validate); 4] = [
         ("retry", |fields| model::retry_policy(fields).validate()),
@@ -107,46 +114,48 @@ fn policies(fields: &Fields, at: Span, findings: &mut Findings) {
         ("poison", |fields| model::poison_policy(fields).validate()),
     ];
     for (name, validate) in sections {
-        let Some(section) = fields.section(name).filter(|section| section.told.is_empty()) else { continue };
+        let Some(section) = fields.section(name).filter(|section| section.invalid.is_empty()) else {
+            continue;
+        };
         let Err(PolicyError::Invalid { field, why }) = validate(section) else { continue };
         let span = section.span(field).or(fields.span(name)).unwrap_or(at);
         if field == "initial-delay" {
             delays(section, why, span, findings);
             continue;
         }
-        let finding = Trouble::new(Code::Contradiction, span, format!("`{field}` {why}"));
-        findings.add(finding.hint("correct it, or remove the key to have the default"));
+        let finding = FindingBuilder::new(Code::Contradiction, span, format!("`{field}` {why}"));
+        findings.add(finding.hint("correct it, or remove the key to use the default"));
     }
     let lease = fields
         .section("advanced")
         .and_then(|advanced| Some((advanced.duration("lease")?, advanced.span("lease")?)));
     if let Some((_, span)) = lease.filter(|(lease, _)| *lease < Duration::from_millis(100)) {
-        let finding = Trouble::new(Code::OutOfRange, span, "`lease` must be at least 100ms");
-        findings.add(finding.hint("write `30s`, or remove the key: that is the default"));
+        let finding = FindingBuilder::new(Code::OutOfRange, span, "`lease` must be at least 100ms");
+        findings.add(finding.hint("write `30s`, or remove the key to use the default of 30s"));
     }
 }
 
-/// The first delay is longer than the longest. Whoever wrote only one of the two looks there.
+/// Reports an initial delay above the maximum delay, at the key that is set in the file.
 fn delays(retry: &Fields, why: &str, at: Span, findings: &mut Findings) {
     let written = |name: &str| retry.get(name).map(|field| field.text.as_str()).unwrap_or_default();
-    let (first, most) = (written("initial-delay"), written("max-delay"));
+    let (first, longest) = (written("initial-delay"), written("max-delay"));
     let message = format!("`initial-delay` {why}");
     let finding = match (retry.span("initial-delay"), retry.span("max-delay")) {
-        (Some(own), Some(other)) => Trouble::new(Code::Contradiction, own, message)
-            .other(other, "`max-delay` stands here")
+        (Some(own), Some(other)) => FindingBuilder::new(Code::Contradiction, own, message)
+            .related(other, "`max-delay` is set here")
             .hint(format!("raise `max-delay` to `{first}` or more, or lower `initial-delay`")),
         (None, Some(other)) => {
-            let message = format!("{message}; it is 500ms unless given");
-            Trouble::new(Code::Contradiction, other, message)
-                .hint(format!("add `initial-delay: {most}` or less, or raise `max-delay`"))
+            let message = format!("{message}; its default is 500ms");
+            FindingBuilder::new(Code::Contradiction, other, message)
+                .hint(format!("add `initial-delay: {longest}` or less, or raise `max-delay`"))
         }
-        _ => Trouble::new(Code::Contradiction, at, message)
-            .hint(format!("`max-delay` is 30s unless given: add `max-delay: {first}` or more")),
+        _ => FindingBuilder::new(Code::Contradiction, at, message)
+            .hint(format!("the default of `max-delay` is 30s: add `max-delay: {first}` or more")),
     };
     findings.add(finding);
 }
 
-/// The same failure so many times in a row ends the retries before their number does. Who wrote both numbers knows.
+/// Warns if poison detection ends retries before `max-attempts`, unless both values are set explicitly.
 fn poison(fields: &Fields, findings: &mut Findings) {
     let (Some(retry), Some(poison)) = (fields.section("retry"), fields.section("poison")) else { return };
     let (Some(attempts), Some(same)) = (retry.count("max-attempts"), poison.count("same-failure")) else {
@@ -154,38 +163,39 @@ fn poison(fields: &Fields, findings: &mut Findings) {
     };
     let is_forgotten = attempts > same && is_built_in(poison, "same-failure");
     if let Some(span) = retry.span("max-attempts").filter(|_| is_forgotten) {
-        let message = format!("{same} failures of the same kind end the retries, before attempt {attempts}");
-        findings.add(Trouble::new(Code::EndsEarlier, span, message).hint(format!(
-            "write `poison: {{ same-failure: {attempts} }}`, or `poison: off`, if all {attempts} are meant"
+        let message =
+            format!("poison detection ends retries after {same} equal failures, before attempt {attempts}");
+        findings.add(FindingBuilder::new(Code::PoisonEndsRetries, span, message).hint(format!(
+            "write `poison: {{ same-failure: {attempts} }}` or `poison: off` to allow {attempts} attempts"
         )));
     }
 }
 
-/// Without tokens everybody is the same person, and nobody can approve what they asked for.
+/// Warns about approval by a second person without tokens: all callers are the same person then.
 fn approval(top: &Fields, fields: &Fields, findings: &mut Findings) {
     let Some(replay) = fields.section("replay") else { return };
     let needs_two = replay.text("approval") == Some("second-person");
-    // An `auth` that could not be read is told by itself.
-    if needs_two && top.get("auth").is_none() && !top.told.contains(&"auth") {
+    // An invalid `auth` is reported separately.
+    if needs_two && top.get("auth").is_none() && !top.invalid.contains(&"auth") {
         let span = replay.span("approval").unwrap_or_default();
-        let message = "nobody can be the second person: `auth` is missing, so everybody is the same one";
+        let message = "no second person can approve: without `auth` all callers are the same person";
         findings.add(
-            Trouble::new(Code::NobodyElse, span, message)
-                .hint("configure `auth` with a token for each person; `lazaret token` makes them"),
+            FindingBuilder::new(Code::NoSecondApprover, span, message)
+                .hint("configure `auth` with a token for each person; `lazaret token` creates them"),
         );
     }
 }
 
-/// A media type for messages that bring their own is never sent.
+/// Warns about a `Content-Type` that is never sent, because all messages have their own.
 fn content_type(fields: &Fields, findings: &mut Findings) {
     let Some(("file", _)) = fields.section("source").and_then(Fields::chosen) else { return };
     let Some(("http", http)) = fields.section("handler").and_then(Fields::chosen) else { return };
     let named = http.map("headers").iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
     if let Some((name, field)) = named {
         let message = format!("`{name}` is not sent: a `payload` in a file is `application/json`");
-        let finding = Trouble::new(Code::NoEffect, field.span.unwrap_or_default(), message);
+        let finding = FindingBuilder::new(Code::NoEffect, field.span.unwrap_or_default(), message);
         findings.add(finding.hint(
-            "it holds for messages that bring none, as with `payload-base64`; a line says its own with `content-type`",
+            "it applies to messages without a content type, such as `payload-base64`; set `content-type` in the line instead",
         ));
     }
 }
@@ -195,29 +205,33 @@ fn retries(retry: &Fields, at: Span, findings: &mut Findings) {
     for (reason, span) in reasons(retry, "retry-on") {
         if let Some((_, other)) = denied.iter().find(|(denied, _)| *denied == reason) {
             let message = format!("{reason} is in `retry-on` and in `no-retry-on`");
-            let finding = Trouble::new(Code::ListsOverlap, span, message).other(*other, "this one wins");
-            findings.add(finding.hint("such failures are not retried; remove one of the two"));
+            let finding = FindingBuilder::new(Code::ListsOverlap, span, message)
+                .related(*other, "this list takes precedence");
+            findings.add(finding.hint("remove it from one of the lists; these failures are not retried"));
         }
     }
     let policy = model::retry_policy(retry);
-    let Some(elapsed) = policy.max_elapsed.filter(|_| retry.told.is_empty()) else { return };
+    let Some(elapsed) = policy.max_elapsed.filter(|_| retry.invalid.is_empty()) else { return };
     let span = retry.span("max-elapsed").unwrap_or(at);
     if policy.max_attempts > 1 && elapsed < policy.initial_delay {
-        let finding = Trouble::new(Code::NeverRetries, span, "`max-elapsed` is over before the first retry");
+        let finding =
+            FindingBuilder::new(Code::NeverRetries, span, "`max-elapsed` ends before the first retry");
         findings.add(match retry.span("initial-delay") {
             Some(other) => finding
-                .other(other, "the first delay")
-                .hint("raise `max-elapsed`, or write `max-attempts: 1` if no retry is meant"),
-            None => finding.hint("`initial-delay` is 500ms unless given"),
+                .related(other, "initial delay")
+                .hint("raise `max-elapsed`, or write `max-attempts: 1` to disable retries"),
+            None => finding.hint("raise `max-elapsed`: the default of `initial-delay` is 500ms"),
         });
     } else if is_own(retry, "hold") && policy.hold > elapsed {
-        let finding = Trouble::new(
+        let finding = FindingBuilder::new(
             Code::NoEffect,
             retry.span("hold").unwrap_or(at),
             "`hold` is longer than `max-elapsed`",
         );
         findings.add(
-            finding.other(span, "retries end here").hint("no message ever moves to the store to be retried"),
+            finding
+                .related(span, "retries end here")
+                .hint("lower `hold`: otherwise no message is retried from the store"),
         );
     }
 }
@@ -230,62 +244,62 @@ fn reasons(fields: &Fields, name: &str) -> Vec<(String, Span)> {
     fields.list(name).iter().filter_map(read).collect()
 }
 
-/// Retry topics, and the topic for dead letters, need a broker.
+/// Checks that retry topics and the dead-letter topic have a Kafka source.
 fn topics(fields: &Fields, retry: &Fields, findings: &mut Findings) {
     let source = fields.section("source").and_then(Fields::chosen);
     let is_kafka = source.is_none_or(|(kind, _)| kind == "kafka");
     let uses_topics = retry.text("strategy") == Some("topics");
     if uses_topics && !is_kafka {
         let span = retry.span("strategy").unwrap_or_default();
-        let finding = Trouble::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
+        let finding = FindingBuilder::new(Code::NeedsKafka, span, "strategy `topics` needs a Kafka source");
         findings.add(finding.hint("use `ordered`, `unordered` or `in-place`"));
     }
     if !uses_topics && is_own(retry, "topics") && retry.get("strategy").is_some() {
-        let finding =
-            Trouble::new(Code::NoEffect, retry.span("topics").unwrap_or_default(), "`topics` has no effect");
-        findings.add(finding.hint("it is read only with `strategy: topics`"));
+        let finding = FindingBuilder::new(
+            Code::NoEffect,
+            retry.span("topics").unwrap_or_default(),
+            "`topics` has no effect",
+        );
+        findings.add(finding.hint("add `strategy: topics`, or remove it"));
     }
     let letters = fields.section("dead-letter");
     if let Some(span) = letters.and_then(|letters| letters.span("topic")).filter(|_| !is_kafka) {
-        let finding = Trouble::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
-        findings.add(finding.hint("letters are in the store anyway; remove the key"));
+        let finding =
+            FindingBuilder::new(Code::NeedsKafka, span, "a `topic` for dead letters needs a Kafka source");
+        findings.add(finding.hint("remove the key: dead letters are kept in the store"));
     }
     let delays = retry.section("topics").map(|topics| topics.list("delays")).unwrap_or_default();
     for pair in delays.windows(2) {
         if let (Value::Duration(first), Value::Duration(second)) = (&pair[0].value, &pair[1].value)
             && second < first
         {
-            let finding = Trouble::new(
+            let finding = FindingBuilder::new(
                 Code::Contradiction,
                 pair[1].span.unwrap_or_default(),
-                "a delay that is shorter than the one before",
+                "a delay is shorter than the one before",
             );
-            findings.add(
-                finding.hint("a message goes through the topics in this order; write the shortest first"),
-            );
+            findings.add(finding.hint("order the delays from shortest to longest"));
         }
     }
 }
 
-/// A rule without conditions decides everything that comes to it.
+/// Warns about rules after a rule without conditions, which matches everything.
 fn rules(fields: &Fields, findings: &mut Findings) {
     let mut catches_all = None;
     for rule in fields.list("classify") {
         let Value::Section(parts) = &rule.value else { continue };
         if let Some(first) = catches_all {
-            let finding = Trouble::new(
-                Code::UnreachableRule,
-                rule.span.unwrap_or_default(),
-                "this rule can never decide",
-            );
+            let finding =
+                FindingBuilder::new(Code::UnreachableRule, rule.span.unwrap_or_default(), "unreachable rule");
             findings.add(
                 finding
-                    .other(first, "this one fits everything")
-                    .hint("put the rule that fits everything last"),
+                    .related(first, "this rule matches everything")
+                    .hint("move the rule that matches everything to the end"),
             );
             return;
         }
-        let is_empty = parts.section("when").is_some_and(|when| when.told.is_empty() && when.list.is_empty());
+        let is_empty =
+            parts.section("when").is_some_and(|when| when.invalid.is_empty() && when.list.is_empty());
         catches_all = is_empty.then_some(rule.span).flatten();
     }
 }
@@ -294,10 +308,10 @@ fn letters(fields: &Fields, findings: &mut Findings) {
     let Some(letters) = fields.section("dead-letter") else { return };
     let keeps_payload = letters.flag("include-payload") == Some(true);
     if letters.duration("ttl") == Some(Duration::ZERO) && keeps_payload {
-        let finding = Trouble::new(
-            Code::KeptForEver,
+        let finding = FindingBuilder::new(
+            Code::UnlimitedRetention,
             letters.span("ttl").unwrap_or_default(),
-            "letters and their payloads are kept for ever",
+            "letters and their payloads are kept forever",
         );
         findings.add(finding.hint("set a `ttl`, or `include-payload: false`"));
     }
@@ -305,35 +319,38 @@ fn letters(fields: &Fields, findings: &mut Findings) {
         let idle =
             letters.list.iter().find(|(key, field)| key.name != "enabled" && field.origin == Origin::Own);
         if let Some((key, field)) = idle {
-            let finding = Trouble::new(
+            let finding = FindingBuilder::new(
                 Code::NoEffect,
                 field.span.unwrap_or_default(),
                 format!("`{}` has no effect", key.name),
             );
             findings.add(
                 finding
-                    .other(letters.span("enabled").unwrap_or_default(), "there are no dead letters")
+                    .related(letters.span("enabled").unwrap_or_default(), "dead letters are disabled here")
                     .hint("remove it, or `enabled: false`"),
             );
         }
     }
     let Some(reprocess) = letters.section("reprocess") else { return };
     let by_clock = reprocess.text("strategy") == Some("cron");
-    // Who writes `strategy: manual` beside a schedule has switched it off on purpose; without it, it was forgotten.
+    // An explicit `strategy: manual` beside a schedule is intended; a missing strategy is probably not.
     if !by_clock && is_own(reprocess, "cron") && is_built_in(reprocess, "strategy") {
-        let finding =
-            Trouble::new(Code::NoEffect, reprocess.span("cron").unwrap_or_default(), "`cron` has no effect");
+        let finding = FindingBuilder::new(
+            Code::NoEffect,
+            reprocess.span("cron").unwrap_or_default(),
+            "`cron` has no effect",
+        );
         findings.add(finding.hint("add `strategy: cron`"));
     }
     if by_clock && !keeps_payload && letters.get("include-payload").is_some() {
-        let finding = Trouble::new(
+        let finding = FindingBuilder::new(
             Code::NoEffect,
             reprocess.span("strategy").unwrap_or_default(),
             "letters without a payload cannot be replayed",
         );
         findings.add(
             finding
-                .other(letters.span("include-payload").unwrap_or_default(), "payloads are not kept")
+                .related(letters.span("include-payload").unwrap_or_default(), "payloads are dropped here")
                 .hint("keep payloads, or write `strategy: manual`"),
         );
     }
@@ -345,8 +362,8 @@ fn width(fields: &Fields, findings: &mut Findings) {
     let window = fields.section("advanced").and_then(|advanced| advanced.count("window"));
     if let Some(window) = window.filter(|window| *window < concurrency) {
         let advanced = fields.section("advanced").and_then(|advanced| advanced.span("window"));
-        let finding = Trouble::new(
-            Code::TooWide,
+        let finding = FindingBuilder::new(
+            Code::UnreachableConcurrency,
             span.or(advanced).unwrap_or_default(),
             format!("`concurrency` {concurrency} is never reached: {window} messages are in flight at most"),
         );
@@ -358,7 +375,9 @@ fn width(fields: &Fields, findings: &mut Findings) {
             && count > concurrency
         {
             let message = format!("`{name}` {count} is never reached: `concurrency` is {concurrency}");
-            findings.add(Trouble::new(Code::TooWide, span, message).hint("raise `concurrency`"));
+            findings.add(
+                FindingBuilder::new(Code::UnreachableConcurrency, span, message).hint("raise `concurrency`"),
+            );
         }
     }
 }
@@ -367,17 +386,23 @@ fn order(fields: &Fields, findings: &mut Findings) {
     let order = fields.text("order").unwrap_or("key");
     if order != "key" && is_own(fields, "sequence") {
         let span = fields.span("sequence").unwrap_or_default();
-        let finding =
-            Trouble::new(Code::NoEffect, span, format!("`sequence` has no effect with `order: {order}`"));
-        findings.add(finding.hint("sequences are kept in order only with `order: key`"));
+        let finding = FindingBuilder::new(
+            Code::NoEffect,
+            span,
+            format!("`sequence` has no effect with `order: {order}`"),
+        );
+        findings.add(finding.hint("remove it: sequences apply only to `order: key`"));
     }
     let Some(retry) = fields.section("retry") else { return };
     let strategy = retry.text("strategy").unwrap_or("ordered");
     if strategy != "ordered" && is_own(retry, "hold") {
         let span = retry.span("hold").unwrap_or_default();
-        let finding =
-            Trouble::new(Code::NoEffect, span, format!("`hold` has no effect with `strategy: {strategy}`"));
-        findings.add(finding.hint("only `ordered` moves a lane to the store after a while"));
+        let finding = FindingBuilder::new(
+            Code::NoEffect,
+            span,
+            format!("`hold` has no effect with `strategy: {strategy}`"),
+        );
+        findings.add(finding.hint("remove it: only `ordered` holds a lane in memory"));
     }
 }
 
@@ -387,17 +412,17 @@ fn kafka(fields: &Fields, findings: &mut Findings) {
     for (name, field) in kafka.map("properties") {
         let is_reset = name == "auto.offset.reset";
         if is_reset && field.value.text().is_some_and(|text| !known.contains(&text)) {
-            let finding = Trouble::new(
-                Code::UnknownWord,
+            let finding = FindingBuilder::new(
+                Code::UnknownValue,
                 field.span.unwrap_or_default(),
-                "`auto.offset.reset` cannot be that",
+                "unknown value for `auto.offset.reset`",
             );
             findings.add(finding.hint("use `earliest`, `latest` or `error`"));
         }
     }
 }
 
-/// Secrets that stand in the file.
+/// Warns about plaintext secrets in the file.
 fn plain_secrets(fields: &Fields, findings: &mut Findings) {
     for section in ["source", "handler"] {
         let Some((_, chosen)) = fields.section(section).and_then(Fields::chosen) else { continue };
@@ -419,11 +444,12 @@ fn plain_secrets(fields: &Fields, findings: &mut Findings) {
 }
 
 fn plain_secret(span: Span, name: &str, findings: &mut Findings) {
-    let finding = Trouble::new(Code::PlainSecret, span, format!("the secret of `{name}` stands in the file"));
-    findings.add(finding.hint("take it from the environment: `${NAME}`"));
+    let finding =
+        FindingBuilder::new(Code::PlaintextSecret, span, format!("`{name}` contains a plaintext secret"));
+    findings.add(finding.hint("read it from the environment: `${NAME}`"));
 }
 
-/// Whether there is a password in a URL, and not the name of a variable.
+/// Returns whether a URL contains a password that is not a variable.
 fn has_password(url: &str) -> bool {
     let user_info = url.split_once("://").and_then(|(_, rest)| {
         let authority = rest.split(['/', '?']).next()?;
@@ -434,7 +460,7 @@ fn has_password(url: &str) -> bool {
         .is_some_and(|(_, password)| !password.starts_with("${"))
 }
 
-/// Two consumers in one group would divide the partitions among them.
+/// Warns about two consumers in one Kafka group, which would share the partitions.
 fn shared_groups(consumers: &[ConsumerFields], findings: &mut Findings) {
     let mut seen: Vec<(&str, &str, Span)> = Vec::new();
     for consumer in consumers {
@@ -445,15 +471,15 @@ fn shared_groups(consumers: &[ConsumerFields], findings: &mut Findings) {
         let group = kafka.text("group").unwrap_or(&consumer.name);
         let span = kafka.span("group").unwrap_or(consumer.name_span);
         if let Some((_, _, first)) = seen.iter().find(|(b, g, _)| (*b, *g) == (brokers, group)) {
-            let finding = Trouble::new(
+            let finding = FindingBuilder::new(
                 Code::SharedGroup,
                 span,
-                format!("another consumer is in the group `{group}`, too"),
+                format!("another consumer uses the group `{group}`"),
             );
             findings.add(
                 finding
-                    .other(*first, "the other one")
-                    .hint("each would see a part of the messages; use two groups"),
+                    .related(*first, "other consumer")
+                    .hint("use two groups: each consumer would receive only part of the messages"),
             );
         }
         seen.push((brokers, group, span));

@@ -1,21 +1,21 @@
-//! The JSON Schema of the file, from the table, for editors and for `lazaret schema`.
+//! Generates the JSON Schema from the table, for editors and for `lazaret schema`.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::diagnostic::Findings;
-use crate::table::{CONSUMER, Form, Key, Kind, Preset, Section, TOP};
+use crate::table::{CONSUMER, DefaultValue, Format, Key, Kind, Section, TOP};
 use crate::tree::parse;
 
-/// A `${…}` in a value that is not a text by itself.
+/// A `${…}` in place of a value that is not a string.
 const VARIABLE: &str = r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}";
 const DURATION: &str = r"^\s*(0|([0-9]+(\.[0-9]+)?\s*(w|d|h|m|s|ms|us|ns)\s*)+)\s*$";
 const SIZE: &str = r"^\s*[0-9]+(\.[0-9]+)?\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)\s*$";
 const RATE: &str = r"^[^/]*[1-9][^/]*/\s*[smh]\s*$";
 
-/// The JSON Schema (draft 2020-12) of a configuration file.
+/// Returns the JSON Schema (draft 2020-12) of a configuration file.
 ///
-/// It knows less than [`check`](crate::check): patterns and schedules are not read, and values are not compared with each other.
-/// Everything that it refuses, [`check`](crate::check) refuses as well.
+/// The schema is weaker than [`check`](crate::check): it does not parse patterns and schedules, and does not compare values.
+/// Everything that the schema rejects, [`check`](crate::check) rejects as well.
 ///
 /// ```
 /// let schema = lazaret_config::schema();
@@ -23,12 +23,12 @@ const RATE: &str = r"^[^/]*[1-9][^/]*/\s*[smh]\s*$";
 /// ```
 pub fn schema() -> Json {
     let mut definitions = Definitions::default();
-    let mut top = definitions.body(&TOP, Strict::Whole);
-    let strict = definitions.reference(&CONSUMER, Strict::Whole);
+    let mut top = definitions.body(&TOP, Strict::Yes);
+    let strict = definitions.reference(&CONSUMER, Strict::Yes);
     let object = top.as_object_mut().expect("a section is an object");
     object.insert("$schema".to_owned(), "https://json-schema.org/draft/2020-12/schema".into());
     object.insert("title".to_owned(), "lazaret.yaml".into());
-    // With `defaults` a consumer may leave out what it would need without.
+    // With `defaults`, required keys of a consumer may be missing.
     object.insert("if".to_owned(), json!({ "not": { "required": ["defaults"] } }));
     object.insert(
         "then".to_owned(),
@@ -40,11 +40,11 @@ pub fn schema() -> Json {
     top
 }
 
-/// Whether what is required must be there.
+/// Whether required keys must be present.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strict {
-    Whole,
-    Lax,
+    Yes,
+    No,
 }
 
 #[derive(Default)]
@@ -53,11 +53,11 @@ struct Definitions {
 }
 
 impl Definitions {
-    /// A reference to a section, which is written once.
+    /// Returns a reference to a section, which is defined once.
     fn reference(&mut self, section: &'static Section, strict: Strict) -> Json {
         let name = match strict {
-            Strict::Whole => section.name.to_owned(),
-            Strict::Lax => format!("{}-with-defaults", section.name),
+            Strict::Yes => section.name.to_owned(),
+            Strict::No => format!("{}-with-defaults", section.name),
         };
         if !self.done.contains_key(&name) {
             self.done.insert(name.clone(), Json::Null);
@@ -70,11 +70,15 @@ impl Definitions {
     fn body(&mut self, section: &'static Section, strict: Strict) -> Json {
         let properties: Map<_, _> =
             section.keys.iter().map(|key| (key.name.to_owned(), self.key(key, strict))).collect();
-        let required: Vec<_> =
-            section.keys.iter().filter(|key| key.preset == Preset::Required).map(|key| key.name).collect();
-        // A section without a required key may be written as nothing at all.
+        let required: Vec<_> = section
+            .keys
+            .iter()
+            .filter(|key| key.default == DefaultValue::Required)
+            .map(|key| key.name)
+            .collect();
+        // A section without required keys may be empty.
         let mut body = json!({ "description": section.doc, "type": ["object", "null"], "properties": properties, "additionalProperties": false });
-        if strict == Strict::Whole && !required.is_empty() {
+        if strict == Strict::Yes && !required.is_empty() {
             body["required"] = json!(required);
             body["type"] = "object".into();
         }
@@ -85,7 +89,7 @@ impl Definitions {
         let mut schema = self.kind(&key.kind, strict);
         let object = schema.as_object_mut().expect("a schema is an object");
         object.insert("description".to_owned(), key.doc.into());
-        if let Preset::Is(text) = key.preset {
+        if let DefaultValue::Literal(text) = key.default {
             object.insert("default".to_owned(), default(key, text));
         }
         if !key.example.is_empty() {
@@ -97,14 +101,14 @@ impl Definitions {
     fn kind(&mut self, kind: &'static Kind, strict: Strict) -> Json {
         match kind {
             Kind::Flag => or_variable(json!({ "type": "boolean" })),
-            Kind::Count { least, most } => {
-                or_variable(json!({ "type": "integer", "minimum": least, "maximum": most }))
+            Kind::Count { min, max } => {
+                or_variable(json!({ "type": "integer", "minimum": min, "maximum": max }))
             }
-            Kind::Number { least, most, above: true } => {
-                or_variable(json!({ "type": "number", "exclusiveMinimum": least, "maximum": most }))
+            Kind::Number { min, max, exclusive: true } => {
+                or_variable(json!({ "type": "number", "exclusiveMinimum": min, "maximum": max }))
             }
-            Kind::Number { least, most, above: false } => {
-                or_variable(json!({ "type": "number", "minimum": least, "maximum": most }))
+            Kind::Number { min, max, exclusive: false } => {
+                or_variable(json!({ "type": "number", "minimum": min, "maximum": max }))
             }
             Kind::Jitter => or_variable(
                 json!({ "anyOf": [{ "type": "number", "minimum": 0, "maximum": 1 }, { "type": "boolean" }] }),
@@ -115,34 +119,34 @@ impl Definitions {
             Kind::Duration { zero: false } => or_variable(above_zero(DURATION)),
             Kind::Size { .. } => or_variable(above_zero(SIZE)),
             Kind::Rate => or_variable(json!({ "type": "string", "pattern": RATE })),
-            Kind::Text(form) => text(*form),
-            Kind::Choice(words) => {
+            Kind::Text(format) => text(*format),
+            Kind::Enum(words) => {
                 let one = words.iter().map(|word| json!({ "const": word.0, "description": word.1 }));
                 or_variable(json!({ "anyOf": one.collect::<Vec<_>>() }))
             }
             Kind::Any => json!({}),
-            Kind::List { of, least } => {
-                // A rule or a token is whole wherever it stands.
-                let strict = if of.section().is_some() { Strict::Whole } else { strict };
-                json!({ "type": "array", "items": self.kind(of, strict), "minItems": least })
+            Kind::List { of, min } => {
+                // A rule or a token must be complete, in `defaults` as well.
+                let strict = if of.section().is_some() { Strict::Yes } else { strict };
+                json!({ "type": "array", "items": self.kind(of, strict), "minItems": min })
             }
             Kind::Map { of, .. } => {
                 json!({ "type": "object", "additionalProperties": self.kind(of, strict) })
             }
             Kind::Section(section) => self.reference(section, strict),
-            Kind::Partial(section) => self.reference(section, Strict::Lax),
+            Kind::Partial(section) => self.reference(section, Strict::No),
             Kind::OneOf(section) => {
                 let inner = self.reference(section, strict);
-                let bound = if strict == Strict::Whole {
+                let bound = if strict == Strict::Yes {
                     json!({ "type": "object", "minProperties": 1, "maxProperties": 1 })
                 } else {
                     json!({ "maxProperties": 1 })
                 };
                 json!({ "allOf": [inner, bound] })
             }
-            // What is required may stand in `defaults`; the whole is checked where there are none.
+            // Required keys may be set in `defaults`; without `defaults` the strict form applies.
             Kind::Named(section) => {
-                json!({ "type": ["object", "null"], "additionalProperties": self.reference(section, Strict::Lax) })
+                json!({ "type": ["object", "null"], "additionalProperties": self.reference(section, Strict::No) })
             }
             Kind::Or(word, inner) => {
                 let inner = self.kind(inner, strict);
@@ -156,7 +160,7 @@ impl Definitions {
     }
 }
 
-/// A text of this form with a digit that is not 0.
+/// Requires the pattern, and a digit other than 0.
 fn above_zero(pattern: &str) -> Json {
     json!({ "type": "string", "allOf": [{ "pattern": pattern }, { "pattern": "[1-9]" }] })
 }
@@ -165,27 +169,31 @@ fn or_variable(schema: Json) -> Json {
     json!({ "anyOf": [schema, { "$ref": "#/$defs/variable" }] })
 }
 
-fn text(form: Form) -> Json {
-    match form {
-        // Numbers and flags are texts there as well: `fetch.min.bytes: 1`.
-        Form::Free => json!({ "type": ["string", "number", "boolean"] }),
-        Form::HeaderValue => {
+fn text(format: Format) -> Json {
+    match format {
+        // Numbers and flags are accepted as strings: `fetch.min.bytes: 1`.
+        Format::Free => json!({ "type": ["string", "number", "boolean"] }),
+        Format::HeaderValue => {
             json!({ "type": ["string", "number", "boolean"], "pattern": "^[^\\x00-\\x08\\x0A-\\x1F\\x7F]*$" })
         }
-        Form::Reason => or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" })),
-        Form::Store => or_variable(
+        Format::Reason => {
+            or_variable(json!({ "type": ["string", "integer"], "pattern": "^[A-Z0-9_]{1,64}$" }))
+        }
+        Format::Store => or_variable(
             json!({ "type": "string", "pattern": "^(memory:$|sqlite:.|postgres(ql)?://.|mongodb(\\+srv)?://.)" }),
         ),
-        Form::Url => or_variable(json!({ "type": "string", "pattern": "^https?://[^\\s]+$" })),
-        Form::MongoUri => or_variable(json!({ "type": "string", "pattern": "^mongodb(\\+srv)?://[^\\s]+$" })),
-        Form::Address => or_variable(json!({ "type": "string", "pattern": "^[^\\s]+:[0-9]{1,5}$" })),
-        Form::Sequence => {
+        Format::Url => or_variable(json!({ "type": "string", "pattern": "^https?://[^\\s]+$" })),
+        Format::MongoUri => {
+            or_variable(json!({ "type": "string", "pattern": "^mongodb(\\+srv)?://[^\\s]+$" }))
+        }
+        Format::Address => or_variable(json!({ "type": "string", "pattern": "^[^\\s]+:[0-9]{1,5}$" })),
+        Format::Sequence => {
             or_variable(json!({ "type": "string", "pattern": "^(key|partition|header:.+|json:/.*)$" }))
         }
-        Form::Comparison => {
+        Format::Comparison => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "minLength": 1 }] })
         }
-        Form::Hash => or_variable(json!({ "type": "string", "pattern": "^sha256:[0-9A-Fa-f]{64}$" })),
+        Format::Hash => or_variable(json!({ "type": "string", "pattern": "^sha256:[0-9A-Fa-f]{64}$" })),
         _ => json!({ "type": ["string", "number", "boolean"], "minLength": 1 }),
     }
 }

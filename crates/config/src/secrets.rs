@@ -1,8 +1,8 @@
-//! Paints over what must not be shown: the text of a file is kept for messages without its secrets.
+//! Redacts secrets in the text of a file before it is kept for messages.
 
 use crate::source::Span;
 
-/// How the name of a key ends that holds a secret, without what separates words.
+/// Endings of key names that hold a secret, without separators.
 const ENDINGS: [&str; 14] = [
     "password",
     "passwd",
@@ -20,33 +20,33 @@ const ENDINGS: [&str; 14] = [
     "keypem",
 ];
 
-/// Whether a key by this name holds a secret, as far as its name tells: `sasl.password`, `API_TOKEN`.
+/// Returns whether a key holds a secret, judged by its name: `sasl.password`, `API_TOKEN`.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let letters: String =
         name.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
     ENDINGS.iter().any(|ending| letters.ends_with(ending)) || letters.contains("jaas")
 }
 
-/// The text with the given places, and whatever looks like a secret, painted over. Offsets and lines stay what they are.
-pub(crate) fn painted(text: &str, places: &[Span]) -> String {
+/// Returns the text with the given spans, and everything that looks like a secret, redacted. Offsets and lines do not change.
+pub(crate) fn redacted(text: &str, spans: &[Span]) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    let named = named_values(text);
+    let named = secret_values(text);
     let passwords = url_passwords(text);
-    for span in places.iter().chain(&named).chain(&passwords) {
+    for span in spans.iter().chain(&named).chain(&passwords) {
         let Some(value) = text.get(span.start..span.end) else { continue };
-        paint(&mut bytes[span.start..span.end], value);
+        mask(&mut bytes[span.start..span.end], value);
     }
     String::from_utf8(bytes).expect("whole characters were replaced by stars")
 }
 
-/// Paints over a value. The name of a variable is no secret, and helps; its default may be one.
-fn paint(bytes: &mut [u8], value: &str) {
+/// Masks a value. The name of a variable is not secret and stays visible; its default is masked.
+fn mask(bytes: &mut [u8], value: &str) {
     let mut from = 0;
     while from < value.len() {
         let start = value[from..].find("${").map_or(value.len(), |at| from + at);
         stars(&mut bytes[from..start]);
         if value[from..start].ends_with('$') {
-            // `$${` is no variable.
+            // `$${` is an escape, not a variable.
             stars(&mut bytes[start..start + 2]);
             from = start + 2;
             continue;
@@ -67,8 +67,8 @@ fn stars(bytes: &mut [u8]) {
     }
 }
 
-/// Values of keys whose name says that they are secret, found line by line: this works where the YAML is broken, too.
-fn named_values(text: &str) -> Vec<Span> {
+/// Finds the values of keys with a secret name, line by line: this also works for broken YAML.
+fn secret_values(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     let mut line_start = 0;
     for line in text.split_inclusive('\n') {
@@ -87,14 +87,14 @@ fn named_values(text: &str) -> Vec<Span> {
     found
 }
 
-/// The word that ends here, without quotes.
+/// Returns the last word of the text, without quotes.
 fn word_before(text: &str) -> &str {
     let text = text.trim_end().trim_end_matches(['"', '\'']);
     let start = text.rfind(|c: char| !(c.is_alphanumeric() || "._-".contains(c)));
     &text[start.map_or(0, |at| at + text[at..].chars().next().map_or(1, char::len_utf8))..]
 }
 
-/// The value that begins here: up to the end of the line, or of the place inside of brackets.
+/// Returns the range of the value that starts here: up to the end of the line, or of the enclosing braces.
 fn value_after(line: &str, from: usize) -> (usize, usize) {
     let rest = &line[from..];
     let start = from + rest.len() - rest.trim_start().len();
@@ -108,7 +108,7 @@ fn value_after(line: &str, from: usize) -> (usize, usize) {
     (start, start + end)
 }
 
-/// Where a value ends inside of braces: at a comma or a brace that is not that of a variable.
+/// Returns the end of a value inside of braces: a comma, or a brace that does not close a variable.
 fn end_in_braces(value: &str) -> usize {
     let mut from = 0;
     while let Some(at) = value[from..].find([',', '}', '$']).map(|at| from + at) {
@@ -124,7 +124,7 @@ fn end_in_braces(value: &str) -> usize {
     value.len()
 }
 
-/// The password in `scheme://user:password@host`.
+/// Finds the passwords in `scheme://user:password@host`.
 fn url_passwords(text: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for (at, separator) in text.match_indices("://") {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_painted_over_and_nothing_moves() {
+    fn secrets_are_redacted_and_offsets_stay() {
         let table = [
             ("secret: hunter2\nb: 1", "secret: *******\nb: 1"),
             ("{ sasl.password: hunter2, x: y }", "{ sasl.password: *******, x: y }"),
@@ -165,10 +165,10 @@ mod tests {
             ("url: http://127.0.0.1:8080/a@b", "url: http://127.0.0.1:8080/a@b"),
         ];
         for (text, expected) in table {
-            let painted = painted(text, &[]);
-            assert_eq!(painted, expected);
-            assert_eq!(painted.len(), text.len());
+            let redacted = redacted(text, &[]);
+            assert_eq!(redacted, expected);
+            assert_eq!(redacted.len(), text.len());
         }
-        assert_eq!(painted("a: xyz", &[Span::new(3, 6)]), "a: ***");
+        assert_eq!(redacted("a: xyz", &[Span::new(3, 6)]), "a: ***");
     }
 }

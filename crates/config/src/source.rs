@@ -1,38 +1,38 @@
-//! The text of a file, and how a place in it is named: by line and column.
+//! The text of a file, with offsets translated to lines and columns.
 
 use miette::{MietteError, MietteSpanContents, NamedSource, SourceCode, SourceSpan, SpanContents};
 
 /// A range of bytes in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// Where it begins.
+    /// The start offset.
     pub start: usize,
-    /// Where it ends; not part of it.
+    /// The end offset, exclusive.
     pub end: usize,
 }
 
 impl Span {
-    /// The range between two offsets.
+    /// Creates a range from two offsets.
     pub const fn new(start: usize, end: usize) -> Self {
         Self { start, end }
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub const fn len(self) -> usize {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether it marks a place and no text.
+    /// Returns whether the range is empty, and marks only a position.
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
 }
 
-/// A file as it is shown in messages: its name, and its text with secrets painted over.
+/// A file as shown in messages: its name, and its text with secrets redacted.
 #[derive(Debug)]
 pub struct SourceText {
     named: NamedSource<String>,
-    /// Where each line begins.
+    /// The start offset of each line.
     lines: Vec<usize>,
 }
 
@@ -52,7 +52,7 @@ impl SourceText {
         self.named.inner()
     }
 
-    /// The line and the column of a place, both from 1. Columns count characters.
+    /// Returns the line and the column of an offset, both from 1. Columns count characters.
     ///
     /// ```
     /// let text = "store: sqlte:x\nconsumers: {}\n";
@@ -67,13 +67,13 @@ impl SourceText {
         (line, before.chars().count() + 1)
     }
 
-    /// A line by its number, without its end.
+    /// Returns a line by its number, without its line ending.
     pub fn line(&self, number: usize) -> &str {
         let (start, end) = self.line_range(number);
         self.text().get(start..end).unwrap_or_default().trim_end_matches(['\n', '\r'])
     }
 
-    /// Where a line begins, and where the next one does.
+    /// Returns the start offsets of a line and of the next line.
     pub(crate) fn line_range(&self, number: usize) -> (usize, usize) {
         let start = number.checked_sub(1).and_then(|index| self.lines.get(index)).copied();
         let end = self.lines.get(number).copied().unwrap_or(self.text().len());
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_named_by_line_and_character() {
+    fn offsets_are_translated_to_line_and_character() {
         let text = SourceText::new("f", "a: é x\r\nbc\n".to_owned());
         assert_eq!(text.position(0), (1, 1));
         assert_eq!(text.position("a: é ".len()), (1, 6));

@@ -1,13 +1,13 @@
-//! "Did you mean …": the word that is nearest to what was written.
+//! Finds the candidate for a "did you mean" hint.
 
-/// The candidate that is nearest, if one is near enough to be meant.
+/// Returns the nearest candidate, if its edit distance is small enough.
 ///
-/// Words that differ only in case, underscores or a plural are near; else a third of the letters may be wrong.
+/// Differences in case and separators do not count; up to a third of the letters may differ.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = simple(word);
     let distance = |candidate: &str| distance(&plain, &simple(candidate));
     let best = candidates.into_iter().map(|c| (distance(c), c)).min_by_key(|(distance, _)| *distance)?;
-    // In a short word two letters are half of it: `drop` is no slip of `stop`.
+    // Two letters are half of a short word: `drop` is not a typo of `stop`.
     let allowed = match plain.len().max(best.1.len()) {
         ..=4 => 1,
         length => length.div_ceil(3).min(4),
@@ -15,7 +15,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     (best.0 <= allowed && best.0 < plain.len()).then_some(best.1)
 }
 
-/// What others call the words of a verdict.
+/// Terms of other systems for the verdicts.
 const SYNONYMS: [(&str, &[&str]); 4] = [
     ("skip", &["drop", "ignore", "discard", "ack", "pass"]),
     ("dead-letter", &["dlq", "dlt", "dead", "reject", "fail", "nack"]),
@@ -23,13 +23,13 @@ const SYNONYMS: [(&str, &[&str]); 4] = [
     ("stop", &["halt", "abort", "exit", "crash"]),
 ];
 
-/// The candidate that is called like this elsewhere.
+/// Returns the candidate for a term of another system.
 pub(crate) fn synonym<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let (meant, _) = SYNONYMS.iter().find(|(_, others)| others.contains(&word))?;
     candidates.into_iter().find(|candidate| candidate == meant)
 }
 
-/// Up to 64 characters in lower case, with dashes: longer words are no slips of the pen.
+/// Normalizes up to 64 characters to lower case with dashes: longer words are not typos.
 fn simple(word: &str) -> Vec<char> {
     let mut plain = Vec::new();
     let mut lower = false;
@@ -44,18 +44,18 @@ fn simple(word: &str) -> Vec<char> {
     plain
 }
 
-/// How many letters must be added, removed, changed or swapped with their neighbour.
+/// The Damerau-Levenshtein distance (optimal string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), (0..=b.len()).collect(), vec![0; b.len() + 1]];
     for i in 1..=a.len() {
         rows[2][0] = i;
         for j in 1..=b.len() {
             let changed = rows[1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = changed.min(rows[1][j] + 1).min(rows[2][j - 1] + 1);
+            let mut min = changed.min(rows[1][j] + 1).min(rows[2][j - 1] + 1);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[0][j - 2] + 1);
+                min = min.min(rows[0][j - 2] + 1);
             }
-            rows[2][j] = least;
+            rows[2][j] = min;
         }
         rows.rotate_left(1);
         rows[2] = vec![0; b.len() + 1];
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_are_recognised_and_other_words_are_not() {
+    fn typos_are_recognised_and_other_words_are_not() {
         let keys = ["max-attempts", "max-elapsed", "hold", "retry", "jitter"];
         let table = [
             ("max-atempts", Some("max-attempts")),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_is_that_of_the_book() {
+    fn the_distance_counts_insertions_deletions_changes_and_swaps() {
         let chars = |text: &str| text.chars().collect::<Vec<_>>();
         let table =
             [("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 1), ("x", "x", 0)];

@@ -1,95 +1,94 @@
-//! What a parser's complaint means for the person who wrote the file.
+//! Translates errors of the YAML parser into findings with hints.
 
 use granit_parser::{ErrorKind, ScanError};
 
 use crate::code::Code;
-use crate::diagnostic::{Finding, Trouble};
+use crate::diagnostic::{Finding, FindingBuilder};
 use crate::secrets::is_secret_name;
 use crate::source::Span;
 
-/// From the parser's error to a finding that says what to do.
+/// Translates a parser error into a finding with a hint.
 pub(crate) fn explain(text: &str, error: &ScanError) -> Finding {
     let at = error.marker().byte_offset().unwrap_or(text.len()).min(text.len());
     if let Some(tab) = tab_in_indentation(text, at) {
-        let finding = Trouble::new(Code::Tab, Span::new(tab, tab + 1), "a tab stands in the indentation");
+        let finding = FindingBuilder::new(Code::Tab, Span::new(tab, tab + 1), "tab in the indentation");
         return finding.hint("indent with spaces");
     }
     let place = shown_place(text, at);
     match error.kind() {
         ErrorKind::RecursionLimitExceeded => {
-            Trouble::new(Code::TooDeep, place, "the file is nested more than 64 levels deep")
-                .hint("no configuration needs so many: look for a bracket or a dash too many")
+            FindingBuilder::new(Code::TooDeep, place, "the file is nested more than 64 levels deep")
+                .hint("look for an extra bracket or dash")
         }
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInIndentation
         | ErrorKind::TabAtBlockScalarStart
         | ErrorKind::TabInPlainScalar => {
-            Trouble::new(Code::Tab, place, "a tab stands where YAML wants spaces").hint("use spaces")
+            FindingBuilder::new(Code::Tab, place, "tab where YAML requires spaces").hint("use spaces")
         }
         ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockMappingKey
         | ErrorKind::ExpectedBlockSequenceEntry
         | ErrorKind::BlockSequenceEntryNotAllowed
         | ErrorKind::MappingKeyNotAllowed => {
-            Trouble::new(Code::Indentation, place, "this line does not fit into the indentation")
-                .hint("keys of one section begin in the same column")
+            FindingBuilder::new(Code::Indentation, place, "inconsistent indentation")
+                .hint("start all keys of a section in the same column")
         }
         ErrorKind::MappingValueNotAllowed => second_colon(text, at),
         ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => without_colon(text, place),
         ErrorKind::UnclosedQuotedScalar | ErrorKind::InvalidQuotedScalarIndent => {
             let open = opening_quote(text, at).map_or(place, |quote| Span::new(quote, quote + 1));
-            Trouble::new(Code::Syntax, open, "this quote is never closed").hint("add the closing quote")
+            FindingBuilder::new(Code::Syntax, open, "unclosed quote").hint("add the closing quote")
         }
         ErrorKind::UnclosedFlowCollection { open } | ErrorKind::MismatchedFlowCollectionEnd { open, .. } => {
-            Trouble::new(Code::Syntax, place, format!("the `{open}` is not closed"))
-                .hint(brace_hint(text, at))
+            FindingBuilder::new(Code::Syntax, place, format!("unclosed `{open}`")).hint(brace_hint(text, at))
         }
         ErrorKind::UnexpectedEofFlowMapping
         | ErrorKind::UnexpectedEofImplicitFlowMapping
         | ErrorKind::ExpectedFlowMappingSeparator => {
-            Trouble::new(Code::Syntax, place, "expected `,` or `}` here").hint(brace_hint(text, at))
+            FindingBuilder::new(Code::Syntax, place, "expected `,` or `}` here").hint(brace_hint(text, at))
         }
         ErrorKind::UnexpectedEofFlowSequence | ErrorKind::ExpectedFlowSequenceSeparator => {
-            Trouble::new(Code::Syntax, place, "expected `,` or `]` here")
-                .hint("close the list, or put the value in quotes")
+            FindingBuilder::new(Code::Syntax, place, "expected `,` or `]` here")
+                .hint("close the list, or quote the value")
         }
         ErrorKind::UnexpectedCharacter { character } if character.is_control() => {
-            Trouble::new(Code::Syntax, place, "there is a control character here").hint("remove it")
+            FindingBuilder::new(Code::Syntax, place, "control character in the file").hint("remove it")
         }
         ErrorKind::UnexpectedCharacter { character } => {
-            Trouble::new(Code::Syntax, place, format!("a value cannot begin with `{character}`"))
-                .hint("put the value in quotes")
+            FindingBuilder::new(Code::Syntax, place, format!("a value cannot start with `{character}`"))
+                .hint("quote the value")
         }
         ErrorKind::UnknownQuotedScalarEscape => {
-            Trouble::new(Code::Syntax, place, "there is no such escape in double quotes")
+            FindingBuilder::new(Code::Syntax, place, "unknown escape sequence in double quotes")
                 .hint(r"use single quotes, or write the backslash twice")
         }
         ErrorKind::InvalidTrailingDoubleQuotedScalar | ErrorKind::InvalidTrailingSingleQuotedScalar => {
-            Trouble::new(Code::Syntax, place, "there is text behind the closing quote")
-                .hint("put all of the value in quotes")
+            FindingBuilder::new(Code::Syntax, place, "text after the closing quote")
+                .hint("quote the whole value")
         }
         ErrorKind::MissingAnchorOrAliasName => lone_sign(text, at),
         ErrorKind::CommentInterceptedScalar | ErrorKind::CommentNotSeparated => {
-            Trouble::new(Code::Syntax, place, "a `#` begins a remark, in the middle of a value")
-                .hint("put the value in quotes if the `#` is part of it, or a space before the `#`")
+            FindingBuilder::new(Code::Syntax, place, "a `#` starts a comment in the middle of a value")
+                .hint("quote the value if the `#` is part of it, or put a space before the `#`")
         }
-        kind => Trouble::new(Code::Syntax, place, format!("this is not YAML: {kind}"))
-            .hint("put a value in quotes if one of `* & : # { [ ! % @` is part of it"),
+        kind => FindingBuilder::new(Code::Syntax, place, format!("YAML syntax error: {kind}"))
+            .hint("quote a value that contains one of `* & : # { [ ! % @`"),
     }
 }
 
-/// A `*` or `&` that stands alone, which YAML takes for an alias or an anchor without a name.
+/// Reports a lone `*` or `&`, which YAML parses as an alias or an anchor without a name.
 fn lone_sign(text: &str, at: usize) -> Finding {
     let is_sign = |at: &usize| text[*at..].starts_with(['*', '&']);
     let sign = [at, at.saturating_sub(1)].into_iter().filter(|at| text.is_char_boundary(*at)).find(is_sign);
     let span = sign.map_or(shown_place(text, at), |sign| Span::new(sign, sign + 1));
     let sign = sign.map_or("*", |sign| &text[sign..=sign]);
-    Trouble::new(Code::Anchor, span, format!("a `{sign}` alone means nothing"))
-        .hint(format!("put it in quotes if it is meant as itself: `'{sign}'`; an empty list often means all"))
+    FindingBuilder::new(Code::Anchor, span, format!("a lone `{sign}` is an alias or anchor without a name"))
+        .hint(format!("quote a literal `{sign}`: `'{sign}'`; an empty list often means all"))
 }
 
-/// Where the error is shown: the word at the place, or the end of the last line that holds something.
+/// Returns the span to show: the word at the offset, or the end of the last line with content.
 fn shown_place(text: &str, at: usize) -> Span {
     if text[at..].trim().is_empty() {
         let end = text.trim_end().len();
@@ -99,7 +98,7 @@ fn shown_place(text: &str, at: usize) -> Span {
     Span::new(at, end)
 }
 
-/// A tab in the white space that the line of the error begins with, or the line before it.
+/// Finds a tab in the indentation of the line of the error, or of the line before it.
 fn tab_in_indentation(text: &str, at: usize) -> Option<usize> {
     let line_start = |end: usize| text[..end].rfind('\n').map_or(0, |newline| newline + 1);
     let tab = |start: usize| {
@@ -111,7 +110,7 @@ fn tab_in_indentation(text: &str, at: usize) -> Option<usize> {
     tab(this).or_else(|| tab(line_start(text[..this].trim_end().len())))
 }
 
-/// A colon where no key can be: a value with a colon in it, or a line that is indented too far.
+/// Reports a colon where no key is allowed: a value that contains a colon, or a line that is indented too far.
 fn second_colon(text: &str, at: usize) -> Finding {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let before = &text[start..at];
@@ -120,18 +119,18 @@ fn second_colon(text: &str, at: usize) -> Finding {
         let line = text[start..].lines().next().unwrap_or_default();
         let hint = in_quotes(key, &line[key.len() + 2..]);
         let is_last = text[colon.end..].lines().next().unwrap_or_default().trim().is_empty();
-        let message = if is_last { "a value that ends with a colon" } else { "a second `: ` in one line" };
-        return Trouble::new(Code::Syntax, colon, message).hint(hint);
+        let message = if is_last { "value ends with a colon" } else { "second `: ` in one line" };
+        return FindingBuilder::new(Code::Syntax, colon, message).hint(hint);
     }
     if let Some(line) = line_without_colon(text, start) {
         return without_colon(text, line);
     }
     let indent = start + before.len() - before.trim_start().len();
-    Trouble::new(Code::Indentation, Span::new(indent, at), "this line does not fit into the indentation")
-        .hint("keys of one section begin in the same column; a section has no value of its own")
+    FindingBuilder::new(Code::Indentation, Span::new(indent, at), "inconsistent indentation")
+        .hint("start all keys of a section in the same column; a section cannot have a value")
 }
 
-/// How a value with a colon in it is written, as in `store: "memory:"`. Shown only if it is plain words and no secret.
+/// Shows how to write a value that contains a colon, for example `store: "memory:"`. Values that may be secret are left out.
 fn in_quotes(key: &str, value: &str) -> String {
     let (key, value) = (key.trim_start_matches([' ', '-', '{']), value.trim());
     let is_plain = |text: &str, also: &str| {
@@ -139,33 +138,33 @@ fn in_quotes(key: &str, value: &str) -> String {
     };
     let names_secret = |text: &str| text.split([':', ' ']).any(is_secret_name);
     if is_plain(key, "") && is_plain(value, ": ") && !is_secret_name(key) && !names_secret(value) {
-        return format!("put the value in quotes: `{key}: \"{value}\"`");
+        return format!("quote the value: `{key}: \"{value}\"`");
     }
-    "put the value in quotes".to_owned()
+    "quote the value".to_owned()
 }
 
-/// A `${…}` inside of braces needs quotes, because its own braces mean something there.
+/// Returns the hint for an unclosed brace. A `${…}` inside of braces needs quotes, because YAML parses its braces.
 fn brace_hint(text: &str, at: usize) -> &'static str {
     let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
     let end = text[at..].find('\n').map_or(text.len(), |offset| at + offset);
     if text[start..end].contains("${") {
-        "put `${…}` in quotes when it stands inside of braces"
+        "quote `${…}` inside of braces"
     } else {
-        "close the brace, or put the value in quotes"
+        "close the brace, or quote the value"
     }
 }
 
-/// A word that stands where a key should be.
+/// Reports a word where a key is expected.
 fn without_colon(text: &str, place: Span) -> Finding {
     let word = text.get(place.start..place.end).unwrap_or_default();
     if word.starts_with('-') {
-        return Trouble::new(Code::Syntax, place, "a dash without a space").hint("write `- item`");
+        return FindingBuilder::new(Code::Syntax, place, "dash without a space").hint("write `- item`");
     }
-    let finding = Trouble::new(Code::Syntax, place, "a key without a colon");
+    let finding = FindingBuilder::new(Code::Syntax, place, "key without a colon");
     finding.hint("write `key: value`, with a space after the colon")
 }
 
-/// The line before this one, if it holds a word and no key.
+/// Returns the previous line, if it contains a word but no key.
 fn line_without_colon(text: &str, line_start: usize) -> Option<Span> {
     let before = text[..line_start].trim_end();
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -177,7 +176,7 @@ fn line_without_colon(text: &str, line_start: usize) -> Option<Span> {
     (!line.is_empty() && !is_key).then(|| Span::new(before.len() - line.len(), before.len()))
 }
 
-/// The quote that begins the text at whose end the error is: the last one in a line with an odd number of them.
+/// Finds the opening quote of the unclosed string: the last quote in a line with an odd number of them.
 fn opening_quote(text: &str, at: usize) -> Option<usize> {
     let mut end = at;
     loop {

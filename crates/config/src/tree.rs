@@ -1,4 +1,4 @@
-//! A YAML document as a tree in which every key and value knows its place.
+//! Parses a YAML document into a tree with the location of every key and value.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::Value as Json;
 
 use crate::code::Code;
-use crate::diagnostic::{Findings, Trouble};
+use crate::diagnostic::{FindingBuilder, Findings};
 use crate::source::Span;
 use crate::syntax;
 
-/// How deep a document may be nested.
+/// The maximum nesting depth of a document.
 const DEPTH: usize = 64;
 
-/// A value and its place.
+/// A value and its location.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) span: Span,
@@ -22,16 +22,16 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
-    /// Nothing was written, or `null`.
+    /// No value, or `null`.
     Null,
     Scalar {
         text: String,
-        /// Whether it stands without quotes, and may be a number.
+        /// Whether it is unquoted, and may be a number.
         plain: bool,
     },
     List(Vec<Node>),
     Map(Vec<Entry>),
-    /// It was told already that this cannot be read.
+    /// A value that was already reported as invalid.
     Broken,
 }
 
@@ -44,23 +44,23 @@ pub(crate) struct Entry {
 }
 
 impl Node {
-    /// What it is, in words.
+    /// Names the kind of the value for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.data {
             Data::Null => "nothing",
             Data::List(_) => "a list",
             Data::Map(_) => "a section",
-            Data::Broken => "unreadable",
-            Data::Scalar { plain: false, .. } => "a text",
+            Data::Broken => "an invalid value",
+            Data::Scalar { plain: false, .. } => "a string",
             Data::Scalar { text, .. } => match text.as_str() {
                 "true" | "false" => "true or false",
                 text if text.parse::<f64>().is_ok() => "a number",
-                _ => "a text",
+                _ => "a string",
             },
         }
     }
 
-    /// The value as JSON, by the rules of YAML 1.2.
+    /// Converts the value to JSON, by the rules of YAML 1.2.
     pub(crate) fn json(&self) -> Json {
         match &self.data {
             Data::Null | Data::Broken => Json::Null,
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-/// A plain scalar as a number, if it is one.
+/// Parses a plain scalar as a number, if it is one.
 fn number(text: &str) -> Option<Json> {
     let digits = text.trim_start_matches(['-', '+']);
     if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
@@ -86,7 +86,7 @@ fn number(text: &str) -> Option<Json> {
     whole.ok().or_else(|| serde_json::Number::from_f64(text.parse().ok()?).map(Json::Number))
 }
 
-/// Reads the one document of a text. `None` if it cannot be read on: then the findings say why.
+/// Parses the single document of a text. Returns `None` after a fatal error, which the findings report.
 pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     let options = granit_parser::options! {
         emit_unresolved_aliases: true,
@@ -97,9 +97,9 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     let mut builder = Builder { text, findings, frames: Vec::new(), root: None, documents: 0, refused: None };
     for next in Parser::new_from_str_with_options(text, options) {
         match next {
-            Ok((event, span)) => builder.take(event, span),
+            Ok((event, span)) => builder.handle(event, span),
             Err(error) => {
-                // Behind a star that was meant as itself, the rest of the line makes no sense to a parser.
+                // After a literal star, the parser also rejects the rest of the line; one finding is enough.
                 let at = error.marker().byte_offset().unwrap_or(text.len());
                 let explained = builder
                     .refused
@@ -119,8 +119,8 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     match root {
         None | Some(Node { data: Data::Null, .. }) => {
             findings.add(
-                Trouble::new(Code::Empty, Span::default(), "the file holds no configuration")
-                    .hint("`lazaret init` writes a file to begin with"),
+                FindingBuilder::new(Code::EmptyFile, Span::default(), "the file contains no configuration")
+                    .hint("run `lazaret init` to write a starter file"),
             );
             None
         }
@@ -128,14 +128,14 @@ pub(crate) fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
     }
 }
 
-/// The entries of a map that is being read, and where each name was first given: a file may have many.
+/// The entries of an open map, and the location of the first use of each name.
 #[derive(Default)]
 struct Entries {
     list: Vec<Entry>,
     places: HashMap<String, Span>,
 }
 
-/// A list or a map that is being read.
+/// A list or a map whose end was not parsed yet.
 enum Frame {
     List { start: usize, items: Vec<Node> },
     Map { start: usize, entries: Entries, key: Option<(String, Span)> },
@@ -152,12 +152,12 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn take(&mut self, event: Event<'_>, at: granit_parser::Span) {
+    fn handle(&mut self, event: Event<'_>, at: granit_parser::Span) {
         let span = range(at);
         if let Some(tag) = at.tag_span() {
             self.findings.add(
-                Trouble::new(Code::Tag, range(tag), "tags are not read")
-                    .hint("remove it: the type of the value is known from its key"),
+                FindingBuilder::new(Code::Tag, range(tag), "tags are not supported")
+                    .hint("remove it: the key determines the type of the value"),
             );
         }
         match event {
@@ -170,9 +170,9 @@ impl Builder<'_> {
                 self.frames.push(Frame::Map { start: span.start, entries: Entries::default(), key: None });
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
-            Event::Anchor(..) => self.refuse_anchor(span, "anchors are not read", '&'),
+            Event::Anchor(..) => self.refuse_anchor(span, "anchors are not supported", '&'),
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                self.refuse_anchor(span, "aliases are not read", '*');
+                self.refuse_anchor(span, "aliases are not supported", '*');
                 self.put(Node { span, data: Data::Broken });
             }
             _ => {}
@@ -183,9 +183,8 @@ impl Builder<'_> {
         self.documents += 1;
         if self.documents > 1 {
             self.findings.add(
-                Trouble::new(Code::SeveralDocuments, span, "a second document begins here").hint(
-                    "a configuration is one document; put everything into it, or into a file of its own",
-                ),
+                FindingBuilder::new(Code::MultipleDocuments, span, "a second document starts here")
+                    .hint("merge it into the first document, or move it to a separate file"),
             );
         }
     }
@@ -212,7 +211,7 @@ impl Builder<'_> {
         self.put(node);
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a complete value to the innermost open list or map.
     fn put(&mut self, node: Node) {
         let names_consumers = self.names_consumers();
         match self.frames.last_mut() {
@@ -226,7 +225,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether the keys of the map that is being read are the names of consumers.
+    /// Returns whether the keys of the innermost map are the names of consumers.
     fn names_consumers(&self) -> bool {
         match self.frames.as_slice() {
             [Frame::Map { key: Some((name, _)), .. }, Frame::Map { .. }] => name == "consumers",
@@ -236,9 +235,9 @@ impl Builder<'_> {
 
     fn refuse_anchor(&mut self, span: Span, message: &str, sign: char) {
         let hint = format!(
-            "put the value in quotes if `{sign}` is part of it; what consumers share belongs into `defaults`"
+            "quote the value if `{sign}` is part of it; use `defaults` for values that consumers share"
         );
-        self.findings.add(Trouble::new(Code::Anchor, span, message).hint(hint));
+        self.findings.add(FindingBuilder::new(Code::Anchor, span, message).hint(hint));
         self.refused = Some(span);
     }
 }
@@ -248,21 +247,22 @@ fn key_of(node: Node, findings: &mut Findings) -> (String, Span) {
         Data::Scalar { text, .. } if !text.is_empty() => (text, node.span),
         Data::Broken => (String::new(), node.span),
         _ => {
-            let finding = Trouble::new(Code::BadKey, node.span, format!("{} cannot be a key", node.kind()));
-            findings.add(finding.hint("a key is a word, followed by a colon and a space"));
+            let finding =
+                FindingBuilder::new(Code::InvalidKey, node.span, format!("{} cannot be a key", node.kind()));
+            findings.add(finding.hint("write a key as a string, followed by a colon and a space"));
             (String::new(), node.span)
         }
     }
 }
 
-/// Adds an entry, unless it was told that its key cannot be, or it is there already.
+/// Adds an entry, unless its key is invalid or a duplicate.
 fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, findings: &mut Findings) {
     if entry.name.is_empty() {
         return;
     }
     if entry.name == "<<" {
-        let finding = Trouble::new(Code::Anchor, entry.name_span, "merge keys are not read");
-        findings.add(finding.hint("put what consumers share into `defaults`"));
+        let finding = FindingBuilder::new(Code::Anchor, entry.name_span, "merge keys are not supported");
+        findings.add(finding.hint("use `defaults` for values that consumers share"));
         return;
     }
     let first = match entries.places.entry(entry.name.clone()) {
@@ -275,15 +275,15 @@ fn add_entry(entries: &mut Entries, entry: Entry, names_consumers: bool, finding
     };
     let (code, message, hint) = if names_consumers {
         let message = format!("two consumers are named `{}`", entry.name);
-        (Code::DuplicateConsumer, message, "each needs a queue of its own; rename one")
+        (Code::DuplicateConsumer, message, "rename one: each consumer has its own queue")
     } else {
-        (Code::DuplicateKey, format!("`{}` is given twice", entry.name), "keep one of them")
+        (Code::DuplicateKey, format!("duplicate key `{}`", entry.name), "remove one of them")
     };
-    let finding = Trouble::new(code, entry.name_span, message);
-    findings.add(finding.other(first, "first given here").hint(hint));
+    let finding = FindingBuilder::new(code, entry.name_span, message);
+    findings.add(finding.related(first, "first defined here").hint(hint));
 }
 
-/// The bytes of a span. Texts that are parsed from a string always have them.
+/// Converts a span to a byte range. Spans of a parser over a string always have one.
 fn range(span: granit_parser::Span) -> Span {
     let range = span.byte_range().unwrap_or_default();
     Span::new(range.start, range.end)

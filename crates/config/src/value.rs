@@ -1,4 +1,4 @@
-//! What was read: typed values, each with its place and where it came from.
+//! Typed values of a file, each with its location and origin.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,18 +9,19 @@ use lazaret_core::{Fingerprint, Reason};
 use regex::Regex;
 use serde_json::Value as Json;
 
-use crate::forms::{Address, SequenceRule, StoreAt};
+use crate::formats::{Address, SequenceRule, StoreLocation};
 use crate::source::Span;
 use crate::table::Key;
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Origin {
-    /// It was written where it is used.
+    /// Set where it is used.
     Own,
-    /// It was written in `defaults`.
+    /// Set in `defaults`.
     Defaults,
-    /// Nobody wrote it.
+    /// The built-in default.
     BuiltIn,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for Origin {
 /// A value.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    /// Not given, `off` or `unlimited`.
+    /// Not set, `off` or `unlimited`.
     Nothing,
     Flag(bool),
     Count(u64),
@@ -46,7 +47,7 @@ pub(crate) enum Value {
     Size(u64),
     Rate(Rate),
     Text(String),
-    Word(&'static str),
+    Enum(&'static str),
     Reason(Reason),
     Glob(Glob),
     Regex(Regex),
@@ -55,27 +56,40 @@ pub(crate) enum Value {
     Time(Timestamp),
     Sequence(SequenceRule),
     Address(Address),
-    Store(StoreAt),
+    Store(StoreLocation),
     Json(Json),
     List(Vec<Field>),
     Map(Vec<(String, Field)>),
     Section(Fields),
 }
 
-/// A value with its place.
+/// A value with its location and origin.
 #[derive(Clone)]
 pub(crate) struct Field {
     pub(crate) value: Value,
     pub(crate) origin: Origin,
-    /// Where it stands; built-in values stand nowhere.
+    /// Its location; `None` for built-in values.
     pub(crate) span: Option<Span>,
-    /// As it was written, with variables by their name.
+    /// The text in the file, before the expansion of variables.
     pub(crate) text: String,
-    /// Whether what was written must not be shown.
+    /// Whether the text must not be shown.
     pub(crate) secret: bool,
 }
 
-/// Without the value, which may be a secret from the environment.
+impl Field {
+    /// Marks the value and all nested values as built-in, without a location.
+    pub(crate) fn mark_built_in(&mut self) {
+        (self.origin, self.span) = (Origin::BuiltIn, None);
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(Self::mark_built_in),
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, field)| field.mark_built_in()),
+            Value::Section(fields) => fields.list.iter_mut().for_each(|(_, field)| field.mark_built_in()),
+            _ => {}
+        }
+    }
+}
+
+/// Leaves out the value, which may be a secret from the environment.
 impl fmt::Debug for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
@@ -85,25 +99,25 @@ impl fmt::Debug for Field {
     }
 }
 
-/// The keys of a section with their values. One that could not be read is missing; then there is an error, and the whole is
-/// never handed out.
+/// The keys of a section with their values. Invalid values are left out; the file then has an error, and no configuration is built
+/// from it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) list: Vec<(&'static Key, Field)>,
-    /// The keys that are there and could not be read, or are missing.
-    pub(crate) told: Vec<&'static str>,
-    /// The keys that are not there and mean something then, with what they mean.
+    /// Keys with an invalid value, and missing required keys.
+    pub(crate) invalid: Vec<&'static str>,
+    /// Absent keys whose absence has a meaning, and that meaning.
     pub(crate) absent: Vec<(&'static str, &'static str)>,
 }
 
 impl Fields {
-    /// Whether every key could be read, down to the last section.
+    /// Returns whether all keys are valid, in nested sections as well.
     pub(crate) fn is_complete(&self) -> bool {
         let whole = |field: &Field| match &field.value {
             Value::Section(inner) => inner.is_complete(),
             _ => true,
         };
-        self.told.is_empty() && self.list.iter().all(|(_, field)| whole(field))
+        self.invalid.is_empty() && self.list.iter().all(|(_, field)| whole(field))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Field> {
@@ -114,7 +128,7 @@ impl Fields {
         self.get(name).map(|field| &field.value)
     }
 
-    /// Where a key's value stands, if a person wrote it.
+    /// Returns the location of a value, unless it is built-in.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         self.get(name)?.span
     }
@@ -126,7 +140,7 @@ impl Fields {
         }
     }
 
-    /// The one key that was chosen, with its section.
+    /// Returns the selected key of an exclusive choice, with its section.
     pub(crate) fn chosen(&self) -> Option<(&'static str, &Self)> {
         let (key, field) = self.list.first()?;
         match &field.value {
@@ -167,8 +181,8 @@ impl Fields {
         }
     }
 
-    /// A count whose most is that of `u32`, as the table says.
-    pub(crate) fn small(&self, name: &str) -> Option<u32> {
+    /// Returns a count that the table limits to `u32`.
+    pub(crate) fn count_u32(&self, name: &str) -> Option<u32> {
         self.count(name).and_then(|count| u32::try_from(count).ok())
     }
 
@@ -216,7 +230,7 @@ impl Value {
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Word(word) => Some(word),
+            Self::Enum(word) => Some(word),
             _ => None,
         }
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lazaret_config::{
-    Advanced, Approval, CommandMode, Config, Handler, NoEnv, Order, Reload, Reprocess, SequenceRule, Source,
-    StoreAt, check, diff,
+    Advanced, Approval, CommandMode, Config, FullDocument, Handler, NoEnv, Order, Reload, Reprocess,
+    SequenceRule, Source, StoreLocation, check, diff,
 };
 use lazaret_core::policy::{BreakerPolicy, FusePolicy, PoisonPolicy, RetryPolicy, Strategy};
 use lazaret_core::{Reason, Sequencing, Verdict};
@@ -67,7 +67,7 @@ fn every_good_file_is_taken_without_a_word() {
 fn the_example_of_the_contract_means_what_it_says() {
     let config = good("contract.yaml");
     assert_eq!(config.listen.to_string(), "127.0.0.1:7117");
-    assert_eq!(config.store, StoreAt::Sqlite("lazaret.db".to_owned()));
+    assert_eq!(config.store, StoreLocation::Sqlite("lazaret.db".to_owned()));
     let consumer = config.consumer("notification-service").unwrap();
     assert!(matches!(consumer.source, Source::Inbox));
     let Handler::Http(http) = &consumer.handler else { panic!("{:?}", consumer.handler) };
@@ -120,7 +120,7 @@ fn every_alternative_of_the_contract_is_read() {
     let Source::Mongodb(mongodb) = source("contract-mongodb.yaml") else { panic!() };
     assert_eq!(
         (mongodb.collection.as_str(), mongodb.full_document, mongodb.single_leader),
-        ("orders", "update-lookup", true)
+        ("orders", FullDocument::UpdateLookup, true)
     );
     assert_eq!((mongodb.checkpoint.every, mongodb.checkpoint.idle_heartbeat), (1, Some(secs(300))));
     let Handler::Command(command) = good("contract-command.yaml").consumers[0].handler.clone() else {
@@ -163,7 +163,7 @@ fn defaults_are_merged_key_by_key_and_lists_are_one_value() {
 fn values_come_from_the_environment() {
     let config = good("environment.yaml");
     assert_eq!(config.listen.port, 7200);
-    assert_eq!(config.store, StoreAt::Sqlite("/var/lib/lazaret/lazaret.db".to_owned()));
+    assert_eq!(config.store, StoreLocation::Sqlite("/var/lib/lazaret/lazaret.db".to_owned()));
     assert_eq!(config.webhooks[0].secret.as_ref().unwrap().reveal(), "do-not-show");
     let orders = &config.consumers[0];
     assert_eq!(

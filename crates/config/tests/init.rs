@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use lazaret_config::{
-    Answers, Capabilities, InitHandler, InitOrder, InitSource, InitStore, NoEnv, check, init,
+    Capabilities, InitHandler, InitOptions, InitOrder, InitSource, InitStore, NoEnv, check, init,
 };
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_oneof, proptest};
 use proptest::sample::select;
 
-fn answers() -> impl Strategy<Value = Answers> {
+fn options() -> impl Strategy<Value = InitOptions> {
     let names = prop_oneof![
         "[^/\\p{C}]{1,40}",
         "[a-z-]{1,20}",
@@ -23,7 +23,7 @@ fn answers() -> impl Strategy<Value = Answers> {
         select(&InitStore::ALL[..]),
         select(&InitOrder::ALL[..]),
     );
-    (names, choices).prop_map(|(name, (source, handler, store, order))| Answers {
+    (names, choices).prop_map(|(name, (source, handler, store, order))| InitOptions {
         name,
         source,
         handler,
@@ -38,11 +38,11 @@ fn every_answer_gives_a_file_that_passes() {
         for handler in InitHandler::ALL {
             for store in InitStore::ALL {
                 for order in InitOrder::ALL {
-                    let answers = Answers { source, handler, store, order, ..Answers::default() };
-                    let checked = check("lazaret.yaml", init(&answers).as_bytes(), &NoEnv);
+                    let options = InitOptions { source, handler, store, order, ..InitOptions::default() };
+                    let checked = check("lazaret.yaml", init(&options).as_bytes(), &NoEnv);
                     let config = checked
                         .config
-                        .unwrap_or_else(|| panic!("{answers:?}\n{}", checked.diagnostics.plain()));
+                        .unwrap_or_else(|| panic!("{options:?}\n{}", checked.diagnostics.plain()));
                     assert!(config.missing(&Capabilities::all()).is_empty());
                     // A store in memory is what was asked for, and worth a word.
                     let expected = usize::from(store == InitStore::Memory);
@@ -55,20 +55,20 @@ fn every_answer_gives_a_file_that_passes() {
 
 #[test]
 fn an_inbox_says_how_a_message_is_posted() {
-    let text = init(&Answers { name: "orders".to_owned(), ..Answers::default() });
+    let text = init(&InitOptions { name: "orders".to_owned(), ..InitOptions::default() });
     assert!(
         text.contains(
             "curl localhost:7117/v1/inbox/orders -H 'content-type: application/json' -H 'lazaret-id: e-1' -H 'lazaret-key: "
         ),
         "{text}"
     );
-    let text = init(&Answers { name: "or ders".to_owned(), ..Answers::default() });
+    let text = init(&InitOptions { name: "or ders".to_owned(), ..InitOptions::default() });
     assert!(text.contains("/v1/inbox/CONSUMER "), "{text}");
 }
 
 #[test]
 fn the_remarks_can_be_taken_in() {
-    let text = init(&Answers { source: InitSource::Kafka, ..Answers::default() });
+    let text = init(&InitOptions { source: InitSource::Kafka, ..InitOptions::default() });
     let whole: String = text
         .lines()
         .map(|line| {
@@ -89,11 +89,11 @@ fn the_remarks_can_be_taken_in() {
 
 proptest! {
     #[test]
-    fn every_name_gives_a_file_that_passes(answers in answers()) {
-        let text = init(&answers);
+    fn every_name_gives_a_file_that_passes(options in options()) {
+        let text = init(&options);
         let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
         prop_assert!(checked.config.is_some(), "{}\n{}", text, checked.diagnostics.plain());
-        prop_assert!(checked.config.unwrap().consumer(&answers.name).is_some());
+        prop_assert!(checked.config.unwrap().consumer(&options.name).is_some());
     }
 
     #[test]
@@ -103,9 +103,9 @@ proptest! {
 
     #[test]
     fn no_change_of_a_file_makes_it_panic(
-        answers in answers(), at in any::<proptest::sample::Index>(), length in 0..30_usize, by in "[\\PC\t\n:{}\\[\\]\"'*&$-]{0,8}",
+        options in options(), at in any::<proptest::sample::Index>(), length in 0..30_usize, by in "[\\PC\t\n:{}\\[\\]\"'*&$-]{0,8}",
     ) {
-        let text = init(&answers);
+        let text = init(&options);
         let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let (start, end) = (floor(at.index(text.len())), floor(at.index(text.len()) + length));
         let changed = format!("{}{by}{}", &text[..start], &text[end.max(start)..]);

@@ -1,7 +1,7 @@
-//! Every mistake that a person may write, with the message that it gets.
+//! Golden messages of invalid and suspicious files.
 //!
-//! `broken/` holds files that cannot be used, `suspicious/` those that get warnings. The message stands beside each as `.txt`.
-//! With `LAZARET_BLESS=1` the messages are written anew; look at the difference before you commit it.
+//! `broken/` contains files with errors, `suspicious/` files with warnings. The message of each is in the `.txt` file beside it.
+//! `LAZARET_BLESS=1` rewrites the messages; review the difference before you commit it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lazaret_config::{
-    Capabilities, Capability, Checked, Code, Diagnostic, Diagnostics, PropertyFault, check, keys_markdown,
+    Capabilities, Capability, Checked, Code, Diagnostic, Diagnostics, PropertyError, check, keys_markdown,
     load,
 };
 
@@ -39,14 +39,14 @@ fn env() -> BTreeMap<String, String> {
 fn build() -> Capabilities {
     let missing = [Capability::StorePostgres, Capability::StoreMongodb, Capability::SourceMongodb];
     let parts = Capability::ALL.into_iter().filter(|part| !missing.contains(part));
-    Capabilities::of(parts).checking_kafka_properties(property)
+    Capabilities::of(parts).with_kafka_property_check(property)
 }
 
 /// A Kafka client that knows little.
-fn property(name: &str, value: &str) -> Result<(), PropertyFault> {
+fn property(name: &str, value: &str) -> Result<(), PropertyError> {
     match (name, value) {
-        ("max.poll.records", _) => Err(PropertyFault::Unknown),
-        ("security.protocol", "pigeon") => Err(PropertyFault::Value),
+        ("max.poll.records", _) => Err(PropertyError::Unknown),
+        ("security.protocol", "pigeon") => Err(PropertyError::Value),
         _ => Ok(()),
     }
 }
@@ -161,12 +161,12 @@ fn what_the_build_does_not_have_is_told_with_everything_else() {
     let text = b"store: postgres://127.0.0.1/x\nlisen: 127.0.0.1:80\nconsumers: {}\n";
     let found = load("lazaret.yaml", text, &env(), &build()).unwrap_err();
     let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
-    assert_eq!(codes, [Code::NotInThisBuild, Code::UnknownKey, Code::NothingToRun]);
+    assert_eq!(codes, [Code::NotInThisBuild, Code::UnknownKey, Code::NoConsumers]);
     // What cannot be read asks for nothing.
     let text = b"store: oracle:x\nconsumers: { a: { source: { inbox: {} }, handler: { command: { program: [x] } } } }\n";
     let found = load("lazaret.yaml", text, &env(), &Capabilities::of([])).unwrap_err();
     let codes: Vec<_> = found.list().iter().map(Diagnostic::code).collect();
-    assert_eq!(codes, [Code::BadStore, Code::NotInThisBuild]);
+    assert_eq!(codes, [Code::InvalidStore, Code::NotInThisBuild]);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_file_that_is_too_large_is_not_read() {
 fn a_thousand_mistakes_are_counted_and_not_all_shown() {
     let many: String = (0..1000).map(|n| format!("unknown-{n}: x\n")).collect();
     let found = check("lazaret.yaml", many.as_bytes(), &env()).diagnostics;
-    assert_eq!((found.list().len(), found.left_off()), (200, 801));
+    assert_eq!((found.list().len(), found.omitted()), (200, 801));
     assert!(found.plain().contains("and 801 more"));
 }
 
@@ -227,5 +227,5 @@ fn miette_draws_the_same_places() {
     ] {
         assert!(drawn.contains(expected), "{expected} is missing:\n{drawn}");
     }
-    assert!(drawn.contains("first given here"), "{drawn}");
+    assert!(drawn.contains("first defined here"), "{drawn}");
 }

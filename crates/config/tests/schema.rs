@@ -24,12 +24,12 @@ const VISIBLE: [Code; 11] = [
     Code::WrongType,
     Code::EmptyValue,
     Code::OutOfRange,
-    Code::UnknownWord,
+    Code::UnknownValue,
     Code::NotExactlyOne,
-    Code::BadDuration,
-    Code::BadSize,
-    Code::BadRate,
-    Code::BadReason,
+    Code::InvalidDuration,
+    Code::InvalidSize,
+    Code::InvalidRate,
+    Code::InvalidReason,
 ];
 
 /// Files whose mistake has one of these codes, and is still not to be seen by a schema.
@@ -84,8 +84,8 @@ fn the_schema_speaks_of_every_key() {
 fn the_reference_in_the_documentation_is_that_of_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let text = fs::read_to_string(&path).unwrap();
-    let (written, reference) = text.split_once("## The top of the file").unwrap();
-    let (expected, got) = (keys_markdown(), format!("## The top of the file{reference}"));
+    let (written, reference) = text.split_once("## Top level").unwrap();
+    let (expected, got) = (keys_markdown(), format!("## Top level{reference}"));
     if std::env::var_os("LAZARET_UPDATE_DOCS").is_some() {
         fs::write(&path, format!("{written}{expected}")).unwrap();
         return;

@@ -1,8 +1,8 @@
-//! What this build has.
+//! The capabilities of this build.
 
 use lazaret_config::{Capabilities, Capability};
 
-/// What this build has. A configuration that asks for more is refused, and the answer says where.
+/// Returns the capabilities of this build. A configuration that requires more is rejected with the location of the key.
 ///
 /// ```
 /// use lazaret_config::Capability;
@@ -19,6 +19,6 @@ pub fn capabilities() -> Capabilities {
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));
     let parts = Capabilities::of(parts);
     #[cfg(feature = "kafka")]
-    let parts = parts.checking_kafka_properties(crate::assemble::check_kafka_property);
+    let parts = parts.with_kafka_property_check(crate::assemble::check_kafka_property);
     parts
 }

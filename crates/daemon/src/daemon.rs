@@ -1,4 +1,4 @@
-//! The daemon as a service: every consumer of a configuration, and the API beside them.
+//! The daemon as a service: all consumers of a configuration, and the API.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,23 +18,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assemble::{self, Shared, Stores};
 use crate::error::Error;
-use crate::reload::{Reloaded, Running, take_over};
-use crate::runner::{Backoff, End, Runner};
-use crate::telemetry::{Telemetry, Watching};
+use crate::reload::{Reloaded, Running, RunningConsumer, apply};
+use crate::runner::{End, RestartPolicy, Runner};
+use crate::telemetry::{Telemetry, TelemetryTasks};
 
-/// How the daemon behaves, besides what the configuration says.
+/// The options of the daemon that are not part of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// End when every source is read to its end and nothing is in flight or waiting for a retry.
+    /// Exit when all sources are read to their end and nothing is in flight or waiting for a retry.
     pub until_idle: bool,
-    /// How long a consumer that failed waits before it is started anew, the first time; twice as long each next time.
+    /// The delay before the first restart of a failed consumer; doubled after each consecutive failure.
     pub restart_delay: Duration,
-    /// The longest such wait.
+    /// The maximum restart delay.
     pub max_restart_delay: Duration,
 }
 
 impl Default for Options {
-    /// Runs until it is told to stop; consumers that fail are started anew after one second to one minute.
+    /// Runs until it is drained; failed consumers restart after one second to one minute.
     fn default() -> Self {
         Self {
             until_idle: false,
@@ -44,30 +44,30 @@ impl Default for Options {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Consumers that ended with an error, and why.
+    /// Consumers that ended with an error, and the error.
     pub failed: Vec<(String, String)>,
-    /// How many letters are open, of each consumer that has any.
+    /// The number of open letters of each consumer that has any.
     pub open_letters: BTreeMap<String, u64>,
-    /// Whether it was told to stop, rather than having nothing left to do.
+    /// Whether it was drained, instead of having completed all work.
     pub drained: bool,
 }
 
-/// A daemon that is ready to run: its store is open and its address is taken.
+/// A daemon that is ready to run: its store is open and its address is bound.
 pub struct Service {
     shared: Arc<Shared>,
     server: Server,
     listener: TcpListener,
     runners: Vec<Runner>,
-    watching: Watching,
-    /// Ends every consumer.
+    telemetry_tasks: TelemetryTasks,
+    /// Stops every consumer.
     stop: CancellationToken,
     handle: Handle,
 }
 
-/// The way to talk to a daemon while it runs. Cheap to clone.
+/// Controls a running daemon. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     running: Arc<Mutex<Running>>,
@@ -75,11 +75,11 @@ pub struct Handle {
 }
 
 impl Service {
-    /// Opens the store and takes the address. Consumers start with [`run`](Self::run): what is wrong with one of them does
-    /// not keep the others from running.
+    /// Opens the store and binds the address. Consumers start with [`run`](Self::run): an error of one does not affect the
+    /// others.
     ///
     /// # Errors
-    /// When the store cannot be opened, the address cannot be listened on, or a token makes no sense.
+    /// Fails if the store cannot be opened, the address cannot be bound, or a token is invalid.
     pub async fn open(config: Config, options: Options) -> Result<Self, Error> {
         let config = Arc::new(config);
         let stores = Stores::open(&config.store).await?;
@@ -90,24 +90,25 @@ impl Service {
         let address = listener
             .local_addr()
             .map_err(|source| Error::Listen { address: config.listen.to_string(), source })?;
-        let (telemetry, watching) = telemetry.begin(&config, &stores).await?;
+        let (telemetry, telemetry_tasks) = telemetry.begin(&config, &stores).await?;
         let shared = Arc::new(Shared { stores, registry, telemetry, until_idle: options.until_idle });
         let stop = CancellationToken::new();
-        let backoff = Backoff { first: options.restart_delay, most: options.max_restart_delay };
+        let restart =
+            RestartPolicy { min_delay: options.restart_delay, max_delay: options.max_restart_delay };
         let mut consumers = BTreeMap::new();
         let mut runners = Vec::new();
-        for wanted in &config.consumers {
-            let (desk, wanted_of) = watch::channel(Arc::new(wanted.clone()));
+        for consumer in &config.consumers {
+            let (sender, receiver) = watch::channel(Arc::new(consumer.clone()));
             let has_failed = Arc::default();
-            let known =
-                crate::reload::Known { config: config.clone(), desk, has_failed: Arc::clone(&has_failed) };
-            consumers.insert(wanted.name.clone(), known);
+            let running =
+                RunningConsumer { config: config.clone(), sender, has_failed: Arc::clone(&has_failed) };
+            consumers.insert(consumer.name.clone(), running);
             runners.push(Runner {
-                name: wanted.name.clone(),
-                wanted: wanted_of,
+                name: consumer.name.clone(),
+                config: receiver,
                 shared: shared.clone(),
                 recorder_folder: config.flight_recorder.clone(),
-                backoff,
+                restart,
                 has_failed,
                 drain: stop.clone(),
                 recorder: None,
@@ -115,21 +116,21 @@ impl Service {
         }
         let running = Arc::new(Mutex::new(Running { started: config, consumers }));
         let handle = Handle { running, address };
-        Ok(Self { shared, server, listener, runners, watching, stop, handle })
+        Ok(Self { shared, server, listener, runners, telemetry_tasks, stop, handle })
     }
 
-    /// The way to talk to the daemon while it runs.
+    /// Returns a handle that controls the daemon while it runs.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Runs until `drain` is cancelled or, with [`Options::until_idle`], until nothing is left to do.
+    /// Runs until `drain` is cancelled or, with [`Options::until_idle`], until all work is done.
     ///
-    /// Draining stops the sources, settles what it can, commits positions and releases leases; the API is served until then.
-    /// At the end the store is closed.
+    /// Draining stops the sources, settles messages in flight, commits positions and releases leases. The API is served until
+    /// then, and the store is closed at the end.
     ///
     /// # Errors
-    /// When the API cannot be served, or the store does not answer at the end.
+    /// Fails if the API cannot be served, or the store is unavailable at the end.
     pub async fn run(self, drain: CancellationToken) -> Result<Report, Error> {
         let shared = self.shared.clone();
         let report = self.run_to_end(drain).await;
@@ -138,32 +139,32 @@ impl Service {
     }
 
     async fn run_to_end(self, drain: CancellationToken) -> Result<Report, Error> {
-        let Self { shared, server, listener, runners, watching, stop, handle } = self;
-        tracing::info!(address = %handle.address, consumers = runners.len(), "listening");
+        let Self { shared, server, listener, runners, telemetry_tasks, stop, handle } = self;
+        tracing::info!(address = %handle.address, consumers = runners.len(), "API listening");
         let names: Vec<String> = runners.iter().map(|runner| runner.name.clone()).collect();
         let close = CancellationToken::new();
         let mut serving = tokio::spawn({
             let close = close.clone();
             async move { server.serve(listener, close).await }
         });
-        let (unwatch, watching) = watching.start(&shared.stores);
+        let (stop_telemetry, telemetry_tasks) = telemetry_tasks.start(&shared.stores);
         let mut served = None;
-        let mut lives = JoinSet::new();
+        let mut runs = JoinSet::new();
         for runner in runners {
             let name = runner.name.clone();
-            lives.spawn(async move { (name, runner.run().await) });
+            runs.spawn(async move { (name, runner.run().await) });
         }
         let mut failed = Vec::new();
-        // Without an end of its own, a daemon without consumers waits to be told as well.
-        while !(lives.is_empty() && (shared.until_idle || stop.is_cancelled())) {
+        // A daemon without consumers runs until it is drained as well, unless `until_idle` is set.
+        while !(runs.is_empty() && (shared.until_idle || stop.is_cancelled())) {
             tokio::select! {
                 () = drain.cancelled(), if !stop.is_cancelled() => stop.cancel(),
-                Some(ended) = lives.join_next() => match ended.map_err(|lost| panicked(&lost))? {
+                Some(ended) = runs.join_next() => match ended.map_err(|error| panicked(&error))? {
                     (_, End::Done) => {}
                     (name, End::Failed(why)) => failed.push((name, why)),
                 },
                 ended = &mut serving, if served.is_none() => {
-                    // Nobody could see or change anything any more.
+                    // Without the API the daemon cannot be observed or controlled.
                     served = Some(ended);
                     stop.cancel();
                 }
@@ -174,31 +175,30 @@ impl Service {
             Some(served) => served,
             None => serving.await,
         };
-        // Last: what became of the consumers is still told.
-        unwatch.cancel();
-        watching.await.map_err(|lost| panicked(&lost))?;
-        served.map_err(|lost| panicked(&lost))??;
+        // Telemetry stops last, so that the end of the consumers is reported.
+        stop_telemetry.cancel();
+        telemetry_tasks.await.map_err(|error| panicked(&error))?;
+        served.map_err(|error| panicked(&error))??;
         let open_letters = open_letters(&shared.stores, &names).await?;
         Ok(Report { failed, open_letters, drained: drain.is_cancelled() })
     }
 }
 
 impl Handle {
-    /// The address at which the API is served.
+    /// The address of the API.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes over what can be taken over from another configuration: consumers whose policies changed are drained and
-    /// started anew, consumers that have failed are tried again, all others go on untouched. Returns at once; nothing is
-    /// lost meanwhile, because positions are durable and letters are in the store.
+    /// Applies another configuration: consumers with changed policies are drained and restarted, failed consumers are
+    /// restarted, all others continue. Returns at once; nothing is lost, because positions and letters are durable.
     pub fn reload(&self, config: Config) -> Reloaded {
-        take_over(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), config)
+        apply(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), config)
     }
 }
 
-fn panicked(lost: &JoinError) -> Error {
-    Error::Panicked(lost.to_string())
+fn panicked(error: &JoinError) -> Error {
+    Error::Panicked(error.to_string())
 }
 
 async fn listen(address: &Address) -> Result<TcpListener, Error> {
@@ -207,7 +207,7 @@ async fn listen(address: &Address) -> Result<TcpListener, Error> {
         .map_err(|source| Error::Listen { address: address.to_string(), source })
 }
 
-/// The API, with the inboxes of those consumers that have one.
+/// Builds the API server, with the inboxes of the consumers.
 fn server(
     config: &Config,
     stores: &Stores,
@@ -225,7 +225,7 @@ fn server(
     Ok(builder.build())
 }
 
-/// What only the embedded store has: inboxes, and an audit that can be checked.
+/// Adds the features of the embedded store: inboxes and audit verification.
 #[cfg(feature = "sqlite")]
 fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Builder {
     if let Some(store) = &stores.sqlite {
@@ -239,7 +239,7 @@ fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Build
     builder
 }
 
-/// How many letters of these consumers are open.
+/// Counts the open letters of the consumers.
 async fn open_letters(stores: &Stores, consumers: &[String]) -> Result<BTreeMap<String, u64>, Error> {
     let mut open = BTreeMap::new();
     for summary in stores.letters.queues().await? {

@@ -1,4 +1,4 @@
-//! Why a daemon cannot start, or why a consumer of it ended.
+//! Errors of the daemon and of its consumers.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,64 +9,64 @@ use lazaret_core::store::{ErrorKind, StoreError};
 use lazaret_engine::{BuildError, InvalidSchedule};
 use lazaret_flight_recorder::OpenError;
 
-/// Why the daemon cannot start, or had to end.
+/// The error of starting or running the daemon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store cannot be opened, or does not answer at the end.
-    #[error("the store: {0}")]
+    /// The store cannot be opened, or is unavailable at the end.
+    #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// This build does not have the store.
-    #[error("this build does not have the store `{0}`")]
+    /// This build does not support the store.
+    #[error("this build does not support the store `{0}`")]
     NoSuchStore(&'static str),
-    /// The address cannot be listened on.
+    /// The API cannot listen on its address.
     #[error(
-        "{}: cannot listen on {address}: {source}; is another Lazaret running? choose another `listen` otherwise",
+        "{}: failed to listen on {address}: {source}; stop the other process, or set another `listen` address",
         Code::CannotListen
     )]
     Listen {
         /// The address.
         address: String,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The API cannot be served.
     #[error(transparent)]
     Server(#[from] lazaret_server::Error),
-    /// A token in the configuration cannot be used.
-    #[error("the token {name:?}: {why}")]
+    /// A token in the configuration is invalid.
+    #[error("invalid token {name:?}: {why}")]
     Token {
-        /// Whose.
+        /// The name of the token.
         name: String,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// The file of tokens cannot be used.
-    #[error("the file of tokens {}: {why}", path.display())]
+    /// The tokens file is invalid.
+    #[error("invalid tokens file {}: {why}", path.display())]
     TokensFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// Webhooks or traces cannot be sent.
+    /// The setup of webhooks or traces failed.
     #[error(transparent)]
     Telemetry(#[from] lazaret_telemetry::Error),
-    /// A part of the daemon panicked: a bug in Lazaret.
-    #[error("a part of the daemon panicked: {0}")]
+    /// A task of the daemon panicked: a bug in Lazaret.
+    #[error("a task panicked: {0}")]
     Panicked(String),
 }
 
-/// Why a consumer could not be put together, or ended.
+/// The error of building or running a consumer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum ConsumerError {
     #[error(transparent)]
     Source(#[from] SourceError),
-    #[error("the handler: {0}")]
+    #[error("handler: {0}")]
     Handler(#[from] lazaret_handlers::Error),
     #[error(transparent)]
     Schedule(#[from] InvalidSchedule),
-    #[error("the flight recorder: the folder {} cannot be made: {source}", folder.display())]
+    #[error("flight recorder: failed to create the directory {}: {source}", folder.display())]
     Folder { folder: PathBuf, source: io::Error },
     #[error(transparent)]
     Recorder(#[from] OpenError),
@@ -74,26 +74,26 @@ pub(crate) enum Trouble {
     Build(#[from] BuildError),
     #[error(transparent)]
     Run(#[from] lazaret_engine::Error),
-    #[error("this build does not have {0}")]
+    #[error("this build does not support {0}")]
     NotInThisBuild(&'static str),
 }
 
-impl Trouble {
-    /// The same for a log: the words of a failure only where somebody asks for them.
-    pub(crate) fn for_log(&self, with_words: bool) -> String {
+impl ConsumerError {
+    /// Returns the text for a log line: with the message of the failure only if requested.
+    pub(crate) fn for_log(&self, with_messages: bool) -> String {
         match self {
-            Self::Run(error) if !with_words => error.without_words(),
+            Self::Run(error) if !with_messages => error.without_words(),
             other => other.to_string(),
         }
     }
 
-    /// Whether the same may go well later without anybody changing the configuration or the message.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns whether a later restart may succeed without a change of the configuration or the message.
+    pub(crate) fn is_temporary(&self) -> bool {
         use lazaret_engine::Error as Ended;
         match self {
             Self::Source(error) | Self::Run(Ended::Source(error)) => error.is_temporary(),
             Self::Run(Ended::Store(error)) => {
-                // Who was fenced may take the work up again under a new grant.
+                // A fenced consumer continues with a new grant.
                 error.kind().is_temporary() || error.kind() == ErrorKind::Fenced
             }
             Self::Run(Ended::Panicked(_)) | Self::Folder { .. } => true,
@@ -112,21 +112,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_person_has_to_mend_does_not_pass() {
+    fn errors_that_need_an_operator_are_permanent() {
         let stopped = lazaret_engine::Error::Stopped { message: "m".into(), why: "stop", failure: None };
-        assert!(!Trouble::from(stopped).may_pass());
-        assert!(!Trouble::from(SourceError::permanent("the file is gone")).may_pass());
-        assert!(!Trouble::from(BuildError::NoHandler).may_pass());
+        assert!(!ConsumerError::from(stopped).is_temporary());
+        assert!(!ConsumerError::from(SourceError::permanent("the file is gone")).is_temporary());
+        assert!(!ConsumerError::from(BuildError::NoHandler).is_temporary());
     }
 
     #[test]
-    fn what_others_may_mend_passes() {
-        assert!(Trouble::from(SourceError::temporary("no broker")).may_pass());
+    fn errors_of_the_environment_are_temporary() {
+        assert!(ConsumerError::from(SourceError::temporary("no broker")).is_temporary());
         let busy = StoreError::not_done(ErrorKind::Unavailable, "claim", "busy");
-        assert!(Trouble::from(lazaret_engine::Error::Store(busy)).may_pass());
+        assert!(ConsumerError::from(lazaret_engine::Error::Store(busy)).is_temporary());
         let fenced = StoreError::not_done(ErrorKind::Fenced, "hand_off", "an old grant");
-        assert!(Trouble::from(lazaret_engine::Error::Store(fenced)).may_pass());
+        assert!(ConsumerError::from(lazaret_engine::Error::Store(fenced)).is_temporary());
         let in_use = OpenError::InUse { path: "orders.flight".into() };
-        assert!(Trouble::from(in_use).may_pass());
+        assert!(ConsumerError::from(in_use).is_temporary());
     }
 }

@@ -1,15 +1,15 @@
-//! How `lazaret run` ends. These numbers are part of the contract with scripts.
+//! Exit codes of `lazaret run`. Scripts depend on these numbers.
 
 use crate::daemon::Report;
 
-/// All is well.
+/// Success.
 pub const OK: u8 = 0;
-/// Something is wrong.
+/// An error.
 pub const ERROR: u8 = 1;
 /// With `--until-idle`: letters are open.
 pub const LETTERS_REMAIN: u8 = 3;
 
-/// The exit code after a run that was not cut short by an error of its own.
+/// Returns the exit code of a completed run.
 ///
 /// ```
 /// use lazaret_daemon::{Report, exit};
@@ -21,7 +21,7 @@ pub const LETTERS_REMAIN: u8 = 3;
 /// assert_eq!(exit::code(&report(&[], &[])), exit::OK);
 /// assert_eq!(exit::code(&report(&[], &[("orders", 2)])), exit::LETTERS_REMAIN);
 /// assert_eq!(exit::code(&report(&["orders"], &[("orders", 2)])), exit::ERROR);
-/// // Who is asked to stop and stops has done what was asked, whatever is left.
+/// // A requested drain is a success, whatever is left.
 /// assert_eq!(exit::code(&Report { drained: true, ..report(&["orders"], &[("orders", 2)]) }), exit::OK);
 /// ```
 pub fn code(report: &Report) -> u8 {

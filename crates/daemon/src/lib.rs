@@ -1,9 +1,9 @@
-//! Lazaret's daemon: from a checked configuration to consumers that run.
+//! Lazaret's daemon: runs the consumers of a configuration.
 //!
-//! - [`program`] is what `lazaret run`, `lazaret check` and `lazaret doctor` do: files, signals, logs, exit codes.
-//! - [`Service`] runs every consumer of a configuration and the API beside them, until it is told to stop or, with
-//!   [`Options::until_idle`], until nothing is left to do. A [`Handle`] changes it while it runs.
-//! - [`capabilities`] says what this build has. A configuration that asks for more is refused before anything starts.
+//! - [`program`] implements `lazaret run`, `lazaret check` and `lazaret doctor`: files, signals, logs, exit codes.
+//! - [`Service`] runs all consumers of a configuration and the API, until it is drained or, with [`Options::until_idle`],
+//!   until all work is done. A [`Handle`] reloads it while it runs.
+//! - [`capabilities`] lists the capabilities of this build. A configuration that requires more is rejected before the start.
 //!
 //! ```
 //! use lazaret_config::{NoEnv, load};
@@ -40,5 +40,5 @@ mod telemetry;
 pub use build::capabilities;
 pub use daemon::{Handle, Options, Report, Service};
 pub use error::Error;
-pub use read::{Unreadable, read};
+pub use read::{ReadError, read};
 pub use reload::Reloaded;

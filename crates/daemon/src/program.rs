@@ -1,29 +1,32 @@
-//! What `lazaret run`, `lazaret check` and `lazaret doctor` do. Talk goes to standard error; the number is the exit code.
+//! Implements `lazaret run`, `lazaret check` and `lazaret doctor`. Messages go to standard error; the result is the exit code.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
-use lazaret_config::{Config, Diagnostics, Loaded};
+use lazaret_config::{Config, Diagnostics, Loaded, LogFormat};
 use lazaret_telemetry::logs::{self, Format};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::{Handle, Options, Report, Service};
 use crate::doctor::{self, Finding, Health};
 use crate::exit;
-use crate::read::{Unreadable, read};
+use crate::read::{ReadError, read};
 use crate::reload::Reloaded;
-use crate::signals::{Asked, Signals};
+use crate::signals::{Signal, Signals};
 
-/// Runs every consumer of a configuration file until SIGTERM or SIGINT, or until idle. A second such signal ends the process
-/// at once, with 128 and the number of the signal. SIGHUP reads the file again.
+/// Runs all consumers of a configuration file until SIGTERM or SIGINT, or until idle. A second signal exits at once, with 128 plus
+/// the number of the signal. SIGHUP reloads the file.
 pub async fn run(path: &Path, options: Options) -> u8 {
     let Loaded { config, warnings } = match read(path) {
         Ok(loaded) => loaded,
         Err(error) => return refuse(&error),
     };
-    let format = if config.telemetry.json_logs { Format::Json } else { Format::Text };
-    logs::init(format, config.telemetry.log_level);
+    let format = match config.telemetry.log_format {
+        LogFormat::Json => Format::Json,
+        _ => Format::Text,
+    };
+    logs::init(format, config.telemetry.log_level.as_str());
     log(&warnings);
     match serve(path, config, options).await {
         Ok(report) => {
@@ -34,41 +37,41 @@ pub async fn run(path: &Path, options: Options) -> u8 {
             code
         }
         Err(error) => {
-            tracing::error!(%error, "cannot run");
+            tracing::error!(%error, "daemon failed");
             exit::ERROR
         }
     }
 }
 
-/// Checks a configuration file, and says what is wrong with it.
+/// Checks a configuration file, and prints the diagnostics.
 pub fn check(path: &Path) -> u8 {
-    judge(path, &read(path))
+    report_check(path, &read(path))
 }
 
-/// Says what came of reading a file.
-pub fn judge(path: &Path, read: &Result<Loaded, Unreadable>) -> u8 {
+/// Prints the result of reading a file.
+pub fn report_check(path: &Path, read: &Result<Loaded, ReadError>) -> u8 {
     match read {
         Ok(loaded) => {
             if !loaded.warnings.is_empty() {
-                talk(loaded.warnings.plain().trim_end());
+                print(loaded.warnings.plain().trim_end());
             }
-            talk(&format!("{} is fine: {}", path.display(), consumers(loaded.config.consumers.len())));
+            print(&format!("{} is valid: {}", path.display(), consumers(loaded.config.consumers.len())));
             exit::OK
         }
         Err(error) => refuse(error),
     }
 }
 
-/// Looks at everything that a configuration file speaks of, and says on standard output how it is and what to do.
+/// Runs preflight checks on a configuration, and prints the findings on standard output.
 pub async fn doctor(path: &Path) -> u8 {
-    let found = doctor::examine(path).await;
+    let found = doctor::preflight(path).await;
     let lines: String = found.iter().map(|finding| format!("{finding}\n")).collect();
-    // Who has read enough closes the pipe. That changes nothing about what was found.
+    // A closed pipe does not change the result.
     let _ = std::io::stdout().lock().write_all(lines.as_bytes());
     verdict(&found)
 }
 
-/// The exit code that goes with what a doctor found.
+/// Returns the exit code for the findings.
 pub fn verdict(found: &[Finding]) -> u8 {
     let failed = found.iter().any(|finding| finding.health == Health::Fail);
     if failed { exit::ERROR } else { exit::OK }
@@ -83,116 +86,113 @@ async fn serve(path: &Path, config: Config, options: Options) -> Result<Report, 
     loop {
         tokio::select! {
             ended = &mut running => return Ok(ended??),
-            asked = signals.next() => match asked {
-                Asked::Reload => reload(path, &handle),
-                Asked::Stop(_) if !drain.is_cancelled() => {
-                    tracing::info!("stopping: settling what is in flight; a second signal ends at once");
+            signal = signals.next() => match signal {
+                Signal::Reload => reload(path, &handle),
+                Signal::Stop(_) if !drain.is_cancelled() => {
+                    tracing::info!("drain started; a second signal exits at once");
                     drain.cancel();
                 }
-                // Nothing is lost by it: what is not settled comes again.
-                Asked::Stop(number) => std::process::exit(128 + i32::from(number)),
+                // Nothing is lost: unsettled messages are redelivered.
+                Signal::Stop(number) => std::process::exit(128 + i32::from(number)),
             },
         }
     }
 }
 
-/// Says what is left when nothing is left to do, as the last words. Letters can be looked at only while a daemon runs.
+/// Reports the open letters at the end of a run with `--until-idle`. Letters can be inspected only while a daemon runs.
 fn conclude(open: &BTreeMap<String, u64>, path: &Path, format: Format) {
     match format {
-        Format::Json if open.is_empty() => tracing::info!("all is handled: no letter is open"),
+        Format::Json if open.is_empty() => tracing::info!("all messages handled, no open letters"),
         Format::Json => {
             for (consumer, letters) in open {
-                tracing::warn!(consumer, letters, "letters are open");
+                tracing::warn!(consumer, letters, "letters remained open");
             }
         }
-        Format::Text if open.is_empty() => talk("all is handled: no letter is open"),
+        Format::Text if open.is_empty() => print("all messages handled, no open letters"),
         Format::Text => {
-            talk(&remaining(open));
-            talk(&format!("next: lazaret run -c {}", word(path)));
-            talk("then: lazaret groups");
+            print(&remaining(open));
+            print(&format!("next: lazaret run -c {}", shell_word(path)));
+            print("then: lazaret groups");
         }
     }
 }
 
-/// A path as a shell takes it for one word.
-fn word(path: &Path) -> String {
+/// Quotes a path for a shell.
+fn shell_word(path: &Path) -> String {
     let path = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     if path.chars().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// How many letters are open, and whose they are.
+/// Describes the number of open letters per consumer.
 fn remaining(open: &BTreeMap<String, u64>) -> String {
     let all: u64 = open.values().sum();
-    let letters = if all == 1 { "1 letter is open".to_owned() } else { format!("{all} letters are open") };
-    let whose: Vec<String> = match open.len() {
+    let letters = if all == 1 { "1 open letter".to_owned() } else { format!("{all} open letters") };
+    let consumers: Vec<String> = match open.len() {
         1 => open.keys().cloned().collect(),
         _ => open.iter().map(|(consumer, letters)| format!("{consumer} {letters}")).collect(),
     };
-    format!("{letters}: {}", whose.join(", "))
+    format!("{letters}: {}", consumers.join(", "))
 }
 
-/// Reads the file again. One that has mistakes changes nothing.
+/// Reloads the file. An invalid file changes nothing.
 fn reload(path: &Path, handle: &Handle) {
     let Loaded { config, warnings } = match read(path) {
         Ok(loaded) => loaded,
         Err(error) => {
-            tracing::error!("the configuration was not reloaded, everything goes on as before:\n{error}");
+            tracing::error!("configuration reload failed, the previous configuration stays active:\n{error}");
             return;
         }
     };
     log(&warnings);
-    tell(&handle.reload(config));
+    log_reload(&handle.reload(config));
 }
 
-fn tell(done: &Reloaded) {
+/// Logs the result of a reload.
+fn log_reload(done: &Reloaded) {
     if done.is_empty() {
-        tracing::info!("the configuration was read again: nothing has changed");
+        tracing::info!("configuration reloaded without changes");
         return;
     }
-    for change in &done.taken {
-        tracing::info!(%change, "taken over");
+    for change in &done.applied {
+        tracing::info!(%change, "configuration change applied");
     }
-    for consumer in &done.again {
-        tracing::info!(consumer, "is tried again");
+    for consumer in &done.restarted {
+        tracing::info!(consumer, "failed consumer restarted");
     }
-    for change in &done.restart {
-        tracing::warn!(%change, "not taken over: it needs a restart");
+    for change in &done.needs_restart {
+        tracing::warn!(%change, "configuration change not applied, restart required");
     }
-    for change in &done.held_back {
-        tracing::warn!(%change, "not taken over: its consumer waits for the restart as a whole");
+    for change in &done.deferred {
+        tracing::warn!(%change, "configuration change deferred, another change of the consumer requires a restart");
     }
-    let waits = done.restart.len() + done.held_back.len();
-    match done.taken.len() {
-        0 if waits > 0 => {
-            tracing::warn!(waits, "nothing of the configuration was taken over; restart to have it");
+    let pending = done.needs_restart.len() + done.deferred.len();
+    match done.applied.len() {
+        0 if pending > 0 => {
+            tracing::warn!(pending, "configuration reloaded, no changes applied, restart required");
         }
-        taken if waits > 0 => {
-            tracing::warn!(
-                taken,
-                waits,
-                "a part of the configuration was taken over; restart to have the rest"
-            );
+        applied if pending > 0 => {
+            tracing::warn!(applied, pending, "configuration reloaded in part, restart required");
         }
-        taken => tracing::info!(taken, "the configuration was reloaded"),
+        applied => tracing::info!(applied, "configuration reloaded"),
     }
 }
 
-fn refuse(error: &Unreadable) -> u8 {
+fn refuse(error: &ReadError) -> u8 {
     match error {
-        // Each of them says by itself that it is an error.
-        Unreadable::Mistakes(_) => talk(&error.to_string()),
-        _ => talk(&format!("error: {error}")),
+        // Diagnostics include their severity.
+        ReadError::Invalid(_) => print(&error.to_string()),
+        _ => print(&format!("error: {error}")),
     }
     exit::ERROR
 }
 
-/// Says something to whoever runs the command. Who does not listen is not told.
-fn talk(text: &str) {
+/// Prints a line on standard error. A closed pipe is ignored.
+fn print(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Warnings of a daemon belong into its log, which may be for machines.
+/// Logs the warnings of a configuration.
 fn log(warnings: &Diagnostics) {
     if !warnings.is_empty() {
         tracing::warn!("{}", warnings.plain().trim_end());
@@ -208,11 +208,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_remains_is_told_by_consumer_where_there_are_several() {
+    fn open_letters_are_listed_by_consumer() {
         let of = |open: &[(&str, u64)]| {
             remaining(&open.iter().map(|(consumer, letters)| ((*consumer).to_owned(), *letters)).collect())
         };
-        assert_eq!(of(&[("orders", 1)]), "1 letter is open: orders");
-        assert_eq!(of(&[("orders", 2), ("mail", 1)]), "3 letters are open: mail 1, orders 2");
+        assert_eq!(of(&[("orders", 1)]), "1 open letter: orders");
+        assert_eq!(of(&[("orders", 2), ("mail", 1)]), "3 open letters: mail 1, orders 2");
     }
 }

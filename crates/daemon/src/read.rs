@@ -7,51 +7,51 @@ use lazaret_config::{Diagnostics, Loaded, ProcessEnv, load};
 
 use crate::build::capabilities;
 
-const NAME_ONE: &str = "name yours with -c, or let `lazaret init` write one to begin with";
-const LET_IT_BE_READ: &str = "name a file with -c that this user may read";
+const MISSING_HINT: &str = "pass the path with -c, or run `lazaret init` to write a starter file";
+const FILE_HINT: &str = "pass a file with -c that this user may read";
 
-/// Why a configuration file cannot be used.
+/// The error of reading a configuration file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unreadable {
-    /// There is no such file.
-    #[error("there is no file {}: {NAME_ONE}", .0.display())]
+pub enum ReadError {
+    /// The file does not exist.
+    #[error("no such file: {}; {MISSING_HINT}", .0.display())]
     Missing(PathBuf),
-    /// The system does not give it.
-    #[error("cannot read {}: {source}; {LET_IT_BE_READ}", path.display())]
+    /// The file cannot be read.
+    #[error("failed to read {}: {source}; {FILE_HINT}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// It has mistakes, or asks for what this build does not have.
+    /// The configuration is invalid, or requires a capability that this build lacks.
     #[error("{}", .0.plain().trim_end())]
-    Mistakes(Box<Diagnostics>),
+    Invalid(Box<Diagnostics>),
 }
 
-impl Unreadable {
-    /// What is wrong and what to do, apart from each other. Mistakes have both of their own.
-    pub fn told(&self) -> (String, &'static str) {
+impl ReadError {
+    /// Returns the message and the hint separately. Diagnostics have their own hints.
+    pub fn message_and_hint(&self) -> (String, &'static str) {
         match self {
-            Self::Missing(path) => (format!("there is no file {}", path.display()), NAME_ONE),
+            Self::Missing(path) => (format!("no such file: {}", path.display()), MISSING_HINT),
             Self::File { path, source } => {
-                (format!("cannot read {}: {source}", path.display()), LET_IT_BE_READ)
+                (format!("failed to read {}: {source}", path.display()), FILE_HINT)
             }
-            Self::Mistakes(found) => (found.to_string(), "correct the file"),
+            Self::Invalid(found) => (found.to_string(), "correct the file"),
         }
     }
 }
 
-/// Reads and checks a file for this build. Variables come from the environment of the process.
+/// Reads and checks a file for this build, with the environment of the process.
 ///
 /// # Errors
-/// When it cannot be read, has mistakes, or asks for what this build does not have.
-pub fn read(path: &Path) -> Result<Loaded, Unreadable> {
+/// Fails if the file cannot be read, is invalid, or requires a capability that this build lacks.
+pub fn read(path: &Path) -> Result<Loaded, ReadError> {
     let bytes = std::fs::read(path).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => Unreadable::Missing(path.to_owned()),
-        _ => Unreadable::File { path: path.to_owned(), source },
+        io::ErrorKind::NotFound => ReadError::Missing(path.to_owned()),
+        _ => ReadError::File { path: path.to_owned(), source },
     })?;
     let name = path.display().to_string();
-    load(&name, &bytes, &ProcessEnv, &capabilities()).map_err(|found| Unreadable::Mistakes(Box::new(found)))
+    load(&name, &bytes, &ProcessEnv, &capabilities()).map_err(|found| ReadError::Invalid(Box::new(found)))
 }

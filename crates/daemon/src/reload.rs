@@ -1,85 +1,85 @@
-//! Takes another configuration over while everything runs.
+//! Applies another configuration to running consumers.
 //!
-//! Each consumer remembers which configuration it was started with. So a change that needs a restart is told at every reload
-//! until the restart, and does not keep the changes of other consumers from being taken over.
+//! Each consumer keeps the configuration that it was started with. A change that requires a restart is therefore reported at
+//! every reload until the restart, and does not block the changes of other consumers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lazaret_config::{Change, Config, Consumer as Wanted, Reload, diff};
+use lazaret_config::{Change, Config, Consumer as ConsumerConfig, Reload, diff};
 use tokio::sync::watch;
 
-/// What runs, and with which configuration.
+/// The running consumers and their configurations.
 pub(crate) struct Running {
-    /// The configuration that the process started with: what is not about consumers holds until its end.
+    /// The configuration at the start of the process, whose top level applies until its end.
     pub(crate) started: Arc<Config>,
-    pub(crate) consumers: BTreeMap<String, Known>,
+    pub(crate) consumers: BTreeMap<String, RunningConsumer>,
 }
 
-/// A consumer that runs, or has failed.
-pub(crate) struct Known {
-    /// The configuration that it was last started with.
+/// A consumer that runs or has failed.
+pub(crate) struct RunningConsumer {
+    /// The configuration of its last start.
     pub(crate) config: Arc<Config>,
-    /// Says what is wanted of it; saying it starts it anew.
-    pub(crate) desk: watch::Sender<Arc<Wanted>>,
+    /// Sends its configuration; every send restarts it.
+    pub(crate) sender: watch::Sender<Arc<ConsumerConfig>>,
     pub(crate) has_failed: Arc<AtomicBool>,
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// What was taken over.
-    pub taken: Vec<Change>,
-    /// Consumers that had failed and are tried again.
-    pub again: Vec<String>,
-    /// What needs a restart. A consumer with such a change goes on as it was, all of it.
-    pub restart: Vec<Change>,
-    /// What could be taken over by itself, and waits for the restart that another change of the same consumer needs.
-    pub held_back: Vec<Change>,
+    /// Changes that were applied.
+    pub applied: Vec<Change>,
+    /// Failed consumers that were restarted.
+    pub restarted: Vec<String>,
+    /// Changes that require a restart of the process. No other change of such a consumer is applied.
+    pub needs_restart: Vec<Change>,
+    /// Changes that were not applied, because another change of the same consumer requires a restart.
+    pub deferred: Vec<Change>,
 }
 
 impl Reloaded {
-    /// Whether nothing had changed and nobody had failed.
+    /// Returns whether nothing changed and no failed consumer was restarted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Hands new policies to the consumers concerned.
-pub(crate) fn take_over(running: &mut Running, config: Config) -> Reloaded {
+/// Applies a configuration to the running consumers.
+pub(crate) fn apply(running: &mut Running, config: Config) -> Reloaded {
     let config = Arc::new(config);
     let mut done = Reloaded::default();
     let general = diff(&running.started, &config).changes;
     let is_known = |name: &String| running.consumers.contains_key(name);
-    // A consumer that comes is nobody's change; one that goes is told as a change of its own below.
-    let of_nobody = general.into_iter().filter(|change| !change.consumer.as_ref().is_some_and(is_known));
-    done.restart.extend(of_nobody);
+    // An added consumer requires a restart; a removed one is reported with its own changes below.
+    let top_level = general.into_iter().filter(|change| !change.consumer.as_ref().is_some_and(is_known));
+    done.needs_restart.extend(top_level);
     for (name, known) in &mut running.consumers {
         let changes = diff(&known.config, &config).changes.into_iter();
         let own: Vec<_> = changes.filter(|change| change.consumer.as_ref() == Some(name)).collect();
         let had_failed = known.has_failed.load(Ordering::Acquire);
         let needs_restart = own.iter().any(|change| change.reload == Reload::Restart);
         match config.consumer(name) {
-            Some(wanted) if !needs_restart && (had_failed || !own.is_empty()) => {
+            Some(consumer) if !needs_restart && (had_failed || !own.is_empty()) => {
                 known.config = config.clone();
-                known.desk.send_replace(Arc::new(wanted.clone()));
-                done.taken.extend(own);
+                known.sender.send_replace(Arc::new(consumer.clone()));
+                done.applied.extend(own);
                 if had_failed {
-                    done.again.push(name.clone());
+                    done.restarted.push(name.clone());
                 }
             }
             Some(_) if !needs_restart => {}
             _ => {
                 if had_failed {
-                    // As it was: what was wrong may be mended elsewhere.
-                    known.desk.send_modify(|_| {});
-                    done.again.push(name.clone());
+                    // Unchanged: the cause may have been corrected elsewhere.
+                    known.sender.send_modify(|_| {});
+                    done.restarted.push(name.clone());
                 }
-                let (restart, held_back): (Vec<_>, Vec<_>) =
+                let (restart, deferred): (Vec<_>, Vec<_>) =
                     own.into_iter().partition(|change| change.reload == Reload::Restart);
-                done.restart.extend(restart);
-                done.held_back.extend(held_back);
+                done.needs_restart.extend(restart);
+                done.deferred.extend(deferred);
             }
         }
     }
@@ -106,16 +106,16 @@ mod tests {
         config(&format!("consumers:\n{}{}", consumer("orders", orders), consumer("mail", mail)))
     }
 
-    fn run(config: Config) -> (Running, BTreeMap<String, watch::Receiver<Arc<Wanted>>>) {
+    fn run(config: Config) -> (Running, BTreeMap<String, watch::Receiver<Arc<ConsumerConfig>>>) {
         let config = Arc::new(config);
-        let (mut consumers, mut desks) = (BTreeMap::new(), BTreeMap::new());
-        for wanted in &config.consumers {
-            let (desk, receiver) = watch::channel(Arc::new(wanted.clone()));
-            let known = Known { config: config.clone(), desk, has_failed: Arc::default() };
-            consumers.insert(wanted.name.clone(), known);
-            desks.insert(wanted.name.clone(), receiver);
+        let (mut consumers, mut receivers) = (BTreeMap::new(), BTreeMap::new());
+        for consumer in &config.consumers {
+            let (sender, receiver) = watch::channel(Arc::new(consumer.clone()));
+            let known = RunningConsumer { config: config.clone(), sender, has_failed: Arc::default() };
+            consumers.insert(consumer.name.clone(), known);
+            receivers.insert(consumer.name.clone(), receiver);
         }
-        (Running { started: config, consumers }, desks)
+        (Running { started: config, consumers }, receivers)
     }
 
     fn paths(changes: &[Change]) -> Vec<&str> {
@@ -123,47 +123,45 @@ mod tests {
     }
 
     #[test]
-    fn only_the_consumer_whose_policy_changed_starts_anew() {
-        let (mut running, desks) = run(two("retry: { max-attempts: 3 }", "concurrency: 2"));
-        let done = take_over(&mut running, two("retry: { max-attempts: 5 }", "concurrency: 2"));
-        assert_eq!(paths(&done.taken), ["consumers.orders.retry.max-attempts"]);
-        assert!(done.restart.is_empty());
-        assert!(desks["orders"].has_changed().unwrap() && !desks["mail"].has_changed().unwrap());
-        assert_eq!(desks["orders"].borrow().retry.policy.max_attempts, 5);
+    fn only_the_consumer_whose_policy_changed_restarts() {
+        let (mut running, receivers) = run(two("retry: { max-attempts: 3 }", "concurrency: 2"));
+        let done = apply(&mut running, two("retry: { max-attempts: 5 }", "concurrency: 2"));
+        assert_eq!(paths(&done.applied), ["consumers.orders.retry.max-attempts"]);
+        assert!(done.needs_restart.is_empty());
+        assert!(receivers["orders"].has_changed().unwrap() && !receivers["mail"].has_changed().unwrap());
+        assert_eq!(receivers["orders"].borrow().retry.policy.max_attempts, 5);
     }
 
     #[test]
-    fn what_needs_a_restart_is_told_every_time_and_holds_nobody_else_up() {
-        let (mut running, desks) = run(two("concurrency: 2", "retry: { max-attempts: 3 }"));
+    fn a_required_restart_is_reported_every_time_and_blocks_no_other_consumer() {
+        let (mut running, receivers) = run(two("concurrency: 2", "retry: { max-attempts: 3 }"));
         for attempts in [4, 5] {
             let retry = format!("retry: {{ max-attempts: {attempts} }}");
-            let done = take_over(&mut running, two("concurrency: 3", &retry));
-            assert_eq!(paths(&done.restart), ["consumers.orders.concurrency"]);
-            assert_eq!(paths(&done.taken), ["consumers.mail.retry.max-attempts"]);
+            let done = apply(&mut running, two("concurrency: 3", &retry));
+            assert_eq!(paths(&done.needs_restart), ["consumers.orders.concurrency"]);
+            assert_eq!(paths(&done.applied), ["consumers.mail.retry.max-attempts"]);
         }
-        assert!(!desks["orders"].has_changed().unwrap());
-        assert_eq!(desks["mail"].borrow().retry.policy.max_attempts, 5);
+        assert!(!receivers["orders"].has_changed().unwrap());
+        assert_eq!(receivers["mail"].borrow().retry.policy.max_attempts, 5);
     }
 
     #[test]
-    fn a_change_that_needs_a_restart_holds_back_all_changes_of_its_consumer() {
-        let (mut running, desks) =
+    fn a_required_restart_defers_all_changes_of_its_consumer() {
+        let (mut running, receivers) =
             run(two("concurrency: 2\n    retry: { max-attempts: 4 }", "concurrency: 2"));
         for _ in 0..2 {
-            let done = take_over(
-                &mut running,
-                two("concurrency: 3\n    retry: { max-attempts: 3 }", "concurrency: 2"),
-            );
-            assert_eq!(paths(&done.restart), ["consumers.orders.concurrency"]);
-            assert_eq!(paths(&done.held_back), ["consumers.orders.retry.max-attempts"]);
-            assert!(done.taken.is_empty());
+            let done =
+                apply(&mut running, two("concurrency: 3\n    retry: { max-attempts: 3 }", "concurrency: 2"));
+            assert_eq!(paths(&done.needs_restart), ["consumers.orders.concurrency"]);
+            assert_eq!(paths(&done.deferred), ["consumers.orders.retry.max-attempts"]);
+            assert!(done.applied.is_empty());
         }
-        assert!(desks.values().all(|desk| !desk.has_changed().unwrap()));
+        assert!(receivers.values().all(|receiver| !receiver.has_changed().unwrap()));
     }
 
     #[test]
-    fn consumers_that_come_or_go_and_what_is_about_all_need_a_restart() {
-        let (mut running, desks) = run(two("concurrency: 2", "concurrency: 2"));
+    fn added_and_removed_consumers_and_top_level_changes_require_a_restart() {
+        let (mut running, receivers) = run(two("concurrency: 2", "concurrency: 2"));
         let other = config(
             "listen: 127.0.0.1:7118
 consumers:
@@ -176,18 +174,21 @@ consumers:
     handler: { command: { program: [x] } }
 ",
         );
-        let mut restart = take_over(&mut running, other).restart;
+        let mut restart = apply(&mut running, other).needs_restart;
         restart.sort_by(|a, b| a.path.cmp(&b.path));
         assert_eq!(paths(&restart), ["consumers.mail", "consumers.other", "listen"]);
-        assert!(desks.values().all(|desk| !desk.has_changed().unwrap()));
+        assert!(receivers.values().all(|receiver| !receiver.has_changed().unwrap()));
     }
 
     #[test]
-    fn nothing_changed_starts_nobody_anew_but_those_that_have_failed() {
-        let (mut running, desks) = run(two("concurrency: 2", "concurrency: 2"));
+    fn an_unchanged_configuration_restarts_only_failed_consumers() {
+        let (mut running, receivers) = run(two("concurrency: 2", "concurrency: 2"));
         running.consumers["mail"].has_failed.store(true, Ordering::Release);
-        let done = take_over(&mut running, two("concurrency: 2", "concurrency: 2"));
-        assert_eq!((done.again, done.taken.len(), done.restart.len()), (vec!["mail".to_owned()], 0, 0));
-        assert!(desks["mail"].has_changed().unwrap() && !desks["orders"].has_changed().unwrap());
+        let done = apply(&mut running, two("concurrency: 2", "concurrency: 2"));
+        assert_eq!(
+            (done.restarted, done.applied.len(), done.needs_restart.len()),
+            (vec!["mail".to_owned()], 0, 0)
+        );
+        assert!(receivers["mail"].has_changed().unwrap() && !receivers["orders"].has_changed().unwrap());
     }
 }

@@ -1,11 +1,12 @@
-//! One consumer over time: it is put together, runs, and is started anew when it may help or when its policies change.
+//! Runs one consumer, and restarts it after temporary errors and policy changes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazaret_config::{Approval as Agreement, Consumer as Wanted};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use lazaret_config::{Approval as ConfiguredApproval, Consumer as ConsumerConfig};
 use lazaret_core::FlightRecorder;
 use lazaret_engine::Consumer;
 use lazaret_server::Approval;
@@ -14,79 +15,88 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::assemble::{self, Shared};
-use crate::error::Trouble;
+use crate::error::ConsumerError;
 
-/// How long a consumer that failed waits before it is started anew: longer each time, until one life lasts.
+/// The delays between restarts of a consumer that fails repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Backoff {
-    pub(crate) first: Duration,
-    pub(crate) most: Duration,
+pub(crate) struct RestartPolicy {
+    /// The first delay; doubled after each consecutive failure.
+    pub(crate) min_delay: Duration,
+    /// The maximum delay. A consumer that ran longer than this starts over with the first delay.
+    pub(crate) max_delay: Duration,
 }
 
-impl Backoff {
-    /// The wait after so many failures in a row, of which the last one is counted.
-    fn after(self, failures: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(doubled).min(self.most)
+impl RestartPolicy {
+    fn delays(self) -> ExponentialBackoff {
+        ExponentialBuilder::new()
+            .with_min_delay(self.min_delay.min(self.max_delay))
+            .with_max_delay(self.max_delay)
+            .with_factor(2.0)
+            .without_max_times()
+            .build()
     }
 }
 
-/// How the time of a consumer in this process ended.
+/// How a runner ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// Everything is settled that could be.
+    /// Drained, or all work done.
     Done,
-    /// With an error that waiting does not mend.
+    /// With a permanent error.
     Failed(String),
 }
 
-/// What one consumer needs to run again and again.
+/// Runs one consumer until the daemon is drained.
 pub(crate) struct Runner {
     pub(crate) name: String,
-    /// What is wanted of it; a new value, or the same one again, starts it anew.
-    pub(crate) wanted: watch::Receiver<Arc<Wanted>>,
+    /// The configuration; a new value, or the same one again, restarts the consumer.
+    pub(crate) config: watch::Receiver<Arc<ConsumerConfig>>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) recorder_folder: Option<PathBuf>,
-    pub(crate) backoff: Backoff,
-    /// Whether it has failed and waits for somebody to mend it.
+    pub(crate) restart: RestartPolicy,
+    /// Whether the consumer has failed.
     pub(crate) has_failed: Arc<AtomicBool>,
     pub(crate) drain: CancellationToken,
-    /// Opened with the first life and kept: who opens it judges the dead.
+    /// Opened at the first start and kept open: opening evaluates the records of a crashed process.
     pub(crate) recorder: Option<Arc<dyn FlightRecorder>>,
 }
 
-/// How one life of a consumer ended.
-enum Life {
-    /// It was asked to stop, or there was nothing left to do.
-    Over,
-    /// Its policies changed.
-    Changed,
+/// How one run of a consumer ended.
+enum RunEnd {
+    /// Drained, or all work done.
+    Done,
+    /// The configuration changed.
+    Reconfigured,
 }
 
 impl Runner {
-    /// Runs until it is drained, has nothing left to do, or has failed for good in a run that is to end by itself.
+    /// Runs until the daemon is drained, all work is done, or, with `until_idle`, a permanent error.
     pub(crate) async fn run(mut self) -> End {
-        let mut failures = 0;
+        let mut delays = self.restart.delays();
         loop {
             if self.drain.is_cancelled() {
                 self.shared.registry.stopped(&self.name);
                 return End::Done;
             }
-            let wanted = self.wanted.borrow_and_update().clone();
-            let begun = Instant::now();
-            self.shared.registry.starting(&self.name, approval(&wanted));
-            self.shared.registry.replay_rate(&self.name, wanted.replay.rate.map(|rate| rate.per_second()));
-            match self.live(&wanted).await {
-                Ok(Life::Changed) => tracing::info!(consumer = self.name, "starts anew with other policies"),
-                Ok(Life::Over) => {
-                    tracing::info!(consumer = self.name, "stopped");
+            let config = self.config.borrow_and_update().clone();
+            let started = Instant::now();
+            self.shared.registry.starting(&self.name, approval(&config));
+            self.shared.registry.replay_rate(&self.name, config.replay.rate.map(|rate| rate.per_second()));
+            match self.run_once(&config).await {
+                Ok(RunEnd::Reconfigured) => {
+                    tracing::info!(consumer = self.name, "consumer restarted with new policies");
+                }
+                Ok(RunEnd::Done) => {
+                    tracing::info!(consumer = self.name, "consumer stopped");
                     self.shared.registry.stopped(&self.name);
                     return End::Done;
                 }
-                Err(trouble) => {
-                    let lasted = begun.elapsed() > self.backoff.most;
-                    failures = if lasted { 1 } else { failures + 1 };
-                    if let Some(end) = self.recover(&trouble, failures).await {
+                Err(error) => {
+                    if started.elapsed() > self.restart.max_delay {
+                        delays = self.restart.delays();
+                    }
+                    let delay = delays.next().unwrap_or(self.restart.max_delay);
+                    if let Some(end) = self.recover(&error, delay).await {
                         return end;
                     }
                 }
@@ -94,53 +104,57 @@ impl Runner {
         }
     }
 
-    /// One life, from opening the source to its end, with what runs beside it.
-    async fn live(&mut self, wanted: &Wanted) -> Result<Life, Trouble> {
+    /// Runs the consumer once, from opening the source to its end, with its background tasks.
+    async fn run_once(&mut self, config: &ConsumerConfig) -> Result<RunEnd, ConsumerError> {
         if let (None, Some(folder)) = (&self.recorder, &self.recorder_folder) {
-            self.recorder = Some(assemble::open_recorder(folder, &self.name, wanted.concurrency)?);
+            self.recorder = Some(assemble::open_recorder(folder, &self.name, config.concurrency)?);
         }
         let shared = self.shared.clone();
-        let consumer = assemble::consumer(&shared, wanted, self.recorder.clone()).await?;
+        let consumer = assemble::consumer(&shared, config, self.recorder.clone()).await?;
         shared.registry.running(consumer.handle());
         shared.telemetry.metrics.running(consumer.handle());
         self.has_failed.store(false, Ordering::Release);
-        tracing::info!(consumer = self.name, source = wanted.source.kind(), "running");
+        tracing::info!(consumer = self.name, source = config.source.kind(), "consumer started");
         let (drain, stop) = (self.drain.child_token(), CancellationToken::new());
-        let beside = Box::pin(assemble::beside(&shared, wanted, stop.clone()));
-        let together = async {
+        let background = Box::pin(assemble::background(&shared, config, stop.clone()));
+        let background = async {
             let _drain = drain.clone().drop_guard();
-            beside.await
+            background.await
         };
-        let alone = async {
+        let foreground = async {
             let _stop = stop.drop_guard();
-            let life = self.until_over(consumer, &drain).await?;
+            let end = self.run_until_reconfigured(consumer, &drain).await?;
             if shared.until_idle {
-                // Ends early when somebody does not want to wait.
-                let done = assemble::beside_is_done(&shared, wanted);
+                // A drain ends the wait early.
+                let done = assemble::background_done(&shared, config);
                 let _ = drain.run_until_cancelled(done).await;
             }
-            Ok(life)
+            Ok(end)
         };
-        // Whichever of the two ends makes the other one end.
-        let (beside, life) = tokio::join!(together, alone);
-        beside?;
-        life
+        // The end of either stops the other.
+        let (background, end) = tokio::join!(background, foreground);
+        background?;
+        end
     }
 
-    /// Runs the consumer until it ends, or drains it when other policies are wanted.
-    async fn until_over(&mut self, consumer: Consumer, drain: &CancellationToken) -> Result<Life, Trouble> {
+    /// Runs the consumer until it ends, or drains it when its configuration changes.
+    async fn run_until_reconfigured(
+        &mut self,
+        consumer: Consumer,
+        drain: &CancellationToken,
+    ) -> Result<RunEnd, ConsumerError> {
         let mut run = Box::pin(consumer.run(drain.clone()));
         let mut changed = false;
         loop {
             tokio::select! {
                 ended = &mut run => {
                     ended?;
-                    let anew = changed && !self.drain.is_cancelled();
-                    return Ok(if anew { Life::Changed } else { Life::Over });
+                    let restart = changed && !self.drain.is_cancelled();
+                    return Ok(if restart { RunEnd::Reconfigured } else { RunEnd::Done });
                 }
-                told = self.wanted.changed(), if !changed => {
-                    // Positions are durable and letters are in the store: what is not settled by then comes again.
-                    if told.is_ok() {
+                result = self.config.changed(), if !changed => {
+                    // Positions and letters are durable: unsettled messages are redelivered.
+                    if result.is_ok() {
                         drain.cancel();
                     }
                     changed = true;
@@ -149,48 +163,48 @@ impl Runner {
         }
     }
 
-    /// Waits after a failure until the consumer may be started anew; or it is over.
-    async fn recover(&mut self, trouble: &Trouble, failures: u32) -> Option<End> {
-        let may_pass = trouble.may_pass();
-        self.shared.registry.failed(&self.name, trouble.to_string());
+    /// Waits after an error until the consumer may restart. Returns an end if it must not.
+    async fn recover(&mut self, error: &ConsumerError, delay: Duration) -> Option<End> {
+        let is_temporary = error.is_temporary();
+        self.shared.registry.failed(&self.name, error.to_string());
         self.shared.telemetry.metrics.failed(&self.name, true);
-        let why = trouble.for_log(self.shared.telemetry.with_error_messages);
+        let why = error.for_log(self.shared.telemetry.with_error_messages);
         self.has_failed.store(true, Ordering::Release);
-        if !may_pass && self.shared.until_idle {
-            tracing::error!(consumer = self.name, error = why, "failed for good");
+        if !is_temporary && self.shared.until_idle {
+            tracing::error!(consumer = self.name, error = why, "consumer failed permanently");
             return Some(End::Failed(why));
         }
-        let wait = self.backoff.after(failures);
-        let over = async {
-            if may_pass {
+        let may_restart = async {
+            if is_temporary {
                 tracing::error!(
                     consumer = self.name,
                     error = why,
-                    ?wait,
-                    "failed; it is started anew after a while"
+                    ?delay,
+                    "consumer failed, restart scheduled"
                 );
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(delay).await;
             } else {
                 tracing::error!(
                     consumer = self.name,
                     error = why,
-                    "failed; mend it and send SIGHUP, the others go on"
+                    "consumer failed permanently; correct the cause and send SIGHUP, other consumers continue"
                 );
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
             () = self.drain.cancelled() => Some(End::Failed(why.clone())),
-            Ok(()) = self.wanted.changed() => None,
-            () = over => None,
+            Ok(()) = self.config.changed() => None,
+            () = may_restart => None,
         }
     }
 }
 
-fn approval(wanted: &Wanted) -> Approval {
-    match wanted.replay.approval {
-        Agreement::None => Approval::None,
-        Agreement::SecondPerson => Approval::SecondPerson,
+fn approval(config: &ConsumerConfig) -> Approval {
+    match config.replay.approval {
+        ConfiguredApproval::None => Approval::None,
+        // Fail closed: an unknown kind of approval requires a second person.
+        _ => Approval::SecondPerson,
     }
 }
 
@@ -199,10 +213,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_in_a_row_waits_twice_as_long_up_to_the_most() {
-        let backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
-        let waits: Vec<_> = (1..=8).map(|failures| backoff.after(failures).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(backoff.after(u32::MAX), Duration::from_secs(60));
+    fn each_consecutive_failure_doubles_the_delay_up_to_the_maximum() {
+        let policy = RestartPolicy { min_delay: Duration::from_secs(1), max_delay: Duration::from_secs(60) };
+        let delays: Vec<_> = policy.delays().take(8).map(|delay| delay.as_secs()).collect();
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(policy.delays().nth(1000), Some(Duration::from_secs(60)));
+        let above = RestartPolicy { min_delay: Duration::from_secs(90), ..policy };
+        assert_eq!(above.delays().next(), Some(Duration::from_secs(60)));
     }
 }

@@ -1,19 +1,19 @@
-//! What the system asks of the process.
+//! Signals of the operating system.
 
 use std::io;
 
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// What the process was asked.
+/// A signal to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// To stop. The number is that of the signal.
+pub(crate) enum Signal {
+    /// Stop. The number is that of the signal.
     Stop(u8),
-    /// To read its configuration again.
+    /// Reload the configuration.
     Reload,
 }
 
-/// Listens to signals from when it is made, so that none that comes while everything opens is lost.
+/// Listens for signals from its creation, so that none is lost during startup.
 pub(crate) struct Signals {
     terminate: Stream,
     interrupt: Stream,
@@ -29,14 +29,14 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one. Cancellation safe.
-    pub(crate) async fn next(&mut self) -> Asked {
+    /// Waits for the next signal. Cancellation safe.
+    pub(crate) async fn next(&mut self) -> Signal {
         const INTERRUPT: u8 = 2;
         const TERMINATE: u8 = 15;
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop(TERMINATE),
-            _ = self.interrupt.recv() => Asked::Stop(INTERRUPT),
-            _ = self.hang_up.recv() => Asked::Reload,
+            _ = self.terminate.recv() => Signal::Stop(TERMINATE),
+            _ = self.interrupt.recv() => Signal::Stop(INTERRUPT),
+            _ = self.hang_up.recv() => Signal::Reload,
         }
     }
 }

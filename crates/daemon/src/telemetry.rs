@@ -1,9 +1,9 @@
-//! What the daemon tells of itself: metrics, log lines, traces and alerts, put together from the configuration.
+//! Sets up metrics, log lines, traces and alerts from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_config::{Config, Consumer as Wanted, Webhook as Hook};
+use lazaret_config::{Config, Consumer as ConsumerConfig, Webhook as Hook};
 use lazaret_core::handler::BoxHandler;
 use lazaret_core::store::Store;
 use lazaret_core::{QueueName, SystemClock};
@@ -18,21 +18,21 @@ use tokio_util::sync::CancellationToken;
 use crate::assemble::Stores;
 use crate::error::Error;
 
-/// How often the store is asked how many letters there are.
-const FRESH: Duration = Duration::from_secs(2);
+/// The interval of counting letters in the store.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What watches every consumer.
+/// The telemetry of all consumers.
 pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,
     alerts: Option<Alerts>,
-    /// Whether the words of failures go into the log.
+    /// Whether the messages of failures are logged.
     pub(crate) with_error_messages: bool,
     #[cfg(feature = "otlp")]
     tracing: Option<lazaret_telemetry::traces::AttemptTracer>,
 }
 
-/// What runs beside the consumers.
-pub(crate) struct Watching {
+/// The background tasks of telemetry.
+pub(crate) struct TelemetryTasks {
     metrics: Metrics,
     alerts: Option<Service>,
     #[cfg(feature = "otlp")]
@@ -50,16 +50,20 @@ impl Telemetry {
         }
     }
 
-    /// Gives the metrics as Prometheus reads them.
+    /// Returns a function that renders the metrics for Prometheus.
     pub(crate) fn rendering(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
         let metrics = self.metrics.clone();
         Arc::new(move || metrics.render())
     }
 
-    /// Opens the ways to webhooks and collectors. To be called before consumers run.
-    pub(crate) async fn begin(mut self, config: &Config, stores: &Stores) -> Result<(Self, Watching), Error> {
-        for wanted in &config.consumers {
-            self.metrics.owner(&wanted.name, owner(wanted));
+    /// Opens connections to webhooks and collectors. Call it before consumers run.
+    pub(crate) async fn begin(
+        mut self,
+        config: &Config,
+        stores: &Stores,
+    ) -> Result<(Self, TelemetryTasks), Error> {
+        for consumer in &config.consumers {
+            self.metrics.owner(&consumer.name, owner(consumer));
         }
         let alerts = self.alerts(config, stores).await?;
         self.alerts = alerts.as_ref().map(Service::alerts);
@@ -69,13 +73,13 @@ impl Telemetry {
         {
             self.tracing = traces.as_ref().map(TraceExporter::tracer);
         }
-        let watching = Watching {
+        let telemetry_tasks = TelemetryTasks {
             metrics: self.metrics.clone(),
             alerts,
             #[cfg(feature = "otlp")]
             traces,
         };
-        Ok((self, watching))
+        Ok((self, telemetry_tasks))
     }
 
     async fn alerts(&self, config: &Config, stores: &Stores) -> Result<Option<Service>, Error> {
@@ -89,10 +93,10 @@ impl Telemetry {
         Ok(Some(service))
     }
 
-    /// Watches the attempts of a consumer.
-    pub(crate) fn watch(&self, wanted: &Wanted, handler: BoxHandler) -> BoxHandler {
-        let queue = QueueName::of(&wanted.name, &wanted.name);
-        let watched = Instrumented::new(handler, &self.metrics, &wanted.name, &queue);
+    /// Wraps a handler to record its attempts.
+    pub(crate) fn watch(&self, consumer: &ConsumerConfig, handler: BoxHandler) -> BoxHandler {
+        let queue = QueueName::of(&consumer.name, &consumer.name);
+        let watched = Instrumented::new(handler, &self.metrics, &consumer.name, &queue);
         #[cfg(feature = "otlp")]
         if let Some(tracing) = &self.tracing {
             return watched.with_tracer(tracing.clone()).boxed();
@@ -100,23 +104,23 @@ impl Telemetry {
         watched.boxed()
     }
 
-    /// Adds those who are told what happens to a consumer.
-    pub(crate) fn observe(&self, wanted: &Wanted, builder: Builder) -> Builder {
-        self.metrics.owner(&wanted.name, owner(wanted));
+    /// Adds observers to a consumer.
+    pub(crate) fn observe(&self, consumer: &ConsumerConfig, builder: Builder) -> Builder {
+        self.metrics.owner(&consumer.name, owner(consumer));
         let builder = builder
-            .observer(LogObserver::new(&wanted.name).with_error_messages(self.with_error_messages))
-            .observer(self.metrics.observer(&wanted.name));
+            .observer(LogObserver::new(&consumer.name).with_error_messages(self.with_error_messages))
+            .observer(self.metrics.observer(&consumer.name));
         match &self.alerts {
             Some(alerts) => {
-                builder.observer(alerts.observer(&wanted.name, owner(wanted), alerts_on_first(wanted)))
+                builder.observer(alerts.observer(&consumer.name, owner(consumer), alerts_on_first(consumer)))
             }
             None => builder,
         }
     }
 }
 
-impl Watching {
-    /// Begins to watch. Cancel the token when all consumers have ended, and wait for what is still to be told.
+impl TelemetryTasks {
+    /// Starts the tasks. Cancel the token when all consumers have ended, and wait for the task to flush.
     pub(crate) fn start(self, stores: &Stores) -> (CancellationToken, JoinHandle<()>) {
         let stop = CancellationToken::new();
         let task = tokio::spawn(Box::pin(self.watch(stores.letters.clone(), stop.clone())));
@@ -124,7 +128,7 @@ impl Watching {
     }
 
     async fn watch(self, store: Arc<dyn Store>, stop: CancellationToken) {
-        let fresh = self.metrics.keep_fresh(&*store, FRESH, stop.clone());
+        let fresh = self.metrics.keep_fresh(&*store, REFRESH_INTERVAL, stop.clone());
         let alerts = async {
             if let Some(service) = self.alerts {
                 service.run(stop.clone()).await;
@@ -144,12 +148,12 @@ fn traces(endpoint: &str) -> Result<TraceExporter, lazaret_telemetry::Error> {
     TraceExporter::otlp(endpoint, &format!("{host}-{}", std::process::id()))
 }
 
-fn owner(wanted: &Wanted) -> Option<&str> {
-    wanted.dead_letter.as_ref()?.owner.as_deref()
+fn owner(consumer: &ConsumerConfig) -> Option<&str> {
+    consumer.dead_letter.as_ref()?.owner.as_deref()
 }
 
-fn alerts_on_first(wanted: &Wanted) -> bool {
-    wanted.dead_letter.as_ref().is_some_and(|letters| letters.alert_on_first)
+fn alerts_on_first(consumer: &ConsumerConfig) -> bool {
+    consumer.dead_letter.as_ref().is_some_and(|letters| letters.alert_on_first)
 }
 
 fn webhook(hook: &Hook) -> Webhook {

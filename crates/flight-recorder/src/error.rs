@@ -1,9 +1,9 @@
-//! Why a recorder cannot be opened.
+//! Errors of opening a recorder.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a recorder cannot be opened. The file is as it was.
+/// The error of opening a recorder. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -14,47 +14,47 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file was not written by a flight recorder.
-    #[error("{} is not a flight recorder's file", path.display())]
+    #[error("{} is not a flight recorder file", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
     },
-    /// The file was written by a version that this one does not know.
-    #[error("the flight recorder {} has format version {found}; this program knows version {known}", path.display())]
+    /// The file has an unsupported format version.
+    #[error("the flight recorder {} has format version {found}, expected {known}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u64,
-        /// The version that this program knows.
+        /// The supported version.
         known: u64,
     },
-    /// The file is shorter than it says.
-    #[error("the flight recorder {} is cut off: {found} bytes of {expected}", path.display())]
+    /// The file is truncated.
+    #[error("the flight recorder {} is truncated: {found} of {expected} bytes", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
-        /// How many bytes it has.
+        /// The actual size.
         found: u64,
-        /// How many it should have.
+        /// The expected size.
         expected: u64,
     },
-    /// Zero slots, or more than a file may have.
-    #[error("a flight recorder has 1 to {most} slots, not {slots}")]
+    /// The number of slots is out of range.
+    #[error("a flight recorder has 1 to {max} slots, not {slots}")]
     Slots {
-        /// What was asked for.
+        /// The requested number.
         slots: u32,
-        /// The most there may be.
-        most: u32,
+        /// The maximum.
+        max: u32,
     },
-    /// The system says no.
-    #[error("cannot {doing} the flight recorder {}", path.display())]
+    /// An I/O error.
+    #[error("failed to {doing} the flight recorder {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! Opens, makes, checks and enlarges the file. A file that is not ours is never written to.
+//! Opens, creates, checks and enlarges the file. A foreign file is never written.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -8,11 +8,11 @@ use crate::error::OpenError;
 use crate::layout::{self, head};
 use crate::map::{Map, WORD};
 
-/// The most slots a file may have: 32 MiB.
-pub(crate) const MOST_SLOTS: u32 = 65_536;
+/// The maximum number of slots: 32 MiB.
+pub(crate) const MAX_SLOTS: u32 = 65_536;
 
-/// How many words are read to know what a file is.
-const PROOF: usize = 3;
+/// The number of header words that identify a file.
+const HEADER_WORDS: usize = 3;
 
 /// A file that is locked, checked and mapped.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(crate) struct Opened {
     pub(crate) slots: u32,
 }
 
-/// Opens the file, or makes it, with at least this many slots.
+/// Opens or creates the file, with at least this number of slots.
 pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
-    if slots == 0 || slots > MOST_SLOTS {
-        return Err(OpenError::Slots { slots, most: MOST_SLOTS });
+    if slots == 0 || slots > MAX_SLOTS {
+        return Err(OpenError::Slots { slots, max: MAX_SLOTS });
     }
     let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
     let mut file = OpenOptions::new()
@@ -40,13 +40,13 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
         TryLockError::WouldBlock => OpenError::InUse { path: path.to_owned() },
         TryLockError::Error(source) => failed("lock")(source),
     })?;
-    let slots = match look(&mut file).map_err(failed("read"))? {
-        Kind::Ours { slots: found } => {
+    let slots = match identify(&mut file).map_err(failed("read"))? {
+        Kind::Valid { slots: found } => {
             enlarge(&mut file, found, slots).map_err(failed("enlarge"))?;
             found.max(slots)
         }
         Kind::New => {
-            create(&mut file, slots).map_err(failed("make room for"))?;
+            create(&mut file, slots).map_err(failed("allocate"))?;
             slots
         }
         Kind::Foreign => return Err(OpenError::Foreign { path: path.to_owned() }),
@@ -61,10 +61,10 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
     Ok(Opened { file, map, slots })
 }
 
-/// What a file is.
+/// The kind of a file.
 enum Kind {
     New,
-    Ours { slots: u32 },
+    Valid { slots: u32 },
     Foreign,
     Version(u64),
     Truncated { found: u64, expected: u64 },
@@ -74,19 +74,19 @@ fn bytes_for(slots: u32) -> u64 {
     (layout::words_for(slots) * WORD) as u64
 }
 
-fn look(file: &mut File) -> io::Result<Kind> {
+fn identify(file: &mut File) -> io::Result<Kind> {
     let metadata = file.metadata()?;
     let length = metadata.len();
     if !metadata.is_file() {
         return Ok(Kind::Foreign);
     }
-    let mut start = Vec::with_capacity(PROOF * WORD);
-    file.take((PROOF * WORD) as u64).read_to_end(&mut start)?;
+    let mut start = Vec::with_capacity(HEADER_WORDS * WORD);
+    file.take((HEADER_WORDS * WORD) as u64).read_to_end(&mut start)?;
     let (words, rest) = start.as_chunks::<WORD>();
     let word = |at: usize| words.get(at).map(|bytes| u64::from_ne_bytes(*bytes));
     if start.iter().all(|byte| *byte == 0) {
-        // Empty, or the process that made it died before it wrote the header, which comes last.
-        let only_zeros = length <= bytes_for(MOST_SLOTS) && is_zeros(file)?;
+        // Empty, or the creating process crashed before it wrote the header, which is written last.
+        let only_zeros = length <= bytes_for(MAX_SLOTS) && is_zeros(file)?;
         return Ok(if only_zeros { Kind::New } else { Kind::Foreign });
     }
     if word(head::MAGIC) != Some(layout::MAGIC) {
@@ -99,19 +99,19 @@ fn look(file: &mut File) -> io::Result<Kind> {
         return Ok(Kind::Version(version));
     }
     match u32::try_from(slots) {
-        Ok(slots @ 1..=MOST_SLOTS) => {
+        Ok(slots @ 1..=MAX_SLOTS) => {
             let expected = bytes_for(slots);
             Ok(if length < expected {
                 Kind::Truncated { found: length, expected }
             } else {
-                Kind::Ours { slots }
+                Kind::Valid { slots }
             })
         }
         _ => Ok(Kind::Foreign),
     }
 }
 
-/// Whether the rest of the file is zeros.
+/// Returns whether the rest of the file is zero.
 fn is_zeros(file: &mut File) -> io::Result<bool> {
     let mut piece = [0; 8192];
     loop {
@@ -125,10 +125,10 @@ fn is_zeros(file: &mut File) -> io::Result<bool> {
     }
 }
 
-/// Fills a new file with zeros, then writes the header. On a full disk it is empty again.
+/// Fills a new file with zeros, then writes the header. On a full disk the file is emptied again.
 fn create(file: &mut File, slots: u32) -> io::Result<()> {
     let made = write_zeros(file, 0, bytes_for(slots)).and_then(|()| {
-        let mut header = Vec::with_capacity(PROOF * WORD);
+        let mut header = Vec::with_capacity(HEADER_WORDS * WORD);
         for word in [layout::MAGIC, layout::VERSION, u64::from(slots)] {
             header.extend_from_slice(&word.to_ne_bytes());
         }
@@ -136,26 +136,26 @@ fn create(file: &mut File, slots: u32) -> io::Result<()> {
         file.write_all(&header)
     });
     made.inspect_err(|_| {
-        // The first error is the one to tell.
+        // Only the first error is reported.
         let _ = file.set_len(0);
     })
 }
 
-/// Adds slots behind those that are there. On a full disk the file is as it was.
+/// Appends slots. On a full disk the file is restored.
 fn enlarge(file: &mut File, found: u32, wanted: u32) -> io::Result<()> {
     if wanted <= found {
         return Ok(());
     }
     let length = bytes_for(found);
     write_zeros(file, length, bytes_for(wanted)).inspect_err(|_| {
-        // The first error is the one to tell. What is too long is no harm.
+        // Only the first error is reported. A file that is too long is valid.
         let _ = file.set_len(length);
     })?;
     file.seek(SeekFrom::Start((head::SLOTS * WORD) as u64))?;
     file.write_all(&u64::from(wanted).to_ne_bytes())
 }
 
-/// Writes zeros, so that the disk has the room. A hole would find out that it has not at the first attempt, by a signal.
+/// Writes zeros to allocate disk space. Writing into a hole of a full disk would raise a signal.
 fn write_zeros(file: &mut File, from: u64, to: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
     io::copy(&mut io::repeat(0).take(to - from), file)?;

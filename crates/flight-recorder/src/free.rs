@@ -1,13 +1,13 @@
-//! Which slots are free: stacks without locks, one per shard, so that threads do not meet at one word.
+//! The free slots: lock-free stacks, one per shard, to avoid contention.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// More shards than this would only be looked through in vain when slots are short.
-const MOST_SHARDS: usize = 16;
+/// The maximum number of shards. More would only slow down the search when few slots are free.
+const MAX_SHARDS: usize = 16;
 
 /// The top of one stack, on a cache line of its own: a counter of changes in the high half, one more than the slot's index
-/// in the low half, 0 when empty. The counter makes a top that was taken and put back differ from one that never moved.
+/// in the low half, 0 when empty. The counter prevents the ABA problem.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Top(AtomicU64);
@@ -20,7 +20,7 @@ pub(crate) struct FreeSlots {
     below: Box<[AtomicU32]>,
 }
 
-/// A number for each thread that ever asked.
+/// Returns a number per thread.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -35,10 +35,10 @@ fn thread_number() -> usize {
 }
 
 impl FreeSlots {
-    /// All of this many slots, free.
+    /// Creates a set in which all slots are free.
     pub(crate) fn new(slots: u32) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = threads.min(MOST_SHARDS).min(slots as usize).max(1);
+        let shards = threads.min(MAX_SHARDS).min(slots as usize).max(1);
         let free = Self {
             tops: (0..shards).map(|_| Top::default()).collect(),
             below: (0..slots).map(|_| AtomicU32::new(0)).collect(),
@@ -49,14 +49,14 @@ impl FreeSlots {
         free
     }
 
-    /// Takes a free slot, if there is one.
-    pub(crate) fn take(&self) -> Option<u32> {
+    /// Acquires a free slot, if there is one.
+    pub(crate) fn acquire(&self) -> Option<u32> {
         let home = thread_number();
         (0..self.tops.len()).find_map(|step| self.pop((home + step) % self.tops.len()))
     }
 
-    /// Gives a slot back. It becomes the next one that this thread takes, while it is warm.
-    pub(crate) fn give_back(&self, slot: u32) {
+    /// Releases a slot. This thread acquires it next, while it is cached.
+    pub(crate) fn release(&self, slot: u32) {
         self.push(thread_number() % self.tops.len(), slot);
     }
 
@@ -65,7 +65,7 @@ impl FreeSlots {
         let mut seen = top.load(Ordering::Acquire);
         loop {
             let slot = (seen as u32).checked_sub(1)?;
-            // Stale when somebody else was faster; then the counter has changed and the exchange fails.
+            // Stale after a concurrent change; then the counter differs and the exchange fails.
             let next = self.below[slot as usize].load(Ordering::Relaxed);
             match top.compare_exchange_weak(seen, changed(seen, next), Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(slot),
@@ -92,7 +92,7 @@ impl FreeSlots {
     }
 }
 
-/// The next value of a top: this slot, and one more change.
+/// Returns the next value of a top: the slot, and an incremented counter.
 const fn changed(seen: u64, slot: u32) -> u64 {
     ((seen >> 32).wrapping_add(1) << 32) | slot as u64
 }
@@ -107,11 +107,11 @@ mod tests {
     #[test]
     fn every_slot_is_given_out_once() {
         let free = FreeSlots::new(37);
-        let taken: HashSet<u32> = std::iter::from_fn(|| free.take()).collect();
+        let taken: HashSet<u32> = std::iter::from_fn(|| free.acquire()).collect();
         assert_eq!(taken, (0..37).collect());
-        free.give_back(5);
-        assert_eq!(free.take(), Some(5));
-        assert_eq!(free.take(), None);
+        free.release(5);
+        assert_eq!(free.acquire(), Some(5));
+        assert_eq!(free.acquire(), None);
     }
 
     #[test]
@@ -122,15 +122,15 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..20_000 {
-                        if let Some(slot) = free.take() {
+                        if let Some(slot) = free.acquire() {
                             assert!(!held[slot as usize].swap(true, Ordering::AcqRel), "held twice");
                             held[slot as usize].store(false, Ordering::Release);
-                            free.give_back(slot);
+                            free.release(slot);
                         }
                     }
                 });
             }
         });
-        assert_eq!(std::iter::from_fn(|| free.take()).count(), 3, "none was lost");
+        assert_eq!(std::iter::from_fn(|| free.acquire()).count(), 3, "none was lost");
     }
 }

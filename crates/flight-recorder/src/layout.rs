@@ -1,4 +1,4 @@
-//! What stands where in the file.
+//! The layout of the file.
 //!
 //! | words | what |
 //! |---|---|
@@ -23,7 +23,7 @@ pub(crate) const VERSION: u64 = 1;
 pub(crate) const HEADER: usize = 512;
 /// Words in a record.
 pub(crate) const RECORD: usize = 64;
-/// How many suspects are remembered from one process to the next.
+/// The number of suspects that are kept across processes.
 pub(crate) const MARKS: usize = 256;
 
 /// Places in the header.
@@ -31,15 +31,15 @@ pub(crate) mod head {
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const VERSION: usize = 1;
     pub(crate) const SLOTS: usize = 2;
-    /// The number of the process that writes slots: each open counts it up.
+    /// The generation of the process that writes slots; incremented by each open.
     pub(crate) const GENERATION: usize = 3;
-    /// The last generation whose slots were turned into marks.
+    /// The last generation whose slots were recovered.
     pub(crate) const JUDGED: usize = 4;
-    /// How many attempts run unrecorded.
+    /// The number of attempts without a slot.
     pub(crate) const UNRECORDED: usize = 5;
 }
 
-/// How many words a file with this many slots has.
+/// Returns the number of words of a file.
 pub(crate) const fn words_for(slots: u32) -> usize {
     HEADER + (MARKS + slots as usize) * RECORD
 }
@@ -58,7 +58,7 @@ pub(crate) fn slot_of(words: &[AtomicU64], index: usize) -> &[AtomicU64] {
 const FREE: u64 = 0;
 const WRITING: u64 = 1;
 const WRITTEN: u64 = 2;
-/// Somebody's, with nothing in it.
+/// Occupied, but without a running attempt.
 const RESTING: u64 = 3;
 
 /// Places in a record.
@@ -73,16 +73,16 @@ const QUEUE: Text = Text { at: 8, bytes: 128 };
 const STREAM: Text = Text { at: 24, bytes: 120 };
 const ID: Text = Text { at: 39, bytes: 200 };
 
-/// Where a text stands and how much of it is kept.
+/// The location and the maximum size of a text.
 #[derive(Clone, Copy)]
 struct Text {
     at: usize,
     bytes: usize,
 }
 
-/// What a record says about a message.
+/// The recorded attempt of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts<T> {
+pub(crate) struct AttemptRecord<T> {
     pub(crate) identity: Identity,
     pub(crate) offset: u64,
     pub(crate) partition: u32,
@@ -92,11 +92,11 @@ pub(crate) struct Facts<T> {
     pub(crate) id: T,
 }
 
-impl Facts<String> {
-    /// The same facts with borrowed texts.
-    pub(crate) fn as_strs(&self) -> Facts<&str> {
+impl AttemptRecord<String> {
+    /// The same record_data with borrowed texts.
+    pub(crate) fn as_strs(&self) -> AttemptRecord<&str> {
         let Self { identity, offset, partition, attempt, queue, stream, id } = self;
-        Facts {
+        AttemptRecord {
             identity: *identity,
             offset: *offset,
             partition: *partition,
@@ -108,27 +108,27 @@ impl Facts<String> {
     }
 }
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing, or something that was not written to its end: the attempt had not begun.
+    /// Empty or partially written: the attempt had not started.
     Nothing,
     /// A message.
-    Message(Facts<String>),
-    /// Something whose checksum does not fit, as after a power cut.
-    Garbled,
+    Message(AttemptRecord<String>),
+    /// A wrong checksum, for example after a power loss.
+    Corrupt,
 }
 
-/// What is known of a suspect, in one word, so that it changes at once or not at all.
+/// The state of a suspect, in one word, so that it changes atomically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The last generation whose death it was part of.
+    /// The last crashed generation that it was part of.
     pub(crate) death: u32,
-    /// The attempt that ran then; at most 65 535 is kept.
+    /// The number of the attempt; at most 65 535.
     pub(crate) attempt: u32,
-    /// Whether it was alone then.
+    /// Whether it ran alone then.
     pub(crate) alone: bool,
-    /// How often it was charged; at most 32 767 is kept.
+    /// The number of charges; at most 32 767.
     pub(crate) crashes: u32,
 }
 
@@ -149,22 +149,22 @@ impl Mark {
     }
 }
 
-/// Writes a record that is free. A process that dies on the way leaves a record that holds nothing.
-pub(crate) fn write(record: &[AtomicU64], facts: &Facts<&str>, mark: Mark) {
+/// Writes a free record. A crash in between leaves an empty record.
+pub(crate) fn write(record: &[AtomicU64], record_data: &AttemptRecord<&str>, mark: Mark) {
     record[STATE].store(WRITING, Ordering::Relaxed);
-    // Nothing below may move before the line above, neither in the compiler nor in the processor.
+    // The stores below must not be reordered before the store above.
     fence(Ordering::Release);
     let mut sum = Checksum::default();
     let mut put = |at: usize, word: u64| {
         record[at].store(word, Ordering::Relaxed);
         sum.add(at, word);
     };
-    put(IDENTITY, facts.identity.0 as u64);
-    put(IDENTITY + 1, (facts.identity.0 >> 64) as u64);
-    put(OFFSET, facts.offset);
-    put(PARTITION_ATTEMPT, u64::from(facts.partition) << 32 | u64::from(facts.attempt));
+    put(IDENTITY, record_data.identity.0 as u64);
+    put(IDENTITY + 1, (record_data.identity.0 >> 64) as u64);
+    put(OFFSET, record_data.offset);
+    put(PARTITION_ATTEMPT, u64::from(record_data.partition) << 32 | u64::from(record_data.attempt));
     let mut lengths = 0;
-    for (text, value) in [(QUEUE, facts.queue), (STREAM, facts.stream), (ID, facts.id)] {
+    for (text, value) in [(QUEUE, record_data.queue), (STREAM, record_data.stream), (ID, record_data.id)] {
         let kept = &value.as_bytes()[..value.floor_char_boundary(text.bytes)];
         lengths = lengths << 16 | kept.len() as u64;
         let (whole, rest) = kept.as_chunks::<8>();
@@ -183,16 +183,16 @@ pub(crate) fn write(record: &[AtomicU64], facts: &Facts<&str>, mark: Mark) {
     record[STATE].store(WRITTEN, Ordering::Release);
 }
 
-/// What a record holds.
+/// Reads a record.
 pub(crate) fn read(record: &[AtomicU64]) -> Found {
     match record[STATE].load(Ordering::Acquire) {
         FREE | WRITING | RESTING => Found::Nothing,
-        WRITTEN => read_written(record).map_or(Found::Garbled, Found::Message),
-        _ => Found::Garbled,
+        WRITTEN => read_written(record).map_or(Found::Corrupt, Found::Message),
+        _ => Found::Corrupt,
     }
 }
 
-fn read_written(record: &[AtomicU64]) -> Option<Facts<String>> {
+fn read_written(record: &[AtomicU64]) -> Option<AttemptRecord<String>> {
     let mut sum = Checksum::default();
     let mut get = |at: usize| {
         let word = record[at].load(Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn read_written(record: &[AtomicU64]) -> Option<Facts<String>> {
     let identity = Identity(u128::from(get(IDENTITY)) | u128::from(get(IDENTITY + 1)) << 64);
     let offset = get(OFFSET);
     let partition_attempt = get(PARTITION_ATTEMPT);
-    // Needed first, summed up last.
+    // Read first, added to the checksum last.
     let lengths = record[LENGTHS].load(Ordering::Relaxed);
     let mut texts = [const { String::new() }; 3];
     for (place, (text, shift)) in [(QUEUE, 32), (STREAM, 16), (ID, 0)].into_iter().enumerate() {
@@ -223,10 +223,10 @@ fn read_written(record: &[AtomicU64]) -> Option<Facts<String>> {
     let whole = || Identity::of(&queue.as_str().into(), &id.as_str().into());
     let identity = if identity == Identity::NONE { whole() } else { identity };
     let (partition, attempt) = ((partition_attempt >> 32) as u32, partition_attempt as u32);
-    Some(Facts { identity, offset, partition, attempt, queue, stream, id })
+    Some(AttemptRecord { identity, offset, partition, attempt, queue, stream, id })
 }
 
-/// Makes a record free. Says whether it was written. Only one at a time may do that with a record.
+/// Frees a record. Returns whether it was occupied. Callers must not do this concurrently for one record.
 pub(crate) fn clear(record: &[AtomicU64]) -> bool {
     // Not a swap, which would cost more than all the rest of it.
     let taken = matches!(record[STATE].load(Ordering::Relaxed), WRITTEN | RESTING);
@@ -240,8 +240,8 @@ pub(crate) fn rest(record: &[AtomicU64]) {
 }
 
 /// Whether queue and id are kept whole.
-pub(crate) fn fits(facts: &Facts<&str>) -> bool {
-    facts.queue.len() <= QUEUE.bytes && facts.id.len() <= ID.bytes
+pub(crate) fn fits(record_data: &AttemptRecord<&str>) -> bool {
+    record_data.queue.len() <= QUEUE.bytes && record_data.id.len() <= ID.bytes
 }
 
 /// The mark in a record.
@@ -278,8 +278,8 @@ mod tests {
         (0..RECORD).map(|_| AtomicU64::new(0)).collect()
     }
 
-    fn facts(id: &str) -> Facts<&str> {
-        Facts {
+    fn record_data(id: &str) -> AttemptRecord<&str> {
+        AttemptRecord {
             identity: Identity(u128::MAX - 5),
             offset: u64::MAX,
             partition: 7,
@@ -294,16 +294,16 @@ mod tests {
     fn a_record_gives_back_what_was_written() {
         for id in ["", "a", "12345678", "123456789", &"x".repeat(200)] {
             let record = record();
-            write(&record, &facts(id), Mark::default());
+            write(&record, &record_data(id), Mark::default());
             let Found::Message(found) = read(&record) else { panic!("{id}") };
-            assert_eq!(found.as_strs(), facts(id));
+            assert_eq!(found.as_strs(), record_data(id));
         }
     }
 
     #[test]
     fn a_long_text_is_cut_between_characters() {
         let record = record();
-        write(&record, &facts(&format!("x{}", "é".repeat(200))), Mark::default());
+        write(&record, &record_data(&format!("x{}", "é".repeat(200))), Mark::default());
         let Found::Message(found) = read(&record) else { panic!() };
         assert_eq!(found.id, format!("x{}", "é".repeat(99)));
         assert_eq!(found.queue, "orders/mail");
@@ -313,7 +313,11 @@ mod tests {
     fn texts_do_not_run_into_each_other() {
         let record = record();
         let (queue, stream, id) = ("q".repeat(128), "s".repeat(120), "i".repeat(200));
-        write(&record, &Facts { queue: &queue, stream: &stream, ..facts(&id) }, Mark::default());
+        write(
+            &record,
+            &AttemptRecord { queue: &queue, stream: &stream, ..record_data(&id) },
+            Mark::default(),
+        );
         let Found::Message(found) = read(&record) else { panic!() };
         assert_eq!((found.queue, found.stream, found.id), (queue, stream, id));
     }
@@ -323,9 +327,9 @@ mod tests {
         for word in (1..7).chain([8, 24, 39]) {
             for bit in 0..64 {
                 let record = record();
-                write(&record, &facts("evt-1"), Mark::default());
+                write(&record, &record_data("evt-1"), Mark::default());
                 record[word].fetch_xor(1 << bit, Ordering::Relaxed);
-                assert_eq!(read(&record), Found::Garbled, "word {word}, bit {bit}");
+                assert_eq!(read(&record), Found::Corrupt, "word {word}, bit {bit}");
             }
         }
     }
@@ -333,12 +337,12 @@ mod tests {
     #[test]
     fn what_was_not_written_to_its_end_holds_nothing() {
         let record = record();
-        write(&record, &facts("evt-1"), Mark::default());
+        write(&record, &record_data("evt-1"), Mark::default());
         record[STATE].store(WRITING, Ordering::Relaxed);
         assert_eq!(read(&record), Found::Nothing);
         assert!(!clear(&record));
         record[STATE].store(77, Ordering::Relaxed);
-        assert_eq!(read(&record), Found::Garbled);
+        assert_eq!(read(&record), Found::Corrupt);
     }
 
     #[test]

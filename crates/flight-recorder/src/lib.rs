@@ -1,8 +1,7 @@
-//! The flight recorder: remembers which messages were being handled when a process died.
+//! The flight recorder: records running attempts, to find the message that crashed the process.
 //!
-//! [`MappedRecorder`] keeps [`lazaret_core::recorder`]'s promises in a small memory-mapped file, one per consumer. Each
-//! running attempt has a slot in it. To note an attempt is to write a few words of memory: no system call, no lock, no
-//! allocation.
+//! [`MappedRecorder`] implements [`lazaret_core::recorder`] in a small memory-mapped file, one per consumer. Each running attempt
+//! has a slot. Recording an attempt writes a few words of memory: no system call, no lock, no allocation.
 //!
 //! ```
 //! use lazaret_core::{FlightRecorder, Message, Position, QueueName};
@@ -15,57 +14,56 @@
 //!
 //! let recorder = MappedRecorder::open(&path, Options::default()).unwrap();
 //! let slot = recorder.enter(&queue, &message, 1);
-//! // The handler kills the process. Here, the recorder is dropped with the slot still taken.
+//! // The handler crashes the process. Here, the recorder is dropped with the slot still occupied.
 //! # let _ = slot;
 //! drop(recorder);
 //!
-//! // The next process learns whom to suspect. The message was alone, so it is charged.
+//! // The next process reads the suspects. The message ran alone, so the crash is attributed to it.
 //! let recorder = MappedRecorder::open(&path, Options::default()).unwrap();
 //! let suspects = recorder.suspects();
 //! assert!(suspects[0].is(&queue, &message.id));
 //! assert_eq!((suspects[0].attempt, suspects[0].alone, suspects[0].crashes), (1, true, 1));
 //!
-//! // Once it has a durable outcome, nothing is held against it.
+//! // After a durable outcome, the message is no suspect any more.
 //! recorder.forget(&queue, &message.id);
 //! assert!(recorder.suspects().is_empty());
 //! ```
 //!
-//! # What it survives
+//! # Durability
 //!
-//! Every death of the process: abort, `kill -9`, the system's memory killer, stack overflow. What was written to the mapping
-//! is in the kernel's hands. **Not a power cut, nor the death of the machine:** nothing is forced to the disk. After one,
-//! the file may hold what was true a while ago. Records whose checksum does not fit are not believed, and at worst a
-//! message is suspected, or charged once, that did nothing. Nothing is lost by that.
+//! The records survive every crash of the process: abort, `kill -9`, the OOM killer, stack overflow, because the kernel owns the
+//! mapped pages. **They do not survive a power loss or a kernel crash:** nothing is synced to the disk. After one, the file may
+//! contain old records. Records with a wrong checksum are ignored; at worst a message is suspected, or charged once, without
+//! a reason. No message is lost.
 //!
-//! # How guilt is found
+//! # Attribution of crashes
 //!
-//! - Exactly one slot is taken: its message was alone and is charged with one crash.
-//! - Several are taken, or attempts ran that found no slot: all are suspects, nobody is charged. Run one at a time, the
-//!   guilty one will be alone at the next crash.
-//! - A slot whose writing was cut off holds nothing: its attempt had not begun, so it cannot be to blame.
-//! - A slot whose checksum does not fit is a message that nobody knows: it is no suspect, but the others were not alone.
-//! - Suspects and charges stay in the file until they are forgotten, also when later processes die for other reasons.
-//!   256 of them are kept; beyond that the oldest that were never charged give way first.
-//! - A death is charged once, even if the process dies again while it is opening the file.
+//! - One occupied slot: its message ran alone and is charged with one crash.
+//! - Several occupied slots, or attempts without a slot: all messages are suspects, none is charged. When the suspects run one at
+//!   a time, the culprit is alone at the next crash.
+//! - A partially written slot is empty: its attempt had not started.
+//! - A slot with a wrong checksum is an unknown message: it is no suspect, but the others did not run alone.
+//! - Suspects and charges stay in the file until they are forgotten, also across crashes with other causes. 256 are kept; then the
+//!   oldest without a charge are replaced first.
+//! - A crash is charged once, even if the process crashes again while it opens the file.
 //!
-//! Long ids are cut off in the file; messages are recognised by a 128-bit hash of queue and id.
+//! Long ids are truncated in the file; messages are identified by a 128-bit hash of queue and id.
 //!
-//! # Where to put the file
+//! # Location of the file
 //!
-//! On a local file system. The kernel writes changed pages back now and then, and a store to such a page may wait
-//! for the disk. Where that matters, use a file system in memory (such as `/dev/shm`): it outlives the process too. The file's room
-//! is allocated when it is made. A file system that copies on write can still run out of room later, and then the
-//! process gets a signal.
+//! Use a local file system. The kernel writes changed pages back periodically, and a write to such a page may wait for the disk. If
+//! that matters, use a file system in memory such as `/dev/shm`, which also outlives the process. The disk space is allocated when
+//! the file is created. A copy-on-write file system can still run out of space later, which ends the process with a signal.
 //!
-//! One process has the file open at a time; a second one gets [`OpenError::InUse`].
+//! One process can open the file at a time; a second one gets [`OpenError::InUse`].
 
 mod error;
 mod file;
 mod free;
-mod judge;
 mod layout;
 mod map;
 mod recorder;
+mod recovery;
 
 pub use error::OpenError;
 pub use recorder::{MappedRecorder, Options};

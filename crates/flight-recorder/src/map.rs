@@ -1,4 +1,4 @@
-//! The mapped file as a row of atomic words. The only place with `unsafe`.
+//! The mapped file as a slice of atomic words. The only module with `unsafe`.
 
 #![allow(unsafe_code, reason = "a mapping cannot be made without it")]
 
@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// How many bytes a word has.
+/// The size of a word in bytes.
 pub(crate) const WORD: usize = size_of::<AtomicU64>();
 
-/// A file in memory. What is stored in a word is in the kernel's hands at once and survives the process.
+/// A memory-mapped file. A stored word belongs to the kernel at once and survives the process.
 #[derive(Debug)]
 pub(crate) struct Map {
     raw: MmapRaw,

@@ -1,4 +1,4 @@
-//! The recorder: slots for what runs, marks for whom to suspect.
+//! The recorder: slots for running attempts, marks for suspects.
 
 use std::fmt;
 use std::fs::File;
@@ -11,15 +11,15 @@ use lazaret_core::{Message, MessageId, QueueName};
 use crate::error::OpenError;
 use crate::file::{self, Opened};
 use crate::free::FreeSlots;
-use crate::judge::{self, Known};
-use crate::layout::{self, Facts, Mark, head};
+use crate::layout::{self, AttemptRecord, Mark, head};
 use crate::map::Map;
+use crate::recovery::{self, KnownSuspect};
 
-/// How a recorder is opened.
+/// The options of a recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many attempts can be recorded at once: at least the consumer's concurrency. Each takes 512 bytes. A file that has
-    /// more keeps them; one that has fewer is enlarged.
+    /// The number of attempts that can be recorded at once: at least the concurrency of the consumer. Each takes 512 bytes. A
+    /// smaller file is enlarged; a larger one is kept.
     pub slots: u32,
 }
 
@@ -30,32 +30,32 @@ impl Default for Options {
     }
 }
 
-/// A flight recorder in a memory-mapped file. See the [crate's page](crate) for what it promises.
+/// A flight recorder in a memory-mapped file. See the [crate documentation](crate) for its guarantees.
 pub struct MappedRecorder {
     map: Map,
     free: FreeSlots,
     slots: u32,
     unrecorded: AtomicU64,
-    /// Whom this process suspects. Fixed at the opening, so it is read without a lock.
-    known: Vec<(Known, AtomicBool)>,
-    /// How many of them are not forgotten.
+    /// The suspects. Fixed when the file is opened, so they are read without a lock.
+    known: Vec<(KnownSuspect, AtomicBool)>,
+    /// The number of suspects that are not forgotten.
     left: AtomicUsize,
     /// Holds the lock on the file until the recorder is dropped.
     _file: File,
 }
 
 impl MappedRecorder {
-    /// Opens a file, or makes it, and judges what a process that died has left in it.
+    /// Opens or creates a file, and recovers the records of a crashed process.
     ///
-    /// When this returns, every charge stands in the file, so it counts even if this process dies at once.
+    /// When this returns, all charges are written to the file, so they count even if this process crashes at once.
     ///
     /// # Errors
     ///
-    /// When the file is in use, is not a recorder's file, is cut off or of another version, or when the system says no, for
-    /// example because the disk is full. The file stays as it was.
+    /// Fails if the file is in use, foreign, truncated or of another version, or on an I/O error such as a full disk. The file is
+    /// unchanged then.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let Opened { file, map, slots } = file::open(path.as_ref(), options.slots)?;
-        let known = judge::judge(map.words(), slots);
+        let known = recovery::recover(map.words(), slots);
         Ok(Self {
             free: FreeSlots::new(slots),
             slots,
@@ -67,21 +67,21 @@ impl MappedRecorder {
         })
     }
 
-    /// How many attempts can be recorded at once.
+    /// The number of attempts that can be recorded at once.
     pub const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Those that are not forgotten. Costs one look when there are none.
-    fn suspected(&self) -> impl Iterator<Item = &(Known, AtomicBool)> {
+    /// Returns the suspects that are not forgotten. Costs one load if there are none.
+    fn suspected(&self) -> impl Iterator<Item = &(KnownSuspect, AtomicBool)> {
         let known = if self.left.load(Ordering::Acquire) == 0 { &[] } else { &*self.known };
         known.iter().filter(|(_, forgotten)| !forgotten.load(Ordering::Acquire))
     }
 
     fn write(&self, slot: u32, queue: &QueueName, message: &Message, attempt: u32) {
-        // Where it is committed: from there on it does not come again.
+        // The position that is committed for this message.
         let (stream, position) = message.place();
-        let facts = Facts {
+        let record_data = AttemptRecord {
             identity: Identity::NONE,
             offset: position.offset,
             partition: position.partition,
@@ -90,9 +90,10 @@ impl MappedRecorder {
             stream: stream.as_str(),
             id: message.id.as_str(),
         };
-        let identity = if layout::fits(&facts) { facts.identity } else { Identity::of(queue, &message.id) };
-        let facts = Facts { identity, ..facts };
-        layout::write(layout::slot_of(self.map.words(), slot as usize), &facts, Mark::default());
+        let identity =
+            if layout::fits(&record_data) { record_data.identity } else { Identity::of(queue, &message.id) };
+        let record_data = AttemptRecord { identity, ..record_data };
+        layout::write(layout::slot_of(self.map.words(), slot as usize), &record_data, Mark::default());
     }
 
     fn unrecorded_now(&self) -> &AtomicU64 {
@@ -102,8 +103,8 @@ impl MappedRecorder {
 
 impl FlightRecorder for MappedRecorder {
     fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot {
-        let Some(slot) = self.free.take() else {
-            // Stands in the file too: whoever is recorded is not alone.
+        let Some(slot) = self.free.acquire() else {
+            // Counted in the file as well: recorded attempts do not run alone then.
             self.unrecorded_now().fetch_add(1, Ordering::AcqRel);
             self.unrecorded.fetch_add(1, Ordering::Relaxed);
             return Slot::NOT_RECORDED;
@@ -117,10 +118,10 @@ impl FlightRecorder for MappedRecorder {
             None => {
                 self.unrecorded_now().fetch_sub(1, Ordering::AcqRel);
             }
-            // A slot that nobody entered is not given out twice.
+            // An unoccupied slot is not released twice.
             Some(index) if index < self.slots => {
                 if layout::clear(layout::slot_of(self.map.words(), index as usize)) {
-                    self.free.give_back(index);
+                    self.free.release(index);
                 }
             }
             Some(_) => {}

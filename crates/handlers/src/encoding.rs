@@ -1,26 +1,26 @@
-//! Percent-encoding: how any bytes go where only some are allowed, so that they can be told apart again.
+//! Percent-encodes bytes for headers and variables, without loss.
 
 use std::borrow::Cow;
 
-/// Whether a byte goes into a CloudEvents header as it is: what is printable in ASCII, but for space, quote and percent.
-/// This is the rule of the HTTP binding, so that every library of CloudEvents reads it back.
+/// Returns whether a byte is allowed in a CloudEvents header: printable ASCII, except for space, quote and percent.
+/// This is the rule of the HTTP binding, so that every CloudEvents library decodes it.
 pub(crate) const fn is_attribute_byte(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b'%')
 }
 
-/// Whether a byte goes into another header as it is: what is printable in ASCII, but for percent.
+/// Returns whether a byte is allowed in another header: printable ASCII, except for percent.
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     matches!(byte, 0x20..=0x7e) && byte != b'%'
 }
 
-/// Whether a byte can stand in the name of a header as it is. Percent could, and marks what is encoded.
+/// Returns whether a byte is allowed in a header name. Percent marks encoded bytes.
 pub(crate) const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^')
         || matches!(byte, b'_' | b'`' | b'|' | b'~')
 }
 
-/// The bytes with all that do not pass as `%` and two hexadecimal digits. Decoding gives them back exactly.
+/// Encodes all bytes that do not pass as `%` and two hexadecimal digits. Decoding restores the bytes.
 pub(crate) fn percent(bytes: &[u8], passes: fn(u8) -> bool) -> Cow<'_, [u8]> {
     let Some(first) = bytes.iter().position(|&byte| !passes(byte)) else {
         return Cow::Borrowed(bytes);
@@ -37,7 +37,7 @@ pub(crate) fn percent(bytes: &[u8], passes: fn(u8) -> bool) -> Cow<'_, [u8]> {
     Cow::Owned(encoded)
 }
 
-/// As [`percent`] for the value of a header. Spaces at the ends are encoded, too: on the way they would be trimmed.
+/// Encodes a header value like [`percent`]. Spaces at the ends are encoded, too, because proxies trim them.
 pub(crate) fn value(bytes: &[u8]) -> Cow<'_, [u8]> {
     let edge = |byte: Option<&u8>| byte == Some(&b' ');
     if !edge(bytes.first()) && !edge(bytes.last()) {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_come_back_and_only_allowed_ones_go_out() {
+    fn encoding_is_lossless_and_emits_only_allowed_bytes() {
         // I5
         let all: Vec<u8> = (0..=255).collect();
         for passes in [is_attribute_byte, is_value_byte, is_name_byte] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_left_as_it_is() {
+    fn allowed_bytes_are_unchanged() {
         assert_eq!(*percent(b"order-7/\xc3", is_attribute_byte), *b"order-7/%C3");
         assert!(matches!(percent(b"order-7", is_attribute_byte), Cow::Borrowed(_)));
         assert_eq!(*percent(b"say \"50%\"", is_attribute_byte), *b"say%20%2250%25%22");

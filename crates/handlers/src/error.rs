@@ -1,41 +1,41 @@
-//! Why a handler cannot be built.
+//! Errors of building a handler.
 
-/// Why a handler cannot be built. None of these shows a header's value or a password.
+/// The error of building a handler. It never contains the value of a header or a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URL cannot be called.
-    #[error("the URL cannot be called: {0}")]
+    /// The URL is invalid.
+    #[error("invalid URL: {0}")]
     Url(String),
-    /// A header cannot be sent.
-    #[error("the header {name:?} cannot be sent: {why}")]
+    /// A header is invalid.
+    #[error("invalid header {name:?}: {why}")]
     Header {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The cause.
         why: &'static str,
     },
-    /// The certificates of an authority cannot be read.
-    #[error("the certificates in {place} cannot be used: {why}")]
+    /// The certificates of an authority are invalid.
+    #[error("failed to load certificates from {place}: {why}")]
     Ca {
-        /// Where they should be.
+        /// The file, or `the given PEM`.
         place: String,
-        /// What is wrong.
+        /// The cause.
         why: String,
     },
-    /// TLS cannot be set up.
-    #[error("TLS cannot be set up: {0}")]
+    /// The setup of TLS failed.
+    #[error("failed to set up TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The HTTP client cannot be set up.
-    #[error("the HTTP client cannot be set up: {0}")]
+    /// The setup of the HTTP client failed.
+    #[error("failed to set up the HTTP client: {0}")]
     Client(String),
-    /// A limit makes no sense.
-    #[error("{name} cannot be zero")]
+    /// A limit is zero.
+    #[error("{name} must not be zero")]
     Zero {
-        /// Which one.
+        /// The name of the limit.
         name: &'static str,
     },
-    /// The command cannot be run.
-    #[error("the command cannot be run: {0}")]
+    /// The command is invalid.
+    #[error("invalid command: {0}")]
     Command(String),
 }

@@ -1,13 +1,12 @@
-//! Handlers in any language: called over HTTP, or run as a command.
+//! Calls handlers in any language, over HTTP or as a command.
 //!
-//! Both are a [`Handle`](lazaret_core::handler::Handle), so they stand wherever a function can: in a consumer, as a route
-//! of a router.
+//! Both implement [`Handle`](lazaret_core::handler::Handle), so they can be the handler of a consumer or a route of a router.
 //!
-//! - [`HttpHandler`] makes one `POST` per attempt. The body is the payload, unchanged; the headers say what is known of
-//!   the message; the status, or the headers `Lazaret-Verdict` and `Lazaret-Reason`, say how it went.
-//! - [`CommandHandler`] runs a program: once per attempt, with the payload on its standard input and the facts in
-//!   `LAZARET_*` variables, or as [workers](Mode::Lines) that live long and answer one JSON line with another.
-//!   It needs Unix: process groups and signals.
+//! - [`HttpHandler`] makes one `POST` per attempt. The body is the unchanged payload; the headers describe the
+//!   message; the status, or the headers `Lazaret-Verdict` and `Lazaret-Reason`, set the outcome.
+//! - [`CommandHandler`] runs a program: once per attempt, with the payload on its standard input and the attempt in
+//!   `LAZARET_*` variables, or as long-running [workers](Mode::Lines) that read and write one JSON line per message.
+//!   It requires Unix: process groups and signals.
 //!
 //! ```
 //! use std::time::Duration;
@@ -24,26 +23,26 @@
 //! # Ok::<(), lazaret_handlers::Error>(())
 //! ```
 //!
-//! # Whose verdict
+//! # Verdicts
 //!
-//! What the protocol says of a status or an exit code is a [suggestion](lazaret_core::HandlerError::suggest): rules and
-//! lists of the consumer's classifier go before it, so that `classify: [{when: {status: 418}, …}]` works. What the handler
-//! demands in so many words (`Lazaret-Verdict`, the `verdict` of a line) decides.
+//! The verdict of a status or an exit code is a [suggestion](lazaret_core::HandlerError::suggest): the rules and lists of the
+//! consumer's classifier take precedence, so that `classify: [{when: {status: 418}, …}]` works. An explicit verdict of the
+//! handler (`Lazaret-Verdict`, the `verdict` of a line) is final.
 //!
-//! # What is told
+//! # Metadata
 //!
-//! Everything that is known of the message, bounded: names and values that do not fit where they go are percent-encoded,
-//! never cut. Headers beyond [`HEADERS_LIMIT`] or [`HEADER_BYTES_LIMIT`] are left out, and the handler is told how many.
+//! Handlers receive all metadata of the message, within limits: names and values with unsupported characters are percent-encoded,
+//! never truncated. Headers beyond [`HEADERS_LIMIT`] or [`HEADER_BYTES_LIMIT`] are omitted, and their number is sent.
 
+mod attempt_info;
 mod command;
-mod demand;
 mod encoding;
 mod error;
-mod facts;
+mod explicit;
 mod http;
-mod words;
+mod sanitize;
 
+pub use attempt_info::{HEADER_BYTES_LIMIT, HEADERS_LIMIT, NAME_BYTES_LIMIT};
 pub use command::{CommandHandler, CommandOptions, Mode};
 pub use error::Error;
-pub use facts::{HEADER_BYTES_LIMIT, HEADERS_LIMIT, NAME_BYTES_LIMIT};
-pub use http::{CertificateFault, HttpHandler, HttpOptions, HttpVersion, Unreachable, knock};
+pub use http::{CertificateProblem, HttpHandler, HttpOptions, HttpVersion, ProbeError, probe};

@@ -140,14 +140,14 @@ async fn a_worker_that_dies_fails_its_message_alone_and_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_answer_makes_no_sense_is_killed_and_replaced() {
+async fn a_worker_with_an_invalid_response_is_killed_and_replaced() {
     let Some(bench) = Bench::new(1) else { return };
     let long = format!(r#"{{"raw": "{}"}}"#, "x".repeat(100_000));
     let table = [
-        (r#"{"raw": "hello"}"#, "it wrote \"hello\", which is no answer"),
-        (r#"{"answer": {"id": "other"}}"#, "it answered for \"other\", which was not its message"),
+        (r#"{"raw": "hello"}"#, "invalid response \"hello\""),
+        (r#"{"answer": {"id": "other"}}"#, "the response is for another message, \"other\""),
         (r#"{"answer": {"verdict": null}}"#, "neither a verdict nor a reason"),
-        (&long, "its answer is longer than 65536 bytes"),
+        (&long, "the response is longer than 65536 bytes"),
     ];
     for (n, (payload, expected)) in table.into_iter().enumerate() {
         let error = bench.failed(payload).await;
@@ -199,7 +199,7 @@ async fn when_its_time_is_up_the_worker_is_killed() {
         .with_grace(Duration::from_millis(100));
     let bench = Bench { handler: CommandHandler::new(options).unwrap(), folder };
     let failure = bench.failed(r#""hang""#).await.failure();
-    assert_eq!((failure.reason, &*failure.message), (Reason::TIMEOUT, "no answer within 3s: stuck"));
+    assert_eq!((failure.reason, &*failure.message), (Reason::TIMEOUT, "no response within 3s: stuck"));
     assert!(!Path::new(&format!("/proc/{}", bench.pids()[0])).exists(), "not even its remains are there");
     bench.send("{}").await.unwrap();
     assert_eq!(bench.pids().len(), 2);
@@ -210,7 +210,7 @@ async fn a_worker_that_closes_its_output_is_killed() {
     let Some(bench) = Bench::new(1) else { return };
     let failure = bench.failed(r#"{"deaf": 1}"#).await.failure();
     assert_eq!(failure.reason, Reason::CRASHED);
-    assert!(failure.message.contains("closed its output without an answer"), "{}", failure.message);
+    assert!(failure.message.contains("closed its output without a response"), "{}", failure.message);
     eventually("it is dead", || !is_alive(bench.pids()[0])).await;
 }
 

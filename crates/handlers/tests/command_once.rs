@@ -134,7 +134,7 @@ async fn a_tombstone_is_an_empty_input_and_says_so() {
 }
 
 #[tokio::test]
-async fn the_facts_are_in_the_environment() {
+async fn the_metadata_is_in_the_environment() {
     let (folder, options) = scratch("env > $OUT/env");
     let mut told = message().with_key("order 7").with_type("OrderPlaced").with_header("tenant-id", "acme");
     told.timestamp = Some("2026-01-01T00:00:00Z".parse().unwrap());
@@ -171,8 +171,8 @@ async fn the_facts_are_in_the_environment() {
 }
 
 #[tokio::test]
-async fn secrets_and_facts_of_an_outer_lazaret_are_not_inherited() {
-    const NAME: &str = "secrets_and_facts_of_an_outer_lazaret_are_not_inherited";
+async fn secrets_and_metadata_of_an_outer_lazaret_are_not_inherited() {
+    const NAME: &str = "secrets_and_metadata_of_an_outer_lazaret_are_not_inherited";
     if std::env::var_os("LAZARET_TOKEN").is_none() {
         // Runs itself again, inside of such an environment.
         let mut inside = std::process::Command::new(std::env::current_exe().unwrap());
@@ -234,15 +234,15 @@ async fn a_program_that_is_not_there_is_unreachable() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_rejected() {
     let table = [
-        (CommandOptions::new([""; 0]), "it has no program"),
-        (CommandOptions::new([""]), "it has no program"),
+        (CommandOptions::new([""; 0]), "the program is missing"),
+        (CommandOptions::new([""]), "the program is missing"),
         (CommandOptions::new(["a\0b"]), "NUL"),
-        (sh("").with_env("A=B", "s3cret"), "cannot be a variable"),
-        (sh("").with_env("A", "s3cret\0"), "cannot be a variable"),
-        (sh("").with_timeout(Duration::ZERO), "the timeout cannot be zero"),
-        (sh("").with_workers(0), "the number of workers cannot be zero"),
+        (sh("").with_env("A=B", "s3cret"), "invalid variable"),
+        (sh("").with_env("A", "s3cret\0"), "invalid variable"),
+        (sh("").with_timeout(Duration::ZERO), "the timeout must not be zero"),
+        (sh("").with_workers(0), "the number of workers must not be zero"),
     ];
     for (options, expected) in table {
         let error: Error = CommandHandler::new(options).unwrap_err();
@@ -260,7 +260,7 @@ async fn when_its_time_is_up_the_program_may_tidy_up() {
     let started = Instant::now();
     let (failure, verdict) = failed(&run(options)).await;
     assert_eq!((verdict, failure.reason), (Some(Verdict::Retry), Reason::TIMEOUT));
-    let said = failure.message.starts_with("no answer within 2s: ") && failure.message.ends_with("tidy");
+    let said = failure.message.starts_with("no response within 2s: ") && failure.message.ends_with("tidy");
     assert!(said, "{}", failure.message);
     assert_eq!(read(&folder, "done"), "done\n");
     assert!(started.elapsed() < Duration::from_secs(30), "the grace is not waited for in vain");

@@ -65,21 +65,21 @@ async fn behaves(handler: &HttpHandler) {
     let send = async |id: &str, payload: &str| call(handler, order(id, payload)).await;
     send("e-1", r#"{"total": 5}"#).await.unwrap();
     call(handler, untold(order("e-0", r#"{"total": 5}"#))).await.unwrap();
-    let facts = |outcome: Result<(), HandlerError>| {
+    let info = |outcome: Result<(), HandlerError>| {
         let error = outcome.unwrap_err();
         let failure = error.failure();
         (error.suggested_verdict().unwrap(), failure.reason, failure.message, failure.retry_after)
     };
-    let (verdict, reason, ..) = facts(send("e-1", r#"{"total": 5}"#).await);
+    let (verdict, reason, ..) = info(send("e-1", r#"{"total": 5}"#).await);
     assert_eq!((verdict, reason), (Verdict::Duplicate, Reason::DUPLICATE));
-    let (verdict, reason, ..) = facts(send("e-2", "{broken").await);
+    let (verdict, reason, ..) = info(send("e-2", "{broken").await);
     assert_eq!((verdict, reason), (Verdict::DeadLetter, Reason::INVALID_SCHEMA));
-    let (verdict, reason, message, _) = facts(send("e-3", r#"{"total": -1}"#).await);
+    let (verdict, reason, message, _) = info(send("e-3", r#"{"total": -1}"#).await);
     assert_eq!(
         (verdict, reason.as_str(), &*message),
         (Verdict::DeadLetter, "NEGATIVE_TOTAL", "a negative total")
     );
-    let (verdict, reason, message, wait) = facts(send("e-4", r#"{"total": 0}"#).await);
+    let (verdict, reason, message, wait) = info(send("e-4", r#"{"total": 0}"#).await);
     assert_eq!((verdict, reason), (Verdict::Retry, Reason::DEPENDENCY_UNAVAILABLE));
     assert_eq!((&*message, wait), ("not priced yet", Some(Duration::from_secs(30))));
     for n in 0..20 {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hyper::Version;
 use lazaret_core::Reason;
-use lazaret_handlers::{CertificateFault, HttpHandler, HttpOptions, HttpVersion, Unreachable, knock};
+use lazaret_handlers::{CertificateProblem, HttpHandler, HttpOptions, HttpVersion, ProbeError, probe};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -210,7 +210,7 @@ async fn a_certificate_that_nobody_vouches_for_is_refused() {
 }
 
 /// A server whose certificate is made like this, and that certificate.
-async fn knocked(params: CertificateParams) -> (Result<(), Unreachable>, usize) {
+async fn probed(params: CertificateParams) -> (Result<(), ProbeError>, usize) {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = params.self_signed(&key).unwrap();
     let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -223,14 +223,14 @@ async fn knocked(params: CertificateParams) -> (Result<(), Unreachable>, usize) 
         )
         .unwrap();
     let server = Server::start_with(Some(TlsAcceptor::from(Arc::new(tls))), |_| status(204)).await;
-    let knocked = knock(&server.options().with_ca_pem(certificate.pem())).await;
-    (knocked, server.seen().len())
+    let probed = probe(&server.options().with_ca_pem(certificate.pem())).await;
+    (probed, server.seen().len())
 }
 
 #[tokio::test]
-async fn knocking_says_what_is_wrong_with_a_certificate_and_calls_nobody() {
+async fn a_probe_reports_the_certificate_problem_and_sends_no_request() {
     let here = || CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
-    assert!(matches!(knocked(here()).await, (Ok(()), 0)));
+    assert!(matches!(probed(here()).await, (Ok(()), 0)));
     let mut authority = here();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let mut old = here();
@@ -238,15 +238,16 @@ async fn knocking_says_what_is_wrong_with_a_certificate_and_calls_nobody() {
     let mut early = here();
     (early.not_before, early.not_after) = (date_time_ymd(4001, 1, 1), date_time_ymd(4002, 1, 1));
     let table = [
-        (authority, CertificateFault::IsAuthority),
-        (old, CertificateFault::Expired),
-        (early, CertificateFault::NotYet),
-        (CertificateParams::new(["example.com".to_owned()]).unwrap(), CertificateFault::OtherName),
+        (authority, CertificateProblem::CaAsEndEntity),
+        (old, CertificateProblem::Expired),
+        (early, CertificateProblem::NotYetValid),
+        (CertificateParams::new(["example.com".to_owned()]).unwrap(), CertificateProblem::NameMismatch),
     ];
     for (params, expected) in table {
-        let (found, seen) = knocked(params).await;
+        let (found, seen) = probed(params).await;
         assert!(
-            matches!(&found, Err(Unreachable::Certificate { fault, .. }) if *fault == expected) && seen == 0,
+            matches!(&found, Err(ProbeError::Certificate { problem, .. }) if *problem == expected)
+                && seen == 0,
             "{expected:?}: {found:?}"
         );
     }
@@ -257,8 +258,8 @@ async fn knocking_says_what_is_wrong_with_a_certificate_and_calls_nobody() {
     for other in [stranger.self_signed(&key).unwrap().pem(), certificate(&[]).0] {
         let (_, tls) = certificate(&[]);
         let server = Server::start_with(Some(tls), |_| status(204)).await;
-        let found = knock(&server.options().with_ca_pem(other)).await;
-        let Err(Unreachable::Certificate { fault: CertificateFault::UnknownIssuer, .. }) = found else {
+        let found = probe(&server.options().with_ca_pem(other)).await;
+        let Err(ProbeError::Certificate { problem: CertificateProblem::UnknownIssuer, .. }) = found else {
             panic!("{found:?}");
         };
     }
@@ -273,7 +274,7 @@ async fn a_server_that_does_not_speak_tls_is_unreachable() {
     .await;
     let (pem, _) = certificate(&[]);
     let options = HttpOptions::new(url.replace("http:", "https:")).with_ca_pem(pem);
-    let knocked = knock(&options).await;
-    assert!(matches!(knocked, Err(Unreachable::Tls(_))), "{knocked:?}");
+    let probed = probe(&options).await;
+    assert!(matches!(probed, Err(ProbeError::Tls(_))), "{probed:?}");
     assert_eq!(failed(&HttpHandler::new(options).unwrap()).await.0.reason, Reason::HANDLER_UNREACHABLE);
 }

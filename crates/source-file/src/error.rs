@@ -1,59 +1,59 @@
-//! What can be wrong with a file.
+//! Errors of reading a file.
 
 use std::io;
 use std::path::PathBuf;
 
 use lazaret_core::source::SourceError;
 
-/// What is wrong with the file.
+/// The error of reading a file.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// The system says no.
+pub(crate) enum FileError {
+    /// An I/O error.
     Unreadable(PathBuf, io::Error),
-    /// It is to be followed and was not made yet.
-    NotThereYet(PathBuf),
-    /// A directory, a pipe, a device.
+    /// The followed file does not exist yet.
+    NotCreatedYet(PathBuf),
+    /// Not a regular file, but a directory, a pipe or a device.
     NotAFile(PathBuf),
-    /// It was cut after it was read.
-    Shorter { path: PathBuf, length: u64, read: u64 },
-    /// Another file stands there, or what was read has changed.
+    /// The file was truncated below the position.
+    Truncated { path: PathBuf, length: u64, read: u64 },
+    /// The file was replaced, or content before the position changed.
     Replaced(PathBuf),
-    /// It was removed or renamed.
-    Gone(PathBuf),
+    /// The file was removed or renamed.
+    Removed(PathBuf),
 }
 
-impl From<Trouble> for SourceError {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Unreadable(path, error) => {
-                let what = format!("cannot read {}: {error}", path.display());
-                // These stay until somebody does something about them. Others, like a disk that does not answer, may pass.
-                let stays = matches!(
+impl From<FileError> for SourceError {
+    fn from(error: FileError) -> Self {
+        match error {
+            FileError::Unreadable(path, error) => {
+                let what = format!("failed to read {}: {error}", path.display());
+                // These errors are permanent. Others, such as an unavailable disk, may be temporary.
+                let is_permanent = matches!(
                     error.kind(),
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory
                 );
-                let told = if stays { Self::permanent(what) } else { Self::temporary(what) };
-                told.with_source(error)
+                let wrapped = if is_permanent { Self::permanent(what) } else { Self::temporary(what) };
+                wrapped.with_source(error)
             }
-            Trouble::NotThereYet(path) => Self::temporary(format!(
-                "{} is not there yet; it is looked for again, because it is to be followed",
+            FileError::NotCreatedYet(path) => Self::temporary(format!(
+                "{} does not exist yet; retrying, because `follow` is set",
                 path.display()
             )),
-            Trouble::NotAFile(path) => Self::permanent(format!(
-                "{} is not a regular file, so no position in it would last",
+            FileError::NotAFile(path) => Self::permanent(format!(
+                "{} is not a regular file, so it has no stable positions",
                 path.display()
             )),
-            Trouble::Shorter { path, length, read } => Self::permanent(format!(
-                "{} was cut: it has {length} bytes and was read up to {read}; put it back, or read it with a \
-                 consumer of another name: messages without an id are known by their position",
+            FileError::Truncated { path, length, read } => Self::permanent(format!(
+                "{} was truncated: it has {length} bytes, but was read up to {read}; restore it, or read it with a \
+                 consumer of another name: messages without an id are identified by their position",
                 path.display()
             )),
-            Trouble::Replaced(path) => Self::permanent(format!(
-                "{} is not the file that was read before; put that back, or read this one with a consumer of \
-                 another name: messages without an id are known by their position",
+            FileError::Replaced(path) => Self::permanent(format!(
+                "{} was replaced: its content differs from the content read before; restore it, or read it with a consumer of \
+                 another name: messages without an id are identified by their position",
                 path.display()
             )),
-            Trouble::Gone(path) => {
+            FileError::Removed(path) => {
                 Self::permanent(format!("{} was removed or renamed while it was followed", path.display()))
             }
         }

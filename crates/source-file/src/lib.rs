@@ -1,7 +1,7 @@
-//! A source for files with one JSON message a line.
+//! A source for files with one JSON message per line.
 //!
-//! Lines are read as [`lazaret_core::source::jsonl`] says. A line that is not a message becomes one that cannot be decoded,
-//! with its raw bytes, and the next line goes on. Empty lines are passed over; line ends may be `\n` or `\r\n`.
+//! Lines are parsed by [`lazaret_core::source::jsonl`]. An invalid line becomes an undecodable message with its raw bytes, and
+//! reading continues. Empty lines are skipped; line ends may be `\n` or `\r\n`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,28 +25,27 @@
 //!
 //! # Positions
 //!
-//! A file is one partition, number 0. The offset of a message is the number of bytes up to the end of its line, without the
-//! line end, so it is the same whether the last line has got its end yet or not. What is committed goes into the
-//! [checkpoint](lazaret_core::store::Checkpoints) of the given name, together with what is settled beyond it and a fingerprint
-//! of the first 1024 bytes. After a restart exactly the rest is delivered.
+//! A file is one partition, number 0. The offset of a message is the end of its line, without the line end, so it does not
+//! depend on whether the last line is terminated. Committed positions are stored in the
+//! [checkpoint](lazaret_core::store::Checkpoints) of the given name, with the settled ranges beyond them and a fingerprint of the
+//! first 1024 bytes. After a restart exactly the remaining messages are delivered.
 //!
-//! A position only means something as long as the file is only appended to. So the source stops with an error, and reads
-//! nothing wrong, when the file is found to be cut, to begin with other bytes, or, while it is followed, to be another
-//! one than its path leads to. It does not follow a log rotation.
+//! Positions require that the file is only appended to. The source fails if the file was truncated, if its first bytes changed,
+//! or if a followed file was replaced at its path. It does not follow log rotation.
 //!
 //! # The last line
 //!
-//! When the file is followed, a last line without an end is still being written: the source waits for the rest. Otherwise
-//! it is taken as it is.
+//! An unterminated last line of a followed file is still being written: the source waits for the rest. Otherwise the line is
+//! read as it is.
 //!
 //! # Memory
 //!
-//! A line longer than [`Options::max_line`] becomes a message that cannot be decoded, with its first bytes; the rest is
-//! passed over without being held in memory (I7).
+//! A line longer than [`Options::max_line`] becomes an undecodable message with its first bytes; the rest is skipped without
+//! being held in memory (I7).
 
 mod error;
 mod options;
-mod place;
+mod position;
 mod reader;
 mod source;
 

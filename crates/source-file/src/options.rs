@@ -1,10 +1,10 @@
-//! How a file is read.
+//! The options of a file source.
 
 use std::time::Duration;
 
 use lazaret_core::StreamName;
 
-/// How a [`FileSource`](crate::FileSource) reads.
+/// The options of a [`FileSource`](crate::FileSource).
 ///
 /// ```
 /// use lazaret_source_file::Options;
@@ -13,20 +13,20 @@ use lazaret_core::StreamName;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether to wait for more at the end of the file. Otherwise the source ends there.
+    /// Whether to wait for new lines at the end of the file. Otherwise the source ends there.
     pub follow: bool,
-    /// The name of the stream; without one, the name of the file.
+    /// The name of the stream. Default: the name of the file.
     pub stream: Option<StreamName>,
-    /// How many bytes a line may have. A longer one is a message that cannot be decoded, with this many bytes of it (I7).
+    /// The maximum length of a line in bytes. A longer line becomes an undecodable message with its first bytes (I7).
     pub max_line: usize,
-    /// How often to look for more at the end of a file that is followed.
+    /// The polling interval at the end of a followed file.
     pub poll: Duration,
-    /// How many messages are given at once, at least one.
+    /// The maximum number of messages per batch, at least one.
     pub batch: usize,
 }
 
 impl Default for Options {
-    /// To the end of the file, 16 MiB a line, 512 messages at once; ten looks a second when following.
+    /// No following, 16 MiB per line, 512 messages per batch, and 100 ms polling.
     fn default() -> Self {
         Self {
             follow: false,

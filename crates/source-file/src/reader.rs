@@ -1,4 +1,4 @@
-//! Reads lines off a file. Blocks; runs on a thread for that.
+//! Reads lines from a file. Blocks, so it runs on a blocking thread.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,31 +7,31 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use lazaret_core::source::{NewMessage, jsonl};
 
-use crate::error::Trouble;
-use crate::place::HEAD;
+use crate::error::FileError;
+use crate::position::HEAD_BYTES;
 
-/// How many bytes are read at once.
+/// The size of a read.
 const CHUNK: usize = 256 * 1024;
-/// After this many bytes a look ends, whatever it has found.
-const LOOK_BYTES: usize = 4 * 1024 * 1024;
-/// Some programs begin a file with it.
+/// The maximum number of bytes per call.
+const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
+/// An optional prefix of the file.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A line, and where it ends: before its line end, so that the place is the same whether that is there yet or not.
-pub(crate) type Taken = (NewMessage, u64);
+/// A message, and the end of its line, without the line end.
+pub(crate) type ReadLine = (NewMessage, u64);
 
-/// What a look into the file brought.
+/// The result of reading.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum ReadResult {
     /// Lines.
-    Lines(Vec<Taken>),
-    /// No line yet, but there is more to read.
+    Lines(Vec<ReadLine>),
+    /// No complete line yet, but more content.
     More,
     /// The end of the file.
     End,
 }
 
-/// A file and the place in it.
+/// A file and the position in it.
 #[derive(Debug)]
 pub(crate) struct Reader {
     path: PathBuf,
@@ -39,25 +39,30 @@ pub(crate) struct Reader {
     follow: bool,
     max_line: usize,
     batch: usize,
-    /// The first bytes of the file, as far as they were read: they must not change.
+    /// The first bytes of the file, which must not change.
     head: Vec<u8>,
-    /// What was read and not yet taken.
+    /// Content that was read, but not returned yet.
     buffer: Vec<u8>,
-    /// Where in the file the buffer begins.
+    /// The offset of the buffer in the file.
     offset: u64,
-    /// How much of the buffer is known to hold no line end.
+    /// The length of the buffer prefix without a line end.
     scanned: usize,
-    /// The first bytes of a line that is too long, while its end is looked for.
+    /// The first bytes of an overlong line, while its end is searched.
     too_long: Option<Bytes>,
 }
 
 impl Reader {
     /// Opens a file.
-    pub(crate) fn open(path: PathBuf, follow: bool, max_line: usize, batch: usize) -> Result<Self, Trouble> {
-        let unreadable = |error| Trouble::Unreadable(path.clone(), error);
-        // Asked before it is opened: to open a pipe would wait for somebody to write to it.
+    pub(crate) fn open(
+        path: PathBuf,
+        follow: bool,
+        max_line: usize,
+        batch: usize,
+    ) -> Result<Self, FileError> {
+        let unreadable = |error| FileError::Unreadable(path.clone(), error);
+        // Checked before opening, because opening a pipe blocks until it has a writer.
         if !std::fs::metadata(&path).map_err(unreadable)?.is_file() {
-            return Err(Trouble::NotAFile(path));
+            return Err(FileError::NotAFile(path));
         }
         let file = File::open(&path).map_err(unreadable)?;
         let mut reader = Self {
@@ -81,12 +86,12 @@ impl Reader {
         &self.head
     }
 
-    /// How long the file is now.
+    /// Returns the current length of the file.
     pub(crate) fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Goes on at another place, which is the end of a line.
+    /// Continues at another offset, which is the end of a line.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.buffer.clear();
         self.scanned = 0;
@@ -94,45 +99,45 @@ impl Reader {
         self.offset = offset;
     }
 
-    /// Takes the next lines. What was not taken when this fails is there the next time.
-    pub(crate) fn look(&mut self) -> Result<Look, Trouble> {
-        self.still_the_same()?;
+    /// Reads the next lines. After an error, the next call continues at the same position.
+    pub(crate) fn read_lines(&mut self) -> Result<ReadResult, FileError> {
+        self.verify_content()?;
         let mut taken = Vec::new();
         let mut bytes = 0;
         loop {
             self.take_lines(&mut taken);
-            if taken.len() >= self.batch || bytes >= LOOK_BYTES {
-                return Ok(if taken.is_empty() { Look::More } else { Look::Lines(taken) });
+            if taken.len() >= self.batch || bytes >= MAX_READ_BYTES {
+                return Ok(if taken.is_empty() { ReadResult::More } else { ReadResult::Lines(taken) });
             }
             self.bound_line();
             let read = match self.read_more() {
                 Ok(read) => read,
-                // What was taken goes out first. The trouble will be there the next time, if it is still there.
-                Err(_) if !taken.is_empty() => return Ok(Look::Lines(taken)),
-                Err(error) => return Err(Trouble::Unreadable(self.path.clone(), error)),
+                // Complete lines are returned first. The next call reports the error, if it persists.
+                Err(_) if !taken.is_empty() => return Ok(ReadResult::Lines(taken)),
+                Err(error) => return Err(FileError::Unreadable(self.path.clone(), error)),
             };
             bytes += read;
             if read > 0 {
                 continue;
             }
             if !self.follow && (!self.buffer.is_empty() || self.too_long.is_some()) {
-                // The last line has no end, and none will come.
+                // The unterminated last line is complete.
                 let line = std::mem::take(&mut self.buffer);
                 self.scanned = 0;
                 self.take(&line, &mut taken);
             }
             if !taken.is_empty() {
-                return Ok(Look::Lines(taken));
+                return Ok(ReadResult::Lines(taken));
             }
             if self.follow {
-                self.still_at_its_path()?;
+                self.verify_path()?;
             }
-            return Ok(Look::End);
+            return Ok(ReadResult::End);
         }
     }
 
-    /// Takes whole lines out of the buffer, until the batch is full.
-    fn take_lines(&mut self, taken: &mut Vec<Taken>) {
+    /// Moves complete lines out of the buffer, until the batch is full.
+    fn take_lines(&mut self, taken: &mut Vec<ReadLine>) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let (mut start, mut scanned) = (0, self.scanned);
         while taken.len() < self.batch {
@@ -150,8 +155,8 @@ impl Reader {
         self.scanned = scanned - start;
     }
 
-    /// Takes a line, or the rest of one that is too long. Moves behind it.
-    fn take(&mut self, line: &[u8], taken: &mut Vec<Taken>) {
+    /// Parses a line, or the rest of an overlong line, and advances the offset.
+    fn take(&mut self, line: &[u8], taken: &mut Vec<ReadLine>) {
         let begin = self.offset;
         self.offset += line.len() as u64;
         let mut content = line.strip_suffix(b"\r").unwrap_or(line);
@@ -174,13 +179,13 @@ impl Reader {
         taken.push((message, end));
     }
 
-    /// Keeps only the first bytes of a line that is longer than allowed (I7). Called when the buffer holds no line end.
+    /// Keeps only the first bytes of an overlong line (I7). Called when the buffer contains no line end.
     fn bound_line(&mut self) {
-        // One more, for a carriage return that may belong to the line end.
+        // One more byte, for a carriage return of the line end.
         if self.too_long.is_none() && self.buffer.len() <= self.max_line + 1 {
             return;
         }
-        // The last byte stays, as it may be a carriage return too.
+        // The last byte is kept, because it may be a carriage return.
         let passed = self.buffer.len().saturating_sub(1);
         if self.too_long.is_none() {
             self.too_long = Some(Bytes::copy_from_slice(&self.buffer[..self.max_line]));
@@ -205,41 +210,43 @@ impl Reader {
     }
 
     fn read_head(&mut self) -> io::Result<Vec<u8>> {
-        let mut head = Vec::with_capacity(HEAD);
+        let mut head = Vec::with_capacity(HEAD_BYTES);
         self.file.seek(SeekFrom::Start(0))?;
-        (&mut self.file).take(HEAD as u64).read_to_end(&mut head)?;
+        (&mut self.file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
         Ok(head)
     }
 
-    /// Makes sure that what was read is still what stands in the file.
-    fn still_the_same(&mut self) -> Result<(), Trouble> {
-        let unreadable = |error| Trouble::Unreadable(self.path.clone(), error);
+    /// Verifies that the content before the position has not changed.
+    fn verify_content(&mut self) -> Result<(), FileError> {
+        let unreadable = |error| FileError::Unreadable(self.path.clone(), error);
         let (read, length) = (self.offset + self.buffer.len() as u64, self.length().map_err(unreadable)?);
         if length < read {
-            return Err(Trouble::Shorter { path: self.path.clone(), length, read });
+            return Err(FileError::Truncated { path: self.path.clone(), length, read });
         }
-        let head = self.read_head().map_err(|error| Trouble::Unreadable(self.path.clone(), error))?;
+        let head = self.read_head().map_err(|error| FileError::Unreadable(self.path.clone(), error))?;
         if !head.starts_with(&self.head) {
-            return Err(Trouble::Replaced(self.path.clone()));
+            return Err(FileError::Replaced(self.path.clone()));
         }
         self.head = head;
         Ok(())
     }
 
-    /// Makes sure that the path still leads to this file.
-    fn still_at_its_path(&self) -> Result<(), Trouble> {
-        let unreadable = |error| Trouble::Unreadable(self.path.clone(), error);
+    /// Verifies that the path still refers to this file.
+    fn verify_path(&self) -> Result<(), FileError> {
+        let unreadable = |error| FileError::Unreadable(self.path.clone(), error);
         match std::fs::metadata(&self.path) {
             Ok(there) if is_same(&there, &self.file.metadata().map_err(unreadable)?) => Ok(()),
-            Ok(_) => Err(Trouble::Replaced(self.path.clone())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Trouble::Gone(self.path.clone())),
+            Ok(_) => Err(FileError::Replaced(self.path.clone())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(FileError::Removed(self.path.clone()))
+            }
             Err(error) => Err(unreadable(error)),
         }
     }
 }
 
 fn too_long(first: Bytes, max_line: usize) -> NewMessage {
-    NewMessage::undecodable(first, format!("the line is longer than {max_line} bytes; these are the first"))
+    NewMessage::undecodable(first, format!("the line is longer than {max_line} bytes and was truncated"))
 }
 
 #[cfg(unix)]
@@ -248,7 +255,7 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Without a number for files, their first bytes must do.
+/// Without inode numbers, only the first bytes are compared.
 #[cfg(not(unix))]
 fn is_same(_one: &Metadata, _other: &Metadata) -> bool {
     true

@@ -1,4 +1,4 @@
-//! The source: a reader on another thread, and positions in a checkpoint.
+//! The source: a reader on a blocking thread, and positions in a checkpoint.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -14,53 +14,53 @@ use lazaret_core::{Message, Partition, Position, StreamName};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::error::Trouble;
+use crate::error::FileError;
 use crate::options::Options;
-use crate::place::{HEAD, Place};
-use crate::reader::{Look, Reader, Taken};
+use crate::position::{FilePosition, HEAD_BYTES};
+use crate::reader::{ReadLine, ReadResult, Reader};
 
-/// A file with one JSON message a line. See the [crate's page](crate) for what it promises, and for an example.
+/// A file with one JSON message per line. See the [crate documentation](crate) for guarantees and an example.
 pub struct FileSource {
     path: PathBuf,
     stream: StreamName,
     poll: Duration,
     checkpoints: Arc<dyn Checkpoints>,
     name: String,
-    /// How far the file is settled, as the checkpoint says.
-    committed: Place,
+    /// The committed position.
+    committed: FilePosition,
     /// The first bytes of the file.
     head: Vec<u8>,
-    work: Work,
-    /// What was read while the partition is paused.
+    state: ReaderState,
+    /// Messages that were read, but not returned yet.
     ready: Vec<Message>,
     assigned: bool,
     paused: bool,
-    /// The reader goes back to the committed place before it goes on.
-    back: bool,
-    /// The end was reached. When to look again is kept here, because a wait that is broken off must not begin anew.
+    /// Whether the reader must seek to the committed position first.
+    rewound: bool,
+    /// When the end was reached. Kept here, so that a cancelled wait is not restarted.
     at_end: Option<Instant>,
-    /// `End` was said.
+    /// Whether `End` was returned.
     ended: bool,
     follow: bool,
     closed: bool,
 }
 
-/// Where the reader is.
-enum Work {
-    /// Here.
+/// The state of the reader.
+enum ReaderState {
+    /// Owned by the source.
     Idle(Box<Reader>),
-    /// On a thread. The handle stays here when a wait is cancelled, so what was read is not lost.
-    Busy(JoinHandle<(Box<Reader>, Result<Look, Trouble>)>),
-    /// Lost: its thread has panicked or the runtime has ended.
+    /// On a blocking thread. The handle survives a cancelled wait, so that no read is lost.
+    Busy(JoinHandle<(Box<Reader>, Result<ReadResult, FileError>)>),
+    /// Lost: its thread panicked, or the runtime was shut down.
     Broken,
 }
 
 impl FileSource {
-    /// Opens a file, and goes on where the checkpoint of this name says, or at the beginning.
+    /// Opens a file at the position of the named checkpoint, or at the beginning.
     ///
     /// # Errors
-    /// When the file cannot be read, is not a regular file, or is not the one that the checkpoint speaks of; when the
-    /// checkpoint cannot be read.
+    /// Fails if the file cannot be read, is not a regular file, or is not the file of the checkpoint, or if the checkpoint
+    /// cannot be read.
     pub async fn open(
         path: impl AsRef<Path>,
         checkpoints: Arc<dyn Checkpoints>,
@@ -69,33 +69,35 @@ impl FileSource {
     ) -> Result<Self, SourceError> {
         let (path, name) = (path.as_ref().to_owned(), name.into());
         let stored = checkpoints.load(&name).await?;
-        let place = match stored.and_then(|checkpoint| checkpoint.processed) {
+        let position = match stored.and_then(|checkpoint| checkpoint.processed) {
             None => None,
-            Some(anchor) => Some(Place::from_token(&anchor.token).map_err(|why| {
-                SourceError::permanent(format!("the checkpoint {name} is not one of a file: {why}"))
+            Some(anchor) => Some(FilePosition::from_token(&anchor.token).map_err(|why| {
+                SourceError::permanent(format!(
+                    "the checkpoint {name} does not belong to a file source: {why}"
+                ))
             })?),
         };
         let opened = {
             let path = path.clone();
             let (follow, max_line, batch) = (options.follow, options.max_line, options.batch);
-            spawn_blocking(move || -> Result<_, Trouble> {
+            spawn_blocking(move || -> Result<_, FileError> {
                 let opened = Reader::open(path.clone(), follow, max_line, batch);
-                let mut reader = opened.map_err(|trouble| match trouble {
-                    Trouble::Unreadable(path, error) if follow && error.kind() == ErrorKind::NotFound => {
-                        Trouble::NotThereYet(path)
+                let mut reader = opened.map_err(|error| match error {
+                    FileError::Unreadable(path, error) if follow && error.kind() == ErrorKind::NotFound => {
+                        FileError::NotCreatedYet(path)
                     }
                     other => other,
                 })?;
-                let Some((place, head)) = place else { return Ok((reader, Place::default())) };
-                let length = reader.length().map_err(|error| Trouble::Unreadable(path.clone(), error))?;
-                if length < place.offset {
-                    return Err(Trouble::Shorter { path, length, read: place.offset });
+                let Some((position, head)) = position else { return Ok((reader, FilePosition::default())) };
+                let length = reader.length().map_err(|error| FileError::Unreadable(path.clone(), error))?;
+                if length < position.offset {
+                    return Err(FileError::Truncated { path, length, read: position.offset });
                 }
-                if !head.fits(reader.head()) {
-                    return Err(Trouble::Replaced(path));
+                if !head.matches(reader.head()) {
+                    return Err(FileError::Replaced(path));
                 }
-                reader.seek(place.offset);
-                Ok((reader, place))
+                reader.seek(position.offset);
+                Ok((reader, position))
             })
         };
         let (reader, committed) = opened.await.map_err(lost)??;
@@ -113,11 +115,11 @@ impl FileSource {
             name,
             committed,
             head: reader.head().to_vec(),
-            work: Work::Idle(Box::new(reader)),
+            state: ReaderState::Idle(Box::new(reader)),
             ready: Vec::new(),
             assigned: false,
             paused: false,
-            back: false,
+            rewound: false,
             at_end: None,
             ended: false,
             follow: options.follow,
@@ -125,7 +127,7 @@ impl FileSource {
         })
     }
 
-    /// The stream its messages come on.
+    /// The stream of its messages.
     pub const fn stream(&self) -> &StreamName {
         &self.stream
     }
@@ -135,43 +137,43 @@ impl FileSource {
         Partition { stream: self.stream.clone(), index: 0 }
     }
 
-    fn is_ours(&self, partitions: &[Partition]) -> bool {
+    fn contains_own(&self, partitions: &[Partition]) -> bool {
         partitions.iter().any(|partition| partition.index == 0 && partition.stream == self.stream)
     }
 
-    /// Looks into the file on another thread. Cancellation safe: the look goes on, and the next call takes what it found.
-    async fn look(&mut self) -> Result<Look, SourceError> {
-        if let Work::Idle(_) = &self.work
-            && let Work::Idle(mut reader) = std::mem::replace(&mut self.work, Work::Broken)
+    /// Reads on a blocking thread. Cancellation safe: the read continues, and the next call returns its result.
+    async fn read(&mut self) -> Result<ReadResult, SourceError> {
+        if let ReaderState::Idle(_) = &self.state
+            && let ReaderState::Idle(mut reader) = std::mem::replace(&mut self.state, ReaderState::Broken)
         {
-            if std::mem::take(&mut self.back) {
+            if std::mem::take(&mut self.rewound) {
                 reader.seek(self.committed.offset);
             }
-            self.work = Work::Busy(spawn_blocking(move || {
-                let found = reader.look();
+            self.state = ReaderState::Busy(spawn_blocking(move || {
+                let found = reader.read_lines();
                 (reader, found)
             }));
         }
-        let Work::Busy(handle) = &mut self.work else {
-            return Err(SourceError::permanent("the reader of the file was lost"));
+        let ReaderState::Busy(handle) = &mut self.state else {
+            return Err(SourceError::permanent("the file reader was lost"));
         };
         let (reader, found) = match handle.await {
             Ok(done) => done,
             Err(error) => {
-                self.work = Work::Broken;
+                self.state = ReaderState::Broken;
                 return Err(lost(error));
             }
         };
-        // From here to the caller nothing waits, so nothing can be lost.
-        if self.head.len() < HEAD {
+        // No await from here on, so that cancellation cannot lose the result.
+        if self.head.len() < HEAD_BYTES {
             self.head = reader.head().to_vec();
         }
-        self.work = Work::Idle(reader);
-        // What was looked for before the partition was rewound is read again.
-        if self.back { Ok(Look::More) } else { Ok(found?) }
+        self.state = ReaderState::Idle(reader);
+        // A result from before a rewind is discarded.
+        if self.rewound { Ok(ReadResult::More) } else { Ok(found?) }
     }
 
-    fn messages(&self, lines: Vec<Taken>) -> Vec<Message> {
+    fn messages(&self, lines: Vec<ReadLine>) -> Vec<Message> {
         lines
             .into_iter()
             .map(|(message, end)| message.at(self.stream.clone(), Position::new(0, end)))
@@ -180,7 +182,7 @@ impl FileSource {
 }
 
 fn lost(error: tokio::task::JoinError) -> SourceError {
-    SourceError::permanent("the reader of the file was lost").with_source(error)
+    SourceError::permanent("the file reader was lost").with_source(error)
 }
 
 #[async_trait]
@@ -196,7 +198,7 @@ impl Source for FileSource {
                 return Ok(SourceEvent::Assigned(vec![Assignment { partition: self.partition(), settled }]));
             }
             if self.paused || self.ended {
-                // Nothing changes before the next call of another method.
+                // Waits until another method is called.
                 std::future::pending::<()>().await;
             }
             if !self.ready.is_empty() {
@@ -210,47 +212,47 @@ impl Source for FileSource {
                 tokio::time::sleep_until(reached + self.poll).await;
                 self.at_end = None;
             }
-            match self.look().await? {
-                Look::Lines(lines) => self.ready = self.messages(lines),
-                Look::More => {}
-                Look::End => self.at_end = Some(Instant::now()),
+            match self.read().await? {
+                ReadResult::Lines(lines) => self.ready = self.messages(lines),
+                ReadResult::More => {}
+                ReadResult::End => self.at_end = Some(Instant::now()),
             }
         }
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
         for commit in commits {
-            if !self.assigned || !self.is_ours(std::slice::from_ref(&commit.partition)) {
+            if !self.assigned || !self.contains_own(std::slice::from_ref(&commit.partition)) {
                 continue;
             }
-            let place = self.committed.after(commit);
-            if place == self.committed {
+            let position = self.committed.after(commit);
+            if position == self.committed {
                 continue;
             }
-            let anchor = Anchor { token: place.to_token(&self.head), at: Timestamp::now() };
+            let anchor = Anchor { token: position.to_token(&self.head), at: Timestamp::now() };
             self.checkpoints.save_processed(&self.name, anchor, None).await?;
-            self.committed = place;
+            self.committed = position;
         }
         Ok(())
     }
 
     fn pause(&mut self, partitions: &[Partition]) {
-        self.paused |= self.is_ours(partitions);
+        self.paused |= self.contains_own(partitions);
     }
 
     fn resume(&mut self, partitions: &[Partition]) {
-        self.paused &= !self.is_ours(partitions);
+        self.paused &= !self.contains_own(partitions);
     }
 
     fn rewind(&mut self, partitions: &[Partition]) {
-        if self.assigned && self.is_ours(partitions) {
+        if self.assigned && self.contains_own(partitions) {
             self.ready.clear();
             (self.assigned, self.paused, self.at_end, self.ended) = (false, false, None, false);
-            self.back = true;
+            self.rewound = true;
         }
     }
 
-    /// A file is never taken away, so there is nothing to do.
+    /// A file is never revoked.
     async fn revoked(&mut self, _partitions: &[Partition]) -> Result<(), SourceError> {
         Ok(())
     }

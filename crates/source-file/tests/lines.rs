@@ -302,7 +302,7 @@ async fn a_followed_file_that_is_cut_stops_the_source() {
     assert_eq!(messages(&mut source).await.len(), 2);
     fs::write(&bed.path, "{\"payload\":1}\n").unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.to_string().contains("was cut: it has 14 bytes and was read up to 28"), "{error}");
+    assert!(error.to_string().contains("was truncated: it has 14 bytes, but was read up to 28"), "{error}");
     assert!(!error.is_temporary());
 }
 
@@ -314,7 +314,7 @@ async fn a_followed_file_that_is_written_anew_stops_the_source() {
     // The same file, longer than before: only its first bytes tell.
     fs::write(&bed.path, "{\"payload\":7}\n{\"payload\":8}\n{\"payload\":9}\n").unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.to_string().contains("is not the file that was read before"), "{error}");
+    assert!(error.to_string().contains("was replaced"), "{error}");
 }
 
 #[cfg(unix)]
@@ -332,7 +332,7 @@ async fn a_followed_file_that_is_rotated_stops_the_source() {
     assert!(error.to_string().contains("was removed or renamed"), "{error}");
     fs::copy(&old, &bed.path).unwrap();
     let error = next(&mut source).await.unwrap_err();
-    assert!(error.to_string().contains("is not the file that was read before"), "{error}");
+    assert!(error.to_string().contains("was replaced"), "{error}");
 }
 
 #[tokio::test]
@@ -344,7 +344,7 @@ async fn a_file_that_shrank_is_refused() {
     drop(source);
     fs::write(&bed.path, "{\"payload\":1}\n").unwrap();
     let error = bed.refused().await.to_string();
-    assert!(error.contains("was cut: it has 14 bytes and was read up to 27"), "{error}");
+    assert!(error.contains("was truncated: it has 14 bytes, but was read up to 27"), "{error}");
 }
 
 #[tokio::test]
@@ -356,7 +356,7 @@ async fn another_file_under_the_name_is_refused() {
     drop(source);
     fs::write(&bed.path, "{\"payload\":7}\n{\"payload\":8}\n{\"payload\":9}\n").unwrap();
     let error = bed.refused().await.to_string();
-    assert!(error.contains("is not the file that was read before"), "{error}");
+    assert!(error.contains("was replaced"), "{error}");
     bed.checkpoints.delete("orders").await.unwrap();
     assert_eq!(payloads(&bed.all(Options::default()).await), ["7", "8", "9"], "as the error says");
 }
@@ -367,7 +367,7 @@ async fn a_checkpoint_of_something_else_is_refused() {
     let anchor = Anchor { token: "8263".into(), at: Timestamp::now() };
     bed.checkpoints.save_processed("orders", anchor, None).await.unwrap();
     let error = bed.refused().await.to_string();
-    assert!(error.contains("the checkpoint orders is not one of a file"), "{error}");
+    assert!(error.contains("the checkpoint orders does not belong to a file source"), "{error}");
 }
 
 #[tokio::test]
@@ -375,7 +375,7 @@ async fn a_file_that_cannot_be_read_says_why() {
     let mut bed = Bed::new("");
     bed.path = bed.folder.path().join("missing.jsonl");
     let error = bed.refused().await.to_string();
-    assert!(error.contains("cannot read") && error.contains("missing.jsonl"), "{error}");
+    assert!(error.contains("failed to read") && error.contains("missing.jsonl"), "{error}");
     bed.path = bed.folder.path().to_owned();
     let error = bed.refused().await.to_string();
     assert!(error.contains("is not a regular file"), "{error}");
@@ -387,7 +387,7 @@ async fn a_file_that_is_to_be_followed_may_come_later() {
     bed.path = bed.folder.path().join("later.jsonl");
     let following = Options { follow: true, ..Options::default() };
     let error = bed.try_open(following.clone()).await.err().unwrap();
-    assert!(error.is_temporary() && error.to_string().contains("is not there yet"), "{error}");
+    assert!(error.is_temporary() && error.to_string().contains("does not exist yet"), "{error}");
     let error = bed.refused().await;
     assert!(!error.is_temporary(), "one that is read to its end has to be there: {error}");
     fs::write(&bed.path, "{\"payload\":1}\n").unwrap();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lazaret_config::{Diagnostic, Diagnostics, Loaded, Severity};
-use lazaret_daemon::{Unreadable, program, read};
+use lazaret_daemon::{ReadError, program, read};
 use serde::Serialize;
 
 use super::Run;
@@ -57,13 +57,13 @@ pub(super) fn check(context: &Context, path: &Path) -> Result<(Exit, Option<Load
     if context.format() != Format::Table {
         let problems = Problem::all(path, &read);
         print_values(&context.screen, context.format(), &Problem::CSV, &problems)?;
-        if let Some(left_off) = found(&read).map(Diagnostics::left_off).filter(|left_off| *left_off > 0) {
-            context.screen.say(&format!("and {left_off} more"));
+        if let Some(omitted) = found(&read).map(Diagnostics::omitted).filter(|omitted| *omitted > 0) {
+            context.screen.say(&format!("and {omitted} more"));
         }
         let exit = if read.is_ok() { Exit::Ok } else { Exit::Error };
         return Ok((exit, read.ok()));
     }
-    let exit = Exit::of_daemon(program::judge(path, &read));
+    let exit = Exit::of_daemon(program::report_check(path, &read));
     let errors = found(&read).map(Diagnostics::list).unwrap_or_default();
     // A warning before it is not what keeps the file from being used.
     if let Some(first) = errors.iter().find(|found| found.severity() == Severity::Error) {
@@ -73,10 +73,10 @@ pub(super) fn check(context: &Context, path: &Path) -> Result<(Exit, Option<Load
 }
 
 /// What was found in the file, if it is one.
-fn found(read: &std::result::Result<Loaded, Unreadable>) -> Option<&Diagnostics> {
+fn found(read: &std::result::Result<Loaded, ReadError>) -> Option<&Diagnostics> {
     match read {
         Ok(loaded) => Some(&loaded.warnings),
-        Err(Unreadable::Mistakes(found)) => Some(found),
+        Err(ReadError::Invalid(found)) => Some(found),
         Err(_) => None,
     }
 }
@@ -97,11 +97,11 @@ struct Problem {
 impl Problem {
     const CSV: [&'static str; 7] = ["code", "severity", "file", "line", "column", "message", "hint"];
 
-    fn all(path: &Path, read: &std::result::Result<Loaded, Unreadable>) -> Vec<Self> {
+    fn all(path: &Path, read: &std::result::Result<Loaded, ReadError>) -> Vec<Self> {
         match (found(read), read) {
             (Some(found), _) => found.list().iter().map(Self::of).collect(),
             (None, Err(error)) => {
-                let (message, hint) = error.told();
+                let (message, hint) = error.message_and_hint();
                 let file = path.display().to_string();
                 let (code, severity, hint) = (None, "error", hint.to_owned());
                 vec![Self { code, severity, file, line: None, column: None, message, hint }]

@@ -22,7 +22,7 @@ pub struct Doctor {
 
 impl Run for Doctor {
     async fn run(self, context: &mut Context) -> Result<Exit> {
-        let found = doctor::examine(&self.file.config).await;
+        let found = doctor::preflight(&self.file.config).await;
         let screen = &context.screen;
         let printed = match context.format() {
             Format::Table => {

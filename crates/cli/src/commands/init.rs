@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 
 use clap::{Args, ValueEnum};
 use lazaret_config::{
-    Answers, Code, Diagnostics, InitHandler, InitOrder, InitSource, InitStore, NoEnv, load,
+    Code, Diagnostics, InitHandler, InitOptions, InitOrder, InitSource, InitStore, NoEnv, load,
 };
 use lazaret_daemon::capabilities;
 
@@ -109,7 +109,7 @@ impl Run for Init {
 }
 
 /// Why a file with these answers would be of no use.
-fn refused(found: &Diagnostics, answers: &Answers) -> Error {
+fn refused(found: &Diagnostics, answers: &InitOptions) -> Error {
     if answers.source == InitSource::Inbox && answers.store == InitStore::Memory {
         let hint = "choose --store sqlite, or another --source";
         return Error::usage_hint(
@@ -127,10 +127,10 @@ fn refused(found: &Diagnostics, answers: &Answers) -> Error {
 
 impl Init {
     /// What was said, and what is answered for the rest.
-    fn answers(self) -> Result<Answers> {
+    fn answers(self) -> Result<InitOptions> {
         let name = match self.name {
             Some(name) => name,
-            None => prompt::answer("The name of the consumer", &Answers::default().name)?,
+            None => prompt::answer("The name of the consumer", &InitOptions::default().name)?,
         };
         let source = choose(self.source, "Where do messages come from")?;
         let handler = choose(self.handler, "Who handles them")?;
@@ -139,7 +139,7 @@ impl Init {
             (None, Source::Inbox) => Store::Sqlite,
             (said, _) => choose(said, "Where are letters kept")?,
         };
-        Ok(Answers {
+        Ok(InitOptions {
             name,
             source: match source {
                 Source::Inbox => InitSource::Inbox,

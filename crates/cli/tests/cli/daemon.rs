@@ -44,7 +44,7 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
     run(folder.path(), &["run", "--check"]).ends(0);
     let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
     // The last words say what is left and what can be done: letters are looked at while a daemon runs.
-    let last = "2 letters are open: orders\nnext: lazaret run -c lazaret.yaml\nthen: lazaret groups\n";
+    let last = "2 open letters: orders\nnext: lazaret run -c lazaret.yaml\nthen: lazaret groups\n";
     assert!(left.err.ends_with(last), "{}", left.err);
     // I1, I8: a second run finds the same letters and takes nothing in twice.
     run(folder.path(), &["run", "-c", "lazaret.yaml", "--until-idle"]).ends(3);
@@ -57,7 +57,7 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
         let _ = fs::remove_file(folder.path().join(file));
     }
     let done = run(folder.path(), &["run", "--until-idle"]).ends(0);
-    assert!(done.err.ends_with("\nall is handled: no letter is open\n"), "{}", done.err);
+    assert!(done.err.ends_with("\nall messages handled, no open letters\n"), "{}", done.err);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
     let (_, consumer) = config.split_once("  orders:\n").unwrap();
     fs::write(&path, format!("{config}  mail:\n{consumer}")).unwrap();
     let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
-    assert!(left.err.contains("\n4 letters are open: mail 2, orders 2\nnext: "), "{}", left.err);
+    assert!(left.err.contains("\n4 open letters: mail 2, orders 2\nnext: "), "{}", left.err);
     // Lines for machines stay lines for machines.
     let config = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{config}telemetry: {{ log-format: json }}\n")).unwrap();
@@ -77,8 +77,9 @@ fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
     let lines: Vec<serde_json::Value> =
         left.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let told = |name: &str| {
-        let is_it =
-            |line: &&serde_json::Value| line["message"] == "letters are open" && line["consumer"] == name;
+        let is_it = |line: &&serde_json::Value| {
+            line["message"] == "letters remained open" && line["consumer"] == name
+        };
         lines.iter().find(is_it).map(|line| line["letters"].clone())
     };
     assert_eq!((told("mail"), told("orders")), (Some(2.into()), Some(2.into())), "{}", left.err);
@@ -100,7 +101,7 @@ fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
     run(folder.path(), &["doctor", "-c", "wrong.yaml"]).ends(1);
     let ran = run(folder.path(), &["check", "-c", "nowhere.yaml"]).ends(1);
     assert!(
-        ran.err.starts_with("error: there is no file nowhere.yaml") && ran.err.contains("lazaret init"),
+        ran.err.starts_with("error: no such file: nowhere.yaml") && ran.err.contains("lazaret init"),
         "{}",
         ran.err
     );

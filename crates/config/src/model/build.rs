@@ -1,7 +1,7 @@
-//! From what was read to values of the model.
+//! Builds the model from the values of a document.
 //!
-//! Everything here is total: what could not be read has a fallback, because the policies are also looked at in a file that
-//! has errors elsewhere. A configuration with errors is never handed out, so no fallback is ever used in earnest.
+//! All functions are total: an invalid value has a fallback, because policies are also checked in a file with errors
+//! elsewhere. A file with errors never becomes a configuration, so fallbacks are never used in a running system.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,19 +13,27 @@ use lazaret_core::policy::{
 use lazaret_core::store::Limits;
 use lazaret_core::{Phase, Reason, Verdict};
 
+use super::config::{Auth, Config, RequestLimits, Telemetry, Token, Webhook};
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
+use super::enums::{FullDocument, HistoryLost, LogFormat, LogLevel, StartPosition};
 use super::io::{
     Checkpoint, CommandHandler, CommandMode, Handler, HttpHandler, KafkaSource, MongodbSource, Source,
 };
-use super::{Auth, Config, RequestLimits, Secret, Telemetry, Token, Webhook};
+use super::secret::Secret;
 use crate::document::{ConsumerFields, Document};
-use crate::forms::{Address, SequenceRule, StoreAt};
+use crate::formats::{Address, SequenceRule, StoreLocation};
 use crate::value::{Field, Fields, Value};
 
-pub(super) fn config(document: Document) -> Config {
-    let document = Arc::new(document);
+impl Config {
+    /// Builds the configuration from a document without errors.
+    pub(crate) fn from_document(document: Document) -> Self {
+        config(Arc::new(document))
+    }
+}
+
+fn config(document: Arc<Document>) -> Config {
     let top = &document.top;
     let address = match top.get("listen").map(|field| &field.value) {
         Some(Value::Address(address)) => address.clone(),
@@ -33,7 +41,7 @@ pub(super) fn config(document: Document) -> Config {
     };
     let store = match top.get("store").map(|field| &field.value) {
         Some(Value::Store(store)) => store.clone(),
-        _ => StoreAt::Memory,
+        _ => StoreLocation::Memory,
     };
     let webhooks = top.section("alerts").map(|alerts| alerts.list("webhooks")).unwrap_or_default();
     Config {
@@ -61,7 +69,7 @@ fn auth(fields: &Fields) -> Auth {
     let token = |fields: &Fields| Token {
         name: string(fields, "name"),
         hash: string(fields, "hash").to_ascii_lowercase(),
-        scopes: words(fields, "scopes"),
+        scopes: enum_values(fields, "scopes"),
         expires: match fields.get("expires").map(|field| &field.value) {
             Some(Value::Time(time)) => Some(*time),
             _ => None,
@@ -82,7 +90,7 @@ fn webhook(fields: &Fields) -> Webhook {
     Webhook {
         url: string(fields, "url"),
         secret: fields.text("secret").map(Secret::new),
-        events: words(fields, "events"),
+        events: enum_values(fields, "events"),
         timeout: duration(fields, "timeout"),
     }
 }
@@ -90,8 +98,8 @@ fn webhook(fields: &Fields) -> Webhook {
 fn telemetry(fields: &Fields) -> Telemetry {
     Telemetry {
         otlp_endpoint: fields.text("otlp-endpoint").map(str::to_owned),
-        json_logs: fields.text("log-format") == Some("json"),
-        log_level: word(fields, "log-level"),
+        log_format: parsed(fields, "log-format", LogFormat::parse).unwrap_or(LogFormat::Text),
+        log_level: parsed(fields, "log-level", LogLevel::parse).unwrap_or(LogLevel::Info),
         log_error_messages: fields.flag("log-error-messages").unwrap_or(false),
     }
 }
@@ -161,10 +169,11 @@ fn mongodb_source(fields: &Fields) -> MongodbSource {
         uri: Secret::new(string(fields, "uri")),
         database: string(fields, "database"),
         collection: string(fields, "collection"),
-        full_document: word(fields, "full-document"),
+        full_document: parsed(fields, "full-document", FullDocument::parse)
+            .unwrap_or(FullDocument::UpdateLookup),
         pipeline: fields.list("pipeline").iter().filter_map(json).collect(),
-        start: word(fields, "start"),
-        on_history_lost: word(fields, "on-history-lost"),
+        start: parsed(fields, "start", StartPosition::parse).unwrap_or(StartPosition::Resume),
+        on_history_lost: parsed(fields, "on-history-lost", HistoryLost::parse).unwrap_or(HistoryLost::Fail),
         checkpoint: Checkpoint {
             every: checkpoint.count("every").unwrap_or(1),
             interval: unless_zero(checkpoint, "interval"),
@@ -186,13 +195,13 @@ fn handler(fields: &Fields, concurrency: usize) -> Handler {
         chosen => {
             let none = Fields::default();
             let http = chosen.map_or(&none, |(_, http)| http);
-            let most = http.count("max-connections").and_then(|count| usize::try_from(count).ok());
+            let limit = http.count("max-connections").and_then(|count| usize::try_from(count).ok());
             Handler::Http(HttpHandler {
                 url: string(http, "url"),
                 timeout: duration(http, "timeout"),
                 headers: secrets(http, "headers"),
                 http2: http.flag("http2").unwrap_or_default(),
-                max_connections: most.unwrap_or(concurrency),
+                max_connections: limit.unwrap_or(concurrency),
                 tls_ca: http.text("tls-ca").map(PathBuf::from),
             })
         }
@@ -214,8 +223,8 @@ fn retry(fields: &Fields) -> Retry {
         budget: BudgetPolicy {
             rate: budget.rate("rate"),
             backlog: budget.count("backlog"),
-            per_key: budget.small("per-key"),
-            per_type: budget.small("per-type"),
+            per_key: budget.count_u32("per-key"),
+            per_type: budget.count_u32("per-type"),
         },
         topics: RetryTopics {
             delays: topics.list("delays").iter().filter_map(delay).collect(),
@@ -227,44 +236,44 @@ fn retry(fields: &Fields) -> Retry {
 }
 
 pub(crate) fn retry_policy(fields: &Fields) -> RetryPolicy {
-    let preset = RetryPolicy::default();
+    let default = RetryPolicy::default();
     let strategies = [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered, Strategy::Topics];
     let strategy = strategies.into_iter().find(|strategy| fields.text("strategy") == Some(strategy.as_str()));
     RetryPolicy {
-        strategy: strategy.unwrap_or(preset.strategy),
-        hold: fields.duration("hold").unwrap_or(preset.hold),
-        max_attempts: fields.small("max-attempts").unwrap_or(preset.max_attempts),
+        strategy: strategy.unwrap_or(default.strategy),
+        hold: fields.duration("hold").unwrap_or(default.hold),
+        max_attempts: fields.count_u32("max-attempts").unwrap_or(default.max_attempts),
         max_elapsed: fields.duration("max-elapsed"),
-        initial_delay: fields.duration("initial-delay").unwrap_or(preset.initial_delay),
-        multiplier: fields.number("multiplier").unwrap_or(preset.multiplier),
-        max_delay: fields.duration("max-delay").unwrap_or(preset.max_delay),
-        jitter: fields.number("jitter").unwrap_or(preset.jitter),
-        max_retry_after: fields.duration("max-retry-after").unwrap_or(preset.max_retry_after),
-        max_crashes: fields.small("max-crashes").unwrap_or(preset.max_crashes),
+        initial_delay: fields.duration("initial-delay").unwrap_or(default.initial_delay),
+        multiplier: fields.number("multiplier").unwrap_or(default.multiplier),
+        max_delay: fields.duration("max-delay").unwrap_or(default.max_delay),
+        jitter: fields.number("jitter").unwrap_or(default.jitter),
+        max_retry_after: fields.duration("max-retry-after").unwrap_or(default.max_retry_after),
+        max_crashes: fields.count_u32("max-crashes").unwrap_or(default.max_crashes),
     }
 }
 
 pub(crate) fn breaker_policy(fields: &Fields) -> BreakerPolicy {
-    let preset = BreakerPolicy::default();
+    let default = BreakerPolicy::default();
     BreakerPolicy {
-        failures: fields.small("failures").unwrap_or(preset.failures),
-        window: fields.duration("window").unwrap_or(preset.window),
-        open_for: fields.duration("open-for").unwrap_or(preset.open_for),
-        probes: fields.small("probes").unwrap_or(preset.probes),
+        failures: fields.count_u32("failures").unwrap_or(default.failures),
+        window: fields.duration("window").unwrap_or(default.window),
+        open_for: fields.duration("open-for").unwrap_or(default.open_for),
+        probes: fields.count_u32("probes").unwrap_or(default.probes),
     }
 }
 
 pub(crate) fn fuse_policy(fields: &Fields) -> FusePolicy {
-    let preset = FusePolicy::default();
+    let default = FusePolicy::default();
     FusePolicy {
-        ratio: fields.number("ratio").unwrap_or(preset.ratio),
-        window: fields.small("window").unwrap_or(preset.window),
-        consecutive: fields.small("consecutive").unwrap_or(preset.consecutive),
+        ratio: fields.number("ratio").unwrap_or(default.ratio),
+        window: fields.count_u32("window").unwrap_or(default.window),
+        consecutive: fields.count_u32("consecutive").unwrap_or(default.consecutive),
     }
 }
 
 pub(crate) fn poison_policy(fields: &Fields) -> PoisonPolicy {
-    PoisonPolicy { same_failure: fields.small("same-failure").or(PoisonPolicy::default().same_failure) }
+    PoisonPolicy { same_failure: fields.count_u32("same-failure").or(PoisonPolicy::default().same_failure) }
 }
 
 fn rule(fields: &Fields) -> Rule {
@@ -336,7 +345,7 @@ fn replay(fields: &Fields) -> Replay {
             Approval::None
         },
         rate: fields.rate("rate"),
-        max_replays: fields.small("max-replays"),
+        max_replays: fields.count_u32("max-replays"),
     }
 }
 
@@ -356,26 +365,24 @@ fn string(fields: &Fields, name: &str) -> String {
     fields.text(name).unwrap_or_default().to_owned()
 }
 
-fn word(fields: &Fields, name: &str) -> &'static str {
-    match fields.get(name).map(|field| &field.value) {
-        Some(Value::Word(word)) => word,
-        _ => "",
-    }
+/// Parses the value of a key that the table limits to a fixed set.
+fn parsed<T>(fields: &Fields, name: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
+    fields.text(name).and_then(parse)
 }
 
-fn words(fields: &Fields, name: &str) -> Vec<&'static str> {
-    let word = |field: &Field| match field.value {
-        Value::Word(word) => Some(word),
+fn enum_values(fields: &Fields, name: &str) -> Vec<&'static str> {
+    let value = |field: &Field| match field.value {
+        Value::Enum(value) => Some(value),
         _ => None,
     };
-    fields.list(name).iter().filter_map(word).collect()
+    fields.list(name).iter().filter_map(value).collect()
 }
 
 fn duration(fields: &Fields, name: &str) -> Duration {
     fields.duration(name).unwrap_or_default()
 }
 
-/// In the file, 0 stands for "for ever" or "never".
+/// In the file, 0 means "forever" or "never".
 fn unless_zero(fields: &Fields, name: &str) -> Option<Duration> {
     fields.duration(name).filter(|duration| !duration.is_zero())
 }

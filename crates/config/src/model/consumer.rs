@@ -1,4 +1,4 @@
-//! A consumer as values: the policies are those of the core.
+//! The configuration of a consumer. Its policies are types of the core.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use lazaret_core::policy::{
 use lazaret_core::store::Limits;
 use lazaret_core::{Reason, Sequencing};
 
-use super::{Handler, Source};
-use crate::forms::SequenceRule;
+use super::io::{Handler, Source};
+use crate::formats::SequenceRule;
 
 /// A named subscription.
 #[derive(Clone, Debug)]
@@ -17,40 +17,40 @@ use crate::forms::SequenceRule;
 pub struct Consumer {
     /// Its name.
     pub name: String,
-    /// Where messages come from.
+    /// The source of messages.
     pub source: Source,
-    /// Who handles them.
+    /// The handler of messages.
     pub handler: Handler,
-    /// Which order is kept.
+    /// The ordering guarantee.
     pub order: Order,
-    /// What makes messages a sequence.
+    /// The rule that assigns messages to sequences.
     pub sequence: SequenceRule,
-    /// How many attempts may run at once.
+    /// The maximum number of concurrent attempts.
     pub concurrency: usize,
-    /// The largest payload that a handler gets to see.
+    /// The maximum payload size for the handler.
     pub max_payload: Option<usize>,
-    /// When and how often to try again.
+    /// The retry policy.
     pub retry: Retry,
-    /// What failures are; the first that fits decides.
+    /// The classification rules; the first match decides.
     pub rules: Vec<Rule>,
-    /// When to stop calling a sick handler.
+    /// The circuit breaker; `None` is off.
     pub breaker: Option<BreakerPolicy>,
-    /// When to pause, rather than to dead-letter everything.
+    /// The fuse; `None` is off.
     pub fuse: Option<FusePolicy>,
-    /// When retries end early because nothing changes.
+    /// The poison detection.
     pub poison: PoisonPolicy,
-    /// What holds for dead letters; `None` when there are none, and the consumer stops instead.
+    /// The dead-letter settings; `None` stops the consumer at a final failure.
     pub dead_letter: Option<DeadLetter>,
-    /// How long handled messages are remembered; `None` when they are not.
+    /// The window of the duplicate filter; `None` is off.
     pub inbox_dedupe: Option<Duration>,
-    /// What holds for replays.
+    /// The replay settings.
     pub replay: Replay,
-    /// What hardly anybody needs to change.
+    /// The tuning parameters.
     pub advanced: Advanced,
 }
 
 impl Consumer {
-    /// What decides about failures: the rules, and the lists of reasons.
+    /// Builds the classifier from the rules and the lists of reasons.
     ///
     /// ```
     /// use lazaret_core::policy::Subject;
@@ -63,15 +63,15 @@ impl Consumer {
     ///     classify: [{ when: { reason: TIMEOUT }, then: park }]
     /// ";
     /// let config = lazaret_config::check("f", text.as_bytes(), &lazaret_config::NoEnv).config.unwrap();
-    /// let said = config.consumers[0].classifier().classify(&Subject {
-    ///     failure: &Failure::new(Reason::TIMEOUT, "HttpError", "no answer"),
+    /// let classified = config.consumers[0].classifier().classify(&Subject {
+    ///     failure: &Failure::new(Reason::TIMEOUT, "HttpError", "no response"),
     ///     error: None,
     ///     message: &Message::new("m", "s", Position::new(0, 0)),
     ///     attempt: 1,
     ///     asked: None,
     ///     suggested: None,
     /// });
-    /// assert_eq!(said.verdict, Verdict::Park);
+    /// assert_eq!(classified.verdict, Verdict::Park);
     /// ```
     pub fn classifier(&self) -> Classifier {
         let rules = self.rules.iter().cloned().fold(Classifier::default(), Classifier::rule);
@@ -79,7 +79,7 @@ impl Consumer {
         self.retry.no_retry_on.iter().cloned().fold(retried, Classifier::no_retry_on_reason)
     }
 
-    /// How a message finds its sequence.
+    /// Returns the sequencing for the engine.
     pub fn sequencing(&self) -> Sequencing {
         match (self.order, &self.sequence) {
             (Order::None, _) => Sequencing::Alone,
@@ -91,27 +91,28 @@ impl Consumer {
     }
 }
 
-/// Which order is kept.
+/// The ordering guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Order {
-    /// That of each sequence.
+    /// Per sequence.
     Key,
-    /// That of each partition.
+    /// Per partition.
     Partition,
     /// None.
     None,
 }
 
-/// When and how often to try again.
+/// The retry policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retry {
     /// The schedule.
     pub policy: RetryPolicy,
-    /// Reasons that are retried; empty for all that are retryable.
+    /// Reasons that are retried; empty for all retryable reasons.
     pub retry_on: Vec<Reason>,
-    /// Reasons that are not. It wins.
+    /// Reasons that are not retried. Takes precedence.
     pub no_retry_on: Vec<Reason>,
-    /// How much retrying may cost.
+    /// The retry budget.
     pub budget: BudgetPolicy,
     /// The retry topics of strategy `topics`.
     pub topics: RetryTopics,
@@ -120,88 +121,90 @@ pub struct Retry {
 /// Retry topics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryTopics {
-    /// One topic per delay, none shorter than the one before.
+    /// The delays in ascending order, one topic each.
     pub delays: Vec<Duration>,
-    /// Whether to create topics that are missing.
+    /// Whether missing topics are created.
     pub create: bool,
-    /// Whether moving a message and committing its position are one transaction.
+    /// Whether publishing a message and committing its position are one transaction.
     pub transactional: bool,
-    /// Whether to write Spring Kafka's headers as well.
+    /// Whether the headers of Spring Kafka are written as well.
     pub spring_headers: bool,
 }
 
-/// What holds for dead letters.
+/// The dead-letter settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The team that owns them.
+    /// The team that owns the letters.
     pub owner: Option<String>,
-    /// How long a letter may stay open; `None` for ever.
+    /// The time until an open letter expires; `None` is never.
     pub ttl: Option<Duration>,
-    /// How long a closed letter can be looked at; `None` for ever.
+    /// The retention time of closed letters; `None` is forever.
     pub keep_closed: Option<Duration>,
     /// Whether payloads are kept.
     pub include_payload: bool,
     /// Whether backtraces are kept.
     pub include_backtrace: bool,
-    /// How large a queue may grow.
+    /// The limits of the queue.
     pub limits: Limits,
-    /// Whether the first letter of a group is an event for alerts.
+    /// Whether the first letter of a group sends an alert.
     pub alert_on_first: bool,
-    /// A Kafka topic that gets a copy of each letter.
+    /// The Kafka topic that receives a copy of each dead letter.
     pub topic: Option<String>,
-    /// What happens to letters that nobody asks for.
+    /// The automatic replay of dead letters.
     pub reprocess: Reprocess,
 }
 
-/// What happens to dead letters that nobody asks for.
+/// The automatic replay of dead letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reprocess {
-    /// They wait for a person.
+    /// None.
     Manual,
-    /// At set times the oldest of them are replayed.
+    /// The oldest letters, on a schedule.
     Cron {
-        /// The times, in cron notation and UTC, with or without seconds.
+        /// The schedule in cron notation, in UTC, with or without seconds.
         schedule: String,
-        /// How many letters at a time, at most.
+        /// The maximum number of letters per run.
         batch_size: u64,
     },
 }
 
-/// What holds for replays.
+/// The replay settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Replay {
-    /// Who has to agree.
+    /// The required approval.
     pub approval: Approval,
-    /// Letters in a time; `None` as fast as it goes.
+    /// The maximum rate of letters; `None` is unlimited.
     pub rate: Option<Rate>,
-    /// A letter that failed again in so many replays is parked; `None` for no limit.
+    /// The number of failed replays after which a letter is parked; `None` is unlimited.
     pub max_replays: Option<u32>,
 }
 
-/// Who has to agree to a replay.
+/// The approval that a replay requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Approval {
-    /// Nobody.
+    /// None.
     None,
-    /// Somebody else than who asks for it.
+    /// Another person than the requester.
     SecondPerson,
 }
 
-/// What hardly anybody needs to change.
+/// Tuning parameters that rarely need a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advanced {
-    /// How many messages may be in flight.
+    /// The maximum number of messages in flight.
     pub window: usize,
-    /// How many tasks share the lanes; 0 is one per core.
+    /// The number of tasks that share the lanes; 0 is one per core.
     pub shards: usize,
-    /// How often positions are committed at most.
+    /// The minimum interval between commits.
     pub commit_interval: Duration,
-    /// How long a drain may take.
+    /// The maximum duration of a drain.
     pub drain_deadline: Duration,
-    /// How long the right to a stored sequence lasts.
+    /// The duration of a lease on a stored sequence.
     pub lease: Duration,
-    /// How often the store is asked for what others changed.
+    /// The interval of polling the store for changes by others.
     pub refresh: Duration,
-    /// How many open sequences each shard keeps exactly in memory.
+    /// The number of open sequences that each shard tracks exactly.
     pub blocked_limit: usize,
 }

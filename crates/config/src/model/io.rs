@@ -1,4 +1,4 @@
-//! Sources and handlers as values.
+//! The configuration of sources and handlers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::Secret;
-use crate::secrets::painted;
+use super::enums::{FullDocument, HistoryLost, StartPosition};
+use super::secret::Secret;
+use crate::secrets::redacted;
 
-/// Where messages come from.
+/// The source of messages.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Source {
-    /// Messages that are sent to this process over HTTP.
+    /// Messages that are posted to this process over HTTP.
     Inbox,
-    /// A file with one JSON message a line.
+    /// A file with one JSON message per line.
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Whether to wait for more at its end.
+        /// Whether to wait for new lines at the end.
         follow: bool,
     },
-    /// Topics of Kafka.
+    /// Kafka topics.
     Kafka(KafkaSource),
-    /// Changes of a MongoDB collection.
+    /// The change stream of a MongoDB collection.
     Mongodb(MongodbSource),
 }
 
 impl Source {
-    /// The key that it has in the file.
+    /// Returns the key of the source in the file.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Inbox => "inbox",
@@ -40,71 +41,71 @@ impl Source {
     }
 }
 
-/// Topics of Kafka, as a member of a group.
+/// Kafka topics, read as a member of a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KafkaSource {
-    /// Hosts and ports, separated by commas.
+    /// The bootstrap brokers: a comma-separated list.
     pub brokers: String,
-    /// What to read.
+    /// The topics to read.
     pub topics: Vec<String>,
-    /// The consumer group: the consumer's name unless given.
+    /// The consumer group. Default: the name of the consumer.
     pub group: String,
     /// Properties of librdkafka.
     pub properties: Vec<(String, Secret)>,
-    /// Headers of which the first that is there is the id.
+    /// Headers with the message id; the first present header is used.
     pub id_headers: Vec<String>,
-    /// Headers of which the first that is there is the event type.
+    /// Headers with the event type; the first present header is used.
     pub type_headers: Vec<String>,
-    /// Headers of which the first that is there is the correlation id.
+    /// Headers with the correlation id; the first present header is used.
     pub correlation_headers: Vec<String>,
 }
 
-/// Changes of a MongoDB collection.
+/// The change stream of a MongoDB collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MongodbSource {
-    /// Where to find the cluster.
+    /// The connection string.
     pub uri: Secret,
     /// The database.
     pub database: String,
     /// The collection.
     pub collection: String,
-    /// `default`, `update-lookup`, `when-available` or `required`.
-    pub full_document: &'static str,
-    /// Stages of an aggregation.
+    /// The full-document mode.
+    pub full_document: FullDocument,
+    /// The aggregation stages.
     pub pipeline: Vec<Json>,
-    /// `resume` or `latest`.
-    pub start: &'static str,
-    /// `fail`, `resume-from-now` or `resume-from-oplog-start`.
-    pub on_history_lost: &'static str,
-    /// How often the place is saved.
+    /// The start position.
+    pub start: StartPosition,
+    /// The action when the saved position is no longer in the oplog.
+    pub on_history_lost: HistoryLost,
+    /// How often the position is saved.
     pub checkpoint: Checkpoint,
     /// Whether one instance reads and the others stand by.
     pub single_leader: bool,
 }
 
-/// How often the place in the changes is saved.
+/// How often the position is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// After so many messages.
+    /// After this number of messages.
     pub every: u64,
-    /// And at least so often; `None` for never.
+    /// At least this often; `None` is off.
     pub interval: Option<Duration>,
-    /// How often it is moved on while nothing comes; `None` for never.
+    /// This often while the stream is idle; `None` is off.
     pub idle_heartbeat: Option<Duration>,
 }
 
-/// Who handles messages.
+/// The handler of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handler {
-    /// A service that gets a POST for each attempt.
+    /// An HTTP service that receives a POST request for each attempt.
     Http(HttpHandler),
     /// A program.
     Command(CommandHandler),
 }
 
 impl Handler {
-    /// How long one attempt may take.
+    /// The timeout of an attempt.
     pub const fn timeout(&self) -> Duration {
         match self {
             Self::Http(http) => http.timeout,
@@ -113,28 +114,28 @@ impl Handler {
     }
 }
 
-/// A service that gets a POST for each attempt.
+/// An HTTP service that receives a POST request for each attempt.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpHandler {
-    /// Where to send it.
+    /// The URL.
     pub url: String,
-    /// How long one attempt may take.
+    /// The timeout of an attempt.
     pub timeout: Duration,
-    /// Headers to send along.
+    /// Additional request headers.
     pub headers: Vec<(String, Secret)>,
-    /// Whether to speak HTTP/2 from the first byte on.
+    /// Whether to use HTTP/2 with prior knowledge.
     pub http2: bool,
-    /// How many connections are kept open at most; as many as `concurrency` unless given.
+    /// The maximum number of connections. Default: `concurrency`.
     pub max_connections: usize,
-    /// A PEM file with the authorities to trust.
+    /// A PEM file with trusted certificate authorities.
     pub tls_ca: Option<PathBuf>,
 }
 
-/// Without the password that may stand in the URL.
+/// Redacts a password in the URL.
 impl fmt::Debug for HttpHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpHandler")
-            .field("url", &painted(&self.url, &[]))
+            .field("url", &redacted(&self.url, &[]))
             .field("timeout", &self.timeout)
             .field("headers", &self.headers)
             .field("http2", &self.http2)
@@ -144,26 +145,27 @@ impl fmt::Debug for HttpHandler {
     }
 }
 
-/// A program that is run for each attempt, or kept running.
+/// A program that runs once per attempt, or as a long-running worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandHandler {
     /// The program and its arguments; never empty.
     pub program: Vec<String>,
-    /// How long one attempt may take.
+    /// The timeout of an attempt.
     pub timeout: Duration,
-    /// How it is called.
+    /// How the program is executed.
     pub mode: CommandMode,
-    /// How many processes run at once; `None` leaves it to the mode.
+    /// The maximum number of processes; `None` depends on the mode.
     pub workers: Option<usize>,
-    /// Variables for the program.
+    /// Environment variables of the program.
     pub env: Vec<(String, Secret)>,
 }
 
-/// How a program is called.
+/// How a program is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CommandMode {
-    /// A process for each attempt.
+    /// One process per attempt.
     Once,
-    /// Processes that stay: one JSON line in, one out.
+    /// Long-running workers: one JSON line in, one out.
     Lines,
 }

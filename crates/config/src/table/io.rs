@@ -1,118 +1,118 @@
 //! The keys of sources and handlers.
 
-use super::{Form, Key, Kind, Section, Word};
+use super::types::{EnumValue, Format, Key, Kind, Section};
 
-const TEXT: Kind = Kind::Text(Form::Line);
+const TEXT: Kind = Kind::Text(Format::Line);
 
 pub(crate) static SOURCE: Section = Section {
     name: "source",
-    doc: "Where messages come from. Exactly one.",
+    doc: "Source of messages. Exactly one.",
     keys: &[
         Key::new(
             "inbox",
             Kind::Section(&INBOX),
-            "Messages that are sent to this process over HTTP, and kept in the store.",
+            "Messages that are posted to this process over HTTP and kept in the store.",
         ),
-        Key::new("file", Kind::Section(&FILE), "A file with one JSON message a line."),
-        Key::new("kafka", Kind::Section(&KAFKA), "Topics of Kafka, as a member of a group."),
-        Key::new("mongodb", Kind::Section(&MONGODB), "Changes of a MongoDB collection."),
+        Key::new("file", Kind::Section(&FILE), "A file with one JSON message per line."),
+        Key::new("kafka", Kind::Section(&KAFKA), "Kafka topics, read as a member of a consumer group."),
+        Key::new("mongodb", Kind::Section(&MONGODB), "Change stream of a MongoDB collection."),
     ],
 };
 
 static INBOX: Section =
-    Section { name: "inbox", doc: "Messages that are sent to this process over HTTP.", keys: &[] };
+    Section { name: "inbox", doc: "Messages that are posted to this process over HTTP.", keys: &[] };
 
 static FILE: Section = Section {
     name: "file",
-    doc: "A file with one JSON message a line.",
+    doc: "A file with one JSON message per line.",
     keys: &[
-        Key::new("path", Kind::Text(Form::Path), "The file.").required().example("events.jsonl"),
-        Key::new("follow", Kind::Flag, "Whether to wait for more at its end.").or("false"),
+        Key::new("path", Kind::Text(Format::Path), "Path of the file.").required().example("events.jsonl"),
+        Key::new("follow", Kind::Flag, "Wait for new lines at the end of the file.").or("false"),
     ],
 };
 
 static KAFKA: Section = Section {
     name: "kafka",
-    doc: "Topics of Kafka, as a member of a group.",
+    doc: "Kafka topics, read as a member of a consumer group.",
     keys: &[
-        Key::new("brokers", Kind::Text(Form::Brokers), "Where to find the cluster: hosts and ports, separated by commas.")
+        Key::new("brokers", Kind::Text(Format::Brokers), "Bootstrap brokers: a comma-separated list of hosts and ports.")
             .required()
             .example("127.0.0.1:9092"),
-        Key::new("topics", Kind::List { of: &Kind::Text(Form::Topic), least: 1 }, "What to read.").required().example("events"),
+        Key::new("topics", Kind::List { of: &Kind::Text(Format::Topic), min: 1 }, "Topics to read.").required().example("events"),
         Key::new("group", TEXT, "The consumer group.").absent("the name of the consumer"),
         Key::new(
             "properties",
-            Kind::Map { names: Form::Property, of: &Kind::Text(Form::Free) },
-            "Properties of librdkafka: SASL, TLS, `auto.offset.reset` (`earliest` unless given) and so on.",
+            Kind::Map { names: Format::Property, of: &Kind::Text(Format::Free) },
+            "Properties of librdkafka: SASL, TLS, `auto.offset.reset` (default: `earliest`) and others.",
         )
         .or("{}")
         .secret(),
         Key::new(
             "id-headers",
-            Kind::List { of: &TEXT, least: 0 },
-            "The id of a message is the value of the first of these headers that it has; else topic, partition and offset.",
+            Kind::List { of: &TEXT, min: 0 },
+            "Headers with the message id; the first present header is used. Default: topic, partition and offset.",
         )
         .or("[]")
         .example("ce_id"),
-        Key::new("type-headers", Kind::List { of: &TEXT, least: 0 }, "Where the type of an event stands.").or("[ce_type]"),
-        Key::new("correlation-headers", Kind::List { of: &TEXT, least: 0 }, "Where the correlation id stands.")
+        Key::new("type-headers", Kind::List { of: &TEXT, min: 0 }, "Headers with the event type; the first present header is used.").or("[ce_type]"),
+        Key::new("correlation-headers", Kind::List { of: &TEXT, min: 0 }, "Headers with the correlation id; the first present header is used.")
             .or("[correlation-id, ce_correlationid]"),
     ],
 };
 
 static MONGODB: Section = Section {
     name: "mongodb-source",
-    doc: "Changes of a MongoDB collection.",
+    doc: "Change stream of a MongoDB collection.",
     keys: &[
-        Key::new("uri", Kind::Text(Form::MongoUri), "Where to find the cluster.")
+        Key::new("uri", Kind::Text(Format::MongoUri), "Connection string of the cluster.")
             .required()
             .example("mongodb://127.0.0.1:27017"),
         Key::new("database", TEXT, "The database.").required(),
         Key::new("collection", TEXT, "The collection.").required(),
         Key::new(
             "full-document",
-            Kind::Choice(&[
-                Word("default", "only what the change itself carries"),
-                Word("update-lookup", "the document as it is when the change is read"),
-                Word("when-available", "the document as it was after the change, where it was kept"),
-                Word("required", "the same, and an error where it was not kept"),
+            Kind::Enum(&[
+                EnumValue("default", "only the change event itself"),
+                EnumValue("update-lookup", "the current document, looked up when the change is read"),
+                EnumValue("when-available", "the post-image, if available"),
+                EnumValue("required", "the post-image, and an error if it is not available"),
             ]),
-            "How much of a changed document a message carries.",
+            "Full-document mode of update events.",
         )
         .or("update-lookup"),
         Key::new(
             "pipeline",
-            Kind::List { of: &Kind::Any, least: 0 },
-            "Stages of an aggregation that choose and shape the changes.",
+            Kind::List { of: &Kind::Any, min: 0 },
+            "Aggregation stages that filter and transform the changes.",
         )
         .or("[]"),
         Key::new(
             "start",
-            Kind::Choice(&[
-                Word("resume", "where it ended, or now the first time"),
-                Word("latest", "now, at each start"),
+            Kind::Enum(&[
+                EnumValue("resume", "at the saved position; at the first start, now"),
+                EnumValue("latest", "now, at each start"),
             ]),
-            "Where to begin.",
+            "Start position.",
         )
         .or("resume"),
         Key::new(
             "on-history-lost",
-            Kind::Choice(&[
-                Word("fail", "stop and wait for a person"),
-                Word("resume-from-now", "go on with what comes now; what was between is lost"),
-                Word("resume-from-oplog-start", "go on with the oldest change that is left"),
+            Kind::Enum(&[
+                EnumValue("fail", "stop the consumer"),
+                EnumValue("resume-from-now", "continue from now; changes in between are lost"),
+                EnumValue("resume-from-oplog-start", "continue from the oldest change in the oplog"),
             ]),
-            "What to do when the place to go on from is no longer in the oplog.",
+            "Action when the saved position is no longer in the oplog.",
         )
         .or("fail"),
-        Key::new("checkpoint", Kind::Section(&CHECKPOINT), "How often the place is saved.").or("{}"),
+        Key::new("checkpoint", Kind::Section(&CHECKPOINT), "How often the position is saved.").or("{}"),
         Key::new(
             "deployment",
-            Kind::Choice(&[
-                Word("single-leader", "one instance reads, others stand by"),
-                Word("all-instances", "every instance reads everything"),
+            Kind::Enum(&[
+                EnumValue("single-leader", "one instance reads, the others stand by"),
+                EnumValue("all-instances", "every instance reads all changes"),
             ]),
-            "Who reads when several instances run.",
+            "Which instances read, if there are several.",
         )
         .or("single-leader"),
     ],
@@ -120,14 +120,24 @@ static MONGODB: Section = Section {
 
 static CHECKPOINT: Section = Section {
     name: "checkpoint",
-    doc: "How often the place in the changes is saved.",
+    doc: "How often the position is saved.",
     keys: &[
-        Key::new("every", Kind::Count { least: 1, most: 1_000_000 }, "After so many messages.").or("1"),
-        Key::new("interval", Kind::Duration { zero: true }, "And at least so often; 0 for never.").or("5s"),
+        Key::new(
+            "every",
+            Kind::Count { min: 1, max: 1_000_000 },
+            "Save the position after this number of messages.",
+        )
+        .or("1"),
+        Key::new(
+            "interval",
+            Kind::Duration { zero: true },
+            "Save the position at least this often; 0 disables it.",
+        )
+        .or("5s"),
         Key::new(
             "idle-heartbeat",
             Kind::Duration { zero: true },
-            "How often the place is moved on while nothing comes; 0 for never.",
+            "Save the position this often while the stream is idle; 0 disables it.",
         )
         .or("5m"),
     ],
@@ -135,50 +145,54 @@ static CHECKPOINT: Section = Section {
 
 pub(crate) static HANDLER: Section = Section {
     name: "handler",
-    doc: "Who handles the messages. Exactly one.",
+    doc: "Handler of the messages. Exactly one.",
     keys: &[
-        Key::new("http", Kind::Section(&HTTP), "A service that gets a POST for each attempt."),
+        Key::new(
+            "http",
+            Kind::Section(&HTTP),
+            "An HTTP service that receives a POST request for each attempt.",
+        ),
         Key::new(
             "command",
             Kind::Section(&COMMAND),
-            "A program that is run for each attempt, or kept running.",
+            "A program that runs once per attempt, or as a long-running worker.",
         ),
     ],
 };
 
 static HTTP: Section = Section {
     name: "http",
-    doc: "A service that gets a POST for each attempt.",
+    doc: "An HTTP service that receives a POST request for each attempt.",
     keys: &[
-        Key::new("url", Kind::Text(Form::Url), "Where to send it.").required().live().example("http://127.0.0.1:8080/events"),
-        Key::new("timeout", Kind::Duration { zero: false }, "How long one attempt may take.").or("10s").live(),
+        Key::new("url", Kind::Text(Format::Url), "URL of the service.").required().live().example("http://127.0.0.1:8080/events"),
+        Key::new("timeout", Kind::Duration { zero: false }, "Timeout of an attempt.").or("10s").live(),
         Key::new(
             "headers",
-            Kind::Map { names: Form::HeaderName, of: &Kind::Text(Form::HeaderValue) },
-            "Headers to send along, for example for authorization. Take secrets from the environment: `${NAME}`. Those that say what the message \
-             is (`lazaret-…`, `ce-…`) or frame the request are Lazaret's own; a `Content-Type` is sent with messages that bring none.",
+            Kind::Map { names: Format::HeaderName, of: &Kind::Text(Format::HeaderValue) },
+            "Additional request headers, for example for authorization. Read secrets from the environment: `${NAME}`. Headers that describe the \
+             message (`lazaret-…`, `ce-…`) or frame the request are reserved; a `Content-Type` applies to messages without one.",
         )
         .or("{}")
         .secret()
         .live(),
-        Key::new("http2", Kind::Flag, "Whether to speak HTTP/2 from the first byte on. With https both sides agree by themselves.").or("false").live(),
-        Key::new("max-connections", Kind::Count { least: 1, most: 65_536 }, "How many connections are kept open at most.")
-            .absent("as many as `concurrency`")
+        Key::new("http2", Kind::Flag, "Use HTTP/2 with prior knowledge. With https the version is negotiated.").or("false").live(),
+        Key::new("max-connections", Kind::Count { min: 1, max: 65_536 }, "Maximum number of connections.")
+            .absent("`concurrency`")
             .live(),
-        Key::new("tls-ca", Kind::Text(Form::Path), "A PEM file with the authorities to trust in place of those of the system.")
-            .absent("those of the system")
+        Key::new("tls-ca", Kind::Text(Format::Path), "PEM file with trusted certificate authorities, instead of those of the system.")
+            .absent("certificate authorities of the system")
             .live(),
     ],
 };
 
 static COMMAND: Section = Section {
     name: "command",
-    doc: "A program that is run for each attempt, or kept running.",
+    doc: "A program that runs once per attempt, or as a long-running worker.",
     keys: &[
         Key::new(
             "program",
-            Kind::List { of: &TEXT, least: 1 },
-            "The program and its arguments. No shell is involved.",
+            Kind::List { of: &TEXT, min: 1 },
+            "Program and arguments, executed without a shell.",
         )
         .required()
         .live()
@@ -186,25 +200,25 @@ static COMMAND: Section = Section {
         Key::new(
             "timeout",
             Kind::Duration { zero: false },
-            "How long one attempt may take. Then the program is killed.",
+            "Timeout of an attempt; the program is killed then.",
         )
         .or("10s")
         .live(),
         Key::new(
             "mode",
-            Kind::Choice(&[
-                Word("once", "a process for each attempt, with the payload on stdin"),
-                Word("lines", "processes that stay: one JSON line in, one out"),
+            Kind::Enum(&[
+                EnumValue("once", "one process per attempt, with the payload on stdin"),
+                EnumValue("lines", "long-running workers: one JSON line in, one out"),
             ]),
-            "How the program is called.",
+            "How the program is executed.",
         )
         .or("once"),
-        Key::new("workers", Kind::Count { least: 1, most: 4096 }, "How many processes run at once.")
-            .absent("as many as `concurrency`, and for `lines` one per core"),
+        Key::new("workers", Kind::Count { min: 1, max: 4096 }, "Maximum number of processes.")
+            .absent("`concurrency`; one per core for `lines`"),
         Key::new(
             "env",
-            Kind::Map { names: Form::EnvName, of: &Kind::Text(Form::Free) },
-            "Variables for the program, beside those of this process and `LAZARET_…`.",
+            Kind::Map { names: Format::EnvName, of: &Kind::Text(Format::Free) },
+            "Environment variables of the program, in addition to those of this process and `LAZARET_…`.",
         )
         .or("{}")
         .secret()

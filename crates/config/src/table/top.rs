@@ -1,6 +1,7 @@
-//! The keys at the top of the file, and those of the sections that are not about consumers.
+//! The keys of the top level, and of all sections outside of consumers.
 
-use super::{CONSUMER, Form, Key, Kind, Section, Word};
+use super::consumer::CONSUMER;
+use super::types::{EnumValue, Format, Key, Kind, Section};
 
 /// The whole file.
 pub(crate) static TOP: Section = Section {
@@ -9,40 +10,40 @@ pub(crate) static TOP: Section = Section {
     keys: &[
         Key::new(
             "listen",
-            Kind::Text(Form::Address),
-            "Where the API, the metrics and the inbox are served. An address that is not loopback needs `auth`.",
+            Kind::Text(Format::Address),
+            "Address of the API, the metrics and the inbox. An address other than loopback requires `auth`.",
         )
         .or("127.0.0.1:7117")
         .restart(),
-        Key::new("store", Kind::Text(Form::Store), "Where letters and positions are kept: `sqlite:PATH` or, in quotes, `\"memory:\"`. This version does not have `postgres://…` and `mongodb://…` yet.")
+        Key::new("store", Kind::Text(Format::Store), "Store for letters and positions: `sqlite:PATH` or, in quotes, `\"memory:\"`. This version does not support `postgres://…` and `mongodb://…` yet.")
             .or("sqlite:lazaret.db")
             .restart(),
         Key::new(
             "defaults",
             Kind::Partial(&CONSUMER),
-            "What holds for every consumer that does not say otherwise. Sections and maps are merged key by key; a list is one value, \
-             and a consumer's own replaces it.",
+            "Defaults for all consumers. Sections and maps are merged key by key; a list of a consumer replaces the default \
+             list.",
         ),
-        Key::new("consumers", Kind::Named(&CONSUMER), "The consumers by name. The name is that of the queue, too.").required(),
-        Key::new("auth", Kind::Section(&AUTH), "Who may use the API. Without it everybody may, who can reach the address.")
-            .absent("nobody is asked who they are")
+        Key::new("consumers", Kind::Named(&CONSUMER), "Consumers by name. The name of a consumer is also the name of its queue.").required(),
+        Key::new("auth", Kind::Section(&AUTH), "Authentication of API clients. Without it the API is unauthenticated.")
+            .absent("the API is unauthenticated")
             .restart(),
         Key::new(
             "hosts",
-            Kind::List { of: &Kind::Text(Form::Host), least: 0 },
-            "Names under which the API may be called. Others are refused, which keeps web pages of others from calling it. The address \
-             of `listen` and the names of this machine's loopback are always allowed.",
+            Kind::List { of: &Kind::Text(Format::Host), min: 0 },
+            "Allowed host names of the API. Requests with other host names are rejected, which prevents DNS rebinding. The address \
+             of `listen` and the loopback names are always allowed.",
         )
         .or("[]")
         .restart()
         .example("lazaret.example.com"),
-        Key::new("limits", Kind::Section(&LIMITS), "How large requests may be.").or("{}").restart(),
-        Key::new("alerts", Kind::Section(&ALERTS), "Whom to tell when something happens.").or("{}"),
+        Key::new("limits", Kind::Section(&LIMITS), "Size limits of requests.").or("{}").restart(),
+        Key::new("alerts", Kind::Section(&ALERTS), "Alert notifications.").or("{}"),
         Key::new("telemetry", Kind::Section(&TELEMETRY), "Logs and traces.").or("{}").restart(),
         Key::new(
             "flight-recorder",
-            Kind::Or("off", &Kind::Text(Form::Path)),
-            "The folder in which attempts are recorded while they run, so that a message that kills the process is found. `off` for none.",
+            Kind::Or("off", &Kind::Text(Format::Path)),
+            "Directory in which running attempts are recorded, to find messages that crash the process. `off` disables it.",
         )
         .or("lazaret.flight")
         .restart(),
@@ -51,140 +52,144 @@ pub(crate) static TOP: Section = Section {
 
 static AUTH: Section = Section {
     name: "auth",
-    doc: "Who may use the API.",
+    doc: "Authentication of API clients.",
     keys: &[
         Key::new(
             "tokens-file",
-            Kind::Text(Form::Path),
-            "A file with the lines that `lazaret token` prints: `auth`, and `tokens` below it.",
+            Kind::Text(Format::Path),
+            "File with the lines that `lazaret token` prints: `auth` with `tokens`.",
         ),
-        Key::new("tokens", Kind::List { of: &Kind::Section(&TOKEN), least: 0 }, "Tokens in this file.")
-            .or("[]"),
+        Key::new(
+            "tokens",
+            Kind::List { of: &Kind::Section(&TOKEN), min: 0 },
+            "Tokens in the configuration itself.",
+        )
+        .or("[]"),
     ],
 };
 
 static TOKEN: Section = Section {
     name: "token",
-    doc: "A token. Its text is not here, only what it hashes to.",
+    doc: "A token, stored as a hash.",
     keys: &[
-        Key::new("name", Kind::Text(Form::Name), "Who this is, as it stands in the audit.").required(),
+        Key::new("name", Kind::Text(Format::Name), "Name of the client in the audit log.").required(),
         Key::new(
             "hash",
-            Kind::Text(Form::Hash),
-            "The SHA-256 of the token: `sha256:` and 64 hexadecimal digits.",
+            Kind::Text(Format::Hash),
+            "SHA-256 hash of the token: `sha256:` and 64 hexadecimal digits.",
         )
         .required()
-        // Who puts the token itself here must not see it in a message.
+        // The token itself may be written here by mistake, and must not be shown.
         .secret(),
-        Key::new("scopes", Kind::List { of: &Kind::Choice(SCOPES), least: 1 }, "What the token may do.")
+        Key::new("scopes", Kind::List { of: &Kind::Enum(SCOPES), min: 1 }, "Permissions of the token.")
             .required(),
-        Key::new("expires", Kind::Text(Form::Time), "When it ends to be good, in RFC 3339.")
+        Key::new("expires", Kind::Text(Format::Time), "Expiry time in RFC 3339.")
             .absent("never")
             .example("2027-01-01T00:00:00Z"),
     ],
 };
 
-/// What tokens may be used for, with the words of the API.
-pub(crate) static SCOPES: &[Word] = &[
-    Word("read", "see everything but payloads and headers"),
-    Word("payload", "see payloads and headers, and search in them"),
-    Word("triage", "retry, park, release, restore, resolve, comment, assign"),
-    Word("evict", "evict, purge, edit, quarantine, import"),
-    Word("pause", "pause and resume"),
-    Word("approve", "approve or reject what somebody else began"),
-    Word("ingest", "post to inboxes"),
-    Word("admin", "everything"),
+/// The scopes of tokens, named as in the API.
+pub(crate) static SCOPES: &[EnumValue] = &[
+    EnumValue("read", "see everything but payloads and headers"),
+    EnumValue("payload", "see payloads and headers, and search in them"),
+    EnumValue("triage", "retry, park, release, restore, resolve, comment, assign"),
+    EnumValue("evict", "evict, purge, edit, quarantine, import"),
+    EnumValue("pause", "pause and resume"),
+    EnumValue("approve", "approve or reject operations of others"),
+    EnumValue("ingest", "post to inboxes"),
+    EnumValue("admin", "everything"),
 ];
 
 static LIMITS: Section = Section {
     name: "limits",
-    doc: "How large requests may be.",
+    doc: "Size limits of requests.",
     keys: &[
         Key::new(
             "body",
-            Kind::Size { least: 1 },
-            "The largest body of a request, which is the largest payload of an inbox message.",
+            Kind::Size { min: 1 },
+            "Maximum size of a request body, and so of the payload of an inbox message.",
         )
         .or("1MiB"),
-        Key::new("batch", Kind::Size { least: 1 }, "The largest body of a batch for an inbox.").or("16MiB"),
-        Key::new("headers", Kind::Size { least: 1024 }, "The largest headers of a request, together.")
+        Key::new("batch", Kind::Size { min: 1 }, "Maximum size of an inbox batch.").or("16MiB"),
+        Key::new("headers", Kind::Size { min: 1024 }, "Maximum size of all headers of a request.")
             .or("64KiB"),
     ],
 };
 
 static ALERTS: Section = Section {
     name: "alerts",
-    doc: "Whom to tell when something happens.",
+    doc: "Alert notifications.",
     keys: &[Key::new(
         "webhooks",
-        Kind::List { of: &Kind::Section(&WEBHOOK), least: 0 },
-        "URLs that get a POST for each event.",
+        Kind::List { of: &Kind::Section(&WEBHOOK), min: 0 },
+        "URLs that receive a POST request for each event.",
     )
     .or("[]")],
 };
 
 static WEBHOOK: Section = Section {
     name: "webhook",
-    doc: "A URL that gets a POST for each event.",
+    doc: "A URL that receives a POST request for each event.",
     keys: &[
-        Key::new("url", Kind::Text(Form::Url), "Where to send it.").required().example("https://alerts.example.com/lazaret"),
-        Key::new("secret", Kind::Text(Form::Line), "Signs each request, so that the receiver knows who sent it. Take it from the environment: `${NAME}`.")
+        Key::new("url", Kind::Text(Format::Url), "URL of the receiver.").required().example("https://alerts.example.com/lazaret"),
+        Key::new("secret", Kind::Text(Format::Line), "Secret that signs each request, so that the receiver can verify the sender. Read it from the environment: `${NAME}`.")
             .absent("requests are not signed")
             .secret()
             .example("${ALERT_SECRET}"),
-        Key::new("events", Kind::List { of: &Kind::Choice(EVENTS), least: 1 }, "Which events are sent.")
+        Key::new("events", Kind::List { of: &Kind::Enum(EVENTS), min: 1 }, "Events to send.")
             .or("[first-letter, poison, decode-failure, fuse-blown, store-unavailable, queue-full, retry-storm, retry-age, blocked, paused-too-long, operation-stopped]"),
-        Key::new("timeout", Kind::Duration { zero: false }, "How long the receiver may take.").or("10s"),
+        Key::new("timeout", Kind::Duration { zero: false }, "Timeout of a request.").or("10s"),
     ],
 };
 
-pub(crate) static EVENTS: &[Word] = &[
-    Word("first-letter", "a queue got its first dead letter, or a group of letters its first"),
-    Word("poison", "a message was found to be poison, or killed the process too often"),
-    Word("decode-failure", "messages cannot be read"),
-    Word("fuse-blown", "a fuse paused a consumer"),
-    Word("breaker-opened", "a breaker opened"),
-    Word("breaker-closed", "a breaker closed again"),
-    Word("paused", "somebody paused a consumer"),
-    Word("resumed", "somebody resumed a consumer"),
-    Word("paused-too-long", "a consumer or a part of it has been paused for 15 minutes"),
-    Word("store-unavailable", "the store does not answer, and the source waits"),
-    Word("queue-full", "a queue reached its limit, and the source waits"),
-    Word("retry-rate", "more than 10 messages a second were retried for a minute"),
-    Word("retry-age", "a message has been waiting for its retries for 15 minutes"),
-    Word("retry-storm", "most attempts failed for a minute"),
-    Word("blocked", "messages waited and none was handled for 5 minutes"),
-    Word("operation-stopped", "a replay stopped because too much failed"),
-    Word("approval-needed", "an operation waits for a second person"),
+pub(crate) static EVENTS: &[EnumValue] = &[
+    EnumValue("first-letter", "first dead letter of a queue or of a group"),
+    EnumValue("poison", "a message is poison, or crashed the process too often"),
+    EnumValue("decode-failure", "messages cannot be decoded"),
+    EnumValue("fuse-blown", "a fuse paused a consumer"),
+    EnumValue("breaker-opened", "a circuit breaker opened"),
+    EnumValue("breaker-closed", "a circuit breaker closed"),
+    EnumValue("paused", "a consumer was paused"),
+    EnumValue("resumed", "a consumer was resumed"),
+    EnumValue("paused-too-long", "a consumer or a part of it has been paused for 15 minutes"),
+    EnumValue("store-unavailable", "the store is unavailable, and the source is paused"),
+    EnumValue("queue-full", "a queue reached its limit, and the source is paused"),
+    EnumValue("retry-rate", "more than 10 messages a second were retried for a minute"),
+    EnumValue("retry-age", "a message has been retried for 15 minutes"),
+    EnumValue("retry-storm", "most attempts failed for a minute"),
+    EnumValue("blocked", "messages were waiting and none was handled for 5 minutes"),
+    EnumValue("operation-stopped", "an operation stopped because too many letters failed"),
+    EnumValue("approval-needed", "an operation waits for approval"),
 ];
 
 static TELEMETRY: Section = Section {
     name: "telemetry",
     doc: "Logs and traces.",
     keys: &[
-        Key::new("otlp-endpoint", Kind::Text(Form::Url), "Where traces are sent by OTLP over HTTP.")
+        Key::new("otlp-endpoint", Kind::Text(Format::Url), "OTLP endpoint for traces, over HTTP.")
             .absent("no traces are sent")
             .example("http://127.0.0.1:4318"),
         Key::new(
             "log-format",
-            Kind::Choice(&[Word("text", "for people"), Word("json", "for machines")]),
-            "How log lines look.",
+            Kind::Enum(&[EnumValue("text", "human-readable"), EnumValue("json", "one JSON object per line")]),
+            "Format of log lines.",
         )
         .or("text"),
-        Key::new("log-level", Kind::Choice(LEVELS), "How much is logged.").or("info"),
+        Key::new("log-level", Kind::Enum(LEVELS), "Minimum level of log lines.").or("info"),
         Key::new(
             "log-error-messages",
             Kind::Flag,
-            "Whether the words of failures are logged. They may hold what messages hold.",
+            "Log the messages of failures. They may contain message data.",
         )
         .or("false"),
     ],
 };
 
-static LEVELS: &[Word] = &[
-    Word("error", "errors"),
-    Word("warn", "and warnings"),
-    Word("info", "and what happens"),
-    Word("debug", "and how"),
-    Word("trace", "and everything"),
+static LEVELS: &[EnumValue] = &[
+    EnumValue("error", "errors only"),
+    EnumValue("warn", "errors and warnings"),
+    EnumValue("info", "also state changes"),
+    EnumValue("debug", "also details"),
+    EnumValue("trace", "everything"),
 ];

@@ -1,4 +1,4 @@
-//! Who may use the API, and how much of it at once.
+//! Builds tokens and request limits of the API.
 
 use std::path::Path;
 
@@ -8,25 +8,25 @@ use lazaret_server::{InvalidTokenHash, Limits, Token, Tokens};
 
 use crate::error::Error;
 
-/// What a file of tokens lacks to be a whole configuration.
+/// Completes a tokens file to a configuration.
 const REST: &str = "consumers: {}\n";
-/// How a token begins that `lazaret token` makes.
+/// The prefix of tokens that `lazaret token` creates.
 const TOKEN: &str = "lz_";
 
-/// The tokens of the configuration and of its file of tokens. None at all when nobody is asked.
+/// Returns the tokens of the configuration and of its tokens file. Without tokens the API is unauthenticated.
 pub(crate) fn tokens(config: &Config) -> Result<Tokens, Error> {
-    let mut wanted = Vec::new();
+    let mut configured = Vec::new();
     if let Some(auth) = &config.auth {
-        wanted.extend(auth.tokens.clone());
+        configured.extend(auth.tokens.clone());
         if let Some(path) = &auth.tokens_file {
-            wanted.extend(in_file(path)?);
+            configured.extend(in_file(path)?);
         }
     }
-    let tokens = wanted.iter().map(token).collect::<Result<Vec<_>, _>>()?;
+    let tokens = configured.iter().map(token).collect::<Result<Vec<_>, _>>()?;
     Ok(Tokens::new(tokens)?)
 }
 
-/// The tokens in a file, which has the lines that `lazaret token` prints: a configuration with `auth` and `tokens` alone.
+/// Reads a tokens file, which has the lines that `lazaret token` prints: a configuration with `auth` and `tokens` only.
 fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
     let wrong = |why: String| Error::TokensFile { path: path.to_owned(), why };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -37,7 +37,7 @@ fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
         let others = diff(&nothing, &config).changes;
         if let Some(other) = others.iter().find(|change| !is_token(&change.path)) {
             return Err(wrong(format!(
-                "{} does not belong there: it is for `auth.tokens` alone",
+                "unexpected key {}: a tokens file may contain only `auth.tokens`",
                 other.path
             )));
         }
@@ -45,8 +45,7 @@ fn in_file(path: &Path) -> Result<Vec<lazaret_config::Token>, Error> {
     Ok(config.auth.map(|auth| auth.tokens).unwrap_or_default())
 }
 
-/// The text without tokens: whoever redirects all that `lazaret token` prints has the token itself in the file as well, and what is
-/// wrong with a file goes into logs.
+/// Redacts tokens in a text: the complete output of `lazaret token` includes the token itself, and error messages are logged.
 fn redacted(text: &str) -> String {
     let mut parts = text.split(TOKEN);
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -60,7 +59,7 @@ fn redacted(text: &str) -> String {
     }
     if held {
         shown.push_str(
-            "\nthe token itself does not belong into the file, only the lines below it: take it out",
+            "\nremove the token itself from the file: it may contain only the lines below the token",
         );
     }
     shown
@@ -70,26 +69,26 @@ fn is_token(path: &str) -> bool {
     path == "auth" || path == "auth.tokens"
 }
 
-fn token(wanted: &lazaret_config::Token) -> Result<Token, Error> {
-    let wrong = |why: String| Error::Token { name: wanted.name.clone(), why };
-    let scopes = wanted.scopes.iter().map(|word| word.parse::<Scope>()).collect::<Result<_, _>>();
+fn token(configured: &lazaret_config::Token) -> Result<Token, Error> {
+    let wrong = |why: String| Error::Token { name: configured.name.clone(), why };
+    let scopes = configured.scopes.iter().map(|word| word.parse::<Scope>()).collect::<Result<_, _>>();
     Ok(Token {
-        name: wanted.name.clone(),
-        hash: wanted.hash.parse().map_err(|error: InvalidTokenHash| wrong(error.to_string()))?,
+        name: configured.name.clone(),
+        hash: configured.hash.parse().map_err(|error: InvalidTokenHash| wrong(error.to_string()))?,
         scopes: scopes.map_err(|error: UnknownValue| wrong(error.to_string()))?,
-        expires_at: wanted.expires,
+        expires_at: configured.expires,
     })
 }
 
-/// How large requests may be, within the server's other limits.
-pub(crate) fn limits(wanted: &RequestLimits) -> Limits {
+/// Returns the request limits, within the other limits of the server.
+pub(crate) fn limits(configured: &RequestLimits) -> Limits {
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     Limits {
-        message_bytes: size(wanted.body),
-        // Requests that carry no message keep the server's own limit, unless a larger one is allowed for all.
-        json_bytes: size(wanted.body).max(Limits::default().json_bytes),
-        batch_bytes: size(wanted.batch),
-        header_bytes: size(wanted.headers),
+        message_bytes: size(configured.body),
+        // Requests without a message keep the limit of the server, unless a larger one is configured.
+        json_bytes: size(configured.body).max(Limits::default().json_bytes),
+        batch_bytes: size(configured.batch),
+        header_bytes: size(configured.headers),
         ..Limits::default()
     }
 }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_has_tokens_and_nothing_else() {
+    fn a_tokens_file_contains_only_tokens() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("tokens.yaml");
         let hash = "0".repeat(64);
@@ -128,18 +127,21 @@ mod tests {
         assert_eq!(read(&tokens), Ok(1));
         assert_eq!(read(""), Ok(0));
         assert!(
-            read(&format!("{tokens}\nlisten: 0.0.0.0:1\n")).unwrap_err().contains("listen does not belong")
+            read(&format!("{tokens}\nlisten: 0.0.0.0:1\n")).unwrap_err().contains("unexpected key listen")
         );
         assert!(read("auth: { tokens-file: other.yaml }\n").unwrap_err().contains("auth.tokens-file"));
         assert!(read("auth: { tokens: 5 }\n").unwrap_err().contains("tokens.yaml:1:"));
         assert!(in_file(&here.path().join("none.yaml")).is_err());
         let with_secret = read(&format!("lz_eEA0IGkuKuC17NWjFFsqw3a-MOk_z\n{tokens}\n")).unwrap_err();
         assert!(!with_secret.contains("eEA0"), "{with_secret}");
-        assert!(with_secret.contains("lz_…") && with_secret.contains("take it out"), "{with_secret}");
+        assert!(
+            with_secret.contains("lz_…") && with_secret.contains("remove the token itself"),
+            "{with_secret}"
+        );
     }
 
     #[test]
-    fn every_word_for_a_scope_in_the_schema_is_known_to_the_api() {
+    fn every_scope_of_the_schema_is_one_of_the_api() {
         let schema = lazaret_config::schema().to_string();
         let (_, scopes) = schema.split_once("\"scopes\":").expect("the key");
         let scopes = scopes.split_once(']').expect("its words").0;

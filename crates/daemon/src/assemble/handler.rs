@@ -1,27 +1,27 @@
-//! Makes the handler of a consumer.
+//! Builds the handler of a consumer.
 
 use std::sync::Arc;
 
 use lazaret_config::{
-    CommandHandler as Program, CommandMode, Consumer as Wanted, Handler, HttpHandler as Service,
+    CommandHandler as Program, CommandMode, Consumer as ConsumerConfig, Handler, HttpHandler as Service,
 };
 use lazaret_core::handler::BoxHandler;
 use lazaret_handlers::{CommandHandler, CommandOptions, Error, HttpHandler, HttpOptions, HttpVersion, Mode};
 
-/// Makes the handler. Nothing is called yet.
-pub(crate) fn handler(wanted: &Wanted) -> Result<BoxHandler, Error> {
-    match &wanted.handler {
-        Handler::Http(service) => Ok(Arc::new(HttpHandler::new(http_options(wanted, service))?)),
-        Handler::Command(program) => Ok(Arc::new(CommandHandler::new(command(wanted, program))?)),
-        _ => Err(Error::Command("this build does not have this handler".to_owned())),
+/// Builds the handler, without calling it.
+pub(crate) fn handler(config: &ConsumerConfig) -> Result<BoxHandler, Error> {
+    match &config.handler {
+        Handler::Http(service) => Ok(Arc::new(HttpHandler::new(http_options(config, service))?)),
+        Handler::Command(program) => Ok(Arc::new(CommandHandler::new(command(config, program)?)?)),
+        _ => Err(Error::Command("this build does not support this handler".to_owned())),
     }
 }
 
-/// How a service is called.
-pub(crate) fn http_options(wanted: &Wanted, service: &Service) -> HttpOptions {
+/// Returns the options of an HTTP handler.
+pub(crate) fn http_options(config: &ConsumerConfig, service: &Service) -> HttpOptions {
     let options = HttpOptions::new(&service.url)
-        .for_consumer(wanted.name.as_str())
-        .with_sequencing(wanted.sequencing())
+        .for_consumer(config.name.as_str())
+        .with_sequencing(config.sequencing())
         .with_timeout(service.timeout)
         .with_version(if service.http2 { HttpVersion::Http2 } else { HttpVersion::Auto })
         .with_max_connections(service.max_connections);
@@ -35,21 +35,23 @@ pub(crate) fn http_options(wanted: &Wanted, service: &Service) -> HttpOptions {
     }
 }
 
-fn command(wanted: &Wanted, program: &Program) -> CommandOptions {
+fn command(config: &ConsumerConfig, program: &Program) -> Result<CommandOptions, Error> {
+    let mode = match program.mode {
+        CommandMode::Once => Mode::Once,
+        CommandMode::Lines => Mode::Lines,
+        _ => return Err(Error::Command("this build does not support this mode".to_owned())),
+    };
     let options = CommandOptions::new(&program.program)
-        .for_consumer(wanted.name.as_str())
-        .with_sequencing(wanted.sequencing())
+        .for_consumer(config.name.as_str())
+        .with_sequencing(config.sequencing())
         .with_timeout(program.timeout)
-        .with_mode(match program.mode {
-            CommandMode::Once => Mode::Once,
-            CommandMode::Lines => Mode::Lines,
-        });
+        .with_mode(mode);
     let options =
         program.env.iter().fold(options, |options, (name, value)| options.with_env(name, value.reveal()));
-    match program.workers {
+    Ok(match program.workers {
         Some(workers) => options.with_workers(workers),
         None => options,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -58,9 +60,9 @@ mod tests {
 
     use super::*;
 
-    /// What keeps a consumer from running is told by `check`, and nothing else is.
+    /// `check` reports exactly the headers that the handler rejects.
     #[test]
-    fn the_headers_that_a_handler_refuses_are_those_that_a_file_may_not_have() {
+    fn the_handler_and_the_configuration_reject_the_same_headers() {
         let names = [
             "Accept",
             "Authorization",

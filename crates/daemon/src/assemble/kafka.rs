@@ -1,9 +1,9 @@
-//! Kafka: topics as a source, retry topics, and the copy of dead letters in a topic.
+//! Builds the Kafka source, the retry topics, and the mirror of dead letters.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_config::{Consumer as Wanted, KafkaSource as From, PropertyFault};
+use lazaret_config::{Consumer as ConsumerConfig, KafkaSource as From, PropertyError};
 use lazaret_core::QueueName;
 use lazaret_core::policy::Strategy;
 use lazaret_core::relay::Relay;
@@ -14,42 +14,42 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 use tokio_util::sync::CancellationToken;
 
-use super::Stores;
+use super::store::Stores;
 
-/// How often to look whether the mirror has caught up.
-const LOOK: Duration = Duration::from_millis(50);
+/// The interval of checking whether the mirror has caught up.
+const MIRROR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Becomes a member of the group. With the strategy `topics` the relay that holds what failed comes along.
+/// Opens the source. With the strategy `topics`, also the relay to the retry topics.
 pub(super) async fn open(
-    wanted: &Wanted,
+    config: &ConsumerConfig,
     from: &From,
     until_idle: bool,
 ) -> Result<(KafkaSource, Option<Arc<dyn Relay>>), SourceError> {
     let options = options(from, until_idle);
-    if wanted.retry.policy.strategy != Strategy::Topics {
+    if config.retry.policy.strategy != Strategy::Topics {
         return Ok((KafkaSource::open(options)?, None));
     }
-    let relay = KafkaRelay::open(&options, retry_topics(wanted, from)).await?;
+    let relay = KafkaRelay::open(&options, retry_topics(config, from)).await?;
     for remark in relay.remarks() {
-        tracing::warn!(consumer = wanted.name, remark, "about the retry topics");
+        tracing::warn!(consumer = config.name, remark, "retry topics checked");
     }
     let source = KafkaSource::open_with(options, &relay)?;
     Ok((source, Some(Arc::new(relay))))
 }
 
-/// Asks the client about a property, without a broker. What it says about a value may hold the value, and is not passed on.
-pub(crate) fn check_property(name: &str, value: &str) -> Result<(), PropertyFault> {
+/// Checks a property with the client, without a broker. The message of the client may contain the value, and is dropped.
+pub(crate) fn check_property(name: &str, value: &str) -> Result<(), PropertyError> {
     let asked = ClientConfig::new().set(name, value).create_native_config();
     match asked {
         Ok(_) => Ok(()),
         Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
-            Err(PropertyFault::Unknown)
+            Err(PropertyError::Unknown)
         }
-        Err(_) => Err(PropertyFault::Value),
+        Err(_) => Err(PropertyError::Value),
     }
 }
 
-/// What the configuration says, in the words of the source.
+/// Returns the options of the source.
 fn options(from: &From, until_idle: bool) -> KafkaOptions {
     let options = KafkaOptions::new(&from.brokers, &from.group, &from.topics)
         .with_id_headers(&from.id_headers)
@@ -62,9 +62,9 @@ fn options(from: &From, until_idle: bool) -> KafkaOptions {
     if until_idle { options.reading_to_end() } else { options }
 }
 
-fn retry_topics(wanted: &Wanted, from: &From) -> RetryTopics {
-    let keys = &wanted.retry.topics;
-    let mut topics = RetryTopics::new(&wanted.name, keys.delays.iter().copied());
+fn retry_topics(config: &ConsumerConfig, from: &From) -> RetryTopics {
+    let keys = &config.retry.topics;
+    let mut topics = RetryTopics::new(&config.name, keys.delays.iter().copied());
     if keys.create {
         topics = topics.creating_topics();
     }
@@ -72,24 +72,24 @@ fn retry_topics(wanted: &Wanted, from: &From) -> RetryTopics {
         topics = topics.with_spring_headers();
     }
     if keys.transactional {
-        topics = topics.in_transactions(transactional_id(&from.group, &wanted.name));
+        topics = topics.in_transactions(transactional_id(&from.group, &config.name));
     }
     topics
 }
 
-/// The same after each restart on this machine, and another one on every other machine.
+/// Returns a transactional id that is stable on this machine and differs between machines.
 fn transactional_id(group: &str, consumer: &str) -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("lazaret-{group}-{consumer}-{machine}")
 }
 
-/// Copies dead letters to a topic until `stop`, if the configuration asks for it.
+/// Copies dead letters to a topic until `stop`, if configured.
 pub(super) async fn mirror(
-    wanted: &Wanted,
+    config: &ConsumerConfig,
     stores: &Stores,
     stop: CancellationToken,
 ) -> Result<(), SourceError> {
-    let (lazaret_config::Source::Kafka(from), Some(letters)) = (&wanted.source, &wanted.dead_letter) else {
+    let (lazaret_config::Source::Kafka(from), Some(letters)) = (&config.source, &config.dead_letter) else {
         stop.cancelled().await;
         return Ok(());
     };
@@ -97,24 +97,23 @@ pub(super) async fn mirror(
         stop.cancelled().await;
         return Ok(());
     };
-    let mirror = Mirror::of(&options(from, false), queue(wanted), topic);
-    let mirror = if wanted.retry.topics.spring_headers { mirror.with_spring_headers() } else { mirror };
+    let mirror = Mirror::of(&options(from, false), queue(config), topic);
+    let mirror = if config.retry.topics.spring_headers { mirror.with_spring_headers() } else { mirror };
     mirror.run(&*stores.outbox, stop.cancelled()).await
 }
 
-/// Waits until every dead letter is in the topic, if the configuration asks for that. Has no end by itself while the brokers
-/// are away.
-pub(super) async fn mirrored(wanted: &Wanted, stores: &Stores) {
-    if wanted.dead_letter.as_ref().is_none_or(|letters| letters.topic.is_none()) {
+/// Waits until every dead letter is copied to the topic, if configured. Does not return while the brokers are unavailable.
+pub(super) async fn mirrored(config: &ConsumerConfig, stores: &Stores) {
+    if config.dead_letter.as_ref().is_none_or(|letters| letters.topic.is_none()) {
         return;
     }
-    while !stores.outbox.ends(&queue(wanted), 0, 1).await.is_ok_and(|page| page.ends.is_empty()) {
-        tokio::time::sleep(LOOK).await;
+    while !stores.outbox.ends(&queue(config), 0, 1).await.is_ok_and(|page| page.ends.is_empty()) {
+        tokio::time::sleep(MIRROR_POLL_INTERVAL).await;
     }
 }
 
-fn queue(wanted: &Wanted) -> QueueName {
-    QueueName::of(&wanted.name, &wanted.name)
+fn queue(config: &ConsumerConfig) -> QueueName {
+    QueueName::of(&config.name, &config.name)
 }
 
 #[cfg(test)]
@@ -127,9 +126,9 @@ mod tests {
             ("auto.offset.reset", "latest", Ok(())),
             ("fetch.min.bytes", "1", Ok(())),
             ("sasl.password", "anything", Ok(())),
-            ("max.poll.records", "500", Err(PropertyFault::Unknown)),
-            ("fetch.min.bytes", "many", Err(PropertyFault::Value)),
-            ("security.protocol", "pigeon", Err(PropertyFault::Value)),
+            ("max.poll.records", "500", Err(PropertyError::Unknown)),
+            ("fetch.min.bytes", "many", Err(PropertyError::Value)),
+            ("security.protocol", "pigeon", Err(PropertyError::Value)),
         ];
         for (name, value, expected) in table {
             assert_eq!(check_property(name, value), expected, "{name}: {value}");

@@ -1,42 +1,42 @@
-//! From the keys of a consumer to the knobs of the engine.
+//! Builds the engine options of a consumer.
 
 use std::sync::Arc;
 
-use lazaret_config::{Consumer as Wanted, DeadLetter, Reprocess as Again};
+use lazaret_config::{Consumer as ConsumerConfig, DeadLetter, Reprocess as ConfiguredReprocess};
 use lazaret_core::FlightRecorder;
 use lazaret_engine::{DeadLetterOptions, DedupeOptions, InvalidSchedule, Options, ReplayOptions, Reprocess};
 
-use super::Stores;
+use super::store::Stores;
 
-/// The engine's options for a consumer.
+/// Returns the engine options of a consumer.
 pub(super) fn options(
-    wanted: &Wanted,
+    config: &ConsumerConfig,
     stores: &Stores,
     flight_recorder: Option<Arc<dyn FlightRecorder>>,
     until_idle: bool,
 ) -> Result<Options, InvalidSchedule> {
-    let advanced = wanted.advanced;
+    let advanced = config.advanced;
     Ok(Options {
-        sequencing: wanted.sequencing(),
-        concurrency: wanted.concurrency,
+        sequencing: config.sequencing(),
+        concurrency: config.concurrency,
         shards: advanced.shards,
         window: advanced.window,
-        // The handler keeps its own time, from when it is its turn. The engine's clock would also count the wait for a
-        // worker or a connection.
+        // The handler enforces its own timeout. The timeout of the engine would include the wait for a worker or a
+        // connection.
         attempt_timeout: None,
-        max_payload: wanted.max_payload,
-        retry: wanted.retry.policy.clone(),
-        classifier: wanted.classifier(),
-        budget: wanted.retry.budget.clone(),
-        breaker: wanted.breaker.clone(),
-        fuse: wanted.fuse.clone(),
-        poison: wanted.poison.clone(),
-        dead_letter: wanted.dead_letter.as_ref().map(dead_letter).transpose()?,
+        max_payload: config.max_payload,
+        retry: config.retry.policy.clone(),
+        classifier: config.classifier(),
+        budget: config.retry.budget.clone(),
+        breaker: config.breaker.clone(),
+        fuse: config.fuse.clone(),
+        poison: config.poison.clone(),
+        dead_letter: config.dead_letter.as_ref().map(dead_letter).transpose()?,
         replay: ReplayOptions {
-            max_replays: wanted.replay.max_replays,
-            rate: wanted.replay.rate.map(|rate| rate.per_second()),
+            max_replays: config.replay.max_replays,
+            rate: config.replay.rate.map(|rate| rate.per_second()),
         },
-        dedupe: wanted.inbox_dedupe.map(|window| DedupeOptions { filter: stores.dedupe.clone(), window }),
+        dedupe: config.inbox_dedupe.map(|window| DedupeOptions { filter: stores.dedupe.clone(), window }),
         flight_recorder,
         commit_interval: advanced.commit_interval,
         drain_deadline: advanced.drain_deadline,
@@ -48,20 +48,20 @@ pub(super) fn options(
     })
 }
 
-fn dead_letter(wanted: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
+fn dead_letter(config: &DeadLetter) -> Result<DeadLetterOptions, InvalidSchedule> {
     Ok(DeadLetterOptions {
-        limits: wanted.limits,
-        ttl: wanted.ttl,
-        keep_closed: wanted.keep_closed,
-        reprocess: match &wanted.reprocess {
-            Again::Manual => Reprocess::Manual,
-            Again::Cron { schedule, batch_size } => {
+        limits: config.limits,
+        ttl: config.ttl,
+        keep_closed: config.keep_closed,
+        reprocess: match &config.reprocess {
+            ConfiguredReprocess::Cron { schedule, batch_size } => {
                 Reprocess::Cron { schedule: schedule.parse()?, batch_size: *batch_size }
             }
+            _ => Reprocess::Manual,
         },
-        owner: wanted.owner.as_deref().map(Arc::from),
-        include_payload: wanted.include_payload,
-        include_backtrace: wanted.include_backtrace,
+        owner: config.owner.as_deref().map(Arc::from),
+        include_payload: config.include_payload,
+        include_backtrace: config.include_backtrace,
     })
 }
 
@@ -82,7 +82,7 @@ mod tests {
         let checked = check("lazaret.yaml", text.as_bytes(), &NoEnv);
         let config = checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let stores = runtime.block_on(Stores::open(&lazaret_config::StoreAt::Memory)).unwrap();
+        let stores = runtime.block_on(Stores::open(&lazaret_config::StoreLocation::Memory)).unwrap();
         options(&config.consumers[0], &stores, None, false).unwrap()
     }
 

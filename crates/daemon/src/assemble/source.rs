@@ -3,48 +3,52 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lazaret_config::{Consumer as Wanted, Source as From};
+use lazaret_config::{Consumer as ConsumerConfig, Source as From};
 use lazaret_core::Partition;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_source_file::{FileSource, Options as FileOptions};
 
-use super::Stores;
-use crate::error::Trouble;
+use super::store::Stores;
+use crate::error::ConsumerError;
 
-/// A source, and who holds what failed in place of the store.
-pub(super) type Both = (Opened, Option<Arc<dyn Relay>>);
+/// A source, and the relay that stores failed messages instead of the store.
+pub(super) type SourceAndRelay = (Opened, Option<Arc<dyn Relay>>);
 
-/// Opens the source. With `until_idle` every source is finite: a file is not followed, topics are read to where they ended,
-/// and an inbox to where it is empty.
-pub(super) async fn open(wanted: &Wanted, stores: &Stores, until_idle: bool) -> Result<Both, Trouble> {
-    match &wanted.source {
+/// Opens the source. With `until_idle` every source is finite: a file is not followed, topics are read to their current end,
+/// and an inbox until it is empty.
+pub(super) async fn open(
+    config: &ConsumerConfig,
+    stores: &Stores,
+    until_idle: bool,
+) -> Result<SourceAndRelay, ConsumerError> {
+    match &config.source {
         From::File { path, follow } => {
             let options = FileOptions { follow: *follow && !until_idle, ..FileOptions::default() };
             let checkpoints = stores.checkpoints.clone();
-            let file = FileSource::open(path, checkpoints, wanted.name.as_str(), options).await?;
+            let file = FileSource::open(path, checkpoints, config.name.as_str(), options).await?;
             Ok((Opened::new(file), None))
         }
         #[cfg(feature = "sqlite")]
         From::Inbox => {
-            let missing = Trouble::NotInThisBuild("an inbox in this store");
-            let inbox = stores.inbox(&wanted.name).ok_or(missing)?;
+            let missing = ConsumerError::NotInThisBuild("an inbox with this store");
+            let inbox = stores.inbox(&config.name).ok_or(missing)?;
             let opened = Opened::new(inbox.source());
             Ok((if until_idle { opened.ending_when_empty() } else { opened }, None))
         }
         #[cfg(feature = "kafka")]
         From::Kafka(kafka) => {
-            let (source, relay) = super::kafka::open(wanted, kafka, until_idle).await?;
+            let (source, relay) = super::kafka::open(config, kafka, until_idle).await?;
             Ok((Opened::new(source), relay))
         }
-        _ => Err(Trouble::NotInThisBuild("this source")),
+        _ => Err(ConsumerError::NotInThisBuild("this source")),
     }
 }
 
 /// A source of any kind.
 pub(super) struct Opened {
     inner: Box<dyn Source>,
-    /// Ends when nothing lies ahead. What comes later is left for the next run.
+    /// Ends when the lag is zero. Later messages are read by the next run.
     ends_when_empty: bool,
     assigned: bool,
     ended: bool,
@@ -66,7 +70,7 @@ impl Source for Opened {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
         if self.ends_when_empty {
             if self.ended {
-                // Nothing changes before the next call of another method.
+                // Waits until another method is called.
                 std::future::pending::<()>().await;
             }
             if self.assigned && self.inner.lag() == Some(0) {
@@ -85,7 +89,7 @@ impl Source for Opened {
 
     fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         match self.ends_when_empty {
-            // Once it has ended, nobody is told anything.
+            // A background commit could not report its result after the end.
             true => Err(commits),
             false => self.inner.begin_commit(commits),
         }

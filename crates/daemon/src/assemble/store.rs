@@ -1,41 +1,41 @@
-//! Opens the store, and shows it from all its sides.
+//! Opens the store, and exposes its traits.
 
 use std::sync::Arc;
 
-use lazaret_config::StoreAt;
+use lazaret_config::StoreLocation;
 use lazaret_core::store::{Checkpoints, Dedupe, Store};
 use lazaret_memory::MemoryStore;
 
 use crate::error::Error;
 
-/// What the copies of dead letters need: the list of ends, and a lock, so that one of several instances works it down.
+/// The traits that the mirror of dead letters uses: the outbox, and a lock, so that one of several instances works on it.
 #[cfg(feature = "kafka")]
 pub(crate) trait Outbox: lazaret_core::store::Outbox + lazaret_core::store::Locks {}
 
 #[cfg(feature = "kafka")]
 impl<S: lazaret_core::store::Outbox + lazaret_core::store::Locks> Outbox for S {}
 
-/// One store, by what it is used for.
+/// One store, by trait.
 #[derive(Clone)]
 pub(crate) struct Stores {
     pub(crate) letters: Arc<dyn Store>,
     pub(crate) checkpoints: Arc<dyn Checkpoints>,
-    /// The idempotent receiver.
+    /// The duplicate filter.
     pub(crate) dedupe: Arc<dyn Dedupe>,
-    /// Letters that ended, for those who copy them elsewhere.
+    /// The outbox of closed letters, for the mirror.
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Arc<dyn Outbox>,
-    /// The same, where the inbox that is a source is kept.
+    /// The SQLite store, which also has inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
 }
 
 impl Stores {
-    pub(crate) async fn open(at: &StoreAt) -> Result<Self, Error> {
+    pub(crate) async fn open(at: &StoreLocation) -> Result<Self, Error> {
         match at {
-            StoreAt::Memory => Ok(Self::in_memory()),
+            StoreLocation::Memory => Ok(Self::in_memory()),
             #[cfg(feature = "sqlite")]
-            StoreAt::Sqlite(path) => Self::in_file(path.clone()).await,
+            StoreLocation::Sqlite(path) => Self::in_file(path.clone()).await,
             other => Err(Error::NoSuchStore(other.kind())),
         }
     }
@@ -56,9 +56,9 @@ impl Stores {
     #[cfg(feature = "sqlite")]
     async fn in_file(path: String) -> Result<Self, Error> {
         use lazaret_store_sqlite::{Options, SqliteStore};
-        // Opening touches the disk, and may bring an old file to the current format.
+        // Opening blocks on the disk, and may migrate an old file.
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, Options::default()));
-        let store = opened.await.map_err(|lost| Error::Panicked(lost.to_string()))??;
+        let store = opened.await.map_err(|error| Error::Panicked(error.to_string()))??;
         let shared = Arc::new(store.clone());
         Ok(Self {
             letters: shared.clone(),
@@ -70,18 +70,18 @@ impl Stores {
         })
     }
 
-    /// Closes the store, when nobody needs it any more: a copy of its one file is then a copy of everything.
+    /// Closes the store, so that a copy of its file is complete.
     pub(crate) async fn close(&self) {
         #[cfg(feature = "sqlite")]
         if let Some(store) = &self.sqlite
             && let Err(error) = store.close().await
         {
-            // Nothing is lost: the next opening brings in what stands in the logs.
-            tracing::warn!(%error, "the store's file does not hold everything yet: its logs belong to it");
+            // Nothing is lost: the next start replays the logs.
+            tracing::warn!(%error, "store closed without checkpoint; its log files are part of the store");
         }
     }
 
-    /// The inbox of a consumer; `None` where the store has none.
+    /// Returns the inbox of a consumer; `None` if the store has no inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) fn inbox(&self, consumer: &str) -> Option<lazaret_store_sqlite::InboxLog> {
         let options = lazaret_store_sqlite::InboxOptions::default();

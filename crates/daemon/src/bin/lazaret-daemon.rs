@@ -1,4 +1,4 @@
-//! The daemon alone: `lazaret-daemon run|check|doctor -c FILE [--until-idle] [--check]`, for tests and small images.
+//! The daemon without the CLI: `lazaret-daemon run|check|doctor -c FILE [--until-idle] [--check]`, for tests and small images.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use lazaret_daemon::{Options, program};
 
 const USAGE: &str = "usage: lazaret-daemon run|check|doctor -c FILE [--until-idle] [--check]";
 
-struct Asked {
+struct Arguments {
     verb: String,
     file: PathBuf,
     until_idle: bool,
@@ -17,13 +17,13 @@ struct Asked {
 
 fn main() -> ExitCode {
     let Some(asked) = arguments(std::env::args().skip(1)) else {
-        talk(USAGE);
+        print(USAGE);
         return ExitCode::from(2);
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            talk(&format!("cannot start: {error}"));
+            print(&format!("failed to start: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -35,21 +35,21 @@ fn main() -> ExitCode {
         "run" | "check" => program::check(&asked.file),
         "doctor" => runtime.block_on(program::doctor(&asked.file)),
         _ => {
-            talk(USAGE);
+            print(USAGE);
             2
         }
     };
     ExitCode::from(code)
 }
 
-/// Who does not listen is not told.
-fn talk(text: &str) {
+/// Prints a line on standard error. A closed pipe is ignored.
+fn print(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-fn arguments(mut given: impl Iterator<Item = String>) -> Option<Asked> {
+fn arguments(mut given: impl Iterator<Item = String>) -> Option<Arguments> {
     let verb = given.next()?;
-    let mut asked = Asked { verb, file: PathBuf::from("lazaret.yaml"), until_idle: false, check: false };
+    let mut asked = Arguments { verb, file: PathBuf::from("lazaret.yaml"), until_idle: false, check: false };
     while let Some(word) = given.next() {
         match word.as_str() {
             "-c" => asked.file = given.next()?.into(),

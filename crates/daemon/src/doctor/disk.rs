@@ -1,82 +1,82 @@
-//! Folders and room on the disk.
+//! Checks directories and free disk space.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use super::Finding;
+use super::finding::Finding;
 
-/// Less than this is too little to begin with.
-const LEAST: u64 = 64 << 20;
-/// Less than this will not last long.
-const LITTLE: u64 = 1 << 30;
+/// Less free space than this fails the check.
+const FAIL_BELOW: u64 = 64 << 20;
+/// Less free space than this is a warning.
+const WARN_BELOW: u64 = 1 << 30;
 
-/// Who makes a folder that is missing.
+/// What a missing directory means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Maker {
-    /// Lazaret, with all folders above it.
-    Lazaret,
-    /// Nobody but a person.
+pub(super) enum MissingFolder {
+    /// Lazaret creates it.
+    Created,
+    /// It is an error.
     #[cfg(feature = "sqlite")]
-    Person,
+    Fails,
 }
 
-/// Whether files can be made in a folder.
-pub(super) fn folder(subject: &str, folder: &Path, maker: Maker) -> Finding {
+/// Checks that files can be created in a directory.
+pub(super) fn folder(subject: &str, folder: &Path, missing: MissingFolder) -> Finding {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {
-        let advice = "name another folder, or move that file away";
-        return Finding::fail(subject, format!("{shown} is not a folder"), advice);
+        let advice = "choose another directory, or move that file";
+        return Finding::fail(subject, format!("{shown} is not a directory"), advice);
     }
-    if !folder.exists() && maker != Maker::Lazaret {
-        let advice = format!("make it: mkdir -p {shown}");
-        return Finding::fail(subject, format!("the folder {shown} is not there"), advice);
+    if !folder.exists() && missing != MissingFolder::Created {
+        let advice = format!("create it: mkdir -p {shown}");
+        return Finding::fail(subject, format!("the directory {shown} does not exist"), advice);
     }
     let there = existing(folder);
-    // What is in the way of a folder is not made away with.
+    // A file on the path blocks the directory.
     if !there.is_dir() {
-        let advice = "name another folder, or move that file away";
-        return Finding::fail(subject, format!("{} is not a folder", there.display()), advice);
+        let advice = "choose another directory, or move that file";
+        return Finding::fail(subject, format!("{} is not a directory", there.display()), advice);
     }
     if let Err(error) = access(&there, Access::WRITE_OK | Access::EXEC_OK) {
-        let advice = format!("let the user who runs Lazaret write to {}", there.display());
-        return Finding::fail(subject, format!("{shown} cannot be written to: {error}"), advice);
+        let advice = format!("allow the user of the daemon to write to {}", there.display());
+        return Finding::fail(subject, format!("{shown} is not writable: {error}"), advice);
     }
-    let seen = if folder.exists() { "can be written to" } else { "is not there yet and can be made" };
-    Finding::ok(subject, format!("{shown} {seen}"))
+    let detail = if folder.exists() { "is writable" } else { "does not exist and can be created" };
+    Finding::ok(subject, format!("{shown} {detail}"))
 }
 
-/// Whether there is room where this folder is.
-pub(super) fn room(subject: &str, folder: &Path) -> Finding {
+/// Checks the free space of the file system.
+pub(super) fn free_space(subject: &str, folder: &Path) -> Finding {
     let folder = existing(folder);
     let free = match statvfs(&folder) {
         Ok(system) => system.f_bavail.saturating_mul(system.f_frsize),
         Err(error) => {
-            let seen = format!("the room on {} is not known: {error}", folder.display());
-            return Finding::warn(subject, seen, "see for yourself, as with df");
+            let detail = format!("failed to query the free space of {}: {error}", folder.display());
+            return Finding::warn(subject, detail, "check it with df");
         }
     };
-    judged(subject, free)
+    space_finding(subject, free)
 }
 
-fn judged(subject: &str, free: u64) -> Finding {
-    let seen = format!("{} MiB are free", free >> 20);
-    // I9: a store that is full takes nothing, and the sources wait.
-    let advice = "make room: a store that is full makes every source wait";
+fn space_finding(subject: &str, free: u64) -> Finding {
+    let detail = format!("{} MiB free", free >> 20);
+    // I9: a full store accepts nothing, and the sources are paused.
+    let advice = "free disk space: a full store pauses every source";
     match free {
-        ..LEAST => Finding::fail(subject, seen, advice),
-        LEAST..LITTLE => Finding::warn(subject, seen, advice),
-        _ => Finding::ok(subject, seen),
+        ..FAIL_BELOW => Finding::fail(subject, detail, advice),
+        FAIL_BELOW..WARN_BELOW => Finding::warn(subject, detail, advice),
+        _ => Finding::ok(subject, detail),
     }
 }
 
-/// The folder, or the nearest one above it that is there.
+/// Returns the directory, or its nearest existing ancestor.
 fn existing(folder: &Path) -> PathBuf {
     let there = folder.ancestors().find(|above| !above.as_os_str().is_empty() && above.exists());
     there.map_or_else(|| PathBuf::from("."), Path::to_owned)
 }
 
-/// The folder in which a file is, or would be.
+/// Returns the directory of a file.
 #[cfg(feature = "sqlite")]
 pub(super) fn of_file(file: &Path) -> PathBuf {
     match file.parent() {
@@ -91,39 +91,39 @@ mod tests {
     use crate::doctor::Health;
 
     #[test]
-    fn too_little_room_is_found() {
-        assert_eq!(judged("disk", LEAST - 1).health, Health::Fail);
-        assert_eq!(judged("disk", LEAST).health, Health::Warn);
-        assert_eq!(judged("disk", LITTLE).health, Health::Ok);
+    fn low_disk_space_is_reported() {
+        assert_eq!(space_finding("disk", FAIL_BELOW - 1).health, Health::Fail);
+        assert_eq!(space_finding("disk", FAIL_BELOW).health, Health::Warn);
+        assert_eq!(space_finding("disk", WARN_BELOW).health, Health::Ok);
     }
 
     #[test]
-    fn a_folder_that_is_a_file_is_found_and_a_missing_one_is_no_trouble_for_who_makes_it() {
+    fn a_file_in_place_of_a_directory_fails_and_a_missing_directory_is_created() {
         let here = tempfile::tempdir().unwrap();
         let file = here.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(folder("f", &file, Maker::Lazaret).health, Health::Fail);
-        assert_eq!(folder("f", &file.join("below"), Maker::Lazaret).health, Health::Fail);
-        let found = folder("f", &here.path().join("a/b"), Maker::Lazaret);
+        assert_eq!(folder("f", &file, MissingFolder::Created).health, Health::Fail);
+        assert_eq!(folder("f", &file.join("below"), MissingFolder::Created).health, Health::Fail);
+        let found = folder("f", &here.path().join("a/b"), MissingFolder::Created);
         assert_eq!(found.health, Health::Ok, "{found}");
-        assert!(!here.path().join("a").exists(), "looking makes nothing");
+        assert!(!here.path().join("a").exists(), "the check creates nothing");
     }
 
     #[cfg(feature = "sqlite")]
     #[test]
-    fn a_folder_that_nobody_makes_must_be_there() {
+    fn a_required_directory_must_exist() {
         let here = tempfile::tempdir().unwrap();
         let missing = here.path().join("a/b");
-        let found = folder("f", &missing, Maker::Person);
+        let found = folder("f", &missing, MissingFolder::Fails);
         assert_eq!(found.health, Health::Fail, "{found}");
         assert!(found.advice.unwrap().contains("mkdir -p"));
         std::fs::create_dir_all(&missing).unwrap();
-        assert_eq!(folder("f", &missing, Maker::Person).health, Health::Ok);
+        assert_eq!(folder("f", &missing, MissingFolder::Fails).health, Health::Ok);
     }
 
     #[cfg(feature = "sqlite")]
     #[test]
-    fn a_file_without_a_folder_is_here() {
+    fn a_file_without_a_directory_is_in_the_current_one() {
         assert_eq!(of_file(Path::new("lazaret.db")), Path::new("."));
         assert_eq!(of_file(Path::new("a/lazaret.db")), Path::new("a"));
     }

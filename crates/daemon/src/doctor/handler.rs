@@ -1,108 +1,111 @@
-//! Whether a handler is there. It is never called: a message is handled by consumers only.
+//! Checks that a handler is available, without sending it a message.
 
 use std::path::{Path, PathBuf};
 
-use lazaret_config::{Consumer as Wanted, Handler, HttpHandler};
-use lazaret_handlers::{CertificateFault, Unreachable, knock};
+use lazaret_config::{Consumer as ConsumerConfig, Handler, HttpHandler};
+use lazaret_handlers::{CertificateProblem, ProbeError, probe};
 use rustix::fs::{Access, access};
 
-use super::{Finding, Health, PATIENCE};
+use super::finding::{Finding, Health, PROBE_TIMEOUT};
 use crate::assemble;
 
-/// Looks for the handler of a consumer.
-pub(super) async fn examine(wanted: &Wanted) -> Finding {
-    let subject = format!("{} handler", wanted.name);
-    // Certificates, headers and limits are looked at here.
-    if let Err(error) = assemble::handler(wanted) {
+/// Checks the handler of a consumer.
+pub(super) async fn check(config: &ConsumerConfig) -> Finding {
+    let subject = format!("{} handler", config.name);
+    // This validates certificates, headers and limits.
+    if let Err(error) = assemble::handler(config) {
         return Finding::fail(subject, error.to_string(), "correct `handler`");
     }
-    match &wanted.handler {
-        Handler::Http(http) => reachable(subject, wanted, http).await,
+    match &config.handler {
+        Handler::Http(http) => reachable(subject, config, http).await,
         Handler::Command(command) => {
             let (program, arguments) =
                 command.program.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
             let found = executable(subject, program, std::env::var_os("PATH").unwrap_or_default().as_ref());
             missing_script(&found, arguments, Path::new("")).unwrap_or(found)
         }
-        _ => Finding::warn(subject, "it is of a kind that cannot be looked at", "see for yourself"),
+        _ => Finding::warn(subject, "no check for this kind of handler", "check it manually"),
     }
 }
 
-/// Whether somebody listens there and, over https, whether its certificate is trusted. No request is sent.
-async fn reachable(subject: String, wanted: &Wanted, http: &HttpHandler) -> Finding {
+/// Checks that the service accepts connections and, over https, that its certificate is trusted. No request is sent.
+async fn reachable(subject: String, config: &ConsumerConfig, http: &HttpHandler) -> Finding {
     let Some((host, port)) = place(&http.url) else {
-        return Finding::fail(subject, "its URL has no host and port", "correct `url`");
+        return Finding::fail(subject, "the URL has no host and port", "correct `url`");
     };
-    let knocked = tokio::time::timeout(PATIENCE, knock(&assemble::http_options(wanted, http))).await;
-    match knocked {
+    let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(&assemble::http_options(config, http))).await;
+    match probed {
         Ok(Ok(())) if http.url.starts_with("https:") => {
-            Finding::ok(subject, format!("{host}:{port} takes connections, and its certificate is trusted"))
+            Finding::ok(subject, format!("{host}:{port} accepts connections, and its certificate is trusted"))
         }
-        Ok(Ok(())) => Finding::ok(subject, format!("{host}:{port} takes connections")),
+        Ok(Ok(())) => Finding::ok(subject, format!("{host}:{port} accepts connections")),
         Ok(Err(error)) => {
             let advice = advice(&error, &host, http.tls_ca.as_deref());
             Finding::fail(subject, format!("{host}:{port}: {error}"), advice)
         }
-        Err(_) => {
-            Finding::fail(subject, format!("{host}:{port} does not answer within {PATIENCE:?}"), START_IT)
-        }
+        Err(_) => Finding::fail(
+            subject,
+            format!("no connection to {host}:{port} within {PROBE_TIMEOUT:?}"),
+            START_IT,
+        ),
     }
 }
 
-const START_IT: &str = "start it, or correct `url`; until then the breaker opens and messages wait";
+const START_IT: &str =
+    "start the service, or correct `url`; until then the circuit breaker opens and messages wait";
 
-/// What to do about a handler that could not be called.
-fn advice(error: &Unreachable, host: &str, authorities: Option<&Path>) -> String {
-    let Unreachable::Certificate { fault, .. } = error else {
+/// Returns the advice for a failed probe.
+fn advice(error: &ProbeError, host: &str, authorities: Option<&Path>) -> String {
+    let ProbeError::Certificate { problem, .. } = error else {
         return match error {
-            Unreachable::Tls(_) => {
-                "see whether it speaks TLS there; for plain HTTP write `http://`".to_owned()
+            ProbeError::Tls(_) => {
+                "check that the service uses TLS on this port; for plain HTTP write `http://`".to_owned()
             }
-            Unreachable::Options(_) => "correct `handler`".to_owned(),
+            ProbeError::Options(_) => "correct `handler`".to_owned(),
             _ => START_IT.to_owned(),
         };
     };
-    match (fault, authorities) {
-        (CertificateFault::UnknownIssuer, Some(file)) => format!(
-            "put the certificate of the authority that signed it into {}, which `tls-ca` names",
+    match (problem, authorities) {
+        (CertificateProblem::UnknownIssuer, Some(file)) => format!(
+            "add the certificate of the issuing authority to {}, the file in `tls-ca`",
             file.display()
         ),
-        (CertificateFault::UnknownIssuer, None) => {
-            "put the certificate of the authority that signed it into a PEM file, and name that file in `tls-ca`"
+        (CertificateProblem::UnknownIssuer, None) => {
+            "save the certificate of the issuing authority as a PEM file, and set `tls-ca` to its path"
                 .to_owned()
         }
-        (CertificateFault::OtherName, _) => {
-            format!("write the name in `url` for which it was made, or make a certificate for {host}")
+        (CertificateProblem::NameMismatch, _) => {
+            format!("use the host name of the certificate in `url`, or issue a certificate for {host}")
         }
-        (CertificateFault::Expired, _) => "renew it; if it is new, set the clock of this machine".to_owned(),
-        (CertificateFault::NotYet, _) => "set the clock of this machine, or wait until it is good".to_owned(),
-        (CertificateFault::IsAuthority, _) => {
-            "it may sign others (CA:TRUE), and so it cannot be that of a server: sign one for the server with it and keep it in \
-             `tls-ca`, or make it anew without that, as openssl does with -addext basicConstraints=critical,CA:FALSE"
+        (CertificateProblem::Expired, _) => "renew the certificate; if it is new, set the clock of this machine".to_owned(),
+        (CertificateProblem::NotYetValid, _) => "set the clock of this machine, or wait until the certificate is valid".to_owned(),
+        (CertificateProblem::CaAsEndEntity, _) => {
+            "the server uses a CA certificate (CA:TRUE): issue a server certificate with it and keep it in `tls-ca`, or create it again \
+             with openssl and -addext basicConstraints=critical,CA:FALSE"
                 .to_owned()
         }
-        (_, _) => "give the handler another certificate".to_owned(),
+        (_, _) => "replace the certificate of the handler".to_owned(),
     }
 }
 
-/// The host and the port of a URL that was checked, without what may be secret in it.
+/// Returns the host and the port of a valid URL, without secrets.
 fn place(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let usual = if scheme == "https" { 443 } else { 80 };
+    let default_port = if scheme == "https" { 443 } else { 80 };
     if let Some(v6) = host.strip_prefix('[') {
         let (address, port) = v6.split_once(']')?;
-        let port = port.strip_prefix(':').map_or(Some(usual), |port| port.parse().ok())?;
+        let port = port.strip_prefix(':').map_or(Some(default_port), |port| port.parse().ok())?;
         return Some((address.to_owned(), port));
     }
     match host.split_once(':') {
         Some((name, port)) => Some((name.to_owned(), port.parse().ok()?)),
-        None => Some((host.to_owned(), usual)),
+        None => Some((host.to_owned(), default_port)),
     }
 }
 
-/// Whether the program can be run, without running it.
+/// Checks that the program is executable, without running it.
 fn executable(subject: String, program: &str, path: &Path) -> Finding {
     let found = find(program, path);
     match &found {
@@ -110,18 +113,17 @@ fn executable(subject: String, program: &str, path: &Path) -> Finding {
             Finding::ok(subject, format!("{program} is {}", file.display()))
         }
         Some(file) => {
-            let seen = format!("{} cannot be run", file.display());
-            Finding::fail(subject, seen, format!("make it executable: chmod +x {}", file.display()))
+            let detail = format!("{} is not executable", file.display());
+            Finding::fail(subject, detail, format!("make it executable: chmod +x {}", file.display()))
         }
         None => {
-            let advice = "install it, or write its path in `program`";
-            Finding::fail(subject, format!("there is no program {program:?}"), advice)
+            let advice = "install it, or set its path in `program`";
+            Finding::fail(subject, format!("program not found: {program:?}"), advice)
         }
     }
 }
 
-/// A warning if the program is there and the script that it is to run is not. Only a guess by its name: what an argument means
-/// is known to the program alone. Paths are meant as the handler will take them, from `here`.
+/// Warns if an argument looks like a script that does not exist. Relative paths are resolved from `here`, as for the handler.
 fn missing_script(program: &Finding, arguments: &[String], here: &Path) -> Option<Finding> {
     if program.health != Health::Ok {
         return None;
@@ -130,21 +132,20 @@ fn missing_script(program: &Finding, arguments: &[String], here: &Path) -> Optio
     if here.join(script).exists() {
         return None;
     }
-    let seen = format!("{}, but there is no {script}", program.seen);
-    let advice =
-        "write it, or correct its path in `program`; a relative one begins where the daemon is started";
-    Some(Finding::warn(program.subject.clone(), seen, advice))
+    let detail = format!("{}, but {script} does not exist", program.detail);
+    let advice = "create it, or correct its path in `program`; relative paths start at the working directory of the daemon";
+    Some(Finding::warn(program.subject.clone(), detail, advice))
 }
 
-/// Whether an argument is the name of a script, by its ending.
+/// Returns whether an argument has the file extension of a script.
 fn looks_like_script(argument: &str) -> bool {
-    const ENDINGS: [&str; 12] =
+    const EXTENSIONS: [&str; 12] =
         ["py", "sh", "bash", "js", "mjs", "cjs", "ts", "rb", "pl", "php", "lua", "jar"];
-    let ending = Path::new(argument).extension().and_then(|ending| ending.to_str());
-    !argument.starts_with('-') && ending.is_some_and(|ending| ENDINGS.contains(&ending))
+    let extension = Path::new(argument).extension().and_then(|extension| extension.to_str());
+    !argument.starts_with('-') && extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
 }
 
-/// The file that a name means, as the system finds it. One that can be run goes before one that cannot.
+/// Finds a program on the path. Executable files take precedence.
 fn find(program: &str, path: &Path) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|file| file.is_file());
@@ -172,19 +173,19 @@ mod tests {
     }
 
     #[test]
-    fn every_trouble_with_a_certificate_has_its_own_advice() {
-        let told = |fault, file: Option<&str>| {
-            let error = Unreachable::Certificate { fault, why: String::new() };
+    fn every_certificate_problem_has_its_own_advice() {
+        let told = |problem, file: Option<&str>| {
+            let error = ProbeError::Certificate { problem, why: String::new() };
             advice(&error, "handlers.internal", file.map(Path::new))
         };
         let table = [
-            (told(CertificateFault::UnknownIssuer, None), "name that file in `tls-ca`"),
-            (told(CertificateFault::UnknownIssuer, Some("ca.pem")), "into ca.pem"),
-            (told(CertificateFault::OtherName, None), "a certificate for handlers.internal"),
-            (told(CertificateFault::Expired, None), "renew it"),
-            (told(CertificateFault::NotYet, None), "set the clock"),
-            (told(CertificateFault::IsAuthority, Some("ca.pem")), "CA:FALSE"),
-            (advice(&Unreachable::Tls(String::new()), "h", None), "`http://`"),
+            (told(CertificateProblem::UnknownIssuer, None), "set `tls-ca` to its path"),
+            (told(CertificateProblem::UnknownIssuer, Some("ca.pem")), "to ca.pem"),
+            (told(CertificateProblem::NameMismatch, None), "a certificate for handlers.internal"),
+            (told(CertificateProblem::Expired, None), "renew it"),
+            (told(CertificateProblem::NotYetValid, None), "set the clock"),
+            (told(CertificateProblem::CaAsEndEntity, Some("ca.pem")), "CA:FALSE"),
+            (advice(&ProbeError::Tls(String::new()), "h", None), "`http://`"),
         ];
         for (advice, expected) in table {
             assert!(advice.contains(expected), "{advice}");
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_is_not_there_is_a_warning() {
+    fn a_missing_script_is_a_warning() {
         let here = tempfile::tempdir().unwrap();
         let python = Finding::ok("h", "python3 is /bin/python3");
         let look = |words: &[&str]| {
@@ -200,10 +201,13 @@ mod tests {
             missing_script(&python, &words, here.path())
         };
         let found = look(&["-u", "handler.py"]).unwrap();
-        assert!(found.health == Health::Warn && found.seen.contains("there is no handler.py"), "{found}");
+        assert!(
+            found.health == Health::Warn && found.detail.contains("handler.py does not exist"),
+            "{found}"
+        );
         std::fs::write(here.path().join("handler.py"), "").unwrap();
         assert!(look(&["-u", "handler.py"]).is_none());
-        // What does not look like a script is not our business.
+        // Other arguments are not checked.
         assert!(look(&["-m", "shop.handler", "--out=x.py", "http://x/"]).is_none());
     }
 

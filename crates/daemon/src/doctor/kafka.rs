@@ -1,4 +1,4 @@
-//! Whether the brokers can be reached, the topics exist, and this user may read them as this group.
+//! Checks that the brokers are reachable, the topics exist, and the user may read them with the group.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use super::{Finding, PATIENCE};
+use super::finding::{Finding, PROBE_TIMEOUT};
 
-/// Asks the brokers. The group is not joined: its committed positions are asked for, which takes the same right.
-pub(super) async fn examine(subject: String, from: &From) -> Vec<Finding> {
+/// Checks brokers, topics and group. The group is not joined: reading its committed offsets requires the same permission.
+pub(super) async fn check(subject: String, from: &From) -> Vec<Finding> {
     let from = Arc::new(from.clone());
-    let asked = tokio::task::spawn_blocking(move || look(&subject, &from)).await;
-    asked.unwrap_or_else(|lost| vec![Finding::fail("brokers", lost.to_string(), "report this: it is a bug")])
+    let asked = tokio::task::spawn_blocking(move || check_blocking(&subject, &from)).await;
+    asked.unwrap_or_else(|error| vec![Finding::fail("brokers", error.to_string(), "report this bug")])
 }
 
-fn look(subject: &str, from: &From) -> Vec<Finding> {
+fn check_blocking(subject: &str, from: &From) -> Vec<Finding> {
     let mut config = ClientConfig::new();
     for (name, value) in &from.properties {
         config.set(name, value.reveal());
@@ -28,22 +28,22 @@ fn look(subject: &str, from: &From) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     for topic in &from.topics {
-        let metadata = client.fetch_metadata(Some(topic), PATIENCE * 3);
+        let metadata = client.fetch_metadata(Some(topic), PROBE_TIMEOUT * 3);
         let known = match metadata {
             Ok(metadata) => metadata,
             Err(error) => {
-                let seen = format!("no broker of {} answers: {error}", from.brokers);
+                let detail = format!("no response from the brokers {}: {error}", from.brokers);
                 let advice = "start the brokers, or correct `brokers` and the security `properties`";
-                return vec![Finding::fail(subject, seen, advice)];
+                return vec![Finding::fail(subject, detail, advice)];
             }
         };
-        let facts = known.topics().iter().find(|facts| facts.name() == topic);
-        let error = facts.and_then(|facts| facts.error()).map(Code::from);
-        let partitions = facts.map_or(0, |facts| facts.partitions().len());
+        let metadata = known.topics().iter().find(|metadata| metadata.name() == topic);
+        let error = metadata.and_then(|metadata| metadata.error()).map(Code::from);
+        let partitions = metadata.map_or(0, |metadata| metadata.partitions().len());
         found.push(match error {
             Some(Code::TopicAuthorizationFailed) => {
                 let advice = "grant READ and DESCRIBE on the topic to this user";
-                Finding::fail(subject, format!("{topic} may not be read"), advice)
+                Finding::fail(subject, format!("no permission to read {topic}"), advice)
             }
             None if partitions > 0 => Finding::ok(subject, format!("{topic} has {partitions} partitions")),
             _ => Finding::fail(subject, format!("{topic} does not exist"), "create it, or correct `topics`"),
@@ -55,26 +55,30 @@ fn look(subject: &str, from: &From) -> Vec<Finding> {
     found
 }
 
-/// Whether this user may be a member of the group.
+/// Checks that the user may join the group.
 fn group(subject: &str, from: &From, client: &BaseConsumer, topic: &str) -> Finding {
     let group = &from.group;
     let mut asked = TopicPartitionList::new();
     asked.add_partition(topic, 0);
-    match client.committed_offsets(asked, PATIENCE * 3) {
+    match client.committed_offsets(asked, PROBE_TIMEOUT * 3) {
         Ok(committed) => {
             let has_position =
                 committed.elements().iter().any(|each| matches!(each.offset(), Offset::Offset(_)));
-            let seen = if has_position { "has a position" } else { "has no position yet" };
-            Finding::ok(subject, format!("the group {group} {seen} in {topic}"))
+            let detail = if has_position { "has a committed offset" } else { "has no committed offset" };
+            Finding::ok(subject, format!("the group {group} {detail} in {topic}"))
         }
         Err(KafkaError::ConsumerCommit(Code::GroupAuthorizationFailed))
         | Err(KafkaError::OffsetFetch(Code::GroupAuthorizationFailed)) => {
             let advice = "grant READ on the group to this user";
-            Finding::fail(subject, format!("the group {group} may not be joined"), advice)
+            Finding::fail(subject, format!("no permission to join the group {group}"), advice)
         }
         Err(error) => {
-            let advice = "see whether the brokers are healthy; if the group is denied, grant READ on it";
-            Finding::warn(subject, format!("the group {group} cannot be asked: {error}"), advice)
+            let advice = "check the brokers; if access is denied, grant READ on the group";
+            Finding::warn(
+                subject,
+                format!("failed to read the offsets of the group {group}: {error}"),
+                advice,
+            )
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the address of the API is free.
+//! Checks that the address of the API is free.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -7,30 +7,31 @@ use lazaret_config::Address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Finding, PATIENCE};
+use super::finding::{Finding, PROBE_TIMEOUT};
 
-/// Takes the address and gives it back at once.
-pub(super) async fn examine(address: &Address) -> Finding {
+/// Binds the address and releases it at once.
+pub(super) async fn check(address: &Address) -> Finding {
     match TcpListener::bind((address.host.as_str(), address.port)).await {
         Ok(_) => Finding::ok("listen", format!("{address} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => taken(address).await,
         Err(error) => {
-            let advice = "choose an address of this machine for `listen`, and a port that this user may use";
+            let advice = "set `listen` to an address of this machine and a permitted port";
             Finding::fail("listen", format!("{address}: {error}"), advice)
         }
     }
 }
 
 async fn taken(address: &Address) -> Finding {
-    if tokio::time::timeout(PATIENCE, is_lazaret(address)).await.unwrap_or(false) {
-        let advice = "that is fine if it is the one that you mean; a second one needs another `listen`";
-        return Finding::warn("listen", format!("a Lazaret runs at {address}"), advice);
+    if tokio::time::timeout(PROBE_TIMEOUT, is_lazaret(address)).await.unwrap_or(false) {
+        let advice =
+            "no action needed if it is the intended instance; a second one needs another `listen` address";
+        return Finding::warn("listen", format!("a Lazaret daemon is running at {address}"), advice);
     }
-    let advice = "stop the program that listens there, or choose another `listen`";
+    let advice = "stop the program that uses it, or set another `listen` address";
     Finding::fail("listen", format!("{address} is in use by another program"), advice)
 }
 
-/// Whether what answers there says that it is alive, as Lazaret does.
+/// Returns whether a Lazaret daemon responds at the address.
 async fn is_lazaret(address: &Address) -> bool {
     let asked = async {
         let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
@@ -39,7 +40,7 @@ async fn is_lazaret(address: &Address) -> bool {
         let mut answer = Vec::new();
         let mut head = stream.take(4096);
         let reading = head.read_to_end(&mut answer);
-        // Who keeps the connection open has said what it has to say by then.
+        // A server that keeps the connection open has responded by then.
         let _ = tokio::time::timeout(Duration::from_secs(1), reading).await;
         std::io::Result::Ok(answer)
     };

@@ -1,22 +1,22 @@
-//! Whether a source can be read.
+//! Checks that a source is readable.
 
 use std::path::Path;
 
-use lazaret_config::{Consumer as Wanted, Source};
+use lazaret_config::{Consumer as ConsumerConfig, Source};
 
-use super::Finding;
+use super::finding::Finding;
 
-/// Looks at the source of a consumer. Reads nothing from it.
-pub(super) async fn examine(wanted: &Wanted) -> Vec<Finding> {
-    let subject = format!("{} source", wanted.name);
-    match &wanted.source {
+/// Checks the source of a consumer, without reading messages.
+pub(super) async fn check(config: &ConsumerConfig) -> Vec<Finding> {
+    let subject = format!("{} source", config.name);
+    match &config.source {
         Source::File { path, .. } => vec![file(subject, path)],
         Source::Inbox => vec![Finding::ok(subject, "the inbox is kept in the store")],
         #[cfg(feature = "kafka")]
-        Source::Kafka(from) => super::kafka::examine(subject, from).await,
+        Source::Kafka(from) => super::kafka::check(subject, from).await,
         other => {
-            let seen = format!("this build does not have the source `{}`", other.kind());
-            vec![Finding::fail(subject, seen, "use a build that has it")]
+            let detail = format!("this build does not support the source `{}`", other.kind());
+            vec![Finding::fail(subject, detail, "use a build that supports it")]
         }
     }
 }
@@ -24,18 +24,20 @@ pub(super) async fn examine(wanted: &Wanted) -> Vec<Finding> {
 fn file(subject: String, path: &Path) -> Finding {
     let shown = path.display();
     match std::fs::metadata(path) {
-        Ok(facts) if !facts.is_file() => {
-            let seen = format!("{shown} is not a regular file");
-            Finding::fail(subject, seen, "name a file: no position in anything else would last")
+        Ok(metadata) if !metadata.is_file() => {
+            let detail = format!("{shown} is not a regular file");
+            Finding::fail(subject, detail, "use a regular file: only files have stable positions")
         }
-        Ok(facts) => match std::fs::File::open(path) {
-            Ok(_) => Finding::ok(subject, format!("{shown} can be read and has {} bytes", facts.len())),
+        Ok(metadata) => match std::fs::File::open(path) {
+            Ok(_) => Finding::ok(subject, format!("{shown} is readable and has {} bytes", metadata.len())),
             Err(error) => {
-                let advice = "let the user who runs Lazaret read it";
-                Finding::fail(subject, format!("{shown} cannot be read: {error}"), advice)
+                let advice = "allow the user of the daemon to read it";
+                Finding::fail(subject, format!("{shown} is not readable: {error}"), advice)
             }
         },
-        Err(error) => Finding::fail(subject, format!("{shown}: {error}"), "make the file, or correct `path`"),
+        Err(error) => {
+            Finding::fail(subject, format!("{shown}: {error}"), "create the file, or correct `path`")
+        }
     }
 }
 
@@ -45,7 +47,7 @@ mod tests {
     use crate::doctor::Health;
 
     #[test]
-    fn a_file_that_is_missing_or_no_file_is_found() {
+    fn a_missing_or_irregular_file_fails() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("events.jsonl");
         assert_eq!(file("s".into(), &path).health, Health::Fail);

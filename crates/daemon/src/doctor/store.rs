@@ -1,23 +1,27 @@
-//! Whether the store can be used.
+//! Checks that the store is usable.
 
-use lazaret_config::StoreAt;
+use lazaret_config::StoreLocation;
 
-use super::Finding;
+use super::finding::Finding;
 #[cfg(feature = "sqlite")]
-use super::{Health, disk};
+use super::{disk, finding::Health};
 
-/// Looks at the store, without making it or changing its format.
-pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
+/// Checks the store, without creating or migrating it.
+pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
     match at {
-        StoreAt::Memory => {
-            let advice = "use `sqlite:PATH` for letters and positions that last";
-            vec![Finding::warn("store", "it is in memory: all is gone when the process ends", advice)]
+        StoreLocation::Memory => {
+            let advice = "use `sqlite:PATH` for durable letters and positions";
+            vec![Finding::warn(
+                "store",
+                "the store is in memory: its content is lost when the process exits",
+                advice,
+            )]
         }
         #[cfg(feature = "sqlite")]
-        StoreAt::Sqlite(path) => sqlite(std::path::Path::new(path)).await,
+        StoreLocation::Sqlite(path) => sqlite(std::path::Path::new(path)).await,
         other => {
-            let seen = format!("this build does not have the store `{}`", other.kind());
-            vec![Finding::fail("store", seen, "use a build that has it")]
+            let detail = format!("this build does not support the store `{}`", other.kind());
+            vec![Finding::fail("store", detail, "use a build that supports it")]
         }
     }
 }
@@ -25,51 +29,52 @@ pub(super) async fn examine(at: &StoreAt) -> Vec<Finding> {
 #[cfg(feature = "sqlite")]
 async fn sqlite(path: &std::path::Path) -> Vec<Finding> {
     let folder = disk::of_file(path);
-    // Logs are made beside the file, so the folder matters even when the file is there.
-    let beside = disk::folder("store", &folder, disk::Maker::Person);
+    // Log files are created beside the file, so the directory matters even if the file exists.
+    let beside = disk::folder("store", &folder, disk::MissingFolder::Fails);
     let store = if path.exists() && beside.health == Health::Ok { file(path).await } else { beside };
-    vec![store, disk::room("disk", &folder)]
+    vec![store, disk::free_space("disk", &folder)]
 }
 
-/// Reads the file, and changes nothing: a daemon may be working with it.
+/// Checks the file without a change: a daemon may be using it.
 #[cfg(feature = "sqlite")]
 async fn file(path: &std::path::Path) -> Finding {
     use lazaret_store_sqlite::{FORMAT_VERSION, format_version};
     use rustix::fs::{Access, access};
     let shown = path.display();
     if let Err(error) = access(path, Access::READ_OK | Access::WRITE_OK) {
-        let advice = "let the user who runs Lazaret read and write it";
-        return Finding::fail("store", format!("{shown} cannot be written to: {error}"), advice);
+        let advice = "allow the user of the daemon to read and write it";
+        return Finding::fail("store", format!("{shown} is not writable: {error}"), advice);
     }
-    let looked_at = path.to_owned();
-    let version = tokio::task::spawn_blocking(move || format_version(looked_at)).await;
+    let file = path.to_owned();
+    let version = tokio::task::spawn_blocking(move || format_version(file)).await;
     match version {
         Ok(Ok(FORMAT_VERSION)) if is_from_the_future(path) => {
-            let seen = format!("{shown} was written to at a time that is still to come");
-            Finding::warn("store", seen, "the clock went back: retries wait until it has caught up")
+            let detail = format!("{shown} has a modification time in the future");
+            Finding::warn(
+                "store",
+                detail,
+                "check the clock: it went back, and retries wait until it catches up",
+            )
         }
-        Ok(Ok(FORMAT_VERSION)) => {
-            Finding::ok("store", format!("{shown} can be used; its format is {FORMAT_VERSION}"))
-        }
+        Ok(Ok(FORMAT_VERSION)) => Finding::ok("store", format!("{shown} is usable, format {FORMAT_VERSION}")),
         Ok(Ok(older)) => {
-            let seen =
-                format!("{shown} has format {older}; it is brought to {FORMAT_VERSION} at the next start");
-            Finding::warn("store", seen, "keep a copy: an older version cannot read it after that")
+            let detail =
+                format!("{shown} has format {older}; the next start migrates it to {FORMAT_VERSION}");
+            Finding::warn("store", detail, "back it up: older versions cannot read the new format")
         }
         Ok(Err(error)) => {
-            let advice =
-                "name the right file, use the version of Lazaret that wrote it, or put a good copy back";
+            let advice = "set the right file, use the version of Lazaret that wrote it, or restore a backup";
             Finding::fail("store", error.to_string(), advice)
         }
-        Err(lost) => Finding::fail("store", format!("{shown}: {lost}"), "report this: it is a bug"),
+        Err(error) => Finding::fail("store", format!("{shown}: {error}"), "report this bug"),
     }
 }
 
 #[cfg(feature = "sqlite")]
 fn is_from_the_future(path: &std::path::Path) -> bool {
-    /// Clocks of file systems are not exact.
+    /// The tolerance for inexact clocks of file systems.
     const SLACK: std::time::Duration = std::time::Duration::from_secs(60);
-    let written = path.metadata().and_then(|facts| facts.modified());
+    let written = path.metadata().and_then(|metadata| metadata.modified());
     written.is_ok_and(|written| written > std::time::SystemTime::now() + SLACK)
 }
 
@@ -82,16 +87,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_store_in_a_folder_that_is_missing_cannot_be_made() {
+    async fn a_store_in_a_missing_directory_fails() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("nope/dir/lazaret.db");
-        assert!(SqliteStore::open(&path, Options::default()).is_err(), "and so the doctor must not say ok");
+        assert!(SqliteStore::open(&path, Options::default()).is_err(), "the check must fail as well");
         let found = sqlite(&path).await;
         assert_eq!(found[0].health, Health::Fail, "{}", found[0]);
     }
 
     #[tokio::test]
-    async fn a_clock_that_went_back_is_found() {
+    async fn a_modification_time_in_the_future_is_a_warning() {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("lazaret.db");
         drop(SqliteStore::open(&path, Options::default()).unwrap());

@@ -103,6 +103,6 @@ fn with_tokens_in_a_file_nobody_gets_in_without_one() {
 fn a_file_that_is_fine_is_said_to_be_fine_and_nothing_is_touched() {
     let folder = folder(CONFIG);
     assert_eq!(folder.run(&["check"]), 0);
-    assert!(folder.read("stderr.log").contains("lazaret.yaml is fine: 1 consumer"));
+    assert!(folder.read("stderr.log").contains("lazaret.yaml is valid: 1 consumer"));
     assert!(!folder.path("lazaret.db").exists() && !folder.path("lazaret.flight").exists());
 }

@@ -30,7 +30,7 @@ fn one_that_fails_is_shown_and_the_others_go_on() {
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();
     wait_for("the other's message", || (attempts(&folder).len() == 1).then_some(()));
-    daemon.logs("mend it and send SIGHUP", 1);
+    daemon.logs("correct the cause and send SIGHUP", 1);
     let (status, body) = get(&address, "/readyz");
     assert_eq!(status, 503);
     assert!(
@@ -74,13 +74,13 @@ fn one_that_fails_for_a_reason_that_may_pass_is_started_anew_by_itself() {
     folder.write("other.yaml", &follow.replace("lazaret.db", "other.db"));
     // Both have the same folder for their flight recorders, which one process has at a time.
     let mut first = folder.start(&["run"]);
-    first.logs("running", 2);
+    first.logs("consumer started", 2);
     let mut second = folder.start(&["run", "-c", "other.yaml"]);
-    second.logs("is started anew after a while", 2);
+    second.logs("restart scheduled", 2);
     assert!(folder.read("stderr.log").contains("is in use by another process"));
     first.signal(Signal::TERM);
     assert_eq!(first.wait().code(), Some(0));
-    second.logs("running", 4);
+    second.logs("consumer started", 4);
     second.signal(Signal::TERM);
     assert_eq!(second.wait().code(), Some(0));
 }

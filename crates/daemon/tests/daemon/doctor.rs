@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::support::{Folder, event};
 
-/// What it says, and its exit code.
-fn examine(folder: &Folder) -> (String, Option<i32>) {
+/// Returns the output and the exit code.
+fn preflight(folder: &Folder) -> (String, Option<i32>) {
     let output = Command::new(env!("CARGO_BIN_EXE_lazaret-daemon"))
         .arg("doctor")
         .current_dir(folder.path("."))
@@ -46,20 +46,20 @@ fn what_is_wrong_is_found_with_what_to_do_and_nothing_is_made() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     folder.write("lazaret.yaml", &config(free, taken.local_addr().unwrap().port()));
-    let (text, code) = examine(&folder);
+    let (text, code) = preflight(&folder);
     assert_eq!(code, Some(1), "{text}");
     assert_says(
         &text,
         &[
-            "ok    configuration: lazaret.yaml is fine",
-            "ok    store: . can be written to",
-            "MiB are free",
+            "ok    configuration: lazaret.yaml is valid",
+            "ok    store: . is writable",
+            "MiB free",
             "is in use by another program\n      stop the program",
-            "ok    flight recorder: lazaret.flight is not there yet and can be made",
+            "ok    flight recorder: lazaret.flight does not exist and can be created",
             "FAIL  shop handler: 127.0.0.1:",
-            "start it, or correct `url`",
+            "start the service, or correct `url`",
             "FAIL  shop source: events.jsonl",
-            "FAIL  mail handler: there is no program \"no-such-program-anywhere\"",
+            "FAIL  mail handler: program not found: \"no-such-program-anywhere\"",
             "ok    mail source",
         ],
     );
@@ -73,7 +73,7 @@ fn what_is_well_is_said_to_be_well() {
     let text = config(handler.local_addr().unwrap().port(), 0).replace("no-such-program-anywhere", "true");
     folder.write("lazaret.yaml", &text);
     folder.write("events.jsonl", &event(0, "k", "fine"));
-    let (text, code) = examine(&folder);
+    let (text, code) = preflight(&folder);
     assert_eq!(code, Some(0), "{text}");
     assert!(!text.contains("FAIL"), "{text}");
     assert!(handler.set_nonblocking(true).is_ok());
@@ -88,12 +88,15 @@ fn a_store_that_run_could_not_open_is_not_said_to_be_well() {
     let folder = Folder::new();
     folder.write("lazaret.yaml", "listen: 127.0.0.1:0\nstore: sqlite:nope/dir/x.db\nconsumers: {}\n");
     assert_eq!(folder.run(&["run", "--until-idle"]), 1);
-    let (text, code) = examine(&folder);
-    assert_says(&text, &["FAIL  store: the folder nope/dir is not there\n      make it: mkdir -p nope/dir"]);
+    let (text, code) = preflight(&folder);
+    assert_says(
+        &text,
+        &["FAIL  store: the directory nope/dir does not exist\n      create it: mkdir -p nope/dir"],
+    );
     assert_eq!(code, Some(1), "{text}");
     std::fs::create_dir_all(folder.path("nope/dir")).unwrap();
-    let (text, code) = examine(&folder);
-    assert_says(&text, &["ok    store: nope/dir can be written to"]);
+    let (text, code) = preflight(&folder);
+    assert_says(&text, &["ok    store: nope/dir is writable"]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(folder.run(&["run", "--until-idle"]), 0);
 }
@@ -136,19 +139,19 @@ fn a_certificate_that_the_handler_would_refuse_is_found_with_how_to_mend_it() {
         folder.write("lazaret.yaml", &format!("listen: 127.0.0.1:0\nconsumers: {{ shop: {consumer} }}\n"));
     };
     configure("");
-    let (text, code) = examine(&folder);
+    let (text, code) = preflight(&folder);
     assert_says(
         &text,
-        &["FAIL  shop handler: 127.0.0.1:", "its certificate is refused: ", "name that file in `tls-ca`"],
+        &["FAIL  shop handler: 127.0.0.1:", "invalid certificate: ", "set `tls-ca` to its path"],
     );
     assert_eq!(code, Some(1), "{text}");
     configure(", tls-ca: ca.pem");
     folder.write("ca.pem", &pem);
-    let (text, code) = examine(&folder);
+    let (text, code) = preflight(&folder);
     assert_says(&text, &["ok    shop handler: 127.0.0.1:", "and its certificate is trusted"]);
     assert_eq!(code, Some(0), "{text}");
     folder.write("ca.pem", &secured(false).1);
-    assert_says(&examine(&folder).0, &["into ca.pem, which `tls-ca` names"]);
+    assert_says(&preflight(&folder).0, &["to ca.pem, the file in `tls-ca`"]);
 }
 
 #[test]
@@ -168,7 +171,7 @@ consumers:
 "
         ),
     );
-    let (text, code) = examine(&folder);
+    let (text, code) = preflight(&folder);
     assert_says(&text, &["FAIL  shop handler: ", "CA:TRUE", "basicConstraints=critical,CA:FALSE"]);
     assert_eq!(code, Some(1), "{text}");
 }
@@ -204,8 +207,8 @@ fn a_lazaret_that_runs_already_is_recognised_and_its_store_can_be_looked_at() {
     let mut daemon = folder.start(&["run"]);
     let address = daemon.address();
     folder.write("lazaret.yaml", &format!("listen: {address}\nconsumers: {{}}\n"));
-    let (text, code) = examine(&folder);
-    assert_says(&text, &["a Lazaret runs at", "ok    store: lazaret.db can be used; its format is"]);
+    let (text, code) = preflight(&folder);
+    assert_says(&text, &["a Lazaret daemon is running at", "ok    store: lazaret.db is usable, format"]);
     assert_eq!(code, Some(0), "{text}");
 }
 
@@ -214,11 +217,11 @@ fn a_store_that_is_none_and_a_file_with_mistakes_are_found() {
     let folder = Folder::new();
     folder.write("lazaret.yaml", "listen: 127.0.0.1:0\nconsumers: {}\n");
     folder.write("lazaret.db", &"this is not a database. ".repeat(10));
-    let (text, code) = examine(&folder);
-    assert_says(&text, &["FAIL  store: stored data is corrupt", "lazaret.db", "name the right file"]);
+    let (text, code) = preflight(&folder);
+    assert_says(&text, &["FAIL  store: stored data is corrupt", "lazaret.db", "set the right file"]);
     assert_eq!(code, Some(1));
     folder.write("lazaret.yaml", "consumers: 5\n");
-    let (text, code) = examine(&folder);
-    assert_says(&text, &["FAIL  configuration: error[LZ0122]", "nothing else was looked at"]);
+    let (text, code) = preflight(&folder);
+    assert_says(&text, &["FAIL  configuration: error[LZ0122]", "no other check was run"]);
     assert_eq!(code, Some(1));
 }

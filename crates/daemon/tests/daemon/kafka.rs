@@ -140,10 +140,10 @@ async fn the_doctor_finds_topics_that_are_not_there_and_brokers_that_are_away() 
     // A broker that has just started may not tell at once of a topic that it has just made, nor of a group.
     wait_for("topic and group are known", || {
         let said = examine(&there);
-        (said.contains(&known) && said.contains("has no position yet")).then_some(())
+        (said.contains(&known) && said.contains("has no committed offset")).then_some(())
     });
     let said = examine(&folder(&brokers, "no-such-topic", ""));
     assert!(said.contains("FAIL  shop source: no-such-topic does not exist\n      create it"), "{said}");
     let said = examine(&folder("127.0.0.1:1", &from, ""));
-    assert!(said.contains("FAIL  shop source: no broker of 127.0.0.1:1 answers"), "{said}");
+    assert!(said.contains("FAIL  shop source: no response from the brokers 127.0.0.1:1"), "{said}");
 }

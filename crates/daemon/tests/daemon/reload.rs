@@ -33,7 +33,7 @@ fn a_reload_while_messages_flow_loses_nothing_and_keeps_order() {
     // I1, I2
     let (folder, reloads, each) = (folder(), 4, 60);
     let mut daemon = folder.start(&["run"]);
-    daemon.logs("running", 1);
+    daemon.logs("consumer started", 1);
     let kind = |n: usize| if n.is_multiple_of(3) { "flaky" } else { "fine" };
     for reload in 0..reloads {
         let lines: String =
@@ -42,7 +42,7 @@ fn a_reload_while_messages_flow_loses_nothing_and_keeps_order() {
         wait_for("work in progress", || (attempts(&folder).len() > reload * each).then_some(()));
         folder.write("lazaret.yaml", &config(6 + reload as u32, ""));
         daemon.signal(Signal::HUP);
-        daemon.logs("starts anew with other policies", reload + 1);
+        daemon.logs("consumer restarted with new policies", reload + 1);
     }
     let all = reloads * each;
     let handled = || attempts(&folder).into_iter().filter(|attempt| attempt.verdict == "handled");
@@ -62,24 +62,30 @@ fn a_reload_while_messages_flow_loses_nothing_and_keeps_order() {
 fn a_file_with_mistakes_changes_nothing_and_what_needs_a_restart_is_said() {
     let folder = folder();
     let mut daemon = folder.start(&["run"]);
-    daemon.logs("running", 1);
+    daemon.logs("consumer started", 1);
     folder.write("lazaret.yaml", "consumers: 5\n");
     daemon.signal(Signal::HUP);
-    daemon.logs("everything goes on as before", 1);
+    daemon.logs("the previous configuration stays active", 1);
     folder.write("lazaret.yaml", &config(4, "    concurrency: 3\n"));
     daemon.signal(Signal::HUP);
-    daemon.logs("nothing of the configuration was taken over", 1);
+    daemon.logs("no changes applied, restart required", 1);
     let log = folder.read("stderr.log");
     let line =
         |word: &str| log.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}: {log}"));
-    assert!(line("consumers.shop.concurrency").contains("not taken over: it needs a restart"), "{log}");
-    assert!(line("max-attempts: 5 -> 4").contains("its consumer waits for the restart"), "{log}");
-    assert!(!log.contains("the configuration was reloaded") && !log.contains("starts anew"), "{log}");
+    assert!(
+        line("consumers.shop.concurrency").contains("configuration change not applied, restart required"),
+        "{log}"
+    );
+    assert!(
+        line("max-attempts: 5 -> 4").contains("another change of the consumer requires a restart"),
+        "{log}"
+    );
+    assert!(!log.contains("change applied") && !log.contains("consumer restarted"), "{log}");
     folder.append("events.jsonl", &event(0, "k", "fine"));
     wait_for("a message", || (attempts(&folder).len() == 1).then_some(()));
     folder.write("lazaret.yaml", &config(5, ""));
     daemon.signal(Signal::HUP);
-    daemon.logs("nothing has changed", 1);
+    daemon.logs("configuration reloaded without changes", 1);
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(0));
 }

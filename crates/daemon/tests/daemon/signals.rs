@@ -88,7 +88,7 @@ fn a_second_signal_ends_at_once() {
         status.contains("\"in-flight\":1").then_some(())
     });
     daemon.signal(Signal::TERM);
-    daemon.logs("stopping", 1);
+    daemon.logs("drain started", 1);
     assert!(daemon.runs(), "the attempt is waited for");
     let asked = Instant::now();
     daemon.signal(Signal::TERM);

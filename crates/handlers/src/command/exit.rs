@@ -1,11 +1,11 @@
-//! What the exit of a command means.
+//! Classifies the exit status of a command.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use lazaret_core::{HandlerError, Reason, Verdict};
 
-/// What the contract says of an exit code: `None` is handled.
+/// Returns the verdict and reason of an exit code; `None` is handled.
 fn row(code: i32) -> Option<(Verdict, Reason)> {
     Some(match code {
         0 => return None,
@@ -21,18 +21,18 @@ fn row(code: i32) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// How the attempt ended, by the contract. `said` is the end of the standard error.
-pub(super) fn judge(status: ExitStatus, said: String) -> Result<(), HandlerError> {
-    let Some(code) = status.code() else { return Err(crashed(status, said)) };
+/// Returns the outcome of the attempt. `stderr` is the end of the standard error.
+pub(super) fn classify(status: ExitStatus, stderr: String) -> Result<(), HandlerError> {
+    let Some(code) = status.code() else { return Err(crashed(status, stderr)) };
     let Some((verdict, reason)) = row(code) else { return Ok(()) };
-    let text = if said.is_empty() { describe(status) } else { said };
+    let text = if stderr.is_empty() { describe(status) } else { stderr };
     let error = HandlerError::foreign(describe(status), text).reason(reason).suggest(verdict);
     Err(with_code(error, status))
 }
 
-/// The failure of a message whose process died over it.
-pub(super) fn crashed(status: ExitStatus, said: String) -> HandlerError {
-    let text = if said.is_empty() { describe(status) } else { said };
+/// Returns the failure of an attempt whose process crashed.
+pub(super) fn crashed(status: ExitStatus, stderr: String) -> HandlerError {
+    let text = if stderr.is_empty() { describe(status) } else { stderr };
     let error = HandlerError::foreign(describe(status), text).reason(Reason::CRASHED);
     with_code(error.suggest(Verdict::Retry), status)
 }
@@ -44,7 +44,7 @@ fn with_code(error: HandlerError, status: ExitStatus) -> HandlerError {
     }
 }
 
-/// `exit code 65`, or `killed by signal 9`.
+/// Describes the status: `exit code 65`, or `killed by signal 9`.
 pub(super) fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_contract_holds() {
+    fn every_exit_code_of_the_contract_is_classified() {
         use Verdict::{DeadLetter, Duplicate, Park, Quarantine, Retry, Skip, Stop};
         let table = [
             (65, DeadLetter, Reason::INVALID_SCHEMA),
@@ -79,19 +79,19 @@ mod tests {
         let others = (1..=255).filter(|code| !listed.contains(code));
         let others = others.map(|code| (code, Retry, Reason::HANDLER_ERROR));
         for (code, verdict, reason) in table.into_iter().chain(others) {
-            let error = judge(exit(code), String::new()).unwrap_err();
+            let error = classify(exit(code), String::new()).unwrap_err();
             assert_eq!((error.suggested_verdict(), error.asked_verdict()), (Some(verdict), None), "{code}");
             let failure = error.failure();
             assert_eq!((failure.reason, failure.status), (reason, u16::try_from(code).ok()), "{code}");
             assert_eq!(failure.message, format!("exit code {code}"));
         }
-        assert!(judge(exit(0), "a warning".into()).is_ok());
+        assert!(classify(exit(0), "a warning".into()).is_ok());
     }
 
     #[test]
     fn a_signal_is_a_crash() {
         for signal in [6, 9, 11, 15] {
-            let error = judge(ExitStatus::from_raw(signal), String::new()).unwrap_err();
+            let error = classify(ExitStatus::from_raw(signal), String::new()).unwrap_err();
             assert_eq!(error.suggested_verdict(), Some(Verdict::Retry));
             let failure = error.failure();
             assert_eq!((failure.reason, failure.status), (Reason::CRASHED, None));
@@ -100,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_command_said_is_the_message() {
-        let failure = judge(exit(75), "busy".into()).unwrap_err().failure();
+    fn the_standard_error_is_the_message() {
+        let failure = classify(exit(75), "busy".into()).unwrap_err().failure();
         assert_eq!((&*failure.message, &*failure.error_type), ("busy", "exit code 75"));
     }
 }

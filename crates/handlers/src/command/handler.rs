@@ -1,4 +1,4 @@
-//! Runs a command as a handler.
+//! The handler that runs a command.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::options::{CommandOptions, Mode};
 use super::setup::Setup;
 use crate::error::Error;
 
-/// A handler that is a program.
+/// A handler that runs a program.
 ///
-/// A clone is the same handler: the same workers. See [`CommandOptions`] for what can be chosen.
+/// Clones share workers and limits. See [`CommandOptions`] for the settings.
 ///
 /// # Processes
 ///
-/// Each process leads a group of its own. When its time is up, the whole group gets `SIGTERM`, and `SIGKILL` after the
-/// grace; the attempt ends when the process has ended, not before. An attempt that is given up from outside is killed at
-/// once. What is left of the group when a program has ended is killed, too. Only a process that leaves its group escapes.
+/// Each process leads its own process group. At the timeout, the group receives `SIGTERM`, and `SIGKILL` after the grace period;
+/// the attempt ends when the process has exited, not before. A cancelled attempt is killed at once. Remaining processes of the
+/// group are killed when the program exits. Only a process that leaves its group escapes.
 ///
-/// It needs a tokio runtime with its I/O and its time enabled.
+/// It requires a tokio runtime with I/O and time enabled.
 ///
 /// ```
 /// use lazaret_handlers::{CommandHandler, CommandOptions};
@@ -45,19 +45,19 @@ enum Kind {
 
 struct Once {
     setup: Setup,
-    turns: Option<Semaphore>,
+    permits: Option<Semaphore>,
 }
 
 impl CommandHandler {
-    /// Checks the options and makes the handler. Starts nothing yet.
+    /// Checks the options and creates the handler, without starting a process.
     pub fn new(options: CommandOptions) -> Result<Self, Error> {
         let (mode, workers) = (options.mode, options.workers);
         let setup = Setup::check(options)?;
         let program = setup.options.program.first().map_or_else(|| "".into(), |name| name.as_str().into());
         let kind = match mode {
             Mode::Once => {
-                let turns = workers.map(|limit| Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-                Kind::Once(Arc::new(Once { setup, turns }))
+                let permits = workers.map(|limit| Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
+                Kind::Once(Arc::new(Once { setup, permits }))
             }
             Mode::Lines => {
                 let processors = || std::thread::available_parallelism().map_or(1, usize::from);
@@ -72,8 +72,8 @@ impl Handle for CommandHandler {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
         match self.kind.clone() {
             Kind::Once(once) => Box::pin(async move {
-                let _turn = match &once.turns {
-                    Some(turns) => Some(turns.acquire().await.expect("the semaphore is never closed")),
+                let _permit = match &once.permits {
+                    Some(permits) => Some(permits.acquire().await.expect("the semaphore is never closed")),
                     None => None,
                 };
                 once::run(&once.setup, &delivery).await

@@ -1,4 +1,4 @@
-//! The lines that a worker reads and writes: one JSON object for each message, and one for each answer.
+//! The line protocol of workers: one JSON object per message, and one per response.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,11 +11,13 @@ use lazaret_core::{HandlerError, LetterId, Reason, Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::demand::{Demand, RETRY_AFTER_LIMIT, repeated};
-use crate::facts::{Caller, Facts, NAME_BYTES_LIMIT, Room, names_too_long, operation_name};
-use crate::words::{with_remarks, words};
+use crate::attempt_info::{
+    AttemptInfo, Caller, HeaderBudget, NAME_BYTES_LIMIT, names_too_long, operation_name,
+};
+use crate::explicit::{ExplicitVerdict, RETRY_AFTER_LIMIT, excerpt};
+use crate::sanitize::{sanitize, with_notes};
 
-/// A message as a worker reads it.
+/// A message, as sent to a worker.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Request<'a> {
@@ -67,14 +69,14 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// The line for a message, with its end.
-pub(super) fn request(caller: &Caller, facts: &Facts<'_>) -> Result<Vec<u8>, HandlerError> {
-    let message = facts.message;
+/// Serializes a message as a line.
+pub(super) fn request(caller: &Caller, info: &AttemptInfo<'_>) -> Result<Vec<u8>, HandlerError> {
+    let message = info.message;
     let names = [Some(message.id.as_str()), message.event_type.as_deref(), message.correlation.as_deref()];
     let names = names.into_iter().flatten().map(str::len).sum::<usize>()
         + message.stream.as_str().len()
         + message.key.as_ref().map_or(0, |key| key.len())
-        + facts.sequence.len();
+        + info.sequence.len();
     if names > NAME_BYTES_LIMIT {
         return Err(names_too_long(names));
     }
@@ -91,10 +93,10 @@ pub(super) fn request(caller: &Caller, facts: &Facts<'_>) -> Result<Vec<u8>, Han
         event_type: message.event_type.as_deref(),
         time: message.timestamp,
         stream: message.stream.as_str(),
-        sequence: &facts.sequence,
+        sequence: &info.sequence,
         position: message.position.to_string(),
         consumer: caller.consumer.as_str(),
-        attempt: facts.attempt,
+        attempt: info.attempt,
         operation: message.operation.map(operation_name),
         correlation: message.correlation.as_deref(),
         content_type: message.content_type.as_deref(),
@@ -102,16 +104,16 @@ pub(super) fn request(caller: &Caller, facts: &Facts<'_>) -> Result<Vec<u8>, Han
         more_headers: Vec::new(),
         headers_base64: Vec::new(),
         headers_left_out: 0,
-        letter: facts.replay.as_ref().map(|replay| replay.letter),
-        replay: facts.replay.as_ref().map(|replay| &*replay.operation),
-        replay_attempt: facts.replay.as_ref().map(|replay| replay.attempt),
+        letter: info.replay.as_ref().map(|replay| replay.letter),
+        replay: info.replay.as_ref().map(|replay| &*replay.operation),
+        replay_attempt: info.replay.as_ref().map(|replay| replay.attempt),
         tombstone: message.payload.is_none(),
         payload: None,
         payload_base64: None,
     };
-    add_headers(&mut request, facts);
+    add_headers(&mut request, info);
     match &message.payload {
-        // A worker that only looks at the payload finds null there.
+        // A worker that reads only the payload finds null.
         None => request.payload = Some(Cow::Borrowed(RawValue::NULL)),
         Some(payload) => match json(message.content_type.as_deref(), payload) {
             Some(value) => request.payload = Some(value),
@@ -122,11 +124,11 @@ pub(super) fn request(caller: &Caller, facts: &Facts<'_>) -> Result<Vec<u8>, Han
     Ok(one_line(line))
 }
 
-/// Each name once, with its first value; what does not fit there goes beside.
-fn add_headers<'a>(request: &mut Request<'a>, facts: &Facts<'a>) {
-    let mut room = Room::new();
-    for (name, value) in facts.message.headers.iter() {
-        if !room.take(name.len() + value.len()) {
+/// Adds the headers: the first value of each name, and further or binary values in lists.
+fn add_headers<'a>(request: &mut Request<'a>, info: &AttemptInfo<'a>) {
+    let mut budget = HeaderBudget::new();
+    for (name, value) in info.message.headers.iter() {
+        if !budget.take(name.len() + value.len()) {
             continue;
         }
         match std::str::from_utf8(value) {
@@ -137,10 +139,10 @@ fn add_headers<'a>(request: &mut Request<'a>, facts: &Facts<'a>) {
             }
         }
     }
-    request.headers_left_out = room.left_out;
+    request.headers_left_out = budget.left_out;
 }
 
-/// The payload as JSON, if the source says that it is, and it is.
+/// Returns the payload as JSON, if its content type says so and it is valid.
 fn json<'a>(content_type: Option<&str>, payload: &'a [u8]) -> Option<Cow<'a, RawValue>> {
     let media = content_type?.split(';').next()?.trim().to_ascii_lowercase();
     if media != "application/json" && !media.ends_with("+json") {
@@ -150,13 +152,13 @@ fn json<'a>(content_type: Option<&str>, payload: &'a [u8]) -> Option<Cow<'a, Raw
     if !value.get().contains(['\n', '\r']) {
         return Some(Cow::Borrowed(value));
     }
-    // Inside of strings they are escaped, so these stand between values, where a space says the same.
+    // Inside of strings they are escaped, so these are white space between values.
     let flat = value.get().replace(['\n', '\r'], " ");
     RawValue::from_string(flat).ok().map(Cow::Owned)
 }
 
-/// Ends the line, and makes sure that it is one line for everybody: some readers take U+2028 and U+2029 for ends, too. They
-/// can only stand in strings, where they can be escaped.
+/// Terminates the line, and escapes U+2028 and U+2029, which some readers treat as line ends. They occur only in strings, where
+/// they can be escaped.
 fn one_line(mut line: Vec<u8>) -> Vec<u8> {
     const SEPARATORS: [&[u8]; 2] = ["\u{2028}".as_bytes(), "\u{2029}".as_bytes()];
     if line.windows(3).any(|three| SEPARATORS.contains(&three)) {
@@ -167,10 +169,10 @@ fn one_line(mut line: Vec<u8>) -> Vec<u8> {
     line
 }
 
-/// What a worker answers.
+/// The response of a worker.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", expecting = "an object with an id and a verdict")]
-struct Answer {
+struct Response {
     id: String,
     verdict: Option<String>,
     reason: Option<String>,
@@ -178,36 +180,52 @@ struct Answer {
     retry_after: Option<serde_json::Value>,
 }
 
-/// How an attempt ended, as a worker says; or why what it says is no answer. `said` is asked for what the worker has on its
-/// standard error, in case that it gives no message.
-pub(super) fn judge(
+/// Why a response is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InvalidResponse {
+    /// The line is not a JSON object with the expected fields.
+    #[error("invalid response {line:?}: {why}")]
+    Malformed { line: String, why: String },
+    /// The response is for another message.
+    #[error("the response is for another message, {id:?}")]
+    OtherMessage { id: String },
+    /// There is neither a verdict nor a reason.
+    #[error("the response has neither a verdict nor a reason")]
+    NoVerdict,
+    /// The response exceeds the limit.
+    #[error("the response is longer than {limit} bytes")]
+    TooLong { limit: usize },
+}
+
+/// Returns the outcome of the attempt, or why the response is invalid. `stderr` supplies the message of a failure without one.
+pub(super) fn classify(
     line: &[u8],
     id: &str,
-    said: impl FnOnce() -> String,
-) -> Result<Result<(), HandlerError>, String> {
-    let wrong = |why: &dyn Display| format!("it wrote {:?}, which is no answer: {why}", repeated(line));
+    stderr: impl FnOnce() -> String,
+) -> Result<Result<(), HandlerError>, InvalidResponse> {
+    let malformed =
+        |why: &dyn Display| InvalidResponse::Malformed { line: excerpt(line), why: why.to_string() };
     if !line.trim_ascii_start().starts_with(b"{") {
-        // A list of values in the right order would pass for an object otherwise.
-        return Err(wrong(&"it is not a JSON object"));
+        // serde also accepts a list of values in field order.
+        return Err(malformed(&"not a JSON object"));
     }
-    let answer: Answer = serde_json::from_slice(line).map_err(|error| wrong(&error))?;
-    if answer.id != id {
-        let other = repeated(answer.id.as_bytes());
-        return Err(format!("it answered for {other:?}, which was not its message"));
+    let response: Response = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
+    if response.id != id {
+        return Err(InvalidResponse::OtherMessage { id: excerpt(response.id.as_bytes()) });
     }
-    if answer.verdict.is_none() && answer.reason.is_none() {
-        return Err("it answered with neither a verdict nor a reason".to_owned());
+    if response.verdict.is_none() && response.reason.is_none() {
+        return Err(InvalidResponse::NoVerdict);
     }
-    let verdict = answer.verdict.as_ref().map(String::as_bytes);
-    let Demand { verdict, handled, reason, remarks } =
-        Demand::read(verdict, answer.reason.as_ref().map(String::as_bytes));
+    let verdict = response.verdict.as_ref().map(String::as_bytes);
+    let ExplicitVerdict { verdict, handled, reason, notes } =
+        ExplicitVerdict::parse(verdict, response.reason.as_ref().map(String::as_bytes));
     if handled {
         return Ok(Ok(()));
     }
-    let text = answer.message.map(|text| words(text.as_bytes())).filter(|text| !text.is_empty());
-    let text = text.unwrap_or_else(said);
+    let text = response.message.map(|text| sanitize(text.as_bytes())).filter(|text| !text.is_empty());
+    let text = text.unwrap_or_else(stderr);
     let text = if text.is_empty() { verdict.map_or("failed", Verdict::as_str).to_owned() } else { text };
-    let mut error = HandlerError::foreign("worker", with_remarks(text, &remarks));
+    let mut error = HandlerError::foreign("worker", with_notes(text, &notes));
     match (verdict, reason) {
         (Some(Verdict::Duplicate), None) => error = error.reason(Reason::DUPLICATE),
         (_, Some(reason)) => error = error.reason(reason),
@@ -216,13 +234,13 @@ pub(super) fn judge(
     if let Some(verdict) = verdict {
         error = error.verdict(verdict);
     }
-    if let Some(wait) = answer.retry_after.as_ref().and_then(retry_after) {
+    if let Some(wait) = response.retry_after.as_ref().and_then(retry_after) {
         error = error.retry_after(wait);
     }
     Ok(Err(error))
 }
 
-/// Seconds, as a number or as digits. What makes no sense is none.
+/// Parses seconds, as a number or a string. Returns `None` for an invalid value.
 fn retry_after(value: &serde_json::Value) -> Option<Duration> {
     let seconds = match value {
         serde_json::Value::Number(number) => number.as_f64()?,
@@ -246,7 +264,7 @@ mod tests {
     fn line(message: Message) -> Vec<u8> {
         let delivery = Delivery::new(message);
         let caller = Caller::default();
-        request(&caller, &Facts::of(&caller, &delivery)).unwrap()
+        request(&caller, &AttemptInfo::of(&caller, &delivery)).unwrap()
     }
 
     fn read(message: Message) -> Value {
@@ -269,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_all_facts() {
+    fn a_line_has_all_metadata() {
         let mut message = json_message(r#"{"total": 7}"#).with_key("order-7").with_type("OrderPlaced");
         message = message.with_header("a", "1").with_header("a", "2").with_header("b", &b"\xff"[..]);
         message.timestamp = Some("2026-01-01T00:00:00Z".parse().unwrap());
@@ -300,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_told_from_empty() {
+    fn null_differs_from_empty() {
         // I5
         let tombstone = read(message());
         assert_eq!((&tombstone["tombstone"], &tombstone["payload"]), (&json!(true), &Value::Null));
@@ -318,8 +336,8 @@ mod tests {
         assert_eq!((&read["id"], &read["headers"][hostile]), (&json!(hostile), &json!(hostile)));
     }
 
-    fn answer(line: &str) -> Result<Result<(), HandlerError>, String> {
-        judge(line.as_bytes(), "e", || "from stderr".to_owned())
+    fn answer(line: &str) -> Result<Result<(), HandlerError>, InvalidResponse> {
+        classify(line.as_bytes(), "e", || "from stderr".to_owned())
     }
 
     fn failed(line: &str) -> HandlerError {
@@ -327,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_how_it_went() {
+    fn a_response_sets_the_outcome() {
         assert!(answer(r#"{"id":"e","verdict":"handled"}"#).unwrap().is_ok());
         for verdict in Verdict::ALL {
             let error = failed(&format!(r#"{{"id":"e","verdict":"{verdict}","message":"m"}}"#));
@@ -343,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_make_no_sense_are_ignored_in_so_many_words() {
+    fn invalid_values_are_ignored_with_a_note() {
         let error =
             failed(r#"{"id":"e","verdict":"dead","reason":"no good","message":"m","retry-after":-1}"#);
         let failure = error.failure();
@@ -351,7 +369,9 @@ mod tests {
             (error.asked_verdict(), failure.reason, failure.retry_after),
             (None, Reason::HANDLER_ERROR, None)
         );
-        assert!(failure.message.contains("\"dead\" is unknown") && failure.message.contains("\"no good\""));
+        assert!(
+            failure.message.contains("unknown verdict \"dead\"") && failure.message.contains("\"no good\"")
+        );
         for value in ["\"soon\"", "[]", "null", "\"NaN\"", "-0.5"] {
             let line = format!(r#"{{"id":"e","verdict":"retry","retry-after":{value}}}"#);
             assert_eq!(failed(&line).failure().retry_after, None, "{value}");
@@ -363,18 +383,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_says_why() {
+    fn an_invalid_response_is_described() {
         let table = [
-            ("hello", "it wrote \"hello\", which is no answer"),
-            ("", "which is no answer"),
-            ("[\"e\",\"handled\",null,null,null]", "which is no answer"),
-            (r#"{"id":7,"verdict":"handled"}"#, "which is no answer"),
-            (r#"{"verdict":"handled"}"#, "which is no answer"),
-            (r#"{"id":"other","verdict":"handled"}"#, "it answered for \"other\", which was not its message"),
+            ("hello", "invalid response \"hello\""),
+            ("", "invalid response"),
+            ("[\"e\",\"handled\",null,null,null]", "invalid response"),
+            (r#"{"id":7,"verdict":"handled"}"#, "invalid response"),
+            (r#"{"verdict":"handled"}"#, "invalid response"),
+            (r#"{"id":"other","verdict":"handled"}"#, "the response is for another message, \"other\""),
             (r#"{"id":"e"}"#, "neither a verdict nor a reason"),
         ];
         for (line, expected) in table {
-            let why = answer(line).unwrap_err();
+            let why = answer(line).unwrap_err().to_string();
             assert!(why.contains(expected), "{line}: {why}");
         }
     }

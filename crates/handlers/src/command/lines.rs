@@ -1,4 +1,4 @@
-//! A pool of workers that live long.
+//! A pool of long-running workers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,157 +9,145 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::setup::{Setup, late};
-use super::worker::{ANSWER_LIMIT, Trouble, Worker};
-use super::{exit, line};
-use crate::facts::Facts;
+use super::exit;
+use super::line::{self, InvalidResponse};
+use super::restart_delay::RestartDelay;
+use super::setup::{Setup, timed_out};
+use super::worker::{RESPONSE_LIMIT, Worker, WorkerError};
+use crate::attempt_info::AttemptInfo;
 
-/// How long to wait with a new worker after one that failed; doubled each time.
-const BACK_OFF: Duration = Duration::from_millis(100);
-/// The longest such wait.
-const BACK_OFF_LIMIT: Duration = Duration::from_secs(10);
-/// How long a worker that has closed its output may take to end.
-const DYING: Duration = Duration::from_millis(500);
+/// The maximum time between the end of a worker's output and its exit.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Workers, each with at most one message.
+/// A pool of workers, each with at most one message.
 pub(super) struct Pool {
     setup: Setup,
-    /// One permit per worker that may be at work.
-    turns: Semaphore,
-    /// Those without a message. The one that worked last is the first to work again: its memory is warm.
+    /// One permit per busy worker.
+    permits: Semaphore,
+    /// The idle workers. The most recently used one is reused first, because its memory is warm.
     idle: Mutex<Vec<Worker>>,
-    failures: Mutex<Failures>,
-}
-
-/// How often in a row workers failed, and until when no new one is started because of that.
-#[derive(Default)]
-struct Failures {
-    in_a_row: u32,
-    wait_until: Option<Instant>,
+    restart: Mutex<RestartDelay>,
 }
 
 impl Pool {
     pub(super) fn new(setup: Setup, workers: usize) -> Self {
         Self {
             setup,
-            turns: Semaphore::new(workers.min(Semaphore::MAX_PERMITS)),
+            permits: Semaphore::new(workers.min(Semaphore::MAX_PERMITS)),
             idle: Mutex::new(Vec::new()),
-            failures: Mutex::new(Failures::default()),
+            restart: Mutex::default(),
         }
     }
 
-    /// One attempt.
+    /// Runs one attempt.
     pub(super) async fn run(&self, delivery: &Delivery) -> Result<(), HandlerError> {
-        let facts = Facts::of(self.setup.caller(), delivery);
-        let line = line::request(self.setup.caller(), &facts)?;
-        let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
-        let (worker, asked) = match self.take_idle() {
-            None => self.start_and_ask(&line).await?,
-            Some(mut idle) => match timeout(self.setup.timeout, idle.ask(&line)).await {
-                // It ended while it was idle, and never had the message: that is nobody's failure.
-                Ok(Err(Trouble::Unsent)) => self.start_and_ask(&line).await?,
-                asked => (idle, asked.ok()),
+        let info = AttemptInfo::of(self.setup.caller(), delivery);
+        let line = line::request(self.setup.caller(), &info)?;
+        let _permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        let (worker, response) = match self.take_idle() {
+            None => self.start_and_call(&line).await?,
+            Some(mut idle) => match timeout(self.setup.timeout, idle.call(&line)).await {
+                // The worker exited while it was idle, and did not receive the message: not a failed attempt.
+                Ok(Err(WorkerError::Unsent)) => self.start_and_call(&line).await?,
+                response => (idle, response.ok()),
             },
         };
-        let why = match asked {
-            Some(Ok(answer)) => {
-                match line::judge(&answer, facts.message.id.as_str(), || worker.stderr.words()) {
+        let invalid = match response {
+            Some(Ok(response)) => {
+                match line::classify(&response, info.message.id.as_str(), || worker.stderr.text()) {
                     Ok(outcome) => {
                         self.put_back(worker);
                         return outcome;
                     }
-                    Err(why) => why,
+                    Err(invalid) => invalid,
                 }
             }
-            Some(Err(Trouble::TooLong)) => format!("its answer is longer than {ANSWER_LIMIT} bytes"),
-            Some(Err(Trouble::Unsent | Trouble::Gone)) => return Err(self.bury(worker).await),
-            None => return Err(self.stop(worker).await),
+            Some(Err(WorkerError::TooLong)) => InvalidResponse::TooLong { limit: RESPONSE_LIMIT },
+            Some(Err(WorkerError::Unsent | WorkerError::Exited)) => return Err(self.reap(worker).await),
+            None => return Err(self.terminate(worker).await),
         };
-        Err(self.dismiss(worker, &why).await)
+        Err(self.kill(worker, &invalid).await)
     }
 
-    /// Starts a worker and gives it a message. `None` means that its time was up.
-    async fn start_and_ask(
+    /// Starts a worker and sends it a message. Returns no response after a timeout.
+    async fn start_and_call(
         &self,
         line: &[u8],
-    ) -> Result<(Worker, Option<Result<Vec<u8>, Trouble>>), HandlerError> {
-        let wait_until = lock(&self.failures).wait_until;
-        if let Some(until) = wait_until {
+    ) -> Result<(Worker, Option<Result<Vec<u8>, WorkerError>>), HandlerError> {
+        let until = lock(&self.restart).until();
+        if let Some(until) = until {
             sleep_until(until).await;
         }
         let mut worker = Worker::start(&self.setup).map_err(|error| {
-            self.note_failure();
+            self.worker_failed();
             self.setup.not_started(&error)
         })?;
-        let asked = timeout(self.setup.timeout, worker.ask(line)).await;
-        Ok((worker, asked.ok()))
+        let response = timeout(self.setup.timeout, worker.call(line)).await;
+        Ok((worker, response.ok()))
     }
 
     fn take_idle(&self) -> Option<Worker> {
         loop {
-            // Those that are not fit are killed when they are dropped here.
+            // Workers that are not ready are dropped here, which kills them.
             let worker = lock(&self.idle).pop()?;
-            if worker.is_fit() {
-                // It spoke of another message. What a new one says while it starts belongs to its first.
-                worker.stderr.forget();
+            if worker.is_ready() {
+                // Earlier output belongs to another message. The startup output of a new worker belongs to its first message.
+                worker.stderr.clear();
                 return Some(worker);
             }
         }
     }
 
     fn put_back(&self, worker: Worker) {
-        *lock(&self.failures) = Failures::default();
+        *lock(&self.restart) = RestartDelay::default();
         lock(&self.idle).push(worker);
     }
 
-    fn note_failure(&self) {
-        let mut failures = lock(&self.failures);
-        let doubled = BACK_OFF.saturating_mul(1 << failures.in_a_row.min(16));
-        failures.in_a_row = failures.in_a_row.saturating_add(1);
-        failures.wait_until = Some(Instant::now() + doubled.min(BACK_OFF_LIMIT));
+    fn worker_failed(&self) {
+        lock(&self.restart).failed(Instant::now());
     }
 
-    /// What is left of a worker that died over a message.
-    async fn bury(&self, mut worker: Worker) -> HandlerError {
-        self.note_failure();
-        let exited = timeout(DYING, worker.group.exited()).await;
-        let by_itself = matches!(exited, Ok(Ok(())));
-        let status = worker.group.end().await;
-        let said = worker.stderr.words();
+    /// Reaps a worker that exited during an attempt.
+    async fn reap(&self, mut worker: Worker) -> HandlerError {
+        self.worker_failed();
+        let exited = timeout(EXIT_TIMEOUT, worker.group.exited()).await;
+        let exited = matches!(exited, Ok(Ok(())));
+        let status = worker.group.kill().await;
+        let stderr = worker.stderr.text();
         match status {
-            Ok(status) if by_itself => exit::crashed(status, said),
-            Ok(_) => broken("the worker closed its output without an answer", &said),
-            Err(error) => broken(&format!("the worker is gone: {error}"), &said),
+            Ok(status) if exited => exit::crashed(status, stderr),
+            Ok(_) => crashed("the worker closed its output without a response", &stderr),
+            Err(error) => crashed(&format!("failed to wait for the worker: {error}"), &stderr),
         }
     }
 
-    /// Ends a worker whose time is up.
-    async fn stop(&self, mut worker: Worker) -> HandlerError {
-        self.note_failure();
-        // How it ends does not matter: it is over.
-        let _ = worker.group.stop(self.setup.grace).await;
-        late(self.setup.timeout, &worker.stderr.words())
+    /// Terminates a worker after a timeout.
+    async fn terminate(&self, mut worker: Worker) -> HandlerError {
+        self.worker_failed();
+        // The exit status does not matter: the attempt has timed out.
+        let _ = worker.group.terminate(self.setup.grace).await;
+        timed_out(self.setup.timeout, &worker.stderr.text())
     }
 
-    /// Kills a worker that cannot be trusted any more.
-    async fn dismiss(&self, mut worker: Worker, why: &str) -> HandlerError {
-        self.note_failure();
-        let _ = worker.group.end().await;
-        let said = worker.stderr.words();
-        let error = broken(&format!("the worker was killed: {why}"), &said);
+    /// Kills a worker after an invalid response.
+    async fn kill(&self, mut worker: Worker, invalid: &InvalidResponse) -> HandlerError {
+        self.worker_failed();
+        let _ = worker.group.kill().await;
+        let stderr = worker.stderr.text();
+        let error = crashed(&format!("the worker was killed: {invalid}"), &stderr);
         error.reason(Reason::HANDLER_ERROR)
     }
 }
 
-/// The failure of a message whose worker is no more.
-fn broken(text: &str, said: &str) -> HandlerError {
-    let text = if said.is_empty() { text.to_owned() } else { format!("{text}; it had said: {said}") };
+/// Returns the failure of an attempt whose worker crashed.
+fn crashed(text: &str, stderr: &str) -> HandlerError {
+    let text = if stderr.is_empty() { text.to_owned() } else { format!("{text}; stderr: {stderr}") };
     HandlerError::foreign("worker", text).reason(Reason::CRASHED).suggest(Verdict::Retry)
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Without a runtime they are killed as they are dropped.
+        // Without a runtime, dropping the workers kills them.
         if let Ok(runtime) = Handle::try_current() {
             let grace = self.setup.grace;
             lock(&self.idle).drain(..).for_each(|worker| drop(runtime.spawn(worker.retire(grace))));
@@ -167,7 +155,7 @@ impl Drop for Pool {
     }
 }
 
-/// Nothing is left half done under these locks.
+/// A poisoned lock is usable: no update is partial.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A handler that is a command: a program that is run.
+//! Runs a program as a handler.
 
 mod environment;
 mod exit;
@@ -8,6 +8,7 @@ mod line;
 mod lines;
 mod once;
 mod options;
+mod restart_delay;
 mod setup;
 mod stderr;
 mod worker;

@@ -10,43 +10,42 @@ use tokio::process::ChildStdin;
 use tokio::time::timeout;
 
 use super::group::Group;
-use super::setup::{Setup, late};
-use super::stderr::{Beside, Stderr};
+use super::setup::{Setup, timed_out};
+use super::stderr::{AbortOnDrop, Stderr};
 use super::{environment, exit};
-use crate::facts::Facts;
+use crate::attempt_info::AttemptInfo;
 
-/// One attempt. When it is over, so is everything that the program started (I2): nothing goes on with a message that the
-/// consumer has done with.
+/// Runs one attempt. All processes of the program have ended when it returns (I2).
 pub(super) async fn run(setup: &Setup, delivery: &Delivery) -> Result<(), HandlerError> {
-    let facts = Facts::of(setup.caller(), delivery);
+    let info = AttemptInfo::of(setup.caller(), delivery);
     let mut command = setup.command();
-    command.envs(environment::variables(setup.caller(), &facts)?);
+    command.envs(environment::variables(setup.caller(), &info)?);
     let mut group = Group::start(&mut command).map_err(|error| setup.not_started(&error))?;
-    let pipes = group.stdin().and_then(|stdin| Ok((stdin, Stderr::listen(group.stderr()?)?)));
+    let pipes = group.stdin().and_then(|stdin| Ok((stdin, Stderr::capture(group.stderr()?)?)));
     let (stdin, stderr) = pipes.map_err(|error| setup.not_started(&error))?;
-    let payload = facts.message.payload.clone().unwrap_or_default();
-    let feeding = Beside::start(feed(stdin, payload));
+    let payload = info.message.payload.clone().unwrap_or_default();
+    let writing = AbortOnDrop::start(write_payload(stdin, payload));
     let waited = timeout(setup.timeout, group.exited()).await;
     let ended = match &waited {
-        Ok(_) => group.end().await,
-        Err(_) => group.stop(setup.grace).await,
+        Ok(_) => group.kill().await,
+        Err(_) => group.terminate(setup.grace).await,
     };
-    drop(feeding);
-    let said = stderr.words();
-    let status = ended.map_err(|error| lost(&error))?;
+    drop(writing);
+    let stderr = stderr.text();
+    let status = ended.map_err(|error| wait_failed(&error))?;
     match waited {
-        Ok(Ok(())) => exit::judge(status, said),
-        Ok(Err(error)) => Err(lost(&error)),
-        Err(_) => Err(late(setup.timeout, &said)),
+        Ok(Ok(())) => exit::classify(status, stderr),
+        Ok(Err(error)) => Err(wait_failed(&error)),
+        Err(_) => Err(timed_out(setup.timeout, &stderr)),
     }
 }
 
-/// Writes the payload. A program that does not want it all may close its end.
-async fn feed(mut stdin: ChildStdin, payload: Bytes) {
+/// Writes the payload. A program may close its input early.
+async fn write_payload(mut stdin: ChildStdin, payload: Bytes) {
     let _ = stdin.write_all(&payload).await;
 }
 
-/// The failure of a message whose process cannot be waited for.
-fn lost(error: &io::Error) -> HandlerError {
+/// Returns the failure of an attempt whose process could not be waited for.
+fn wait_failed(error: &io::Error) -> HandlerError {
     HandlerError::foreign("command", format!("failed to wait for the program: {error}"))
 }

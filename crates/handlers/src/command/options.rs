@@ -1,4 +1,4 @@
-//! What one can choose about a handler that is a command.
+//! The options of a command handler.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use lazaret_core::{ConsumerName, Sequencing};
 
-use crate::facts::Caller;
+use crate::attempt_info::Caller;
 
-/// How long a handler may take, unless told otherwise.
+/// The default timeout of an attempt.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a program has between being asked and being made to end, unless told otherwise.
+/// The default time between `SIGTERM` and `SIGKILL`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
 
 /// How the program is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Once per attempt: the payload on its standard input, the facts in `LAZARET_*` variables, the outcome in its exit
+    /// Once per attempt: the payload on standard input, the attempt in `LAZARET_*` variables, the outcome in the exit
     /// code.
     #[default]
     Once,
-    /// As workers that live long: one JSON line in, one JSON line out.
+    /// As long-running workers: one JSON line in, one JSON line out.
     Lines,
 }
 
-/// Which program is run, and how.
+/// The program and how it is run.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,7 +52,7 @@ pub struct CommandOptions {
 }
 
 impl CommandOptions {
-    /// Runs this program: its name or path, and its arguments. No shell is involved.
+    /// Creates options for a program: its name or path, and its arguments. No shell is used.
     pub fn new<A: Into<String>>(program: impl IntoIterator<Item = A>) -> Self {
         Self {
             program: program.into_iter().map(Into::into).collect(),
@@ -67,66 +67,65 @@ impl CommandOptions {
         }
     }
 
-    /// The consumer whose name the program is told.
+    /// Sets the name of the consumer, which the program receives.
     #[must_use]
     pub fn for_consumer(mut self, consumer: impl Into<ConsumerName>) -> Self {
         self.caller.consumer = consumer.into();
         self
     }
 
-    /// How the consumer finds the sequence of a message, so that the program is told the same. By key unless told
-    /// otherwise.
+    /// Sets the sequencing of the consumer, which determines the sequence that the program receives. Default: by key.
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.caller.sequencing = sequencing;
         self
     }
 
-    /// How the program is run.
+    /// Sets the mode.
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// At most so many processes at a time. Unless told otherwise, there are as many workers as processors in mode
-    /// [`Lines`](Mode::Lines), and no limit but the consumer's concurrency in mode [`Once`](Mode::Once).
+    /// Limits concurrent processes. Default: one worker per processor in mode [`Lines`](Mode::Lines), and the concurrency of
+    /// the consumer in mode [`Once`](Mode::Once).
     #[must_use]
     pub fn with_workers(mut self, limit: usize) -> Self {
         self.workers = Some(limit);
         self
     }
 
-    /// How long an attempt may take: 10 s unless told otherwise. Waiting for a worker does not count.
+    /// Sets the timeout of an attempt. Default: 10 s. Waiting for a worker does not count.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long a program whose time is up has between `SIGTERM` and `SIGKILL`: 2 s unless told otherwise.
+    /// Sets the time between `SIGTERM` and `SIGKILL` after a timeout. Default: 2 s.
     #[must_use]
     pub fn with_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Gives the program this variable. The value is never shown. The facts of a message go before it.
+    /// Sets an environment variable. The value is never shown. Variables of the attempt take precedence.
     #[must_use]
     pub fn with_env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// Gives the program no variable of this process. Otherwise it gets all but those that begin with `LAZARET_`, which
-    /// may be secret, or facts of another message.
+    /// Does not inherit variables of this process. Default: inherits all except `LAZARET_*`, which may be secret or belong to
+    /// another attempt.
     #[must_use]
     pub fn without_inherited_env(mut self) -> Self {
         self.inherits_env = false;
         self
     }
 
-    /// The folder in which the program runs.
+    /// Sets the working directory.
     #[must_use]
     pub fn in_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
@@ -136,7 +135,7 @@ impl CommandOptions {
 
 impl fmt::Debug for CommandOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No arguments and no values: they may be secret.
+        // Arguments and values may be secret.
         let names: Vec<_> = self.env.iter().map(|(name, _)| name).collect();
         f.debug_struct("CommandOptions")
             .field("program", &self.program.first())

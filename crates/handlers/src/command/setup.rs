@@ -1,4 +1,4 @@
-//! Options that were checked, and the commands made of them.
+//! Validated options, and the commands built from them.
 
 use std::io;
 use std::process::Stdio;
@@ -8,13 +8,13 @@ use lazaret_core::{HandlerError, Reason, Verdict};
 use tokio::process::Command;
 
 use super::options::{CommandOptions, Mode};
+use crate::attempt_info::Caller;
 use crate::error::Error;
-use crate::facts::Caller;
 
-/// The longest time limit that is kept: more is for ever, and clocks overflow.
+/// The maximum timeout. Longer ones would overflow clocks.
 const TIMEOUT_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What both modes need.
+/// The validated options of both modes.
 pub(super) struct Setup {
     pub(super) options: CommandOptions,
     pub(super) timeout: Duration,
@@ -25,14 +25,14 @@ impl Setup {
     pub(super) fn check(options: CommandOptions) -> Result<Self, Error> {
         let wrong = |why: &str| Err(Error::Command(why.to_owned()));
         if options.program.first().is_none_or(String::is_empty) {
-            return wrong("it has no program");
+            return wrong("the program is missing");
         }
         if options.program.iter().any(|part| part.contains('\0')) {
-            return wrong("its program has a NUL in it");
+            return wrong("the program contains a NUL");
         }
         for (name, value) in &options.env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                return Err(Error::Command(format!("{name:?} cannot be a variable with its value")));
+                return Err(Error::Command(format!("invalid variable {name:?}")));
             }
         }
         if options.timeout.is_zero() {
@@ -50,14 +50,14 @@ impl Setup {
         &self.options.caller
     }
 
-    /// The program with its arguments and variables, and with pipes.
+    /// Builds the command with arguments, variables and pipes.
     pub(super) fn command(&self) -> Command {
         let options = &self.options;
-        let (program, arguments) = options.program.split_first().expect("it was checked");
+        let (program, arguments) = options.program.split_first().expect("the options were validated");
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
         match options.mode {
-            // Nobody reads it, so nobody waits for a reader.
+            // Standard output is not read, so the program must not block on it.
             Mode::Once => command.stdout(Stdio::null()),
             Mode::Lines => command.stdout(Stdio::piped()),
         };
@@ -66,7 +66,7 @@ impl Setup {
         }
         if options.inherits_env {
             let inherited = std::env::vars_os().map(|(name, _)| name);
-            for name in inherited.filter(|name| is_ours(name.as_encoded_bytes())) {
+            for name in inherited.filter(|name| is_reserved(name.as_encoded_bytes())) {
                 command.env_remove(name);
             }
         } else {
@@ -76,7 +76,7 @@ impl Setup {
         command
     }
 
-    /// The failure of a message for which the program could not be started.
+    /// Returns the failure of an attempt whose program failed to start.
     pub(super) fn not_started(&self, error: &io::Error) -> HandlerError {
         let program = self.options.program.first().map_or("", String::as_str);
         let text = format!("failed to start {program}: {error}");
@@ -90,14 +90,14 @@ impl Setup {
     }
 }
 
-/// Whether a variable is one of those that tell of a message.
-fn is_ours(name: &[u8]) -> bool {
+/// Returns whether a variable is reserved for Lazaret.
+fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(b"LAZARET_") || name == b"TRACEPARENT" || name == b"TRACESTATE"
 }
 
-/// The failure of a message whose handler did not answer in time.
-pub(super) fn late(limit: Duration, said: &str) -> HandlerError {
-    let colon = if said.is_empty() { "" } else { ": " };
-    let text = format!("no answer within {limit:?}{colon}{said}");
+/// Returns the failure of an attempt that timed out.
+pub(super) fn timed_out(limit: Duration, stderr: &str) -> HandlerError {
+    let colon = if stderr.is_empty() { "" } else { ": " };
+    let text = format!("no response within {limit:?}{colon}{stderr}");
     HandlerError::foreign("command timeout", text).reason(Reason::TIMEOUT).suggest(Verdict::Retry)
 }

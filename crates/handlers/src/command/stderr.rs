@@ -1,4 +1,4 @@
-//! Listens to what a process says on its standard error.
+//! Captures the standard error of a process.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,61 +8,61 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::ChildStderr;
 use tokio::task::JoinHandle;
 
-use crate::words::Tail;
+use crate::sanitize::Tail;
 
-/// A task that ends when its owner does.
-pub(super) struct Beside(JoinHandle<()>);
+/// A task that is aborted when it is dropped.
+pub(super) struct AbortOnDrop(JoinHandle<()>);
 
-impl Beside {
+impl AbortOnDrop {
     pub(super) fn start(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work))
     }
 }
 
-impl Drop for Beside {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Keeps the end of what a process says. A task listens all the time, so that the process never waits for a reader; whoever
-/// asks first takes what is still in the pipe, so that nothing is missed that was said before.
+/// Keeps the end of the standard error. A task reads continuously, so that the process never blocks; [`text`](Self::text) and
+/// [`clear`](Self::clear) first read the rest of the pipe, so that no earlier output is missed.
 pub(super) struct Stderr {
-    ear: Arc<Ear>,
-    _listening: Beside,
+    capture: Arc<Capture>,
+    _reader: AbortOnDrop,
 }
 
-struct Ear {
+struct Capture {
     pipe: Receiver,
     tail: Mutex<Tail>,
 }
 
 impl Stderr {
-    pub(super) fn listen(pipe: ChildStderr) -> io::Result<Self> {
+    pub(super) fn capture(pipe: ChildStderr) -> io::Result<Self> {
         let pipe = Receiver::from_owned_fd(pipe.into_owned_fd()?)?;
-        let ear = Arc::new(Ear { pipe, tail: Mutex::default() });
-        let listener = Arc::clone(&ear);
-        let listening =
-            Beside::start(
-                async move { while listener.pipe.readable().await.is_ok() && listener.take_one() {} },
+        let capture = Arc::new(Capture { pipe, tail: Mutex::default() });
+        let shared = Arc::clone(&capture);
+        let reader =
+            AbortOnDrop::start(
+                async move { while shared.pipe.readable().await.is_ok() && shared.read_some() {} },
             );
-        Ok(Self { ear, _listening: listening })
+        Ok(Self { capture, _reader: reader })
     }
 
-    /// Forgets what was said so far.
-    pub(super) fn forget(&self) {
-        self.ear.take_all().clear();
+    /// Drops the output so far.
+    pub(super) fn clear(&self) {
+        self.capture.read_all().clear();
     }
 
-    /// What was said last.
-    pub(super) fn words(&self) -> String {
-        self.ear.take_all().words()
+    /// Returns the end of the output, sanitized.
+    pub(super) fn text(&self) -> String {
+        self.capture.read_all().text()
     }
 }
 
-impl Ear {
-    /// Takes a part of what is in the pipe. Whether there may be more, now or later.
-    fn take_one(&self) -> bool {
+impl Capture {
+    /// Reads a part of the pipe. Returns whether there may be more.
+    fn read_some(&self) -> bool {
         let mut tail = self.lock();
         let mut buffer = [0; 4096];
         match self.pipe.try_read(&mut buffer) {
@@ -75,9 +75,9 @@ impl Ear {
         }
     }
 
-    /// Takes all that is in the pipe now, whether the runtime knows of it yet or not. More than a pipe holds is not waited
-    /// for: a process that never stops talking is not listened to for ever.
-    fn take_all(&self) -> MutexGuard<'_, Tail> {
+    /// Reads everything in the pipe, past the readiness state of the runtime. The amount is limited to the capacity of a pipe, so
+    /// that a process with endless output does not block.
+    fn read_all(&self) -> MutexGuard<'_, Tail> {
         let mut tail = self.lock();
         let mut buffer = [0; 4096];
         for _ in 0..256 {
@@ -90,7 +90,7 @@ impl Ear {
         tail
     }
 
-    /// Nothing is left half done under this lock.
+    /// A poisoned lock is usable: no update is partial.
     fn lock(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }

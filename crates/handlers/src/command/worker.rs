@@ -1,4 +1,4 @@
-//! One worker: a process that reads messages and writes answers, one line each.
+//! A worker: a process that reads messages and writes responses, one line each.
 
 use std::io;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::group::Group;
 use super::setup::Setup;
 use super::stderr::Stderr;
 
-/// The longest answer that is read.
-pub(super) const ANSWER_LIMIT: usize = 64 * 1024;
+/// The maximum size of a response.
+pub(super) const RESPONSE_LIMIT: usize = 64 * 1024;
 
-/// A worker that waits for a message, or works on one.
+/// A worker process, idle or with one message.
 pub(super) struct Worker {
     pub(super) group: Group,
     pub(super) stderr: Stderr,
@@ -24,72 +24,72 @@ pub(super) struct Worker {
     stdout: BufReader<ChildStdout>,
 }
 
-/// Why there is no answer.
+/// Why there is no valid response.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// The worker never had the whole message.
+pub(super) enum WorkerError {
+    /// The message was not sent completely.
     Unsent,
-    /// The worker has closed its end, or died.
-    Gone,
-    /// The answer is longer than any may be.
+    /// The worker closed its output, or exited.
+    Exited,
+    /// The response exceeds the limit.
     TooLong,
 }
 
 impl Worker {
     pub(super) fn start(setup: &Setup) -> io::Result<Self> {
         let mut command = setup.command();
-        let (name, consumer) = environment::of_worker(setup.caller());
+        let (name, consumer) = environment::worker_variable(setup.caller());
         let mut group = Group::start(command.env(name, consumer))?;
         let stdin = group.stdin()?;
         let stdout = BufReader::new(group.stdout()?);
-        let stderr = Stderr::listen(group.stderr()?)?;
+        let stderr = Stderr::capture(group.stderr()?)?;
         Ok(Self { group, stderr, stdin, stdout })
     }
 
-    /// Whether it can be given a message: it lives, and has said nothing unasked. An answer too many would be taken for
-    /// that of the next attempt, so the pipe itself is looked at, whether the runtime knows of its bytes yet or not.
-    pub(super) fn is_fit(&self) -> bool {
+    /// Returns whether the worker is ready for a message: it runs, and has no unread output. An extra response would be taken for
+    /// that of the next attempt, so the pipe is read directly, past the readiness state of the runtime.
+    pub(super) fn is_ready(&self) -> bool {
         let is_silent = || matches!(rustix::io::read(self.stdout.get_ref(), &mut [0]), Err(Errno::AGAIN));
         self.stdout.buffer().is_empty() && is_silent() && !self.group.has_exited()
     }
 
-    /// Hands over a line and waits for one. Whoever gives up waiting cannot use the worker any more.
-    pub(super) async fn ask(&mut self, line: &[u8]) -> Result<Vec<u8>, Trouble> {
+    /// Sends a line and waits for the response. A worker whose call is cancelled cannot be reused.
+    pub(super) async fn call(&mut self, line: &[u8]) -> Result<Vec<u8>, WorkerError> {
         let sent = async {
             self.stdin.write_all(line).await?;
             self.stdin.flush().await
         };
-        sent.await.map_err(|_| Trouble::Unsent)?;
-        self.answer().await
+        sent.await.map_err(|_| WorkerError::Unsent)?;
+        self.response().await
     }
 
-    async fn answer(&mut self) -> Result<Vec<u8>, Trouble> {
-        let mut answer = Vec::new();
+    async fn response(&mut self) -> Result<Vec<u8>, WorkerError> {
+        let mut response = Vec::new();
         loop {
-            let buffer = self.stdout.fill_buf().await.map_err(|_| Trouble::Gone)?;
+            let buffer = self.stdout.fill_buf().await.map_err(|_| WorkerError::Exited)?;
             if buffer.is_empty() {
-                return Err(Trouble::Gone);
+                return Err(WorkerError::Exited);
             }
             let end = buffer.iter().position(|&byte| byte == b'\n');
             let part = end.unwrap_or(buffer.len());
-            if answer.len() + part > ANSWER_LIMIT {
-                return Err(Trouble::TooLong);
+            if response.len() + part > RESPONSE_LIMIT {
+                return Err(WorkerError::TooLong);
             }
-            answer.extend_from_slice(&buffer[..part]);
+            response.extend_from_slice(&buffer[..part]);
             self.stdout.consume(end.map_or(part, |end| end + 1));
             if end.is_some() {
-                return Ok(answer);
+                return Ok(response);
             }
         }
     }
 
-    /// Lets an idle worker end by itself, and ends it when it does not.
+    /// Closes the input of an idle worker, and kills it if it does not exit in time.
     pub(super) async fn retire(self, grace: Duration) {
         let Self { mut group, stdin, .. } = self;
         drop(stdin);
         if !matches!(timeout(grace, group.exited()).await, Ok(Ok(()))) {
-            let _ = group.stop(grace).await;
+            let _ = group.terminate(grace).await;
         }
-        let _ = group.end().await;
+        let _ = group.kill().await;
     }
 }

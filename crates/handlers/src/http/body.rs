@@ -1,42 +1,42 @@
-//! Reads the body of an answer, as much of it as is wanted.
+//! Reads the start of a response body.
 
 use lazaret_core::failure::MESSAGE_LIMIT;
 use reqwest::Response;
 use tokio::time::{Instant, timeout_at};
 
-use super::handler::innermost;
+use super::cause::root_cause;
 
-/// How much of a body is read to its end, so that the connection can be used again. To read more costs more than a new
-/// connection does.
+/// The maximum size of a body that is drained, so that the connection can be reused. Draining more is slower than a new
+/// connection.
 const DRAIN_LIMIT: usize = 64 * 1024;
 
-/// The beginning of a body.
+/// The start of a body.
 pub(super) struct Body {
-    /// What is kept of it.
+    /// The kept bytes.
     pub(super) bytes: Vec<u8>,
     pub(super) ending: Ending,
 }
 
 /// How a body ended.
 pub(super) enum Ending {
-    /// All of it was read.
-    Whole,
-    /// It goes on; nobody wants the rest. The connection is given up.
-    Cut,
-    /// The connection ended before the body did.
+    /// The end was reached.
+    Complete,
+    /// The body exceeds the limit. The connection is dropped.
+    Truncated,
+    /// The connection closed before the end.
     Broken(String),
-    /// There was no more time.
-    Late,
+    /// The deadline passed.
+    TimedOut,
 }
 
 impl Body {
-    /// Reads the body. Keeps its beginning if that is wanted, and drops the rest.
+    /// Reads the body. Keeps its start if requested, and drops the rest.
     pub(super) async fn read(response: Response, is_wanted: bool, deadline: Instant) -> Self {
         let limit = if is_wanted { MESSAGE_LIMIT } else { 0 };
         let mut bytes = Vec::new();
         let ending = match timeout_at(deadline, drain(response, limit, &mut bytes)).await {
             Ok(ending) => ending,
-            Err(_) => Ending::Late,
+            Err(_) => Ending::TimedOut,
         };
         Self { bytes, ending }
     }
@@ -46,16 +46,16 @@ async fn drain(mut response: Response, limit: usize, bytes: &mut Vec<u8>) -> End
     let mut drained = 0;
     loop {
         match response.chunk().await {
-            Ok(None) => return Ending::Whole,
+            Ok(None) => return Ending::Complete,
             Ok(Some(chunk)) => {
-                let room = limit - bytes.len();
-                bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+                let available = limit - bytes.len();
+                bytes.extend_from_slice(&chunk[..chunk.len().min(available)]);
                 drained += chunk.len();
                 if drained > DRAIN_LIMIT {
-                    return Ending::Cut;
+                    return Ending::Truncated;
                 }
             }
-            Err(error) => return Ending::Broken(innermost(&error.without_url())),
+            Err(error) => return Ending::Broken(root_cause(&error.without_url())),
         }
     }
 }

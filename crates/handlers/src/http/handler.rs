@@ -1,6 +1,5 @@
 //! Calls a handler over HTTP.
 
-use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,26 +13,25 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{Body, Ending};
+use super::cause::root_cause;
 use super::options::{HttpOptions, HttpVersion, basic, place};
-use super::{answer, request, tls};
+use super::{request, response, tls};
+use crate::attempt_info::{AttemptInfo, Caller};
 use crate::error::Error;
-use crate::facts::{Caller, Facts};
 
-/// The longest time limit that is kept: more is for ever, and clocks overflow.
+/// The maximum timeout. Longer ones would overflow clocks.
 const TIMEOUT_LIMIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// How often a connection of HTTP/2 is asked whether it is still there. Many requests share it: one that died unseen would
-/// let all of them run into their time limit, for ever.
+/// The interval of HTTP/2 keep-alive pings. Without them, all requests on a silently dead connection would time out.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A handler that is called over HTTP: one `POST` per attempt.
+/// A handler over HTTP: one `POST` per attempt.
 ///
-/// A clone is the same handler: the same connections, the same limit. See [`HttpOptions`] for what can be chosen.
+/// Clones share connections and limits. See [`HttpOptions`] for the settings.
 ///
-/// # Connections that die
+/// # Broken connections
 ///
-/// A request that was never sent, because the connection that it was meant for had been closed meanwhile, is sent on another
-/// one. A request that may have been read is not sent twice in one attempt: then the attempt has failed (I4), and whether
-/// there is another is for the consumer to say.
+/// A request that was not sent, because its pooled connection was closed, is sent on another connection. A request that may
+/// have been received is not sent twice in one attempt: the attempt fails (I4), and the retry policy of the consumer decides.
 ///
 /// ```
 /// use lazaret_handlers::{HttpHandler, HttpOptions};
@@ -50,20 +48,20 @@ struct Inner {
     url: Url,
     /// The host and the port, for messages.
     place: String,
-    /// The headers that all requests have.
+    /// The headers of all requests.
     template: HeaderMap,
     timeout: Duration,
     caller: Caller,
-    /// One permit per request that may run at the same time.
-    turns: Option<Semaphore>,
+    /// One permit per concurrent request.
+    permits: Option<Semaphore>,
 }
 
 impl HttpHandler {
-    /// Checks the options and makes the handler. Connects to nobody yet.
+    /// Checks the options and creates the handler, without a connection.
     pub fn new(options: HttpOptions) -> Result<Self, Error> {
         let mut url = Url::parse(&options.url).map_err(|error| Error::Url(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(Error::Url(format!("the scheme is {:?}, not http or https", url.scheme())));
+            return Err(Error::Url(format!("the scheme must be http or https, not {:?}", url.scheme())));
         }
         if options.timeout.is_zero() {
             return Err(Error::Zero { name: "the timeout" });
@@ -85,7 +83,7 @@ impl HttpHandler {
             template,
             timeout: options.timeout.min(TIMEOUT_LIMIT),
             caller: options.caller,
-            turns: options.max_connections.map(limit),
+            permits: options.max_connections.map(limit),
         })))
     }
 }
@@ -106,48 +104,48 @@ impl fmt::Debug for HttpHandler {
 impl Inner {
     async fn call(&self, delivery: &Delivery) -> Result<(), HandlerError> {
         let request = self.request(delivery)?;
-        let _turn = match &self.turns {
-            Some(turns) => Some(turns.acquire().await.expect("the semaphore is never closed")),
+        let _permit = match &self.permits {
+            Some(permits) => Some(permits.acquire().await.expect("the semaphore is never closed")),
             None => None,
         };
         let deadline = Instant::now() + self.timeout;
         let response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.unreachable(&error.without_url())),
-            Err(_) => return Err(self.late()),
+            Err(_) => return Err(self.timed_out()),
         };
         let status = response.status();
-        if answer::is_plain_success(status, response.headers()) {
-            // A success whose end never came may have been taken back: it is none (I1).
+        if response::is_plain_success(status, response.headers()) {
+            // An incomplete response is not a success (I1).
             return match Body::read(response, false, deadline).await.ending {
-                Ending::Whole | Ending::Cut => Ok(()),
-                Ending::Late => Err(self.late().status(status.as_u16())),
-                Ending::Broken(why) => Err(self.no_answer(&why).status(status.as_u16())),
+                Ending::Complete | Ending::Truncated => Ok(()),
+                Ending::TimedOut => Err(self.timed_out().status(status.as_u16())),
+                Ending::Broken(why) => Err(self.incomplete(&why).status(status.as_u16())),
             };
         }
         let headers = response.headers().clone();
         let body = Body::read(response, true, deadline).await;
-        answer::judge(status, &headers, &body, Timestamp::now())
+        response::classify(status, &headers, &body, Timestamp::now())
     }
 
     fn request(&self, delivery: &Delivery) -> Result<Request, HandlerError> {
-        let facts = Facts::of(&self.caller, delivery);
+        let info = AttemptInfo::of(&self.caller, delivery);
         let mut request = Request::new(Method::POST, self.url.clone());
-        *request.headers_mut() = request::headers(&self.template, &facts)?;
-        let payload = facts.message.payload.clone().unwrap_or_default();
+        *request.headers_mut() = request::headers(&self.template, &info)?;
+        let payload = info.message.payload.clone().unwrap_or_default();
         *request.body_mut() = Some(payload.into());
         Ok(request)
     }
 
-    fn late(&self) -> HandlerError {
-        let text = format!("no answer from {} within {:?}", self.place, self.timeout);
+    fn timed_out(&self) -> HandlerError {
+        let text = format!("no response from {} within {:?}", self.place, self.timeout);
         HandlerError::foreign("HTTP timeout", text).reason(Reason::TIMEOUT).suggest(Verdict::Retry)
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> HandlerError {
-        let why = innermost(error);
+        let why = root_cause(error);
         if error.is_timeout() {
-            let text = format!("no answer from {}: {why}", self.place);
+            let text = format!("no response from {}: {why}", self.place);
             return HandlerError::foreign("HTTP timeout", text)
                 .reason(Reason::TIMEOUT)
                 .suggest(Verdict::Retry);
@@ -158,11 +156,11 @@ impl Inner {
                 .reason(Reason::HANDLER_UNREACHABLE)
                 .suggest(Verdict::Retry);
         }
-        self.no_answer(&why)
+        self.incomplete(&why)
     }
 
-    fn no_answer(&self, why: &str) -> HandlerError {
-        let text = format!("no whole answer from {}: {why}", self.place);
+    fn incomplete(&self, why: &str) -> HandlerError {
+        let text = format!("incomplete response from {}: {why}", self.place);
         HandlerError::foreign("HTTP connection", text)
             .reason(Reason::HANDLER_UNREACHABLE)
             .suggest(Verdict::Retry)
@@ -174,7 +172,7 @@ fn client(options: &HttpOptions, is_https: bool) -> Result<Client, Error> {
         .tls_backend_preconfigured(tls::config(options, is_https)?)
         .redirect(redirect::Policy::none())
         .referer(false)
-        // A payload goes where the configuration says, not where the environment says.
+        // Proxy variables of the environment must not redirect payloads.
         .no_proxy()
         .connect_timeout(options.timeout.min(TIMEOUT_LIMIT))
         .pool_idle_timeout(options.keep_alive)
@@ -190,13 +188,13 @@ fn client(options: &HttpOptions, is_https: bool) -> Result<Client, Error> {
         HttpVersion::Auto => builder,
     };
     if options.version == HttpVersion::Http1 || (options.version == HttpVersion::Auto && !is_https) {
-        // Only HTTP/2 refuses a request in a way that is safe to repeat; to be ready for it costs a copy of all headers.
+        // Only HTTP/2 rejects requests in a way that is safe to retry; the retry support costs a copy of all headers.
         builder = builder.retry(retry::never());
     }
-    builder.build().map_err(|error| Error::Client(innermost(&error.without_url())))
+    builder.build().map_err(|error| Error::Client(root_cause(&error.without_url())))
 }
 
-/// Takes user and password out of a URL, as the value of a header.
+/// Moves user and password of a URL into a header value.
 fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Error> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(None);
@@ -209,7 +207,7 @@ fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Error> {
 }
 
 fn wrong_credentials() -> Error {
-    Error::Url("its user or password cannot be read".to_owned())
+    Error::Url("invalid user or password".to_owned())
 }
 
 fn percent_decoded(text: &str) -> Option<String> {
@@ -227,13 +225,4 @@ fn percent_decoded(text: &str) -> Option<String> {
         }
     }
     String::from_utf8(bytes).ok()
-}
-
-/// What the error at the bottom of a chain says: the others only say that there was one.
-pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
-    let mut bottom = error;
-    while let Some(source) = bottom.source() {
-        bottom = source;
-    }
-    bottom.to_string()
 }

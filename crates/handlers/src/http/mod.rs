@@ -1,13 +1,14 @@
-//! A handler that is called over HTTP: one `POST` per attempt.
+//! Calls a handler over HTTP: one `POST` per attempt.
 
-mod answer;
 mod body;
+mod cause;
 mod handler;
-mod knock;
 mod options;
+mod probe;
 mod request;
+mod response;
 mod tls;
 
 pub use handler::HttpHandler;
-pub use knock::{CertificateFault, Unreachable, knock};
 pub use options::{HttpOptions, HttpVersion};
+pub use probe::{CertificateProblem, ProbeError, probe};

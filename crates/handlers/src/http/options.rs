@@ -1,4 +1,4 @@
-//! What one can choose about a handler over HTTP.
+//! The options of a handler over HTTP.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,34 +8,34 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lazaret_core::{ConsumerName, Sequencing};
 
-use crate::facts::Caller;
+use crate::attempt_info::Caller;
 
-/// How long a handler may take, unless told otherwise.
+/// The default timeout of an attempt.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may be idle, unless told otherwise. Node and uvicorn close theirs after 5 s: who lets go first
-/// never writes into a connection that the other side is just closing.
+/// The default idle timeout of a connection. Node and uvicorn close theirs after 5 s: closing earlier avoids requests on a
+/// connection that the server is closing.
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(4);
 
-/// Which version of HTTP is spoken.
+/// The version of HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HttpVersion {
-    /// HTTP/1.1 to `http://`; to `https://` whatever the other side prefers (ALPN).
+    /// HTTP/1.1 for `http://`; negotiated by ALPN for `https://`.
     #[default]
     Auto,
     /// HTTP/1.1 only.
     Http1,
-    /// HTTP/2 only: to `http://` without asking first (prior knowledge), to `https://` by ALPN.
+    /// HTTP/2 only: prior knowledge for `http://`, ALPN for `https://`.
     Http2,
 }
 
-/// Which certificates of authorities are trusted.
+/// The trusted certificate authorities.
 #[derive(Clone, Debug)]
 pub(crate) enum Ca {
     File(PathBuf),
     Pem(Vec<u8>),
 }
 
-/// Where the handler is, and how it is called. Redirects and proxies are never followed.
+/// The URL of the handler and how it is called. Redirects are not followed, and proxies are not used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,7 +62,7 @@ pub struct HttpOptions {
 }
 
 impl HttpOptions {
-    /// Calls this URL. A user and a password in it are sent as basic authentication.
+    /// Creates options for a URL. User and password in it are sent as basic authentication.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -76,31 +76,30 @@ impl HttpOptions {
         }
     }
 
-    /// The consumer whose name the handler is told.
+    /// Sets the name of the consumer, which is sent to the handler.
     #[must_use]
     pub fn for_consumer(mut self, consumer: impl Into<ConsumerName>) -> Self {
         self.caller.consumer = consumer.into();
         self
     }
 
-    /// How the consumer finds the sequence of a message, so that the handler is told the same. By key unless told
-    /// otherwise.
+    /// Sets the sequencing of the consumer, which determines the sequence that is sent to the handler. Default: by key.
     #[must_use]
     pub fn with_sequencing(mut self, sequencing: Sequencing) -> Self {
         self.caller.sequencing = sequencing;
         self
     }
 
-    /// How long an attempt may take, from the connection to the end of the answer: 10 s unless told otherwise. Waiting for
-    /// one of [`max_connections`](Self::with_max_connections) does not count.
+    /// Sets the timeout of an attempt, from the connection to the end of the response. Default: 10 s. Waiting for one of
+    /// [`max_connections`](Self::with_max_connections) does not count.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sends this header with every request; in place of those given before under the same name. A `Content-Type` is sent
-    /// for messages that do not say their own. The value is never shown.
+    /// Adds a header to every request, and replaces an earlier one with the same name. A `Content-Type` applies to messages
+    /// without one. The value is never shown.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         let name = name.into();
@@ -123,37 +122,36 @@ impl HttpOptions {
         self.with_header("authorization", value)
     }
 
-    /// Which version of HTTP is spoken.
+    /// Sets the version of HTTP.
     #[must_use]
     pub fn with_version(mut self, version: HttpVersion) -> Self {
         self.version = version;
         self
     }
 
-    /// At most so many requests at a time, which with HTTP/1.1 is so many connections. No limit but the consumer's
-    /// concurrency unless told otherwise. Further attempts wait for their turn.
+    /// Limits concurrent requests, and so the connections of HTTP/1.1. Default: the concurrency of the consumer. Further
+    /// attempts wait.
     #[must_use]
     pub fn with_max_connections(mut self, limit: usize) -> Self {
         self.max_connections = Some(limit);
         self
     }
 
-    /// How long a connection that is not used is kept: 4 s unless told otherwise. Keep it below that of the handler's
-    /// server.
+    /// Sets the idle timeout of a connection. Default: 4 s. Keep it below that of the handler's server.
     #[must_use]
     pub fn with_keep_alive(mut self, idle: Duration) -> Self {
         self.keep_alive = idle;
         self
     }
 
-    /// Trusts the authorities in this PEM file, in place of those of the operating system.
+    /// Trusts the authorities in a PEM file instead of those of the operating system.
     #[must_use]
     pub fn with_ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(Ca::File(path.into()));
         self
     }
 
-    /// As [`with_ca_file`](Self::with_ca_file), with the content of such a file.
+    /// Trusts the authorities in PEM text, like [`with_ca_file`](Self::with_ca_file).
     #[must_use]
     pub fn with_ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.ca = Some(Ca::Pem(pem.into()));
@@ -161,14 +159,14 @@ impl HttpOptions {
     }
 }
 
-/// The value of a header that authenticates with a user and a password.
+/// Returns the header value of basic authentication.
 pub(crate) fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
 
 impl fmt::Debug for HttpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No values: they may be secret. The URL may hold a password or a token.
+        // Header values may be secret, and the URL may contain a password or a token.
         let url = reqwest::Url::parse(&self.url).ok();
         let place = url.as_ref().map_or_else(|| "invalid".to_owned(), place);
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -184,7 +182,7 @@ impl fmt::Debug for HttpOptions {
     }
 }
 
-/// The host and the port: as much of a URL as may be shown.
+/// Returns the host and the port, the parts of a URL that are not secret.
 pub(crate) fn place(url: &reqwest::Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port_or_known_default().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

@@ -1,4 +1,4 @@
-//! The headers of a request: CloudEvents in binary mode, and what Lazaret knows.
+//! Builds the headers of a request: CloudEvents in binary mode, and Lazaret's metadata.
 
 use std::fmt::Display;
 
@@ -6,9 +6,11 @@ use bytes::Bytes;
 use lazaret_core::HandlerError;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
+use crate::attempt_info::{
+    AttemptInfo, Caller, DEFAULT_TYPE, HeaderBudget, NAME_BYTES_LIMIT, names_too_long, operation_name,
+};
 use crate::encoding::{self, is_attribute_byte, is_name_byte, percent};
 use crate::error::Error;
-use crate::facts::{Caller, Facts, NAME_BYTES_LIMIT, NO_TYPE, Room, names_too_long, operation_name};
 
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const CE_VERSION: HeaderName = HeaderName::from_static("ce-specversion");
@@ -32,10 +34,10 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 const PREFIX: &str = "lazaret-header-";
 
-/// Room for what is always there and some headers of the message, so that the map does not grow twice.
+/// The initial capacity: all fixed headers and some of the message.
 const USUAL_HEADERS: usize = 24;
 
-/// What every request has: the headers of the configuration, and who calls.
+/// Builds the headers of all requests: the configured headers and the consumer.
 pub(super) fn template(configured: &[(String, String)], caller: &Caller) -> Result<HeaderMap, Error> {
     let mut headers = HeaderMap::with_capacity(USUAL_HEADERS);
     let agent = HeaderValue::from_static(concat!("lazaret/", env!("CARGO_PKG_VERSION")));
@@ -43,12 +45,12 @@ pub(super) fn template(configured: &[(String, String)], caller: &Caller) -> Resu
     headers.insert(CONTENT_TYPE, OCTETS);
     for (name, value) in configured {
         let wrong = |why| Error::Header { name: name.clone(), why };
-        let known =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("it is no name of a header"))?;
-        if is_ours(known.as_str()) {
-            return Err(wrong("Lazaret sets it itself"));
+        let known = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("invalid header name"))?;
+        if is_reserved(known.as_str()) {
+            return Err(wrong("reserved for Lazaret"));
         }
-        let value = HeaderValue::from_str(value).map_err(|_| wrong("its value has control characters"))?;
+        let value =
+            HeaderValue::from_str(value).map_err(|_| wrong("the value contains control characters"))?;
         headers.insert(known, secret(value));
     }
     headers.insert(CE_VERSION, HeaderValue::from_static("1.0"));
@@ -56,13 +58,13 @@ pub(super) fn template(configured: &[(String, String)], caller: &Caller) -> Resu
     Ok(headers)
 }
 
-/// A value that nobody prints.
+/// Marks a value as sensitive, so that it is not printed.
 pub(super) fn secret(mut value: HeaderValue) -> HeaderValue {
     value.set_sensitive(true);
     value
 }
 
-fn is_ours(name: &str) -> bool {
+fn is_reserved(name: &str) -> bool {
     const FRAMING: [&str; 8] =
         ["connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade"];
     const TRACE: [&str; 2] = ["traceparent", "tracestate"];
@@ -72,9 +74,9 @@ fn is_ours(name: &str) -> bool {
         || TRACE.contains(&name)
 }
 
-/// All headers of one request. Whatever is in the message, they are well formed and bounded.
-pub(super) fn headers(template: &HeaderMap, facts: &Facts<'_>) -> Result<HeaderMap, HandlerError> {
-    let message = facts.message;
+/// Builds the headers of one request. They are valid and bounded for every message.
+pub(super) fn headers(template: &HeaderMap, info: &AttemptInfo<'_>) -> Result<HeaderMap, HandlerError> {
+    let message = info.message;
     let mut headers = template.clone();
     if let Some(content_type) = message.content_type.as_deref().and_then(content_type) {
         headers.insert(CONTENT_TYPE, content_type);
@@ -82,19 +84,19 @@ pub(super) fn headers(template: &HeaderMap, facts: &Facts<'_>) -> Result<HeaderM
     let mut names = Names { headers: &mut headers, bytes: 0 };
     names.insert(CE_ID, &percent(message.id.as_str().as_bytes(), is_attribute_byte));
     names.insert(CE_SOURCE, &percent(message.stream.as_str().as_bytes(), is_attribute_byte));
-    let event_type = message.event_type.as_deref().filter(|name| !name.is_empty()).unwrap_or(NO_TYPE);
+    let event_type = message.event_type.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT_TYPE);
     names.insert(CE_TYPE, &percent(event_type.as_bytes(), is_attribute_byte));
     if let Some(key) = &message.key {
         names.insert(CE_KEY, &percent(key, is_attribute_byte));
     }
-    names.insert(SEQUENCE, &encoding::value(facts.sequence.as_bytes()));
+    names.insert(SEQUENCE, &encoding::value(info.sequence.as_bytes()));
     if let Some(correlation) = &message.correlation {
         names.insert(CORRELATION, &encoding::value(correlation.as_bytes()));
     }
     if names.bytes > NAME_BYTES_LIMIT {
         return Err(names_too_long(names.bytes));
     }
-    headers.insert(ATTEMPT, HeaderValue::from(facts.attempt));
+    headers.insert(ATTEMPT, HeaderValue::from(info.attempt));
     headers.insert(POSITION, shown(&message.position));
     if let Some(time) = message.timestamp {
         headers.insert(CE_TIME, shown(time));
@@ -105,32 +107,32 @@ pub(super) fn headers(template: &HeaderMap, facts: &Facts<'_>) -> Result<HeaderM
     if message.payload.is_none() {
         headers.insert(TOMBSTONE, HeaderValue::from_static("true"));
     }
-    if let Some(replay) = &facts.replay {
+    if let Some(replay) = &info.replay {
         headers.insert(LETTER, shown(replay.letter));
         headers.insert(REPLAY, carried(&encoding::value(replay.operation.as_bytes())));
         headers.insert(REPLAY_ATTEMPT, HeaderValue::from(replay.attempt));
     }
-    pass_on(&mut headers, facts);
+    add_message_headers(&mut headers, info);
     Ok(headers)
 }
 
-/// Adds the headers of the message: the trace as it is, the others under names of their own.
-fn pass_on(headers: &mut HeaderMap, facts: &Facts<'_>) {
-    let (traceparent, tracestate) = (facts.traceparent(), facts.tracestate());
+/// Adds the headers of the message: the trace context unchanged, the others with a prefix.
+fn add_message_headers(headers: &mut HeaderMap, info: &AttemptInfo<'_>) {
+    let (traceparent, tracestate) = (info.traceparent(), info.tracestate());
     for (name, value) in [(TRACEPARENT, traceparent), (TRACESTATE, tracestate)] {
         if let Some(value) = value {
             headers.insert(name, shared(value));
         }
     }
-    let mut room = Room::new();
+    let mut budget = HeaderBudget::new();
     let mut buffer = String::new();
-    for (name, value) in facts.message.headers.iter() {
+    for (name, value) in info.message.headers.iter() {
         let passed_as = match name {
             "traceparent" => traceparent,
             "tracestate" => tracestate,
             _ => None,
         };
-        // The same bytes in memory: this very header was passed on already, not another of the same name.
+        // Compares addresses: this header was added already, not another one with the same name.
         if passed_as.is_some_and(|passed| std::ptr::eq(passed, value)) {
             continue;
         }
@@ -141,24 +143,24 @@ fn pass_on(headers: &mut HeaderMap, facts: &Facts<'_>) {
         };
         buffer.clear();
         buffer.push_str(PREFIX);
-        buffer.push_str(std::str::from_utf8(&encoded).expect("what is encoded is ASCII"));
+        buffer.push_str(std::str::from_utf8(&encoded).expect("encoded names are ASCII"));
         let Ok(name) = HeaderName::from_bytes(buffer.as_bytes()) else {
-            // Longer than any name may be.
-            room.left_out += 1;
+            // The name exceeds the limit of the library.
+            budget.left_out += 1;
             continue;
         };
-        if !encoded.is_empty() && room.take(name.as_str().len() + value.len()) {
+        if !encoded.is_empty() && budget.take(name.as_str().len() + value.len()) {
             headers.append(name, value);
         } else if encoded.is_empty() {
-            room.left_out += 1;
+            budget.left_out += 1;
         }
     }
-    if room.left_out > 0 {
-        headers.insert(LEFT_OUT, HeaderValue::from(room.left_out));
+    if budget.left_out > 0 {
+        headers.insert(LEFT_OUT, HeaderValue::from(budget.left_out));
     }
 }
 
-/// Adds what names the message, and counts how long it is.
+/// Adds the names of a message, and counts their size.
 struct Names<'a> {
     headers: &'a mut HeaderMap,
     bytes: usize,
@@ -171,18 +173,18 @@ impl Names<'_> {
     }
 }
 
-/// A media type as it is, if it is one that a header can carry.
+/// Returns the media type, if it is a valid header value.
 fn content_type(text: &str) -> Option<HeaderValue> {
     let fits = (1..=255).contains(&text.len()) && text.bytes().all(|b| matches!(b, 0x20..=0x7e));
     fits.then(|| carried(text.trim().as_bytes()))
 }
 
 fn carried(encoded: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(encoded).expect("what is encoded is printable ASCII")
+    HeaderValue::from_bytes(encoded).expect("encoded values are printable ASCII")
 }
 
 fn shared(plain: &Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(plain.clone()).expect("what is encoded is printable ASCII")
+    HeaderValue::from_maybe_shared(plain.clone()).expect("encoded values are printable ASCII")
 }
 
 fn shown(value: impl Display) -> HeaderValue {

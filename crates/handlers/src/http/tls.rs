@@ -1,4 +1,4 @@
-//! Whom the client trusts.
+//! The TLS configuration of the client.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use super::options::{Ca, HttpOptions, HttpVersion};
 use crate::error::Error;
 
-/// TLS as the options say. It brings its own provider, so it works whatever the program has installed.
+/// Builds the TLS configuration. It uses its own crypto provider, independent of the process default.
 pub(super) fn config(options: &HttpOptions, is_https: bool) -> Result<ClientConfig, Error> {
     let builder: ConfigBuilder<ClientConfig, WantsVerifier> =
         ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -20,7 +20,7 @@ pub(super) fn config(options: &HttpOptions, is_https: bool) -> Result<ClientConf
     let builder = match &options.ca {
         Some(ca) => builder.with_root_certificates(authorities(ca)?),
         None if is_https => builder.with_platform_verifier()?,
-        // Nobody is asked, so nobody is trusted. A machine without certificates can still call its neighbour.
+        // Plain HTTP needs no roots. A machine without certificates can still call a local handler.
         None => builder.with_root_certificates(RootCertStore::empty()),
     };
     let mut config = builder.with_no_client_auth();
@@ -49,7 +49,7 @@ fn authorities(ca: &Ca) -> Result<RootCertStore, Error> {
         roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("it contains no certificate".to_owned()));
     }
     Ok(roots)
 }

@@ -1,4 +1,4 @@
-//! What is told to a handler about an attempt, whichever way it is called.
+//! The metadata of an attempt that every kind of handler receives.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use bytes::Bytes;
 use lazaret_core::handler::Delivery;
 use lazaret_core::{ConsumerName, HandlerError, LetterId, Message, Operation, Reason, Sequencing, Verdict};
 
-/// How many headers of a message are passed on.
+/// The maximum number of message headers that a handler receives.
 pub const HEADERS_LIMIT: usize = 64;
-/// How many bytes of headers of a message are passed on, names and values together, as they are sent.
+/// The maximum size of message headers that a handler receives: names and values together, as encoded.
 pub const HEADER_BYTES_LIMIT: usize = 8 * 1024;
-/// How many bytes the id, key, type, stream, sequence and correlation of a message may have together, as they are sent. They
-/// are never cut, so a message that has more becomes a dead letter with reason `TOO_LARGE`.
+/// The maximum size of id, key, type, stream, sequence and correlation of a message together, as encoded. They are never
+/// truncated, so a message beyond the limit becomes a dead letter with reason `TOO_LARGE`.
 pub const NAME_BYTES_LIMIT: usize = 8 * 1024;
 
-/// The type that is told of a message that has none: CloudEvents must have one.
-pub(crate) const NO_TYPE: &str = "lazaret.message";
+/// The type of a message without one: CloudEvents require a type.
+pub(crate) const DEFAULT_TYPE: &str = "lazaret.message";
 
-/// Who calls the handler, and how it orders messages.
+/// The consumer that calls the handler, and its sequencing.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) consumer: ConsumerName,
@@ -30,23 +30,23 @@ impl Default for Caller {
     }
 }
 
-/// One attempt, as it is told.
-pub(crate) struct Facts<'a> {
+/// The metadata of one attempt.
+pub(crate) struct AttemptInfo<'a> {
     pub(crate) message: &'a Message,
     pub(crate) attempt: u32,
     pub(crate) sequence: Cow<'a, str>,
     pub(crate) replay: Option<Replay>,
 }
 
-/// What is told on a replay besides.
+/// The additional metadata of a replay.
 pub(crate) struct Replay {
     pub(crate) letter: LetterId,
     pub(crate) operation: String,
-    /// Which replay of this letter it is, from 1.
+    /// The number of this replay of the letter, from 1.
     pub(crate) attempt: u32,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> AttemptInfo<'a> {
     pub(crate) fn of(caller: &Caller, delivery: &'a Delivery) -> Self {
         let message = delivery.message();
         let replay = delivery.replay().zip(delivery.letter()).map(|(operation, letter)| Replay {
@@ -57,12 +57,12 @@ impl<'a> Facts<'a> {
         Self { message, attempt: delivery.attempt(), sequence: caller.sequencing.text(message), replay }
     }
 
-    /// The trace that the message belongs to, if it names one in the form of the W3C.
+    /// Returns the trace context of the message, if it has a valid W3C `traceparent`.
     pub(crate) fn traceparent(&self) -> Option<&'a Bytes> {
         self.message.headers.get("traceparent").filter(|value| is_traceparent(value))
     }
 
-    /// What the trace carries along, if there is a trace.
+    /// Returns the valid `tracestate` of the message, if it has a trace context.
     pub(crate) fn tracestate(&self) -> Option<&'a Bytes> {
         let state = self.message.headers.get("tracestate")?;
         let fits = !state.is_empty() && state.len() <= 512 && state.iter().all(|b| matches!(b, 0x20..=0x7e));
@@ -70,7 +70,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// `00-` and what the W3C asks of it: two ids that are not all zeros, and flags.
+/// Validates a W3C `traceparent` of version 00: two ids that are not all zeros, and flags.
 fn is_traceparent(value: &[u8]) -> bool {
     let hex = |part: &[u8]| part.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let id = |part: &[u8]| hex(part) && part.iter().any(|&b| b != b'0');
@@ -83,7 +83,7 @@ fn is_traceparent(value: &[u8]) -> bool {
         && hex(&value[53..])
 }
 
-/// The name of an operation as it is told.
+/// Returns the name of an operation.
 pub(crate) const fn operation_name(operation: Operation) -> &'static str {
     match operation {
         Operation::Insert => "insert",
@@ -98,19 +98,19 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
     }
 }
 
-/// How much room is left for the headers of a message. Those that do not fit are counted.
-pub(crate) struct Room {
+/// The remaining budget for message headers. Headers beyond it are counted.
+pub(crate) struct HeaderBudget {
     headers: usize,
     bytes: usize,
     pub(crate) left_out: usize,
 }
 
-impl Room {
+impl HeaderBudget {
     pub(crate) fn new() -> Self {
         Self { headers: HEADERS_LIMIT, bytes: HEADER_BYTES_LIMIT, left_out: 0 }
     }
 
-    /// Whether a header of this size still fits. Counts it either way.
+    /// Reserves the size of a header. Returns whether it fits, and counts it otherwise.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         if self.headers == 0 || bytes > self.bytes {
             self.left_out += 1;
@@ -122,7 +122,7 @@ impl Room {
     }
 }
 
-/// The failure of a message whose names are too long to be told.
+/// Returns the failure of a message whose names are too long.
 pub(crate) fn names_too_long(bytes: usize) -> HandlerError {
     let text = format!(
         "id, key, type, stream, sequence and correlation have {bytes} bytes together, the limit is {NAME_BYTES_LIMIT}"
@@ -136,7 +136,7 @@ mod tests {
     use lazaret_core::Position;
 
     #[test]
-    fn only_a_trace_in_the_form_of_the_w3c_is_one() {
+    fn only_a_w3c_traceparent_is_accepted() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(is_traceparent(good.as_bytes()));
         for bad in [
@@ -155,25 +155,25 @@ mod tests {
     }
 
     #[test]
-    fn a_state_without_a_trace_is_not_told() {
+    fn a_tracestate_without_a_trace_is_not_sent() {
         let message = Message::new("m", "s", Position::new(0, 0)).with_header("tracestate", "a=b");
         let delivery = Delivery::new(message);
-        assert!(Facts::of(&Caller::default(), &delivery).tracestate().is_none());
+        assert!(AttemptInfo::of(&Caller::default(), &delivery).tracestate().is_none());
     }
 
     #[test]
     fn a_header_that_does_not_fit_is_counted_and_a_smaller_one_still_fits() {
         // I7
-        let mut room = Room::new();
-        assert!(room.take(HEADER_BYTES_LIMIT - 1));
-        assert!(!room.take(2) && room.take(1) && !room.take(1));
-        assert_eq!(room.left_out, 2);
-        let mut room = Room::new();
-        assert_eq!((0..=HEADERS_LIMIT).filter(|_| room.take(1)).count(), HEADERS_LIMIT);
+        let mut budget = HeaderBudget::new();
+        assert!(budget.take(HEADER_BYTES_LIMIT - 1));
+        assert!(!budget.take(2) && budget.take(1) && !budget.take(1));
+        assert_eq!(budget.left_out, 2);
+        let mut budget = HeaderBudget::new();
+        assert_eq!((0..=HEADERS_LIMIT).filter(|_| budget.take(1)).count(), HEADERS_LIMIT);
     }
 
     #[test]
-    fn operations_are_called_as_they_are_written() {
+    fn operation_names_match_their_serialization() {
         for operation in [Operation::Insert, Operation::DropDatabase, Operation::Invalidate, Operation::Other]
         {
             let written = serde_json::to_string(&operation).unwrap();

@@ -158,7 +158,7 @@ async fn whatever_is_no_answer_is_unreachable() {
         let (failure, verdict) = failed(&handler(&raw_answer(bytes).await)).await;
         assert_eq!((verdict, failure.reason), (Some(Verdict::Retry), Reason::HANDLER_UNREACHABLE), "{what}");
         assert!(
-            failure.message.starts_with("no whole answer from 127.0.0.1:"),
+            failure.message.starts_with("incomplete response from 127.0.0.1:"),
             "{what}: {}",
             failure.message
         );
@@ -182,7 +182,11 @@ async fn a_failure_whose_body_breaks_off_is_still_that_failure() {
     let url = raw_answer("HTTP/1.1 422 X\r\ncontent-length: 100\r\n\r\nno such order").await;
     let (failure, verdict) = failed(&handler(&url)).await;
     assert_eq!((verdict, failure.reason), (Some(Verdict::DeadLetter), Reason::INVALID_SCHEMA));
-    assert!(failure.message.starts_with("no such order (the answer broke off"), "{}", failure.message);
+    assert!(
+        failure.message.starts_with("no such order (the connection closed before the end of the response"),
+        "{}",
+        failure.message
+    );
 }
 
 #[tokio::test]
@@ -249,7 +253,7 @@ async fn a_failure_whose_body_is_late_is_still_that_failure() {
     let options = HttpOptions::new(url).with_timeout(Duration::from_secs(2));
     let (failure, _) = failed(&HttpHandler::new(options).unwrap()).await;
     assert_eq!((failure.reason, failure.retry_after), (Reason::RATE_LIMITED, Some(Duration::from_secs(7))));
-    assert_eq!(failure.message, "slow down (the rest of the answer did not come in time)");
+    assert_eq!(failure.message, "slow down (the end of the response was not received in time)");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What the answer of a handler means.
+//! Classifies the response of a handler.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION
 use serde::Deserialize;
 
 use super::body::{Body, Ending};
-use crate::demand::{Demand, RETRY_AFTER_LIMIT, repeated};
-use crate::words::{with_remarks, words};
+use crate::explicit::{ExplicitVerdict, RETRY_AFTER_LIMIT, excerpt};
+use crate::sanitize::{sanitize, with_notes};
 
 const VERDICT: HeaderName = HeaderName::from_static("lazaret-verdict");
 const REASON: HeaderName = HeaderName::from_static("lazaret-reason");
 
-/// What the contract says of a status: `None` is handled.
+/// Returns the verdict and reason of a status; `None` is handled.
 fn row(status: u16) -> Option<(Verdict, Reason)> {
     Some(match status {
         208 => (Verdict::Duplicate, Reason::DUPLICATE),
@@ -34,52 +34,54 @@ fn row(status: u16) -> Option<(Verdict, Reason)> {
     })
 }
 
-/// Whether the head of the answer already says that the message was handled, and nothing else.
+/// Returns whether the status means handled, and no explicit verdict overrides it.
 pub(super) fn is_plain_success(status: StatusCode, headers: &HeaderMap) -> bool {
     row(status.as_u16()).is_none() && !headers.contains_key(VERDICT)
 }
 
-/// How the attempt ended, by the contract. `now` is for a `Retry-After` that is a date.
-pub(super) fn judge(
+/// Returns the outcome of the attempt. `now` resolves a `Retry-After` date.
+pub(super) fn classify(
     status: StatusCode,
     headers: &HeaderMap,
     body: &Body,
     now: Timestamp,
 ) -> Result<(), HandlerError> {
-    let said = |name| headers.get(name).map(HeaderValue::as_bytes);
-    let demand = Demand::read(said(VERDICT), said(REASON));
+    let header = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let explicit = ExplicitVerdict::parse(header(VERDICT), header(REASON));
     let code = status.as_u16();
     let by_status = row(code);
-    let (suggested, usual) = match (&by_status, demand.verdict) {
+    let (suggested, usual) = match (&by_status, explicit.verdict) {
         (Some((verdict, reason)), _) => (*verdict, reason.clone()),
         (None, Some(Verdict::Duplicate)) => (Verdict::Duplicate, Reason::DUPLICATE),
         (None, Some(verdict)) => (verdict, Reason::HANDLER_ERROR),
-        // It is handled, unless it wanted something else that cannot be understood: then nothing may be lost (I1).
-        (None, None) if demand.handled || !headers.contains_key(VERDICT) => return Ok(()),
+        // Handled, unless an unknown verdict was requested: then the message must not be lost (I1).
+        (None, None) if explicit.handled || !headers.contains_key(VERDICT) => return Ok(()),
         (None, None) => (Verdict::Retry, Reason::HANDLER_ERROR),
     };
-    let mut remarks = demand.remarks;
-    if demand.handled {
-        remarks.push(format!("the verdict \"handled\" does not fit the status {code} and was ignored"));
+    let mut notes = explicit.notes;
+    if explicit.handled {
+        notes.push(format!("verdict \"handled\" contradicts the status {code} and was ignored"));
     }
     if status.is_redirection() {
-        let place = headers.get(LOCATION).map(|place| format!(", here to {}", repeated(place.as_bytes())));
-        remarks.push(format!("redirects are not followed{}", place.unwrap_or_default()));
+        let place = headers.get(LOCATION).map(|place| format!(": {}", excerpt(place.as_bytes())));
+        notes.push(format!("redirects are not followed{}", place.unwrap_or_default()));
     }
     match &body.ending {
-        Ending::Whole | Ending::Cut => {}
-        Ending::Broken(why) => remarks.push(format!("the answer broke off: {why}")),
-        Ending::Late => remarks.push("the rest of the answer did not come in time".to_owned()),
+        Ending::Complete | Ending::Truncated => {}
+        Ending::Broken(why) => {
+            notes.push(format!("the connection closed before the end of the response: {why}"))
+        }
+        Ending::TimedOut => notes.push("the end of the response was not received in time".to_owned()),
     }
     let text = match text(headers, body) {
         text if text.is_empty() => format!("HTTP {status}"),
         text => text,
     };
-    let mut error = HandlerError::foreign(format!("HTTP {code}"), with_remarks(text, &remarks))
+    let mut error = HandlerError::foreign(format!("HTTP {code}"), with_notes(text, &notes))
         .status(code)
-        .reason(demand.reason.unwrap_or(usual))
+        .reason(explicit.reason.unwrap_or(usual))
         .suggest(suggested);
-    if let Some(verdict) = demand.verdict {
+    if let Some(verdict) = explicit.verdict {
         error = error.verdict(verdict);
     }
     if let Some(wait) = headers.get(RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?, now)) {
@@ -88,7 +90,7 @@ pub(super) fn judge(
     Err(error)
 }
 
-/// What is understood of a problem (RFC 9457).
+/// The used fields of a problem document (RFC 9457).
 #[derive(Deserialize)]
 struct Problem {
     #[serde(default, rename = "type")]
@@ -99,7 +101,7 @@ struct Problem {
     detail: Option<String>,
 }
 
-/// What the handler says in the body.
+/// Returns the message in the body.
 fn text(headers: &HeaderMap, body: &Body) -> String {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim();
@@ -109,14 +111,14 @@ fn text(headers: &HeaderMap, body: &Body) -> String {
     {
         return text;
     }
-    words(&body.bytes)
+    sanitize(&body.bytes)
 }
 
-/// The title and the detail, and the type if it says anything.
+/// Returns the title and the detail, and the type unless it is blank.
 fn problem_text(problem: Problem) -> Option<String> {
-    let said = |text: Option<String>| text.map(|t| words(t.as_bytes())).filter(|t| !t.is_empty());
-    let parts: Vec<String> = [problem.title, problem.detail].into_iter().filter_map(said).collect();
-    let kind = said(problem.kind).filter(|kind| kind != "about:blank");
+    let non_empty = |text: Option<String>| text.map(|t| sanitize(t.as_bytes())).filter(|t| !t.is_empty());
+    let parts: Vec<String> = [problem.title, problem.detail].into_iter().filter_map(non_empty).collect();
+    let kind = non_empty(problem.kind).filter(|kind| kind != "about:blank");
     match (parts.is_empty(), kind) {
         (true, kind) => kind,
         (false, None) => Some(parts.join(": ")),
@@ -124,24 +126,24 @@ fn problem_text(problem: Problem) -> Option<String> {
     }
 }
 
-/// The wait that a `Retry-After` asks for: seconds or a date. One that makes no sense is none.
+/// Parses a `Retry-After`: seconds or a date. Returns `None` for an invalid value.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit are still many seconds.
+        // An overflow is capped by the limit.
         let seconds = value.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(RETRY_AFTER_LIMIT));
     }
     let wait = http_date(value)?.duration_since(now);
-    // A date that has passed means at once.
+    // A date in the past means no delay.
     Some(Duration::try_from(wait).unwrap_or(Duration::ZERO).min(RETRY_AFTER_LIMIT))
 }
 
-/// The three forms of a date that HTTP knows.
+/// Parses the three date formats of HTTP.
 fn http_date(text: &str) -> Option<Timestamp> {
-    const FORMS: [&str; 3] =
+    const FORMATS: [&str; 3] =
         ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
-    let date = FORMS.iter().find_map(|form| DateTime::strptime(form, text).ok())?;
+    let date = FORMATS.iter().find_map(|format| DateTime::strptime(format, text).ok())?;
     date.to_zoned(TimeZone::UTC).ok().map(|date| date.timestamp())
 }
 
@@ -160,8 +162,8 @@ mod tests {
                 (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
             })
             .collect();
-        let body = Body { bytes: body.as_bytes().to_vec(), ending: Ending::Whole };
-        judge(StatusCode::from_u16(status).unwrap(), &headers, &body, now())
+        let body = Body { bytes: body.as_bytes().to_vec(), ending: Ending::Complete };
+        classify(StatusCode::from_u16(status).unwrap(), &headers, &body, now())
     }
 
     fn failed(status: u16, headers: &[(&str, &str)], body: &str) -> HandlerError {
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_contract_holds() {
+    fn every_status_of_the_contract_is_classified() {
         use Verdict::{DeadLetter, Duplicate, Park, Retry};
         let table: [(&[u16], Verdict, Reason); 12] = [
             (&[208], Duplicate, Reason::DUPLICATE),
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_handler_demands_goes_before_the_table() {
+    fn an_explicit_verdict_takes_precedence_over_the_status() {
         for verdict in Verdict::ALL {
             for status in [200, 204, 422, 500] {
                 let error = failed(status, &[("Lazaret-Verdict", verdict.as_str())], "");
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demand_that_makes_no_sense_is_ignored_in_so_many_words() {
+    fn an_invalid_explicit_verdict_is_ignored_with_a_note() {
         let error =
             failed(422, &[("lazaret-verdict", "dead_letter"), ("lazaret-reason", "card declined")], "no");
         assert_eq!((error.asked_verdict(), error.suggested_verdict()), (None, Some(Verdict::DeadLetter)));
@@ -227,16 +229,15 @@ mod tests {
         assert_eq!(failure.reason, Reason::INVALID_SCHEMA);
         assert_eq!(
             failure.message,
-            "no (the verdict \"dead_letter\" is unknown and was ignored; \
-             the reason \"card declined\" is unknown and was ignored)"
+            "no (unknown verdict \"dead_letter\" was ignored; unknown reason \"card declined\" was ignored)"
         );
         let error = failed(500, &[("lazaret-verdict", "handled")], "");
-        assert!(error.to_string().contains("does not fit the status 500"), "{error}");
+        assert!(error.to_string().contains("contradicts the status 500"), "{error}");
     }
 
     #[test]
-    fn a_success_with_an_unknown_verdict_is_not_taken_for_handled() {
-        // I1: it wanted something else to become of the message.
+    fn a_success_with_an_unknown_verdict_is_not_handled() {
+        // I1: the handler requested another outcome.
         let error = failed(200, &[("lazaret-verdict", "dead_letter")], "");
         assert_eq!((error.asked_verdict(), error.suggested_verdict()), (None, Some(Verdict::Retry)));
         assert_eq!(error.failure().reason, Reason::HANDLER_ERROR);
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_understood() {
+    fn a_problem_document_is_parsed() {
         let media = ("content-type", "Application/Problem+JSON; charset=utf-8");
         let table = [
             (
@@ -272,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_says_that_it_is_not_followed() {
+    fn a_redirect_is_a_failure_with_its_location() {
         let error = failed(302, &[("location", "http://elsewhere/")], "");
-        let expected = "HTTP 302 Found (redirects are not followed, here to http://elsewhere/)";
+        let expected = "HTTP 302 Found (redirects are not followed: http://elsewhere/)";
         assert_eq!(error.to_string(), expected);
     }
 

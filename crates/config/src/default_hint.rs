@@ -1,0 +1,176 @@
+//! Default hints for invalid values, derived from the table of keys.
+
+use crate::scalar::typed;
+use crate::table::{DefaultValue, Format, Key, Kind, Section, either};
+use crate::tree::{Data, Node};
+
+/// The number of keys of a section that a hint lists.
+const NAMED: usize = 6;
+
+/// Returns the hint for an invalid scalar.
+pub(crate) fn for_scalar(key: &Key, kind: &Kind) -> String {
+    if !key.hint.is_empty() {
+        return key.hint.to_owned();
+    }
+    let what = match kind.inner() {
+        Kind::Flag => return format!("write `true` or `false`{}", or_remove(key)),
+        Kind::Count { min, max } if *max >= u64::from(u32::MAX) => {
+            format!("a whole number of at least {min}")
+        }
+        Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
+        Kind::Number { min, max, exclusive: true } => format!("a number exclusive {min}, {max} at most"),
+        Kind::Number { min, max, exclusive: false } => format!("a number from {min} to {max}"),
+        Kind::Jitter => "a number from 0 to 1".to_owned(),
+        Kind::Duration { zero: false } => "a duration above 0".to_owned(),
+        Kind::Duration { zero: true } => "a duration".to_owned(),
+        Kind::Size { .. } => "a size".to_owned(),
+        Kind::Rate => "a rate".to_owned(),
+        Kind::Text(format) => for_format(*format).to_owned(),
+        kind => kind.expected(),
+    };
+    let example = example(key, kind).map_or_else(String::new, |example| format!(", for example `{example}`"));
+    format!("write {what}{example}{}", or_remove(key))
+}
+
+/// Returns the hint for a list with too few items.
+pub(crate) fn for_empty_list(key: &Key, of: &Kind) -> String {
+    let example = match (key.default, of) {
+        (DefaultValue::Literal(list), _) if list.len() > 2 => Some(list.to_owned()),
+        (_, Kind::Enum(words)) => words.first().map(|word| format!("[{}]", word.0)),
+        _ if key.example.is_empty() => None,
+        _ => Some(format!("[{}]", key.example)),
+    };
+    let example = example.unwrap_or_else(|| "[…]".to_owned());
+    format!("add at least one item: `{}: {example}`{}", key.name, or_remove(key))
+}
+
+/// Returns the hint for a value of the wrong shape: a list instead of a scalar, a scalar instead of a section.
+pub(crate) fn for_shape(kind: &Kind, name: &str, key: Option<&Key>, node: &Node) -> String {
+    match (kind, &node.data) {
+        (Kind::List { .. }, Data::Scalar { text, .. }) if !text.contains([',', ':', '$']) => {
+            let words: Vec<_> = text.split_whitespace().collect();
+            format!("write `[{}]`", words.join(", "))
+        }
+        (Kind::List { .. }, Data::Scalar { .. }) => "write a list in brackets: `[…]`".to_owned(),
+        (Kind::List { of, .. }, _) => match of.section() {
+            Some(section) => {
+                format!("write a list: start each item with a dash, for example `- {}`", pattern(section))
+            }
+            None => "write a list: `[a, b]`".to_owned(),
+        },
+        (Kind::Section(_) | Kind::Partial(_), Data::List(_)) => "remove the dashes".to_owned(),
+        (Kind::Or(word, _), Data::Scalar { text, .. }) if text == "true" => {
+            let is_off = key.is_some_and(|key| key.default == DefaultValue::Literal(word));
+            if is_off {
+                format!(
+                    "write `{name}: {{}}` to enable it with its defaults, or remove the key to disable it"
+                )
+            } else {
+                format!("remove the key to use the default, or write `{word}` to disable it")
+            }
+        }
+        (Kind::Or(word, inner), Data::Scalar { text, .. }) => {
+            let keys = inner.section().map_or_else(String::new, |section| keys(section, name, text));
+            format!("write `{word}` to disable it, or {keys}")
+        }
+        (Kind::Section(_) | Kind::Partial(_), Data::Scalar { text, .. })
+            if text.contains(':') && !text.contains("://") =>
+        {
+            "put a space after the colon: `key: value`".to_owned()
+        }
+        (Kind::OneOf(section), _) => {
+            let names: Vec<_> = section.names().map(|name| format!("`{name}`")).collect();
+            format!("choose one of {}, for example `{name}: {{ {}: … }}`", either(&names), first(section))
+        }
+        (Kind::Section(section) | Kind::Partial(section), Data::Scalar { text, .. }) => {
+            keys(section, name, text)
+        }
+        (Kind::Map { .. }, _) => format!("write names and values: `{name}: {{ NAME: VALUE }}`"),
+        (kind, Data::List(items)) if items.len() == 1 && kind.section().is_none() => {
+            "remove the brackets or the dash".to_owned()
+        }
+        (kind, _) => key.map_or_else(|| format!("write {}", kind.expected()), |key| for_scalar(key, kind)),
+    }
+}
+
+/// Returns how to write the keys of a section: with the key that accepts this value, or a list of keys.
+fn keys(section: &'static Section, name: &str, text: &str) -> String {
+    let is_value = |key: &&'static Key| {
+        let kind = key.kind.inner();
+        let has_form = !matches!(kind, Kind::Text(_) | Kind::Any) && key.kind.section().is_none();
+        has_form
+            && !matches!(kind, Kind::List { .. } | Kind::Map { .. })
+            && typed(kind, text, key.name).is_ok()
+    };
+    if name.is_empty() {
+        return "write keys such as `consumers:`; `lazaret init` writes a starter file".to_owned();
+    }
+    match section.keys.iter().find(is_value) {
+        Some(key) => format!("write its keys, for example `{name}: {{ {}: {text} }}`", key.name),
+        None => {
+            let required = section.keys.iter().filter(|key| key.default == DefaultValue::Required);
+            let others = section.keys.iter().filter(|key| key.default != DefaultValue::Required);
+            let names: Vec<_> =
+                required.chain(others).take(NAMED).map(|key| format!("`{}`", key.name)).collect();
+            let more = if section.keys.len() > NAMED { ", …" } else { "" };
+            format!("write its keys below it: {}{more}", names.join(", "))
+        }
+    }
+}
+
+/// Returns a section with its required keys: `{ when: …, then: … }`.
+fn pattern(section: &Section) -> String {
+    let required = section.keys.iter().filter(|key| key.default == DefaultValue::Required);
+    let parts: Vec<_> = required.map(|key| format!("{}: …", key.name)).collect();
+    format!("{{ {} }}", parts.join(", "))
+}
+
+fn first(section: &Section) -> &'static str {
+    section.names().next().unwrap_or("KEY")
+}
+
+/// Returns an example value of a key.
+fn example(key: &Key, kind: &Kind) -> Option<&'static str> {
+    match (key.default, kind.inner()) {
+        _ if !key.example.is_empty() => Some(key.example),
+        (DefaultValue::Literal(text), _)
+            if !matches!(text, "unlimited" | "off") && !text.starts_with(['[', '{']) =>
+        {
+            Some(text)
+        }
+        (_, Kind::Duration { .. }) => Some("30s"),
+        (_, Kind::Size { .. }) => Some("64KiB"),
+        (_, Kind::Rate) => Some("50/s"),
+        _ => None,
+    }
+}
+
+/// Returns the alternative of removing an optional key.
+fn or_remove(key: &Key) -> &'static str {
+    if key.default == DefaultValue::Required { "" } else { ", or remove the key" }
+}
+
+/// Describes a text of the given format.
+pub(crate) fn for_format(format: Format) -> &'static str {
+    match format {
+        Format::Path => "a path",
+        Format::Name => "a name",
+        Format::Url | Format::MongoUri => "a URL",
+        Format::Address => "a host and a port",
+        Format::Brokers => "a comma-separated list of hosts and ports",
+        Format::Host => "a host name",
+        Format::Store => "a store",
+        Format::Reason => "a reason code in upper case",
+        Format::Glob => "a name with `*` as wildcard",
+        Format::Regex => "a regular expression",
+        Format::Comparison => "a comparison",
+        Format::Cron => "a schedule in cron notation",
+        Format::Sequence => "a sequence rule",
+        Format::Topic => "a topic name",
+        Format::HeaderName => "a header name",
+        Format::HeaderValue => "a single line",
+        Format::EnvName => "a name without `=`",
+        Format::Property => "a property name",
+        Format::Fingerprint | Format::Hash | Format::Time | Format::Free | Format::Line => "a string",
+    }
+}

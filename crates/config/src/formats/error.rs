@@ -1,0 +1,16 @@
+//! Describes why a text does not have its format.
+
+use crate::code::Code;
+
+/// Describes why a text does not have its format. The message leaves out the text, which may be a secret.
+pub(crate) struct FormatError {
+    pub(crate) code: Code,
+    pub(crate) why: String,
+    pub(crate) hint: Option<String>,
+}
+
+/// Creates an error. An empty hint means none.
+pub(crate) fn bad(code: Code, why: impl Into<String>, hint: &str) -> FormatError {
+    let hint = (!hint.is_empty()).then(|| hint.to_owned());
+    FormatError { code, why: why.into(), hint }
+}

@@ -1,0 +1,18 @@
+//! Parsers for string formats: addresses, stores, sequence rules, patterns, schedules and names.
+
+mod address;
+mod error;
+mod names;
+mod patterns;
+mod reserved;
+mod sequence;
+mod store;
+
+pub use address::Address;
+pub(crate) use address::{brokers, host, url};
+pub(crate) use error::{FormatError, bad};
+pub(crate) use names::{hash, header_value, name, token};
+pub(crate) use patterns::{cron, reason, regex};
+pub(crate) use reserved::{header as reserved_header, property as reserved_property};
+pub use sequence::SequenceRule;
+pub use store::StoreLocation;

@@ -1,0 +1,73 @@
+//! Parses reason codes, regular expressions and cron schedules.
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds};
+use jiff::civil::date;
+use jiff::tz::TimeZone;
+use lazaret_core::Reason;
+use regex::Regex;
+
+use super::error::{FormatError, bad};
+use crate::code::Code;
+
+/// Parses a reason code.
+pub(crate) fn reason(text: &str) -> Result<Reason, FormatError> {
+    Reason::new(text).map_err(|_| {
+        if text == "*" {
+            let hint = "`*` is not supported: an empty list, or no key, matches every reason";
+            return bad(Code::InvalidReason, "is not a reason code", hint);
+        }
+        let meant = Reason::from_words(text);
+        let hint =
+            if meant == Reason::HANDLER_ERROR { String::new() } else { format!("; did you mean `{meant}`?") };
+        bad(
+            Code::InvalidReason,
+            "is not a reason code",
+            &format!("use upper-case letters, digits and underscores{hint}"),
+        )
+    })
+}
+
+/// Parses a regular expression.
+pub(crate) fn regex(text: &str) -> Result<Regex, FormatError> {
+    Regex::new(text).map_err(|error| regex_error(&error))
+}
+
+/// Extracts the error from the multi-line message of the regex crate: its last line.
+fn regex_error(error: &regex::Error) -> FormatError {
+    let text = error.to_string();
+    let last = text.lines().last().unwrap_or_default().trim();
+    let why = last.strip_prefix("error: ").unwrap_or(last);
+    bad(
+        Code::InvalidPattern,
+        format!("is not a regular expression: {why}"),
+        "escape a literal character with a backslash",
+    )
+}
+
+/// Checks a cron schedule.
+pub(crate) fn cron(text: &str) -> Result<(), FormatError> {
+    let parsed = CronParser::builder().seconds(Seconds::Optional).build().parse(text);
+    let parsed = parsed.map_err(|error| {
+        let why = match text.split_whitespace().count() {
+            5 | 6 => format!("is not a schedule: {}", error.to_string().trim_end_matches('.').to_lowercase()),
+            count => format!("is not a schedule: it has {count} fields instead of five or six"),
+        };
+        bad(
+            Code::InvalidSchedule,
+            why,
+            "write five or six fields, for example `0 */15 * * * *`: second, minute, hour, day, month, weekday",
+        )
+    })?;
+    if fires(&parsed) {
+        return Ok(());
+    }
+    let hint = "check the day and the month: there is no 30th of February";
+    Err(bad(Code::InvalidSchedule, "is a schedule that never fires", hint))
+}
+
+/// Returns whether a schedule fires after the beginning of 2026. The start is fixed, so that no clock is needed.
+fn fires(schedule: &Cron) -> bool {
+    let from = date(2026, 1, 1).to_zoned(TimeZone::UTC);
+    from.is_ok_and(|from| schedule.find_next_occurrence(&from, true).is_ok())
+}

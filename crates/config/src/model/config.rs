@@ -1,0 +1,120 @@
+//! The top level of the configuration.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::consumer::Consumer;
+use super::enums::{LogFormat, LogLevel};
+use super::secret::Secret;
+use crate::document::Document;
+use crate::formats::{Address, StoreLocation};
+
+/// A complete and valid configuration.
+///
+/// ```
+/// use lazaret_config::{check, Handler, NoEnv, Source};
+/// let text = "
+/// consumers:
+///   orders:
+///     source: { inbox: {} }
+///     handler: { http: { url: 'http://127.0.0.1:8080/events' } }
+/// ";
+/// let config = check("lazaret.yaml", text.as_bytes(), &NoEnv).config.unwrap();
+/// assert_eq!(config.listen.to_string(), "127.0.0.1:7117");
+/// let orders = config.consumer("orders").unwrap();
+/// assert!(matches!(orders.source, Source::Inbox));
+/// assert_eq!(orders.retry.policy.max_attempts, 3);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// The address of the API.
+    pub listen: Address,
+    /// The store for letters and positions.
+    pub store: StoreLocation,
+    /// The consumers, in file order.
+    pub consumers: Vec<Consumer>,
+    /// The authentication of API clients; `None` is unauthenticated.
+    pub auth: Option<Auth>,
+    /// Additional host names of the API.
+    pub hosts: Vec<String>,
+    /// The size limits of requests.
+    pub limits: RequestLimits,
+    /// The receivers of alerts.
+    pub webhooks: Vec<Webhook>,
+    /// Logs and traces.
+    pub telemetry: Telemetry,
+    /// The directory of the flight recorder; `None` is off.
+    pub flight_recorder: Option<PathBuf>,
+    /// The values as read from the file, with locations.
+    pub(crate) document: Arc<Document>,
+}
+
+impl Config {
+    /// Returns a consumer by name.
+    pub fn consumer(&self, name: &str) -> Option<&Consumer> {
+        self.consumers.iter().find(|consumer| consumer.name == name)
+    }
+}
+
+/// The authentication of API clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auth {
+    /// A file with tokens.
+    pub tokens_file: Option<PathBuf>,
+    /// Tokens in the configuration itself.
+    pub tokens: Vec<Token>,
+}
+
+/// An API token, as a hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The name of the client.
+    pub name: String,
+    /// `sha256:` and 64 hexadecimal digits.
+    pub hash: String,
+    /// The scopes, named as in the API.
+    pub scopes: Vec<&'static str>,
+    /// The expiry time.
+    pub expires: Option<Timestamp>,
+}
+
+/// The size limits of requests, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// The maximum size of a request body.
+    pub body: u64,
+    /// The maximum size of an inbox batch.
+    pub batch: u64,
+    /// The maximum size of all headers.
+    pub headers: u64,
+}
+
+/// A URL that receives a POST request for each event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// The URL.
+    pub url: String,
+    /// The secret that signs requests.
+    pub secret: Option<Secret>,
+    /// The events to send.
+    pub events: Vec<&'static str>,
+    /// The timeout of a request.
+    pub timeout: Duration,
+}
+
+/// Logs and traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telemetry {
+    /// The OTLP endpoint for traces.
+    pub otlp_endpoint: Option<String>,
+    /// The format of log lines.
+    pub log_format: LogFormat,
+    /// The minimum level of log lines.
+    pub log_level: LogLevel,
+    /// Whether the messages of failures are logged.
+    pub log_error_messages: bool,
+}

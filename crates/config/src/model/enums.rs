@@ -1,0 +1,130 @@
+//! Enumerations of the configuration that have a fixed set of values in the file.
+
+macro_rules! file_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)+
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the value as it is written in the file.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+
+            /// Finds the value that is written like this in the file.
+            pub(crate) fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text)
+            }
+        }
+    };
+}
+
+file_enum! {
+    /// The format of log lines.
+    ///
+    /// ```
+    /// use lazaret_config::LogFormat;
+    /// assert_eq!(LogFormat::Json.as_str(), "json");
+    /// ```
+    LogFormat {
+        /// Human-readable text.
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
+    }
+}
+
+file_enum! {
+    /// The minimum level of log lines.
+    ///
+    /// ```
+    /// use lazaret_config::LogLevel;
+    /// assert_eq!(LogLevel::Warn.as_str(), "warn");
+    /// ```
+    LogLevel {
+        /// Errors only.
+        Error = "error",
+        /// Errors and warnings.
+        Warn = "warn",
+        /// Also state changes.
+        Info = "info",
+        /// Also details.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
+}
+
+file_enum! {
+    /// The full-document mode of a MongoDB change stream.
+    FullDocument {
+        /// Only the change event itself.
+        Default = "default",
+        /// The current document, looked up when the change is read.
+        UpdateLookup = "update-lookup",
+        /// The post-image, if available.
+        WhenAvailable = "when-available",
+        /// The post-image, and an error if it is not available.
+        Required = "required",
+    }
+}
+
+file_enum! {
+    /// The start position of a MongoDB change stream.
+    StartPosition {
+        /// The saved position; at the first start, now.
+        Resume = "resume",
+        /// Now, at each start.
+        Latest = "latest",
+    }
+}
+
+file_enum! {
+    /// The action when the saved position is no longer in the oplog.
+    HistoryLost {
+        /// Stop the consumer.
+        Fail = "fail",
+        /// Continue from now; changes in between are lost.
+        ResumeFromNow = "resume-from-now",
+        /// Continue from the oldest change in the oplog.
+        ResumeFromOplogStart = "resume-from-oplog-start",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Kind, sections};
+
+    /// The allowed values of a key, from the table.
+    fn values(path: &str, name: &str) -> Vec<&'static str> {
+        let sections = sections();
+        let (_, section) = sections.iter().find(|(known, _)| known == path).expect("the section exists");
+        match section.key(name).expect("the key exists").kind {
+            Kind::Enum(values) => values.iter().map(|value| value.0).collect(),
+            _ => panic!("{path}.{name} is not an enum"),
+        }
+    }
+
+    #[test]
+    fn every_enum_has_the_values_of_the_table() {
+        let mongodb = "consumers.NAME.source.mongodb";
+        let table: [(&str, &str, Vec<&str>); 5] = [
+            ("telemetry", "log-format", LogFormat::ALL.iter().map(|value| value.as_str()).collect()),
+            ("telemetry", "log-level", LogLevel::ALL.iter().map(|value| value.as_str()).collect()),
+            (mongodb, "full-document", FullDocument::ALL.iter().map(|value| value.as_str()).collect()),
+            (mongodb, "start", StartPosition::ALL.iter().map(|value| value.as_str()).collect()),
+            (mongodb, "on-history-lost", HistoryLost::ALL.iter().map(|value| value.as_str()).collect()),
+        ];
+        for (path, name, expected) in table {
+            assert_eq!(values(path, name), expected, "{path}.{name}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Sanitizes the output of handlers for failure messages.
+
+use std::collections::VecDeque;
+
+use lazaret_core::failure::MESSAGE_LIMIT;
+
+/// Converts bytes to text that is safe to display: invalid UTF-8 and control characters become `�`, and white space at the ends
+/// is trimmed.
+pub(crate) fn sanitize(bytes: &[u8]) -> String {
+    let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+    let text = String::from_utf8_lossy(bytes);
+    // A CRLF counts as one line end.
+    text.trim().replace("\r\n", "\n").chars().map(harmless).collect()
+}
+
+/// Appends notes to a message, within the limit of a message. The notes are never truncated.
+pub(crate) fn with_notes(mut text: String, notes: &[String]) -> String {
+    if notes.is_empty() {
+        return text;
+    }
+    let notes = notes.join("; ");
+    if text.is_empty() {
+        return notes;
+    }
+    let available = MESSAGE_LIMIT.saturating_sub(notes.len() + " ()".len());
+    text.truncate(text.floor_char_boundary(available));
+    format!("{text} ({notes})")
+}
+
+/// The last bytes of a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    bytes: VecDeque<u8>,
+}
+
+impl Tail {
+    /// The number of bytes kept.
+    const LIMIT: usize = MESSAGE_LIMIT;
+
+    /// Appends bytes, and drops the oldest beyond the limit.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let new = &bytes[bytes.len().saturating_sub(Self::LIMIT)..];
+        let surplus = (self.bytes.len() + new.len()).saturating_sub(Self::LIMIT);
+        self.bytes.drain(..surplus);
+        self.bytes.extend(new);
+    }
+
+    /// Drops all bytes.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Returns the sanitized text.
+    pub(crate) fn text(&self) -> String {
+        // The first character may be incomplete.
+        let begins = self.bytes.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
+        let begins = if self.bytes.len() == Self::LIMIT { begins } else { 0 };
+        let mut text = sanitize(&self.bytes.iter().skip(begins).copied().collect::<Vec<_>>());
+        // Replacement characters are longer than the bytes they replace. The end must be kept.
+        let surplus = text.len().saturating_sub(MESSAGE_LIMIT);
+        text.drain(..text.ceil_char_boundary(surplus));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_bytes_become_harmless_text() {
+        assert_eq!(sanitize(b"\r\n a\x1b[31mb\xff\r\nc\td\0 \n"), "a\u{fffd}[31mb\u{fffd}\nc\td\u{fffd}");
+        assert_eq!(sanitize(b" \n "), "");
+    }
+
+    #[test]
+    fn notes_are_never_truncated() {
+        assert_eq!(with_notes("text".into(), &[]), "text");
+        assert_eq!(with_notes(String::new(), &["a".into()]), "a");
+        let full = with_notes("é".repeat(MESSAGE_LIMIT), &["a".into(), "b".into()]);
+        assert!(full.len() <= MESSAGE_LIMIT && full.ends_with(" (a; b)"), "{}", full.len());
+    }
+
+    #[test]
+    fn a_tail_keeps_the_last_bytes() {
+        // I7
+        let mut tail = Tail::default();
+        tail.push(b"first ");
+        tail.push(b"second");
+        assert_eq!(tail.text(), "first second");
+        tail.push("é".repeat(Tail::LIMIT).as_bytes());
+        assert_eq!(tail.bytes.len(), Tail::LIMIT);
+        tail.push(b"end");
+        let text = tail.text();
+        assert!(text.starts_with('é') && text.ends_with("éend"), "no half character at the beginning");
+        tail.push(&[b'\x1b'; Tail::LIMIT]);
+        tail.push(b"KeyError");
+        let text = tail.text();
+        assert!(text.len() <= MESSAGE_LIMIT && text.ends_with("\u{fffd}KeyError"), "the end is never cut");
+        tail.clear();
+        assert_eq!(tail.text(), "");
+    }
+}

@@ -1,0 +1,148 @@
+//! The position in a file, as stored in a checkpoint.
+
+use std::hash::Hasher;
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use lazaret_core::source::Commit;
+use serde::{Deserialize, Serialize};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// The number of bytes at the start of a file that identify it.
+pub(crate) const HEAD_BYTES: usize = 1024;
+/// The maximum number of settled ranges beyond the position (I7).
+const MAX_RANGES: usize = 4096;
+/// The version of the token.
+const VERSION: u32 = 1;
+
+/// The settled part of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FilePosition {
+    /// The end of the last line of the settled prefix; 0 at the beginning.
+    pub(crate) offset: u64,
+    /// The settled ranges beyond it.
+    pub(crate) settled: Vec<RangeInclusive<u64>>,
+}
+
+/// A fingerprint of the start of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fingerprint {
+    bytes: usize,
+    hash: String,
+}
+
+/// Why a token is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenError {
+    /// Not a token of a file.
+    #[error(transparent)]
+    Malformed(#[from] serde_json::Error),
+    /// A token of another version.
+    #[error("unsupported version {0}, expected {VERSION}")]
+    Version(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Token {
+    version: u32,
+    offset: u64,
+    settled: Vec<(u64, u64)>,
+    head: Fingerprint,
+}
+
+impl Fingerprint {
+    /// Computes the fingerprint of the content before the offset.
+    pub(crate) fn of(head: &[u8], offset: u64) -> Self {
+        let bytes = head.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+        let mut hasher = SipHasher13::new();
+        hasher.write(&head[..bytes]);
+        Self { bytes, hash: format!("{:032x}", hasher.finish128().as_u128()) }
+    }
+
+    /// Returns whether a file that starts with these bytes is the same.
+    pub(crate) fn matches(&self, head: &[u8]) -> bool {
+        head.get(..self.bytes).is_some_and(|head| *self == Self::of(head, head.len() as u64))
+    }
+}
+
+impl FilePosition {
+    /// Returns the position after a commit. It never moves back.
+    pub(crate) fn after(&self, commit: Commit) -> Self {
+        let offset = commit.position.map_or(self.offset, |position| position.offset.max(self.offset));
+        let mut settled = commit.settled_beyond;
+        settled.retain(|range| *range.end() > offset);
+        settled.truncate(MAX_RANGES);
+        Self { offset, settled }
+    }
+
+    /// Serializes the position as a token, for a file that starts with these bytes.
+    pub(crate) fn to_token(&self, head: &[u8]) -> Bytes {
+        let settled = self.settled.iter().map(|range| (*range.start(), *range.end())).collect();
+        let head = Fingerprint::of(head, self.offset);
+        let token = Token { version: VERSION, offset: self.offset, settled, head };
+        // Numbers and strings always serialize.
+        serde_json::to_vec(&token).unwrap_or_default().into()
+    }
+
+    /// Parses a token into the position and the fingerprint of the file.
+    pub(crate) fn from_token(token: &[u8]) -> Result<(Self, Fingerprint), TokenError> {
+        let token: Token = serde_json::from_slice(token)?;
+        if token.version != VERSION {
+            return Err(TokenError::Version(token.version));
+        }
+        let settled = token.settled.into_iter().map(|(start, end)| start..=end).collect();
+        Ok((Self { offset: token.offset, settled }, token.head))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::{Partition, Position};
+
+    use super::*;
+
+    fn commit(offset: Option<u64>, settled: Vec<RangeInclusive<u64>>) -> Commit {
+        let position = offset.map(|offset| Position::new(0, offset));
+        Commit { partition: Partition::new("s", 0), position, settled_beyond: settled }
+    }
+
+    #[test]
+    fn a_token_restores_the_position() {
+        let position = FilePosition { offset: u64::MAX, settled: vec![3..=7, 9..=9] };
+        let (back, head) = FilePosition::from_token(&position.to_token(b"abc")).unwrap();
+        assert_eq!(back, position);
+        assert!(head.matches(b"abc") && head.matches(b"abcd"));
+        assert!(!head.matches(b"ab") && !head.matches(b"abX"));
+    }
+
+    #[test]
+    fn only_content_before_the_position_is_compared() {
+        let (_, head) =
+            FilePosition::from_token(&FilePosition { offset: 2, settled: vec![] }.to_token(b"abc")).unwrap();
+        assert!(head.matches(b"abX"));
+        let (_, head) = FilePosition::from_token(&FilePosition::default().to_token(b"abc")).unwrap();
+        assert!(head.matches(b""));
+    }
+
+    #[test]
+    fn a_position_never_moves_back() {
+        let position = FilePosition { offset: 10, settled: vec![12..=13] };
+        let back = position.after(commit(Some(5), vec![7..=8, 12..=13]));
+        assert_eq!(back, position, "passed ranges are dropped");
+        assert_eq!(
+            position.after(commit(None, vec![20..=21])),
+            FilePosition { offset: 10, settled: vec![20..=21] }
+        );
+        assert_eq!(position.after(commit(Some(13), vec![])), FilePosition { offset: 13, settled: vec![] });
+    }
+
+    #[test]
+    fn an_invalid_token_is_an_error() {
+        assert!(FilePosition::from_token(b"8263").is_err());
+        let other = br#"{"version":7,"offset":1,"settled":[],"head":{"bytes":0,"hash":""}}"#;
+        assert_eq!(
+            FilePosition::from_token(other).unwrap_err().to_string(),
+            "unsupported version 7, expected 1"
+        );
+    }
+}
