@@ -1,8 +1,8 @@
-//! The allocator of the daemon, with a meter that runs only while somebody looks at it.
+//! The allocator of the daemon, with a meter that can be switched on.
 //!
 //! Timed runs pay one relaxed load per call, subject and baseline alike.
 
-#![allow(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait; every call is passed on unchanged")]
+#![allow(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait; every call is forwarded unchanged")]
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -14,13 +14,13 @@ static ALLOCATOR: Metered = Metered;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// Bytes taken since the meter was started less those given back; below zero when older memory was given back.
+/// Bytes allocated minus bytes freed since the meter was started; negative when older memory was freed.
 static LIVE: AtomicI64 = AtomicI64::new(0);
 static PEAK: AtomicI64 = AtomicI64::new(0);
 
 struct Metered;
 
-// SAFETY: every method passes its arguments on to `MiMalloc` and gives its answer back; counting touches atomics only.
+// SAFETY: every method forwards its arguments to `MiMalloc` and returns its result; counting uses atomics only.
 unsafe impl GlobalAlloc for Metered {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Metered {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both blocks count at once: it may have to copy.
+        // Count both blocks: a reallocation may copy.
         taken(size);
         // SAFETY: the caller keeps the contract of `realloc`, and the block is its own.
         let moved = unsafe { MiMalloc.realloc(pointer, layout, size) };
@@ -64,22 +64,22 @@ fn given_back(bytes: usize) {
     }
 }
 
-/// Counts what the whole process allocates, from its making to its reading. One at a time.
+/// Counts the allocations of the whole process while it exists. One at a time.
 pub(crate) struct Meter(());
 
-/// What a meter counted.
+/// The counts of a meter.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading {
-    /// Calls that took memory.
+    /// The number of allocations.
     pub(crate) allocations: u64,
-    /// The most bytes that were held at once, beyond those held at the start.
+    /// The peak of allocated bytes above the start.
     pub(crate) peak_bytes: u64,
-    /// The bytes held at the end, beyond those held at the start.
+    /// The allocated bytes at the end above the start.
     pub(crate) live_bytes: u64,
 }
 
 impl Meter {
-    /// Starts to count.
+    /// Starts counting.
     pub(crate) fn start() -> Self {
         ALLOCATIONS.store(0, Ordering::Relaxed);
         LIVE.store(0, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Meter {
         Self(())
     }
 
-    /// Stops, and says what was counted.
+    /// Stops counting and returns the counts.
     pub(crate) fn read(self) -> Reading {
         RUNNING.store(false, Ordering::SeqCst);
         Reading {

@@ -1,10 +1,9 @@
 //! Lazaret's benchmarks.
 //!
-//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `daemon`, or `all`) in one process,
-//! or one benchmark of it: every subject beside its baseline. `kafka` and `daemon` are there when it was built with the feature of
-//! that name. It prints a table and writes the JSON that scripts read. Times depend on the
-//! machine, ratios much less: bars stand on ratios wherever the issue asks for one. A bar that is missed is said loudly
-//! and is no error.
+//! `lazaret-bench GROUP [--only NAME] [--json FILE] [--quick]` runs a group (`core`, `embedded`, `kafka`, `daemon`, or `all`), or
+//! one benchmark of it, in one process: every subject next to its baseline. `kafka` and `daemon` need the feature of that name.
+//! It prints a table and writes JSON for scripts. Times depend on the machine, ratios much less, so targets are ratios where
+//! possible. A missed target is reported and is not an error.
 
 mod alloc;
 mod core;
@@ -38,13 +37,13 @@ impl Scale {
     const FULL: Self = Self { divisor: 1 };
     const QUICK: Self = Self { divisor: 20 };
 
-    /// The count of a full run, at this scale.
+    /// Scales the count of a full run.
     fn count(self, full: usize) -> usize {
         full / self.divisor
     }
 }
 
-/// Benchmarks that belong together.
+/// A group of benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     Core,
@@ -56,7 +55,7 @@ enum Group {
 }
 
 impl Group {
-    /// All that this was built with.
+    /// The groups of this build.
     const ALL: &[Self] = &[
         Self::Core,
         Self::Embedded,
@@ -79,7 +78,7 @@ impl Group {
         }
     }
 
-    /// The names of its benchmarks.
+    /// Returns the names of its benchmarks.
     fn names(self) -> &'static [&'static str] {
         match self {
             Self::Core => &core::NAMES,
@@ -103,7 +102,7 @@ impl Group {
     }
 }
 
-/// What the command line asks for.
+/// The parsed arguments.
 struct Arguments {
     groups: Vec<Group>,
     only: Option<String>,
@@ -113,12 +112,12 @@ struct Arguments {
 
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let group = words.next().ok_or("name a group")?;
+        let group = words.next().ok_or("missing group")?;
         let groups = Group::named(&group).ok_or_else(|| match group.as_str() {
             "kafka" | "daemon" => {
-                format!("this was built without the feature {group}; `cargo xtask bench {group}` builds it with it")
+                format!("built without the feature {group}: run `cargo xtask bench {group}`")
             }
-            _ => format!("there is no group {group:?}"),
+            _ => format!("unknown group {group:?}"),
         })?;
         let mut arguments = Self { groups: groups.to_vec(), only: None, json: None, scale: Scale::FULL };
         while let Some(word) = words.next() {
@@ -133,7 +132,7 @@ impl Arguments {
             arguments.groups.retain(|group| group.names().contains(&only.as_str()));
             if arguments.groups.is_empty() {
                 let names: Vec<&str> = groups.iter().flat_map(|group| group.names()).copied().collect();
-                return Err(format!("there is no benchmark {only:?}, but {}", names.join(", ")));
+                return Err(format!("unknown benchmark {only:?}: expected one of {}", names.join(", ")));
             }
         }
         Ok(arguments)
@@ -153,9 +152,7 @@ fn main() -> ExitCode {
         }
     };
     if cfg!(debug_assertions) {
-        eprintln!(
-            "warning: built with debug assertions; build with --release for numbers that mean something"
-        );
+        eprintln!("warning: built with debug assertions; build with --release for meaningful results");
     }
     let runtime =
         match tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build() {
@@ -186,7 +183,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Is the process whose memory is looked at, if it was started as that.
+/// Runs as the measured process of the memory benchmark, if it was started as one.
 #[cfg(feature = "daemon")]
 fn memory_child() -> Option<ExitCode> {
     let mut words = std::env::args_os().skip(1);
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_is_looked_for_in_its_group() {
+    fn a_benchmark_is_found_in_its_group() {
         let arguments = parse("embedded --only restart --quick").unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((arguments.groups, arguments.only.as_deref()), (vec![Group::Embedded], Some("restart")));
         let arguments = parse("all --only restart").unwrap_or_else(|error| panic!("{error}"));

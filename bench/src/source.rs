@@ -1,4 +1,4 @@
-//! The messages of a benchmark, and a source that makes them as fast as they are wanted.
+//! The messages of a benchmark, and a source that generates them on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use lazaret_core::{Message, MessageId, Partition, Position, Source, StreamName};
 
 use crate::zipf::{Random, Zipf};
 
-/// How many partitions the stream has.
+/// The number of partitions.
 const PARTITIONS: usize = 12;
-/// How many messages the source delivers at once.
+/// The batch size of the source.
 const BATCH: usize = 512;
 const SEED: u64 = 0x1a2a_7e70;
 
-/// The payload of a message that its handler should take.
+/// The payload of a message that its handler accepts.
 const GOOD: &[u8] = b"good";
-/// The payload of a message that its handler should refuse.
+/// The payload of a message that its handler refuses.
 const BAD: &[u8] = b"bad";
 
-/// Whether a handler should refuse the message with this payload.
+/// Returns whether a handler refuses this payload.
 pub(crate) fn is_bad(payload: Option<&Bytes>) -> bool {
     payload.is_some_and(|payload| **payload == *BAD)
 }
@@ -34,7 +34,7 @@ impl Draw {
     const BAD_BIT: u32 = 1 << 31;
 
     fn new(key: u32, bad: bool) -> Self {
-        debug_assert!(key < Self::BAD_BIT, "the upper bit says whether the message is bad");
+        debug_assert!(key < Self::BAD_BIT, "the upper bit marks bad messages");
         Self(if bad { key | Self::BAD_BIT } else { key })
     }
 
@@ -47,7 +47,7 @@ impl Draw {
     }
 }
 
-/// All messages of a run, drawn beforehand: what is left to do at run time costs subject and baseline the same.
+/// All messages of a run, generated in advance: the remaining work at run time is the same for subject and baseline.
 pub(crate) struct Plan {
     stream: StreamName,
     keys: Vec<Bytes>,
@@ -58,26 +58,26 @@ impl Plan {
     fn new(keys: u32, draws: Vec<Draw>) -> Arc<Self> {
         let key = |n: u32| {
             let key = Bytes::from(format!("order-{n}"));
-            // The first clone moves the bytes behind a count; no run should pay for that.
+            // The first clone makes the bytes reference-counted; no run should pay for that.
             drop(key.clone());
             key
         };
         Arc::new(Self { stream: "orders".into(), keys: (0..keys).map(key).collect(), draws })
     }
 
-    /// Good messages whose keys follow Zipf's law.
+    /// Generates good messages whose keys follow Zipf's law.
     pub(crate) fn zipf(count: usize, keys: u32) -> Arc<Self> {
         let (zipf, mut random) = (Zipf::new(keys), Random::new(SEED));
         Self::new(keys, (0..count).map(|_| Draw::new(zipf.draw(&mut random), false)).collect())
     }
 
-    /// Good messages whose keys are all equally frequent.
+    /// Generates good messages with uniform keys.
     pub(crate) fn uniform(count: usize, keys: u32) -> Arc<Self> {
         let mut random = Random::new(SEED);
         Self::new(keys, (0..count).map(|_| Draw::new(random.below(keys), false)).collect())
     }
 
-    /// Uniform keys, and one more key that gets this share of all messages. These are bad.
+    /// Generates messages with uniform keys, and a hot key with this share of all messages, which are bad.
     pub(crate) fn with_hot_key(count: usize, keys: u32, share: f64) -> Arc<Self> {
         let mut random = Random::new(SEED);
         let draws = (0..count).map(|_| {
@@ -86,28 +86,28 @@ impl Plan {
         Self::new(keys + 1, draws.collect())
     }
 
-    /// Messages that share no key, of which this share is bad.
+    /// Generates messages with unique keys, of which this share is bad.
     pub(crate) fn distinct(count: u32, bad_share: f64) -> Arc<Self> {
         let mut random = Random::new(SEED);
         Self::new(count, (0..count).map(|key| Draw::new(key, random.unit() < bad_share)).collect())
     }
 
-    /// How many messages there are.
+    /// Returns the number of messages.
     pub(crate) fn len(&self) -> usize {
         self.draws.len()
     }
 
-    /// How many of them have this key.
+    /// Returns the number of messages with this key.
     pub(crate) fn count_of_key(&self, key: u32) -> usize {
         self.draws.iter().filter(|draw| draw.key() == key).count()
     }
 
-    /// How many of them are bad.
+    /// Returns the number of bad messages.
     pub(crate) fn bad_count(&self) -> usize {
         self.draws.iter().filter(|draw| draw.is_bad()).count()
     }
 
-    /// The message with this number: one allocation, for its id.
+    /// Returns the message with this number: one allocation, for its id.
     pub(crate) fn message(&self, number: usize) -> Message {
         let draw = self.draws[number];
         let key = draw.key() as usize;
@@ -118,7 +118,7 @@ impl Plan {
     }
 }
 
-/// `m-` and the number, written on the stack first.
+/// Returns the id `m-` and the number, formatted on the stack.
 fn short_id(mut number: usize) -> MessageId {
     let mut text = [b'0'; 22];
     let mut start = text.len();
@@ -135,18 +135,18 @@ fn short_id(mut number: usize) -> MessageId {
     MessageId::from(std::str::from_utf8(&text[start..]).expect("digits are UTF-8"))
 }
 
-/// What the source was told, for whoever ran it.
+/// The commits that the source received, for inspection after the run.
 #[derive(Default)]
 pub(crate) struct Committed {
-    /// Calls to commit.
+    /// The number of commit calls.
     pub(crate) commits: AtomicU64,
-    /// Partitions whose last delivered message was not committed when the source was closed.
+    /// The partitions whose last message was not committed when the source was closed.
     pub(crate) behind: AtomicU64,
 }
 
-/// A finite source that makes the messages of a plan.
+/// A finite source that generates the messages of a plan.
 ///
-/// While any partition is held it delivers nothing at all: the engine holds all or none in these runs.
+/// It delivers nothing while any partition is held: the engine holds all or none in these runs.
 pub(crate) struct BenchSource {
     plan: Arc<Plan>,
     assigned: bool,
@@ -155,7 +155,7 @@ pub(crate) struct BenchSource {
     held: [bool; PARTITIONS],
     delivered: [Option<u64>; PARTITIONS],
     committed: [Option<u64>; PARTITIONS],
-    told: Arc<Committed>,
+    counters: Arc<Committed>,
 }
 
 impl BenchSource {
@@ -168,13 +168,13 @@ impl BenchSource {
             held: [false; PARTITIONS],
             delivered: [None; PARTITIONS],
             committed: [None; PARTITIONS],
-            told: Arc::default(),
+            counters: Arc::default(),
         }
     }
 
-    /// What the engine commits, to be read after the run.
+    /// Returns the commits of the engine, for inspection after the run.
     pub(crate) fn committed(&self) -> Arc<Committed> {
-        self.told.clone()
+        self.counters.clone()
     }
 
     fn assign(&mut self) -> SourceEvent {
@@ -214,7 +214,7 @@ impl Source for BenchSource {
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        self.told.commits.fetch_add(1, Ordering::Relaxed);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
         for commit in commits {
             if let Some(position) = commit.position {
                 self.committed[commit.partition.index as usize] = Some(position.offset);
@@ -232,7 +232,7 @@ impl Source for BenchSource {
     }
 
     fn rewind(&mut self, _: &[Partition]) {
-        unreachable!("nobody else takes a grant of a benchmark's queue");
+        unreachable!("no other process acquires the grant of a benchmark's queue");
     }
 
     async fn revoked(&mut self, _: &[Partition]) -> Result<(), SourceError> {
@@ -241,7 +241,7 @@ impl Source for BenchSource {
 
     async fn close(&mut self) -> Result<(), SourceError> {
         let behind = self.delivered.iter().zip(&self.committed).filter(|(last, done)| last != done).count();
-        self.told.behind.store(behind as u64, Ordering::Relaxed);
+        self.counters.behind.store(behind as u64, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_key_gets_its_share_and_nobody_else_is_bad() {
+    fn a_hot_key_gets_its_share_and_only_its_messages_are_bad() {
         let plan = Plan::with_hot_key(100_000, 10, 0.01);
         assert_eq!(plan.bad_count(), plan.count_of_key(10));
         assert!((900..1100).contains(&plan.bad_count()), "{}", plan.bad_count());
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(ids, expected);
     }
 
-    /// What the source has to say without waiting.
+    /// Returns the next event of the source without waiting.
     async fn at_once(source: &mut BenchSource) -> Option<Result<SourceEvent, SourceError>> {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! What was measured: rows of values, the bars they are held against, and how they are shown.
+//! Results: rows of values, their targets, and the output as table and JSON.
 
 use std::fmt;
 use std::fs::File;
@@ -7,23 +7,23 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// How often each contender runs.
+/// The number of rounds of each contender.
 pub(crate) const ROUNDS: usize = 3;
 
-/// What a row must meet.
+/// The target of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Bar {
-    /// The ratio must not be above this.
+    /// The ratio is at most this.
     RatioAtMost(f64),
-    /// The ratio must not be below this.
+    /// The ratio is at least this.
     RatioAtLeast(f64),
-    /// The value must not be above this.
+    /// The value is at most this.
     ValueAtMost(f64),
-    /// The value must be this.
+    /// The value equals this.
     ValueIs(f64),
 }
 
-/// One line of the result. The field names are the public contract of the JSON.
+/// One row of the results. The field names are the public contract of the JSON.
 #[derive(Serialize)]
 pub(crate) struct Row {
     bench: &'static str,
@@ -34,13 +34,13 @@ pub(crate) struct Row {
     ratio: Option<f64>,
     bar: Option<String>,
     ok: Option<bool>,
-    /// What a reader should know, printed below the table.
+    /// A note that is printed below the table.
     #[serde(skip)]
     note: Option<String>,
 }
 
 impl Row {
-    /// A value that stands for itself.
+    /// Creates a row without a baseline.
     pub(crate) fn new(bench: &'static str, name: impl Into<String>, unit: &'static str, value: f64) -> Self {
         Self {
             bench,
@@ -55,7 +55,7 @@ impl Row {
         }
     }
 
-    /// A value beside its baseline, measured in rounds.
+    /// Creates a row with a baseline, measured in rounds.
     pub(crate) fn compared(
         bench: &'static str,
         name: impl Into<String>,
@@ -68,7 +68,7 @@ impl Row {
         row
     }
 
-    /// The same row, held against a bar.
+    /// Sets the target.
     pub(crate) fn with_bar(mut self, bar: Bar) -> Self {
         let ratio = self.ratio.unwrap_or(f64::NAN);
         let (ok, text) = match bar {
@@ -82,7 +82,7 @@ impl Row {
         self
     }
 
-    /// The same row, with what a reader should know.
+    /// Sets the note.
     pub(crate) fn with_note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
@@ -106,7 +106,7 @@ impl Row {
     }
 }
 
-/// Three digits after the point for small numbers, none for large ones.
+/// Formats a number with three decimals if it is small, and none if it is large.
 fn readable(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -122,8 +122,8 @@ pub(crate) struct Compared {
     pub(crate) value: f64,
     /// The baseline's median.
     pub(crate) baseline: f64,
-    /// The median of the rounds' ratios, subject to baseline. Not the ratio of the medians: what disturbed one round
-    /// disturbed both sides of it.
+    /// The median of the rounds' ratios, subject to baseline. Not the ratio of the medians: a disturbance affects both sides of a
+    /// round.
     pub(crate) ratio: f64,
 }
 
@@ -136,7 +136,7 @@ impl Compared {
     }
 }
 
-/// Between which values the rounds' ratios lie, as text.
+/// Formats the range of the rounds' ratios.
 #[cfg(feature = "kafka")]
 pub(crate) fn spread(subject: &[f64], baseline: &[f64]) -> String {
     let ratios = subject.iter().zip(baseline).map(|(subject, baseline)| subject / baseline);
@@ -145,7 +145,7 @@ pub(crate) fn spread(subject: &[f64], baseline: &[f64]) -> String {
     format!("{low:.3} and {high:.3}")
 }
 
-/// The middle one of these values; of an even number, the upper one.
+/// Returns the median; of an even number of values, the upper one.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -189,7 +189,7 @@ impl fmt::Display for Table {
         writeln!(f)?;
         writeln!(
             f,
-            "Each ratio is the median of the ratios of {ROUNDS} rounds or more, baseline and subject in turn."
+            "Each ratio is the median over at least {ROUNDS} rounds, baseline and subject alternating."
         )?;
         for row in &self.rows {
             if let Some(note) = &row.note {
@@ -198,11 +198,11 @@ impl fmt::Display for Table {
         }
         let missed: Vec<&Row> = self.rows.iter().filter(|row| row.ok == Some(false)).collect();
         if missed.is_empty() {
-            return writeln!(f, "Every bar is met.");
+            return writeln!(f, "All targets met.");
         }
         for row in missed {
             let [name, value, unit, _, ratio, bar, _] = row.cells();
-            writeln!(f, "MISSED: {name}: {value} {unit}, ratio {ratio}, asked {bar}")?;
+            writeln!(f, "MISSED: {name}: {value} {unit}, ratio {ratio}, target {bar}")?;
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ mod tests {
     fn a_missed_bar_is_said_at_the_end() {
         let missed = Row::new("core", "slow thing", "ns", 7.0).with_bar(Bar::ValueAtMost(5.0));
         let text = Table::new(vec![missed]).to_string();
-        assert!(text.ends_with("MISSED: slow thing: 7 ns, ratio -, asked <= 5 ns\n"), "{text}");
+        assert!(text.ends_with("MISSED: slow thing: 7 ns, ratio -, target <= 5 ns\n"), "{text}");
     }
 
     #[test]

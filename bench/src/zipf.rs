@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same in every run: SplitMix64, and a Zipf distribution on top of it.
+//! Deterministic pseudorandom numbers (SplitMix64), and a Zipf distribution on top of them.
 
 /// SplitMix64: small, fast, and good enough to draw keys.
 pub(crate) struct Random(u64);
@@ -8,7 +8,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -17,30 +17,30 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..1`.
+    /// Returns a number in `0..1`.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number in `0..below`.
+    /// Returns a number in `0..below`.
     pub(crate) fn below(&mut self, below: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(below)) >> 64) as u32
     }
 }
 
-/// Ranks with weights `1, 1/2, 1/3, …`, each to the power of an exponent: Zipf.
+/// A Zipf distribution: ranks with weights `1, 1/2, 1/3, …`, each raised to an exponent.
 pub(crate) struct Zipf {
-    /// The share of all ranks up to and including each one.
+    /// The cumulative share of each rank.
     cumulative: Vec<f64>,
 }
 
 impl Zipf {
-    /// The distribution over the ranks `0..ranks` with exponent 1.
+    /// Creates a distribution over the ranks `0..ranks` with exponent 1.
     pub(crate) fn new(ranks: u32) -> Self {
         Self::with_exponent(ranks, 1.0)
     }
 
-    /// The distribution over the ranks `0..ranks`. The smaller the exponent, the more alike they are.
+    /// Creates a distribution over the ranks `0..ranks`. A smaller exponent is more uniform.
     pub(crate) fn with_exponent(ranks: u32, exponent: f64) -> Self {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = (1..=ranks)

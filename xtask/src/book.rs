@@ -1,4 +1,4 @@
-//! The documentation: pages that are made from the code, checks of all pages, and the book in HTML.
+//! The documentation: generated pages, checks of all pages, and the book in HTML.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,57 +8,57 @@ use std::process::Command;
 use crate::process::{Cargo, workspace_root};
 use crate::services;
 
-/// The variable that lets tests write generated pages anew.
+/// The variable that makes tests regenerate pages.
 const UPDATE: &str = "LAZARET_UPDATE_DOCS";
-/// Which mdBook builds the book.
+/// The version of mdBook.
 const MDBOOK: &str = "0.5.4";
 
-/// The tests that write pages.
-fn writers() -> [Cargo; 2] {
+/// Returns the tests that regenerate pages.
+fn generators() -> [Cargo; 2] {
     let config = Cargo::new("test -p lazaret-config --test schema the_reference_in_the_documentation");
     let cli = Cargo::new("test -p lazaret-cli --test docs generated::");
     [config, cli].map(|call| call.with_variable(UPDATE, "1"))
 }
 
-/// What else is checked of the pages.
+/// Returns the checks of all pages.
 fn checks() -> [Cargo; 2] {
     [Cargo::new("test -p lazaret-cli --test docs"), guides()]
 }
 
-/// Compiles the Rust code of the guides, which is about every feature.
+/// Compiles the Rust code of the guides, which needs every feature.
 pub(crate) fn guides() -> Cargo {
     Cargo::new("test -p lazaret --doc --all-features")
 }
 
-/// Writes generated pages and checks all of them.
+/// Regenerates pages and checks all of them.
 pub(crate) fn write() -> Result<(), String> {
     enter_workspace()?;
-    for call in writers().iter().chain(&checks()) {
+    for call in generators().iter().chain(&checks()) {
         call.run()?;
     }
-    println!("the pages are up to date; `git diff docs` shows what changed");
+    println!("documentation is up to date; review changes with `git diff docs`");
     Ok(())
 }
 
-/// Builds the book in HTML. Says where it is.
+/// Builds the book in HTML and prints its path.
 pub(crate) fn build() -> Result<(), String> {
     let root = enter_workspace()?;
     let target = services::target()?;
     let program = mdbook(&target)?;
     let book = target.join("book");
-    // Pages stand below `docs` as they do in the repository, so that links to its files lead to copies beside it.
+    // Pages are placed below `docs` as in the repository, so that links to its files resolve to copies beside it.
     let html = book.join("docs");
     let built = Command::new(&program).arg("build").arg("docs").arg("--dest-dir").arg(&html).status();
     match built {
         Ok(status) if status.success() => {}
-        Ok(status) => return Err(format!("mdbook ended with {status}")),
+        Ok(status) => return Err(format!("mdbook failed with {status}")),
         Err(error) => return Err(format!("failed to start {}: {error}", program.display())),
     }
     for linked in linked_files(&root)? {
         copy(&root.join(&linked), &book.join(&linked))
             .map_err(|error| format!("{}: {error}", linked.display()))?;
     }
-    println!("the book is in {}", html.join("index.html").display());
+    println!("book built: {}", html.join("index.html").display());
     Ok(())
 }
 
@@ -68,7 +68,7 @@ fn enter_workspace() -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// The program that builds books, installed below the target folder if it is not there.
+/// Returns the path of mdBook, installed below the target folder if it is missing.
 fn mdbook(target: &Path) -> Result<PathBuf, String> {
     let tools = target.join("tools");
     let program = tools.join("bin").join(format!("mdbook{}", std::env::consts::EXE_SUFFIX));
@@ -81,7 +81,7 @@ fn mdbook(target: &Path) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Files and folders of the repository outside of `docs` that pages link to, as seen from its top.
+/// Returns the files and folders outside of `docs` that pages link to, relative to the repository.
 fn linked_files(root: &Path) -> Result<BTreeSet<PathBuf>, String> {
     let mut linked = BTreeSet::new();
     for folder in ["docs", "docs/decisions"] {
@@ -97,7 +97,7 @@ fn linked_files(root: &Path) -> Result<BTreeSet<PathBuf>, String> {
     Ok(linked)
 }
 
-/// Where links of a page in this folder lead, if that is outside of `docs`.
+/// Returns the link targets of a page in this folder that are outside of `docs`.
 fn links_out(folder: &str, text: &str) -> Vec<PathBuf> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
     let relative = targets.filter(|target| target.starts_with("../"));
@@ -105,7 +105,7 @@ fn links_out(folder: &str, text: &str) -> Vec<PathBuf> {
     resolved.filter(|path| !path.starts_with("docs")).collect()
 }
 
-/// The path without `..`.
+/// Resolves `..` in a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -117,7 +117,7 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Copies a file, or a folder with a page that lists what is in it.
+/// Copies a file, or a folder with an index page.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     if from.is_file() {
         fs::create_dir_all(to.parent().unwrap_or(to))?;
@@ -134,7 +134,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::write(to.join("index.html"), listing(&names))
 }
 
-/// A page with links to these files. Their names are those of the repository, and harmless.
+/// Returns a page with links to these files. The names come from the repository and need no escaping.
 fn listing(names: &[String]) -> String {
     let links: String =
         names.iter().map(|name| format!("<li><a href=\"{name}\">{name}</a></li>\n")).collect();
@@ -153,15 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn writers_write_and_checks_do_not() {
+    fn generators_write_and_checks_do_not() {
         assert!(
-            writers().iter().all(|call| call.to_string().starts_with("LAZARET_UPDATE_DOCS=\"1\" cargo test"))
+            generators()
+                .iter()
+                .all(|call| call.to_string().starts_with("LAZARET_UPDATE_DOCS=\"1\" cargo test"))
         );
         assert!(checks().iter().all(|call| call.to_string().starts_with("cargo test")));
     }
 
     #[test]
-    fn a_folder_is_copied_with_a_list_of_what_is_in_it() {
+    fn a_folder_is_copied_with_an_index() {
         let folder = std::env::temp_dir().join(format!("lazaret-book-{}", std::process::id()));
         fs::create_dir_all(folder.join("from/inner")).unwrap();
         fs::write(folder.join("from/inner/a.txt"), "a").unwrap();

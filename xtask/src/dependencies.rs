@@ -1,4 +1,4 @@
-//! What the project may depend on: allowed licences, no banned crates, and a core without C and without a runtime.
+//! Checks dependencies: allowed licences, no banned crates, and a core without C code and without a runtime.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use crate::process::Cargo;
 /// Crates that must not be in the graph, and why.
 const BANNED: [(&str, &str); 5] = [
     ("aws-lc-rs", "TLS is rustls with ring; two providers make it refuse at run time"),
-    ("chrono", "jiff is the one time library"),
+    ("chrono", "use jiff for time"),
     ("native-tls", "TLS is rustls with ring"),
     ("openssl-sys", "TLS is rustls with ring"),
     ("serde_yaml", "it is no longer maintained"),
 ];
-/// The one package that may bring a banned crate: librdkafka has no other TLS than OpenSSL's.
+/// The only package that may depend on a banned crate: librdkafka supports no TLS but OpenSSL's.
 const EXCEPTION: (&str, &str) = ("openssl-sys", "rdkafka-sys");
-/// The crate that must stay small.
+/// The crate with the strictest rules.
 const CORE: &str = "lazaret-core";
 
-/// A package as cargo describes it.
+/// A package of cargo's metadata.
 #[derive(Debug)]
 struct Package {
     name: String,
     version: String,
     licence: Option<String>,
-    /// The native library that it links.
+    /// The native library that it links to.
     links: Option<String>,
     is_ours: bool,
-    /// The names of what it needs at run time, without what its features leave out.
+    /// The names of its enabled run-time dependencies.
     needs: Vec<String>,
 }
 
-/// A package of the core's tree, with the features that the core alone asks for.
+/// A package of the core's dependency tree, with the features that the core alone enables.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     name: String,
@@ -41,11 +41,11 @@ struct Node {
     features: Vec<String>,
 }
 
-/// Checks the whole graph. The error lists everything that is wrong.
+/// Checks the whole dependency graph. The error lists every violation.
 pub(crate) fn check() -> Result<(), String> {
     let metadata = Cargo::new("metadata --format-version 1 --locked").output()?;
     let packages = read_packages(&metadata)?;
-    // The metadata joins the features of all packages of the workspace; the tree shows what the core itself needs.
+    // The metadata unifies features across the workspace; the tree shows what the core alone enables.
     let tree = Cargo::new("tree --locked --edges normal --prefix none")
         .with_arguments(["--package", CORE, "--format", "{p}|{f}"].map(str::to_owned))
         .output()?;
@@ -54,7 +54,7 @@ pub(crate) fn check() -> Result<(), String> {
     wrong.extend(banned(&packages));
     wrong.extend(core_rules(&packages, &core));
     if !wrong.is_empty() {
-        return Err(format!("dependencies that must not be:\n  {}", wrong.join("\n  ")));
+        return Err(format!("forbidden dependencies:\n  {}", wrong.join("\n  ")));
     }
     let foreign = packages.iter().filter(|package| !package.is_ours).count();
     println!("{foreign} packages, {} of them below {CORE}: all allowed", core.len().saturating_sub(1));
@@ -87,10 +87,10 @@ fn read_packages(metadata: &str) -> Result<Vec<Package>, String> {
             needs: needs_of(&package["id"]),
         })
         .collect();
-    if packages.is_empty() { Err("cargo's metadata names no package".to_owned()) } else { Ok(packages) }
+    if packages.is_empty() { Err("cargo's metadata has no packages".to_owned()) } else { Ok(packages) }
 }
 
-/// Reads lines such as `tokio v1.54.1|default,sync`. What follows a space in the version or the features is a remark.
+/// Parses lines such as `tokio v1.54.1|default,sync`. Text after a space in the version or the features is a note.
 fn read_tree(tree: &str) -> Vec<Node> {
     let nodes = tree.lines().filter_map(|line| {
         let (package, features) = line.split_once('|')?;
@@ -107,11 +107,11 @@ fn read_tree(tree: &str) -> Vec<Node> {
 fn licences(packages: &[Package]) -> Vec<String> {
     let foreign = packages.iter().filter(|package| !package.is_ours);
     let wrong = foreign.filter_map(|Package { name, version, licence, .. }| {
-        let Some(licence) = licence else { return Some(format!("{name} {version} names no licence")) };
+        let Some(licence) = licence else { return Some(format!("{name} {version} has no licence")) };
         match licence::is_allowed(licence) {
             Ok(true) => None,
             Ok(false) => Some(format!("{name} {version} has the licence {licence}, which is not allowed")),
-            Err(why) => Some(format!("{name} {version} has a licence that cannot be read: {why}")),
+            Err(why) => Some(format!("{name} {version} has an invalid licence expression: {why}")),
         }
     });
     wrong.collect()
@@ -129,32 +129,32 @@ fn banned(packages: &[Package]) -> Vec<String> {
     wrong.collect()
 }
 
-/// The core has no C in it and no runtime. It may use tokio's primitives by way of tokio-util, never its runtime.
+/// Checks that the core has no C code and no runtime. It may use tokio's primitives through tokio-util, never the runtime.
 fn core_rules(packages: &[Package], core: &[Node]) -> Vec<String> {
     let mut wrong = Vec::new();
     let known = |node: &Node| packages.iter().find(|p| p.name == node.name && p.version == node.version);
     for node in core {
         let Node { name, version, features } = node;
         match known(node) {
-            None => wrong.push(format!("{name} {version} below {CORE} is unknown to cargo's metadata")),
+            None => wrong.push(format!("{name} {version} below {CORE} is missing in cargo's metadata")),
             Some(Package { links: Some(library), .. }) => {
                 wrong.push(format!("{name} {version} below {CORE} links {library}"));
             }
             Some(_) => {}
         }
         if name == "tokio" && features.iter().any(|feature| feature.starts_with("rt")) {
-            wrong.push(format!("{name} {version} below {CORE} brings its runtime"));
+            wrong.push(format!("{name} {version} below {CORE} enables its runtime"));
         }
     }
     match packages.iter().find(|package| package.is_ours && package.name == CORE) {
-        None => wrong.push(format!("there is no package {CORE}")),
+        None => wrong.push(format!("package {CORE} not found")),
         Some(package) if package.needs.iter().any(|name| name == "tokio") => {
             wrong.push(format!("{CORE} depends on tokio"));
         }
         Some(_) => {}
     }
     if !core.iter().any(|node| node.name == CORE) {
-        wrong.push(format!("the tree of {CORE} could not be read"));
+        wrong.push(format!("the dependency tree of {CORE} is empty"));
     }
     wrong
 }
@@ -186,14 +186,14 @@ mod tests {
             [package("good", Some("MIT")), package("bad", Some("AGPL-3.0")), package("mute", None), ours];
         let wrong = licences(&packages);
         let expected =
-            ["bad 1.0.0 has the licence AGPL-3.0, which is not allowed", "mute 1.0.0 names no licence"];
+            ["bad 1.0.0 has the licence AGPL-3.0, which is not allowed", "mute 1.0.0 has no licence"];
         assert_eq!(wrong, expected);
     }
 
     #[test]
     fn a_banned_crate_is_named_with_the_reason() {
         let wrong = banned(&[package("jiff", Some("MIT")), package("chrono", Some("MIT"))]);
-        assert_eq!(wrong, ["chrono 1.0.0 is banned: jiff is the one time library"]);
+        assert_eq!(wrong, ["chrono 1.0.0 is banned: use jiff for time"]);
     }
 
     #[test]
@@ -212,7 +212,7 @@ mod tests {
         let tree = read_tree("lazaret-core v1.0.0 (here)|\nlibz-sys v1.0.0|\ntokio v1.0.0|default,rt,sync\n");
         let expected = [
             "libz-sys 1.0.0 below lazaret-core links z",
-            "tokio 1.0.0 below lazaret-core brings its runtime",
+            "tokio 1.0.0 below lazaret-core enables its runtime",
             "lazaret-core depends on tokio",
         ];
         assert_eq!(core_rules(&packages, &tree), expected);
@@ -220,7 +220,10 @@ mod tests {
 
     #[test]
     fn a_tree_that_cannot_be_read_is_not_a_tree_without_faults() {
-        assert_eq!(core_rules(&[core(&[])], &read_tree("")), ["the tree of lazaret-core could not be read"]);
+        assert_eq!(
+            core_rules(&[core(&[])], &read_tree("")),
+            ["the dependency tree of lazaret-core is empty"]
+        );
         assert_eq!(core_rules(&[], &[]).len(), 2);
     }
 

@@ -1,9 +1,9 @@
-//! Reads licence expressions and says whether they are allowed.
+//! Parses SPDX licence expressions and checks whether they are allowed.
 //!
-//! The language is SPDX's: names, `OR`, `AND`, `WITH` and parentheses, `WITH` before `AND` before `OR`. The slash of old
-//! crates (`MIT/Apache-2.0`) means `OR`.
+//! The syntax has names, `OR`, `AND`, `WITH` and parentheses; `WITH` binds tighter than `AND`, and `AND` tighter than `OR`. The
+//! slash of old crates (`MIT/Apache-2.0`) means `OR`.
 
-/// The licences that a dependency may have.
+/// The allowed licences.
 const ALLOWED: [&str; 14] = [
     "0BSD",
     "Apache-2.0",
@@ -11,7 +11,7 @@ const ALLOWED: [&str; 14] = [
     "BSD-2-Clause",
     "BSD-3-Clause",
     "CC0-1.0",
-    // Permissive, for data: the list of authorities that the HTTP client brings along for some systems.
+    // Permissive, for data: the list of root certificates that the HTTP client includes on some systems.
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
@@ -22,14 +22,14 @@ const ALLOWED: [&str; 14] = [
     "Zlib",
 ];
 
-/// Whether one can use the package under allowed licences alone. An error says why the expression makes no sense.
+/// Returns whether the package can be used under allowed licences alone. Fails when the expression is invalid.
 pub(crate) fn is_allowed(expression: &str) -> Result<bool, String> {
     let words = words(expression);
     let mut reader = Reader { words: &words };
     let allowed = reader.alternatives()?;
     match reader.words {
         [] => Ok(allowed),
-        [word, ..] => Err(format!("{word:?} is not expected in {expression:?}")),
+        [word, ..] => Err(format!("unexpected {word:?} in {expression:?}")),
     }
 }
 
@@ -38,7 +38,7 @@ fn words(expression: &str) -> Vec<String> {
     spaced.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Reads an expression from the left. Each method takes one kind of part and says whether it is allowed.
+/// A recursive-descent parser. Each method parses one part and returns whether it is allowed.
 struct Reader<'a> {
     words: &'a [String],
 }
@@ -47,7 +47,7 @@ impl Reader<'_> {
     fn alternatives(&mut self) -> Result<bool, String> {
         let mut allowed = self.conjunction()?;
         while self.take_if("OR") {
-            // Not short: what stands behind must be read in any case.
+            // No short-circuit: the right side must be parsed in any case.
             allowed |= self.conjunction()?;
         }
         Ok(allowed)
@@ -64,11 +64,7 @@ impl Reader<'_> {
     fn licence(&mut self) -> Result<bool, String> {
         if self.take_if("(") {
             let allowed = self.alternatives()?;
-            return if self.take_if(")") {
-                Ok(allowed)
-            } else {
-                Err("a parenthesis is not closed".to_owned())
-            };
+            return if self.take_if(")") { Ok(allowed) } else { Err("unclosed parenthesis".to_owned()) };
         }
         let mut licence = self.name()?;
         if self.take_if("WITH") {
@@ -83,8 +79,8 @@ impl Reader<'_> {
                 self.words = rest;
                 Ok(word.clone())
             }
-            Some((word, _)) => Err(format!("a licence is expected before {word:?}")),
-            None => Err("a licence is expected at the end".to_owned()),
+            Some((word, _)) => Err(format!("expected a licence before {word:?}")),
+            None => Err("expected a licence at the end".to_owned()),
         }
     }
 

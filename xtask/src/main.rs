@@ -1,16 +1,16 @@
 //! Lazaret's own build tasks: `cargo xtask COMMAND`.
 //!
-//! - `steps`: what `cargo xtask test` runs, in order.
-//! - `process`: runs a program and reads along.
-//! - `dependencies`, `licence`: what the project may depend on.
-//! - `pass_on`: the commands that hand their arguments to a program of the workspace.
-//! - `services`: the real services that the tests need.
-//! - `book`: the documentation.
+//! - `steps`: the checks of `cargo xtask test`.
+//! - `process`: runs cargo and counts passed tests.
+//! - `dependencies`, `licence`: checks of licences and banned crates.
+//! - `forward`: commands that forward their arguments to a program of the workspace.
+//! - `services`: starts and stops the services that the tests need.
+//! - `book`: generates, checks and builds the documentation.
 
 mod book;
 mod dependencies;
+mod forward;
 mod licence;
-mod pass_on;
 mod process;
 mod services;
 mod steps;
@@ -23,45 +23,45 @@ Lazaret's build tasks
 
 usage: cargo xtask COMMAND [ARGUMENTS]
 
-  test                       run every check; the last line says how many tests passed; starts the services that
-                             the tests need, unless LAZARET_TEST_KAFKA and the like name them, and stops them
-  ci                         the same
-  sim [ARGUMENTS]            run the simulation, built for release; it gets all arguments, such as
-                               --seeds N   how many seeds
-                               --seed S    this seed only
-                               --from S    begin with this seed
-                               --store S   on this store: memory unless given, or sqlite
-  torture [ARGUMENTS]        kill a consumer over and over and check what it leaves behind; it gets all arguments
-                               --kills N      how often, 200 unless given
-                               --messages N   how many messages, 100000 unless given
-                               --seed S       this seed
-  story [ARGUMENTS]          run messages through a daemon with a handler in Python, and kill it over and over meanwhile
-                               --messages N   how many messages, 10000 unless given
-                               --kills N      how often, 50 unless given
-  bench [NAME] [ARGUMENTS]   run a benchmark, built for release; it gets all arguments, such as
-                               --json FILE   write the results there too
-                               --quick       fewer and shorter measurements
-                               --only NAME   only this one of the group
-                             NAME is core, embedded, kafka or daemon, or all, which it is unless given;
-                             services that they need are started
-  services                   start the services that the tests need, and print the variables that name them; with
-                               eval \"$(cargo xtask services)\"   `cargo test` uses them
-  services stop              stop them
+  test                       run every check and print the number of passed tests on the last line; starts and
+                             stops the services of the tests, unless variables such as LAZARET_TEST_KAFKA name them
+  ci                         same as test
+  sim [ARGUMENTS]            run the simulation in release mode and forward all arguments, such as
+                               --seeds N   run N seeds
+                               --seed S    run this seed only
+                               --from S    start with this seed
+                               --store S   run on this store, memory or sqlite; default: memory
+  torture [ARGUMENTS]        kill a consumer repeatedly and check its files; forward all arguments, such as
+                               --kills N      kill N times; default: 200
+                               --messages N   send N messages; default: 100000
+                               --seed S       use this seed
+  story [ARGUMENTS]          run messages through a daemon with a Python handler while killing it repeatedly
+                               --messages N   send N messages; default: 10000
+                               --kills N      kill N times; default: 50
+  bench [GROUP] [ARGUMENTS]  run benchmarks in release mode and forward all arguments, such as
+                               --json FILE   also write the results to a file
+                               --quick       run fewer and shorter measurements
+                               --only NAME   run one benchmark of the group
+                             GROUP is core, embedded, kafka, daemon or all; default: all;
+                             starts the services that the group needs
+  services                   start the services of the tests and print their variables; to use them in `cargo test`:
+                               eval \"$(cargo xtask services)\"
+  services stop              stop the services
   services another-kafka FOLDER
-                             start one more Kafka there, on the data of the last one if that was killed; for tests that
-                             kill their broker; prints its number and its address
-  book                       write the pages of the documentation that are made from the code, and check all pages
-  book --build               build the book in HTML; installs mdbook below the target folder if it is not there
-  deps                       check licences, banned crates, and what lazaret-core depends on
-  help                       this text
+                             start another Kafka in a folder, with the data of a killed one if there is any, and print
+                             its process id and address; for tests that kill their broker
+  book                       regenerate the generated pages of the documentation and check all pages
+  book --build               build the book in HTML; installs mdbook below the target folder if it is missing
+  deps                       check licences, banned crates and the dependencies of lazaret-core
+  help                       print this help
 
-exit codes: 0 all is well, 1 a check failed, 2 wrong usage
+exit codes: 0 success, 1 a check failed, 2 usage error
 ";
 
-/// Why a task did not succeed.
+/// Why a task failed.
 #[derive(Debug)]
 enum Failed {
-    /// The command line makes no sense.
+    /// Usage error.
     Usage(String),
     /// A check failed, or a program could not be run.
     Check(String),
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), Failed> {
     let Some((command, rest)) = arguments.split_first() else {
-        return Err(Failed::Usage("a command is missing".to_owned()));
+        return Err(Failed::Usage("missing command".to_owned()));
     };
     if arguments.iter().any(|argument| matches!(&**argument, "--help" | "-h")) {
         print!("{HELP}");
@@ -96,15 +96,15 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             Ok(())
         }
         ("sim", _) => {
-            let simulation = pass_on::simulation(rest).map_err(Failed::Usage)?;
+            let simulation = forward::simulation(rest).map_err(Failed::Usage)?;
             simulation.run().map(|_| ()).map_err(Failed::Check)
         }
-        ("torture", _) => pass_on::torture(rest).run().map(|_| ()).map_err(Failed::Check),
+        ("torture", _) => forward::torture(rest).run().map(|_| ()).map_err(Failed::Check),
         ("story", _) => {
-            let story = pass_on::story(rest).map_err(Failed::Usage)?;
+            let story = forward::story(rest).map_err(Failed::Usage)?;
             story.run().map(|_| ()).map_err(Failed::Check)
         }
-        ("bench", _) => pass_on::run_benchmark(rest).map_err(Failed::Check),
+        ("bench", _) => forward::run_benchmark(rest).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("services", []) => services::start().map_err(Failed::Check),
         ("services", [word]) if word == "stop" => services::stop().map_err(Failed::Check),
@@ -112,14 +112,14 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             services::start_another_kafka(Path::new(folder)).map_err(Failed::Check)
         }
         ("services", _) => {
-            Err(Failed::Usage("services takes no argument but stop, or another-kafka FOLDER".to_owned()))
+            Err(Failed::Usage("services accepts only stop and another-kafka FOLDER".to_owned()))
         }
         ("book", []) => book::write().map_err(Failed::Check),
         ("book", [word]) if word == "--build" => book::build().map_err(Failed::Check),
-        ("book", _) => Err(Failed::Usage("book takes no argument but --build".to_owned())),
+        ("book", _) => Err(Failed::Usage("book accepts only --build".to_owned())),
         ("deps", []) => dependencies::check().map_err(Failed::Check),
         ("test" | "ci" | "deps", _) => Err(Failed::Usage(format!("{command} takes no arguments"))),
-        _ => Err(Failed::Usage(format!("there is no command {command:?}"))),
+        _ => Err(Failed::Usage(format!("unknown command {command:?}"))),
     }
 }
 
@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_that_makes_no_sense_is_a_usage_error() {
-        assert_eq!(usage_error(&["fly"]), r#"there is no command "fly""#);
+    fn invalid_arguments_are_usage_errors() {
+        assert_eq!(usage_error(&["fly"]), r#"unknown command "fly""#);
         assert_eq!(usage_error(&["test", "--fast"]), "test takes no arguments");
-        assert_eq!(usage_error(&["book", "--print"]), "book takes no argument but --build");
-        assert!(usage_error(&["services", "start"]).starts_with("services takes no argument but stop"));
-        assert_eq!(usage_error(&[]), "a command is missing");
+        assert_eq!(usage_error(&["book", "--print"]), "book accepts only --build");
+        assert!(usage_error(&["services", "start"]).starts_with("services accepts only stop"));
+        assert_eq!(usage_error(&[]), "missing command");
     }
 
     #[test]

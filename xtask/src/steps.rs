@@ -1,23 +1,23 @@
-//! What `cargo xtask test` runs: every check, in order, until one fails.
+//! The checks of `cargo xtask test`, run in order until one fails.
 
 use std::time::{Duration, Instant};
 
 use crate::book;
 use crate::dependencies;
-use crate::pass_on;
+use crate::forward;
 use crate::process::{Cargo, workspace_root};
 use crate::services::{Services, Variable};
 
-/// How many seeds the simulation gets.
+/// The number of seeds of the simulation.
 const SEEDS: &str = "300";
 
-/// How long each check took.
+/// The duration of each check.
 type Times = Vec<(&'static str, Duration)>;
 
 /// One check.
 struct Step {
     name: &'static str,
-    /// What to type to run this check alone.
+    /// The command that runs this check alone.
     repeat: String,
     work: Work,
 }
@@ -32,7 +32,7 @@ impl Step {
         Self { name, repeat: call.to_string(), work: Work::Cargo(call) }
     }
 
-    /// Does it, and says how many tests passed in it.
+    /// Runs the check and returns the number of passed tests.
     fn run(&self) -> Result<u64, String> {
         match &self.work {
             Work::Cargo(call) => call.run(),
@@ -41,12 +41,12 @@ impl Step {
     }
 }
 
-/// All checks, in the order in which they run. The tests are told where the services are.
+/// Returns all checks in order. The tests get the addresses of the services.
 fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     // All targets but the benchmarks.
     let tests = Cargo::new("test --workspace --lib --bins --tests --examples");
     let tests = services.iter().fold(tests, |tests, (name, value)| tests.with_variable(name, value));
-    let simulation = pass_on::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
+    let simulation = forward::simulation(&["--seeds".to_owned(), SEEDS.to_owned()])?;
     Ok(vec![
         Step::cargo("formatting", Cargo::new("fmt --all --check")),
         Step::cargo("lints", Cargo::new("clippy --workspace --all-targets --all-features -- -D warnings")),
@@ -54,15 +54,15 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
         // A build of its own: known bugs must not be in the engine that the other tests run.
         Step::cargo("mutations", Cargo::new("test -p lazaret-simulation --features mutations")),
         Step::cargo("examples in the documentation", Cargo::new("test --workspace --doc")),
-        Step::cargo("code of the guides", book::guides()),
+        Step::cargo("code in the guides", book::guides()),
         Step::cargo(
             "documentation",
             Cargo::new("doc --workspace --no-deps").with_variable("RUSTDOCFLAGS", "-D warnings"),
         ),
         Step { name: "dependencies", repeat: "cargo xtask deps".to_owned(), work: Work::Dependencies },
-        Step::cargo("the example of the README", Cargo::new("run -p lazaret --example orders")),
+        Step::cargo("README example", Cargo::new("run -p lazaret --example orders")),
         Step::cargo(
-            "the example on durable parts",
+            "durable example",
             Cargo::new("run -p lazaret --features sqlite,file,flight-recorder --example durable"),
         ),
         Step {
@@ -73,30 +73,30 @@ fn steps(services: &[Variable]) -> Result<Vec<Step>, String> {
     ])
 }
 
-/// Runs all checks, stops at the first that fails, and sums up.
+/// Runs all checks until the first failure, and prints a summary.
 pub(crate) fn run() -> Result<(), String> {
     let root = workspace_root()?;
     std::env::set_current_dir(&root).map_err(|error| format!("failed to enter the workspace: {error}"))?;
     let services = Services::take()?;
     let summary = if !services.missing.is_empty() && must_have_all() {
-        Err(format!("services that the tests need cannot be had:\n{}", services.missing.join("\n")))
+        Err(format!("services of the tests are unavailable:\n{}", services.missing.join("\n")))
     } else {
-        let not_run = [&services.missing[..], &services.left_out].concat();
+        let not_run = [&services.missing[..], &services.unset].concat();
         let run = steps(&services.variables).and_then(|steps| run_all(&steps));
         run.map(|(times, passed)| summary(&times, &not_run, passed))
     };
-    // Released in any case. What failed before is what counts.
+    // Released in any case; an earlier failure takes precedence.
     let released = services.release();
     println!("\n{}", summary?);
     released
 }
 
-/// On a machine that builds for all, a service that cannot be had is a failure.
+/// Returns whether an unavailable service is a failure: in CI.
 fn must_have_all() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Runs these checks. Says how long each took, and how many tests passed.
+/// Runs these checks. Returns their durations and the number of passed tests.
 fn run_all(steps: &[Step]) -> Result<(Times, u64), String> {
     let count = steps.len();
     let mut passed = 0;
@@ -106,14 +106,14 @@ fn run_all(steps: &[Step]) -> Result<(Times, u64), String> {
         let started = Instant::now();
         passed += step.run().map_err(|why| {
             let Step { name, repeat, .. } = step;
-            format!("\n=== failed at step {number} of {count}, {name}: {why}\nrepeat it with: {repeat}")
+            format!("\n=== step {number} of {count} failed, {name}: {why}\nrepeat it with: {repeat}")
         })?;
         times.push((step.name, started.elapsed()));
     }
     Ok((times, passed))
 }
 
-/// The last lines of a run without failures.
+/// Formats the summary of a successful run.
 fn summary(times: &[(&str, Duration)], not_run: &[String], passed: u64) -> String {
     let mut text = String::from("=== all checks passed\n");
     for (name, time) in times {
@@ -138,15 +138,15 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_names_what_was_not_run() {
-        let text = summary(&[], &["Kafka: java cannot be found".to_owned()], 42);
-        let expected = "=== all checks passed\nnot run: the tests that need Kafka: java cannot be found\n\
+    fn the_summary_lists_skipped_tests() {
+        let text = summary(&[], &["Kafka: java not found".to_owned()], 42);
+        let expected = "=== all checks passed\nnot run: the tests that need Kafka: java not found\n\
             42 passed, 0 failed";
         assert_eq!(text, expected);
     }
 
     #[test]
-    fn the_tests_are_told_where_the_services_are() {
+    fn the_tests_get_the_addresses_of_the_services() {
         let steps = steps(&[("WHERE".to_owned(), "here".to_owned())]).unwrap();
         assert!(steps.iter().any(|step| step.repeat.starts_with(r#"WHERE="here" cargo test"#)));
     }

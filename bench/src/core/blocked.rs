@@ -1,4 +1,4 @@
-//! The set of open sequences: how much memory it takes, how fast it answers, and whether it is ever wrong.
+//! The set of open sequences: memory, lookup time and correctness.
 
 use std::collections::HashSet;
 use std::hint::black_box;
@@ -19,8 +19,8 @@ const MIB: f64 = (1 << 20) as f64;
 pub(super) fn run(scale: Scale) -> Vec<Row> {
     let count = scale.count(SEQUENCES);
     let hasher = SequenceHasher::new(SECRET);
-    // The engine has the hash of a message at hand when it asks the set. Hashes are spread by nature: going through
-    // them in any order visits the table at random.
+    // The engine has the hash of a message at hand when it queries the set. Hashes are uniform: any order visits the table at
+    // random.
     let hashes = |range: std::ops::Range<usize>| -> Vec<SequenceHash> {
         range.map(|n| hasher.hash(&format!("order-{n}"))).collect()
     };
@@ -68,7 +68,7 @@ fn memory(name: &str, ours: u64, theirs: u64) -> Row {
     Row::compared(BENCH, name, "MiB", &Compared::new(&[ours as f64 / MIB], &[theirs as f64 / MIB]))
 }
 
-/// The time of one look-up, beside one in the standard library's set.
+/// Measures one lookup against the standard library's set.
 fn lookups(
     name: &str,
     hashes: &[SequenceHash],

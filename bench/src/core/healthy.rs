@@ -1,4 +1,4 @@
-//! What a message costs when nothing fails: the engine against a bare channel that calls the same handler.
+//! The cost of a message when nothing fails: the engine against a bare channel with the same handler.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::source::Plan;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
 const MESSAGES: usize = 10_000_000;
-/// For the runs whose allocations are counted, which are not timed.
+/// The number of messages of the untimed runs that count allocations.
 const COUNTED_MESSAGES: usize = 1_000_000;
 const KEYS: u32 = 100_000;
 const CHANNEL: usize = 1024;
@@ -37,7 +37,7 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     ]
 }
 
-/// Allocations per message, the message's own one included on both sides.
+/// Measures allocations per message, including the message's own on both sides.
 async fn allocations(scale: Scale) -> Row {
     let plan = Plan::zipf(scale.count(COUNTED_MESSAGES), KEYS);
     let meter = Meter::start();
@@ -53,7 +53,7 @@ async fn no_op(Payload(payload): Payload) {
     black_box(payload);
 }
 
-/// The baseline's call of the handler: what it extracts, then the function itself.
+/// Calls the handler in the baseline: the extraction, then the function.
 async fn call(message: Message) {
     no_op(Payload(message.payload.clone())).await;
 }
@@ -64,7 +64,7 @@ async fn engine_run(plan: &Arc<Plan>) -> Duration {
     took
 }
 
-/// A task that makes and sends messages one by one, and one that receives and handles them one by one.
+/// Runs the baseline: one task sends messages one by one, another receives and handles them one by one.
 async fn one_by_one(plan: &Arc<Plan>) -> Duration {
     let started = Instant::now();
     let mut messages = produce(plan);
@@ -77,7 +77,7 @@ async fn one_by_one(plan: &Arc<Plan>) -> Duration {
     started.elapsed()
 }
 
-/// The same, but the receiver takes what has gathered.
+/// Runs the baseline with a receiver that takes messages in batches.
 async fn many_at_once(plan: &Arc<Plan>) -> Duration {
     let started = Instant::now();
     let mut messages = produce(plan);

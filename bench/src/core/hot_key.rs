@@ -1,4 +1,4 @@
-//! One key that always fails: what do the others lose (I3)?
+//! One key that always fails: the throughput of the other keys (I3).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::Scale;
 use crate::source::{Plan, is_bad};
 use crate::table::{Bar, Compared, Row};
 
-/// Few messages a round, and many rounds: a bar of 2 % is finer than what ten long rounds tell on a shared machine.
+/// Many short rounds: a target of 2 % is below the noise of a few long ones on a shared machine.
 const MESSAGES: usize = 250_000;
 const KEYS: u32 = 10_000;
 const SHARE: f64 = 0.01;
 const ROUNDS: usize = 120;
-/// How often the counters are looked at.
+/// The poll interval of the counters.
 const LOOK: Duration = Duration::from_millis(1);
 
 pub(super) async fn run(scale: Scale) -> Vec<Row> {
@@ -27,7 +27,7 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     let plan = Plan::with_hot_key(count, KEYS, SHARE);
     let (mut succeeds, mut fails) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        // Who comes second finds a heap that somebody has used: they take turns.
+        // The second run finds a used heap, so the order alternates.
         if round % 2 == 0 {
             succeeds.push(others_rate(&plan, false).await);
             fails.push(others_rate(&plan, true).await);
@@ -43,8 +43,8 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     ]
 }
 
-/// Messages of the other keys per second, until the last of them is handled, with a hot key that fails or one that does
-/// not. The failing key goes on failing then, so the run is drained, and that is not timed.
+/// Measures messages per second of the other keys until the last is handled, with a hot key that fails or does not. The failing
+/// key keeps failing, so the run is drained afterwards, untimed.
 async fn others_rate(plan: &Arc<Plan>, fails: bool) -> f64 {
     let others = plan.len() - plan.count_of_key(KEYS);
     let handled = (plan.len() - if fails { plan.bad_count() } else { 0 }) as u64;
@@ -66,7 +66,7 @@ async fn others_rate(plan: &Arc<Plan>, fails: bool) -> f64 {
     rate(others, took)
 }
 
-/// The failing key leaves memory at its first failure and is tried again from the store for as long as the run lasts.
+/// Moves the failing key to the store at its first failure and retries it from there for the whole run.
 fn hot_options() -> Options {
     Options {
         until_idle: false,

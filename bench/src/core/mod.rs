@@ -1,4 +1,4 @@
-//! The group `core`: what the engine itself costs, on a source that is never the bottleneck and a store in memory.
+//! The group `core`: the cost of the engine itself, with a fast source and a store in memory.
 
 mod blocked;
 mod healthy;
@@ -23,10 +23,10 @@ use crate::table::Row;
 
 const BENCH: &str = "core";
 
-/// The benchmarks of the group, in the order in which they run.
+/// The benchmarks of the group, in order.
 pub(crate) const NAMES: [&str; 6] = ["healthy", "recorder", "slow", "hot-key", "sweep", "blocked"];
 
-/// Runs every benchmark of the group, or only the one of this name.
+/// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
     let mut rows = Vec::new();
     for name in NAMES.into_iter().filter(|name| only.is_none_or(|only| only == *name)) {
@@ -44,7 +44,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Vec<Row> {
     rows
 }
 
-/// What all runs have in common: they end with their source, and no limit, breaker or fuse stops them.
+/// Returns the options of all runs: they end with their source, without limits, circuit breaker or fuse.
 pub(crate) fn options() -> Options {
     Options {
         until_idle: true,
@@ -55,7 +55,7 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// A consumer about to run, and what is looked at after its run.
+/// A consumer before its run, with handles to inspect afterwards.
 struct Bench {
     consumer: Consumer,
     store: Arc<MemoryStore>,
@@ -63,7 +63,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A consumer of this plan on an empty store.
+    /// Creates a consumer of this plan on an empty store.
     fn new<A: 'static>(plan: &Arc<Plan>, options: Options, handler: impl Handler<A>) -> Self {
         let source = BenchSource::new(plan.clone());
         let committed = source.committed();
@@ -74,7 +74,7 @@ impl Bench {
     }
 }
 
-/// Runs a consumer until its source is read and everything in it is settled and committed. Only the run is timed.
+/// Runs a consumer until its source is read, settled and committed. Only the run is timed.
 async fn consume<A: 'static>(
     plan: &Arc<Plan>,
     options: Options,
@@ -92,8 +92,7 @@ async fn consume<A: 'static>(
     (took, stats)
 }
 
-/// Waits until the engine's tasks are gone and drops what they left in the store, so that the next run is not
-/// disturbed by it.
+/// Waits until the engine's tasks have ended and drops the store, so that the next run is not disturbed.
 async fn clear_away(store: Arc<MemoryStore>) {
     let started = Instant::now();
     while Arc::strong_count(&store) > 1 {
@@ -102,7 +101,7 @@ async fn clear_away(store: Arc<MemoryStore>) {
     }
 }
 
-/// Messages per second.
+/// Returns messages per second.
 pub(crate) fn rate(messages: usize, took: Duration) -> f64 {
     messages as f64 / took.as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! What the flight recorder costs a healthy message.
+//! The cost of the flight recorder per healthy message.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::Scale;
 use crate::source::Plan;
 use crate::table::{Bar, Compared, Row};
 
-/// Few messages a round, and many rounds: the difference is smaller than the noise of a round.
+/// Many short rounds: the difference is smaller than the noise of one round.
 const MESSAGES: usize = 250_000;
 const KEYS: u32 = 10_000;
 const ROUNDS: usize = 60;

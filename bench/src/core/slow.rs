@@ -1,4 +1,4 @@
-//! Handlers that wait: does the engine keep `concurrency` of them busy?
+//! Slow handlers: whether the engine keeps `concurrency` of them busy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::table::{Bar, Compared, ROUNDS, Row};
 
 const CONCURRENCY: usize = 1000;
 const KEYS: u32 = 10_000;
-/// Some 8,000 different keys at any time, so that messages behind a busy lane never leave places without work; and few
-/// messages per key, so that the last lanes are not long when the source has ended.
+/// Enough distinct keys that blocked lanes never starve the workers, and few messages per key, so that the last lanes are short
+/// when the source ends.
 const WINDOW: usize = 16 * 1024;
 const MESSAGES_1_MS: usize = 1_000_000;
 const MESSAGES_10_MS: usize = 500_000;
@@ -28,7 +28,7 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     rows.push(ten.row("slow 10 ms/throughput vs bare tasks", &ten.bare));
 
     let one = Measured::new(scale.count(MESSAGES_1_MS), Duration::from_millis(1)).await;
-    // Above some hundred thousand timers a second the machine is the limit, not the engine.
+    // Above a few hundred thousand timers per second the machine is the limit, not the engine.
     let possible: Vec<f64> = one.bare.iter().zip(one.ideal()).map(|(bare, ideal)| bare.min(ideal)).collect();
     let name = "slow 1 ms/throughput vs min(ideal, bare)";
     rows.push(one.row(name, &possible).with_bar(Bar::RatioAtLeast(0.8)));
@@ -36,7 +36,7 @@ pub(super) async fn run(scale: Scale) -> Vec<Row> {
     rows
 }
 
-/// Messages per second of both contenders, round by round.
+/// Messages per second of subject and baseline, by round.
 struct Measured {
     takes: Duration,
     engine: Vec<f64>,
@@ -70,7 +70,7 @@ async fn engine_run(plan: &Arc<Plan>, takes: Duration) -> Duration {
     took
 }
 
-/// As many tasks as there are places, each running the handler on one message: no order, no watermark, no care.
+/// Runs the baseline: `concurrency` tasks that each handle one message, without ordering, watermark or failure handling.
 async fn bare_tasks(plan: &Arc<Plan>, takes: Duration) -> Duration {
     let started = Instant::now();
     let plan = plan.clone();

@@ -1,4 +1,4 @@
-//! What dead-lettering costs, from none of the messages to all of them.
+//! The cost of dead-lettering, from 0 % to 100 % of the messages.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::Scale;
 use crate::source::{Plan, is_bad};
 use crate::table::{Compared, ROUNDS, Row};
 
-/// As many as fit in memory as letters.
+/// The number of messages: as many as fit in memory as letters.
 const MESSAGES: usize = 500_000;
-/// The shares of dead-lettered messages, in percent. The first is the baseline of the others.
+/// The shares of dead-lettered messages, in percent. The first is the baseline.
 const PERCENT: [f64; 6] = [0.0, 0.1, 1.0, 10.0, 50.0, 100.0];
 
 pub(super) async fn run(scale: Scale) -> Vec<Row> {

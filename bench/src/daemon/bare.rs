@@ -1,4 +1,4 @@
-//! The HTTP client without anything around it: so many posts at the same time, each as soon as the last one was answered.
+//! The baseline: a bare HTTP client with a fixed number of concurrent requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,15 +8,15 @@ use tokio::task::JoinSet;
 
 use super::CONCURRENCY;
 
-/// A client set up as the one of the handlers is.
+/// Creates a client with the settings of HTTP handlers.
 pub(super) fn client() -> Client {
-    // Only one provider is in the graph; one that is there already is as good.
+    // An error means that the provider is installed already.
     _ = rustls::crypto::ring::default_provider().install_default();
     let builder = Client::builder().no_proxy().tcp_nodelay(true).referer(false).retry(retry::never());
     builder.build().expect("the settings are valid")
 }
 
-/// Sends so many requests, each made of its number, over as many connections as run at once. All must be answered so.
+/// Sends this many requests, built from their numbers, concurrently. All must get the expected status.
 pub(super) async fn post(
     client: &Client,
     requests: usize,

@@ -1,4 +1,4 @@
-//! A file through the daemon to an HTTP handler, beside the same HTTP client in a bare loop.
+//! A file through the daemon to an HTTP handler, against the same HTTP client in a bare loop.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::core::rate;
 use crate::embedded::disk::{Disk, remove};
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
-/// Some seconds of work.
+/// The number of messages: a few seconds of work.
 const MESSAGES: usize = 60_000;
-/// Lanes enough for all attempts that may run at once.
+/// The number of keys: enough lanes for all concurrent attempts.
 const KEYS: usize = 10_000;
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
@@ -43,7 +43,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
     let row =
         Row::compared(BENCH, "http/file to handler, 64 at once", "msg/s", &Compared::new(&daemon, &bare));
     Ok(vec![row.with_bar(Bar::RatioAtLeast(0.7)).with_note(
-        "the baseline is the same client with the body alone; the daemon reads, orders, sends a dozen headers and commits",
+        "the baseline is the same client sending bodies only; the daemon also reads, orders, sends a dozen headers and commits",
     )])
 }
 

@@ -1,4 +1,4 @@
-//! Posting to an inbox: durable before it is answered, beside the same server that answers and stores nothing.
+//! Posting to an inbox: durable before the response, against the same server without storage.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::embedded::disk::{Disk, remove};
 use crate::embedded::{let_go, open};
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
-/// Some seconds of work.
+/// The number of messages: a few seconds of work.
 const MESSAGES: usize = 60_000;
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
@@ -42,7 +42,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
     Ok(vec![row.with_bar(Bar::RatioAtLeast(0.5))])
 }
 
-/// Posts every payload; the server has the runtime of the benchmarks, the clients have one of their own.
+/// Posts every payload. The server uses the runtime of the benchmarks, the clients a separate one.
 async fn measure(disk: &Disk, payloads: &Arc<[Bytes]>, stores: bool) -> Result<f64, String> {
     let path = disk.file();
     let store = open(&path);
@@ -68,7 +68,7 @@ async fn measure(disk: &Disk, payloads: &Arc<[Bytes]>, stores: bool) -> Result<f
     stop.cancel();
     serving.await.expect("the server does not panic").map_err(|error| error.to_string())?;
     let kept = inbox.backlog().await.map_err(|error| error.to_string())?.messages;
-    assert_eq!(kept, if stores { payloads.len() as u64 } else { 0 }, "what is accepted is kept");
+    assert_eq!(kept, if stores { payloads.len() as u64 } else { 0 }, "accepted messages are stored");
     drop(inbox);
     let_go(store).await;
     remove(&path);
@@ -92,7 +92,7 @@ fn post(url: &str, payloads: &Arc<[Bytes]>) -> std::time::Duration {
     started.elapsed()
 }
 
-/// An inbox that keeps nothing.
+/// An inbox that discards messages.
 #[derive(Default)]
 struct Nothing {
     next: AtomicU64,

@@ -1,4 +1,4 @@
-//! The memory of a process through which ten million messages go: in their second half, beside that in their first.
+//! The memory of a process that handles ten million messages: the second half against the first.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -17,13 +17,13 @@ use crate::embedded::disk::{Disk, remove};
 use crate::embedded::open;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 
-/// The word with which this program is started as the process that is looked at.
+/// The argument that starts this program as the measured process.
 pub(crate) const CHILD: &str = "daemon-memory-of";
 
 const MESSAGES: usize = 10_000_000;
 const KEYS: usize = 100_000;
-/// Nothing that grows with the messages. What the allocator does not give back goes up and down by some MiB at any time, so the
-/// highest of half of the messages is looked at: a byte a message would show.
+/// The allowed growth in MiB. Retained allocator memory varies by a few MiB, so the peaks of both halves are compared: one
+/// leaked byte per message would show.
 const FLAT: f64 = 1.1;
 
 pub(super) fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
@@ -45,7 +45,7 @@ pub(super) fn run(scale: Scale, disk: &Disk) -> Result<Vec<Row>, String> {
     ])
 }
 
-/// The highest memory of a process of its own in the first half of the messages, and in the second.
+/// Returns the peak memory of a separate process in the first half of the messages and in the second.
 fn look(program: &Path, events: &Path, messages: usize) -> Result<(f64, f64), String> {
     let child = Command::new(program)
         .arg(CHILD)
@@ -61,13 +61,13 @@ fn look(program: &Path, events: &Path, messages: usize) -> Result<(f64, f64), St
     let mut sizes = said.split_whitespace().map(|word| word.parse::<f64>().ok().map(|kib| kib / 1024.0));
     let (Some(Some(early)), Some(Some(late)), true) = (sizes.next(), sizes.next(), child.status.success())
     else {
-        return Err(format!("the process ended with {} and said {said:?}", child.status));
+        return Err(format!("the process exited with {} and printed {said:?}", child.status));
     };
     Ok((early, late))
 }
 
-/// The process that is looked at: reads the file through a consumer on the embedded store, and says how much memory it had
-/// at most in the first half of the messages, and in the second, in KiB.
+/// Runs the measured process: reads the file through a consumer on the embedded store, and prints the peak memory in both halves
+/// of the messages, in KiB.
 pub(crate) fn child(events: &Path, messages: u64) -> ExitCode {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(crate::WORKERS).enable_all().build();
@@ -114,10 +114,10 @@ async fn consume(events: &Path, messages: u64) -> (u64, u64) {
     (peaks[0].load(Ordering::Relaxed), peaks[1].load(Ordering::Relaxed))
 }
 
-/// How much memory this process has, as the system counts it.
+/// Returns the resident memory of this process.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok())
-        .expect("the system tells the size of a process")
+        .expect("the system reports the memory of a process")
 }

@@ -1,4 +1,4 @@
-//! The group `daemon`: the way through HTTP, beside the same client and the same server without Lazaret's work.
+//! The group `daemon`: HTTP handlers and inboxes, against the same client and server without Lazaret.
 
 mod bare;
 mod http;
@@ -19,13 +19,13 @@ use crate::table::Row;
 const BENCH: &str = "daemon";
 /// The consumer of all runs.
 const CONSUMER: &str = "bench";
-/// Attempts, and clients, at the same time.
+/// The number of concurrent attempts and clients.
 const CONCURRENCY: usize = 64;
 
-/// The benchmarks of the group, in the order in which they run.
+/// The benchmarks of the group, in order.
 pub(crate) const NAMES: [&str; 3] = ["http", "inbox", "memory"];
 
-/// Runs every benchmark of the group, or only the one of this name.
+/// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
     let disk = Disk::find()?;
     let mut rows = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
     Ok(rows)
 }
 
-/// What every message carries: some fields of an order, about 200 bytes.
+/// Returns the payload of a message: an order of about 200 bytes.
 fn payload(number: usize) -> String {
     let mut text = format!(r#"{{"order":{number},"customer":"customer-{}","items":["#, number % 10_000);
     for item in 0..5 {
@@ -59,7 +59,7 @@ fn payload(number: usize) -> String {
     text
 }
 
-/// A file with so many messages, one a line.
+/// Writes a file with this many messages, one per line.
 fn file(disk: &Disk, count: usize, line: impl Fn(usize) -> String) -> Result<PathBuf, String> {
     let path = disk.file();
     write_lines(&path, count, line)

@@ -1,4 +1,4 @@
-//! The other side of handlers: a server that reads a request and answers, on a thread of its own.
+//! The handler side: a server on a separate thread that reads requests and responds.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// A run that takes longer than this hangs.
+/// The timeout of a run.
 const TOO_LONG: Duration = Duration::from_secs(600);
 
-/// A server that does nothing but count.
+/// A server that only counts requests.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     meter: Arc<Meter>,
@@ -38,7 +38,7 @@ struct Seen {
 }
 
 impl Server {
-    /// Starts it. It runs until the process ends.
+    /// Starts the server. It runs until the process ends.
     pub(super) fn start() -> Result<Self, String> {
         let wrong = |error: std::io::Error| format!("failed to start the server: {error}");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(wrong)?;
@@ -51,12 +51,12 @@ impl Server {
         Ok(Self { address, meter })
     }
 
-    /// Counts anew, up to so many requests.
+    /// Resets the count and expects this many requests.
     pub(super) fn expect(&self, requests: usize) {
         *self.meter.seen() = Seen { wanted: requests, ..Seen::default() };
     }
 
-    /// Waits until all have come. Says how long it took from the first to the last.
+    /// Waits for all requests. Returns the time from the first to the last.
     pub(super) async fn wait(&self) -> Duration {
         let wait = async {
             loop {
@@ -100,7 +100,7 @@ async fn attend(stream: TcpStream, meter: Arc<Meter>) {
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let meter = meter.clone();
         async move {
-            // The whole request has come before it is answered, as with every real handler.
+            // The request is read completely before the response, as in a real handler.
             _ = request.into_body().collect().await;
             meter.count();
             let mut answer = Response::new(Empty::<Bytes>::new());
@@ -108,6 +108,6 @@ async fn attend(stream: TcpStream, meter: Arc<Meter>) {
             Ok::<_, Infallible>(answer)
         }
     });
-    // A client that goes is no trouble.
+    // A client that disconnects is not an error.
     _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }

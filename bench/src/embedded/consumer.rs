@@ -1,4 +1,4 @@
-//! A consumer end to end on the embedded store, from no failures to nothing else.
+//! A consumer end to end on the embedded store, from 0 % to 100 % failures.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::core::{options, rate};
 use crate::source::{Plan, is_bad};
 use crate::table::{Compared, ROUNDS, Row};
 
-/// The shares of dead-lettered messages, in percent, and how many messages each gets: about as long for all.
+/// The shares of dead-lettered messages, in percent, and the number of messages for about the same duration each.
 const PERCENT: [(f64, usize); 4] = [(0.0, 1_000_000), (1.0, 500_000), (10.0, 200_000), (100.0, 40_000)];
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {

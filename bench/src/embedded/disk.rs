@@ -1,50 +1,50 @@
-//! Where the files of the benchmarks lie: on a disk, or the numbers mean nothing.
+//! The folder of the benchmark files. It must be on a disk for meaningful results.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 
-/// A folder on a disk that goes when it is dropped.
+/// A folder on a disk that is removed when it is dropped.
 pub(crate) struct Disk {
     folder: TempDir,
     files: AtomicUsize,
 }
 
 impl Disk {
-    /// A folder in the system's folder for temporary files, unless that is kept in memory.
+    /// Creates a folder in the system's temporary directory, unless that is in memory.
     pub(crate) fn find() -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("lazaret-bench-").tempdir();
-        let folder = folder.map_err(|error| format!("failed to make a temporary folder: {error}"))?;
+        let folder = folder.map_err(|error| format!("failed to create a temporary folder: {error}"))?;
         let kind = file_system(folder.path()).unwrap_or_else(|| "unknown".to_owned());
         if matches!(&*kind, "tmpfs" | "ramfs") {
             return Err(format!(
-                "{} is a {kind}, which forces nothing to a disk; set TMPDIR to a folder on one",
+                "{} is a {kind}, which is not durable; set TMPDIR to a folder on a disk",
                 folder.path().display()
             ));
         }
-        eprintln!("the files lie in {} ({kind})", folder.path().display());
+        eprintln!("files are in {} ({kind})", folder.path().display());
         Ok(Self { folder, files: AtomicUsize::new(0) })
     }
 
-    /// The path of a new file. Each has a name of its own: the threads of a store close its file a little after the store
-    /// is dropped, and must not meet the next one.
+    /// Returns the path of a new file with a unique name: the threads of a store close its file shortly after the store is dropped,
+    /// and must not touch the next one.
     pub(crate) fn file(&self) -> PathBuf {
         self.folder.path().join(format!("{}.db", self.files.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-/// Removes a file, and what stands beside it.
+/// Removes a file and its companion files.
 pub(crate) fn remove(path: &Path) {
     for end in ["", "-wal", "-shm", "-redo"] {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
-        // Not every file is there.
+        // Not every file exists.
         _ = std::fs::remove_file(name);
     }
 }
 
-/// The kind of the file system that holds this path, as the system's list of mounts has it.
+/// Returns the file system type of this path, from the list of mounts.
 fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;

@@ -1,4 +1,4 @@
-//! Many retries that fall due within one second: none runs early (I12), and how late are they?
+//! Many retries due within one second: none runs early (I12), and the lateness is measured.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::source::Plan;
 use crate::table::{Bar, Row};
 
 const LETTERS: usize = 100_000;
-/// All due times lie in this span.
+/// The window of all due times.
 const SPAN: Duration = Duration::from_secs(1);
-/// From the beginning of the filling to the first due time. Long enough on any machine that one would measure on.
+/// The time from the start of filling to the first due time: long enough for slow machines.
 const AHEAD: Duration = Duration::from_secs(15);
 
 /// When each letter is due.
@@ -50,7 +50,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     let store = open(&file);
     let late = Arc::new(Mutex::new(Vec::with_capacity(letters)));
     let noted = late.clone();
-    // Nothing comes from the source; the run ends when no retry is left.
+    // The source is empty; the run ends when no retry is left.
     let consumer = consumer(&Plan::uniform(0, 1), &store, options(), move |message: Message| {
         note_lateness(&message, schedule, &noted);
         std::future::ready(Ok::<(), HandlerError>(()))
@@ -75,7 +75,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     ]
 }
 
-/// Writes down how late an attempt is, in milliseconds.
+/// Records the lateness of an attempt, in milliseconds.
 fn note_lateness(message: &Message, schedule: Schedule, noted: &Mutex<Vec<f64>>) {
     let due = schedule.due(message.position.offset as usize);
     let late = Timestamp::now().duration_since(due).as_secs_f64() * 1e3;

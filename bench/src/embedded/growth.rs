@@ -1,4 +1,4 @@
-//! Whether the store stays as fast as it grows: append behind, pick the oldest due, advance.
+//! The speed of the store as it grows: append behind a head, pick the oldest due, advance.
 
 use std::time::{Duration, Instant};
 
@@ -16,24 +16,24 @@ use crate::table::{Bar, Compared, Row};
 const SMALL: usize = 1000;
 const ROUNDS: usize = 15;
 const LEASE: Duration = Duration::from_secs(60);
-/// From one follower's sequence to the next one's: a prime, so that all get their turn, and far, so that neighbours in time
-/// are none in the file.
+/// The stride between followers' sequences: a prime, so that all are visited, and large, so that consecutive ones are far apart
+/// in the file.
 const STRIDE: usize = 7919;
 const NAMES: [&str; 3] = ["append behind", "pick oldest due", "advance"];
 
-/// How the calls are made.
+/// A way to make the calls.
 struct Way {
     name: &'static str,
     durability: Durability,
-    /// How many letters are appended, and how many sequences claimed, in a step.
+    /// The letters appended and sequences claimed per step.
     batch: usize,
-    /// How often a round appends, claims and settles. Few, so that the small file stays small.
+    /// The steps of a round. Few, so that the small file stays small.
     steps: usize,
     bar: Option<Bar>,
     note: Option<&'static str>,
 }
 
-/// One call after the other, as durable as all are: what a caller waits for.
+/// One durable call after the other: the latency of a caller.
 const ALONE: Way = Way {
     name: "one durable call",
     durability: Durability::Full,
@@ -43,7 +43,7 @@ const ALONE: Way = Way {
     note: None,
 };
 
-/// Many at once and nothing forced to the disk: what the work itself costs, which grows with the pages it touches.
+/// Many calls at once without fsync: the cost of the work itself, which grows with the pages it touches.
 const TOGETHER: Way = Way {
     name: "32 in one commit, not forced",
     durability: Durability::Normal,
@@ -65,12 +65,12 @@ pub(super) async fn run(scale: Scale, disk: &Disk, million: &Million) -> Vec<Row
     rows
 }
 
-/// The three costs in a large store beside those in a small one.
+/// Measures the three costs in a large store against a small one.
 async fn compare(way: &Way, scale: Scale, disk: &Disk, million: &Million, next: &mut usize) -> Vec<Row> {
     let file = disk.file();
     fill_sequences(&file, SMALL).await;
-    // Each stays the same over all rounds: a new file would pay for the growth of its log, which an old one does not. What
-    // is appended is handled too, so as many letters are open at the end as at the beginning.
+    // Both files are used for all rounds: a new file would pay for the growth of its log. Appended letters are handled, so the
+    // number of open letters stays the same.
     let (large, small) = (open_with(million.path().await, way.durability), open_with(&file, way.durability));
     let mut costs = [(); 3].map(|()| (Vec::new(), Vec::new()));
     // The first round warms the caches and does not count.
@@ -98,7 +98,7 @@ async fn compare(way: &Way, scale: Scale, disk: &Disk, million: &Million, next: 
     rows.collect()
 }
 
-/// What one letter or sequence costs in each of the three.
+/// Measures the cost of one letter or sequence for each of the three.
 async fn measure(way: &Way, store: &SqliteStore, sequences: usize, next: &mut usize) -> [Duration; 3] {
     let (mould, queue) = (Mould::new(128), queue());
     let mut took = [Duration::ZERO; 3];
@@ -128,7 +128,7 @@ async fn measure(way: &Way, store: &SqliteStore, sequences: usize, next: &mut us
             let settled = store.settle(&claim.lease, claim.head.id, Settlement::Resolve(None)).await;
             (claim.lease, settled.expect("the lease is current"))
         });
-        // All at once, as many workers would.
+        // All at once, as with many workers.
         let settled = join_all(settlements).await;
         took[2] += started.elapsed();
         for (lease, settled) in settled {
@@ -140,7 +140,7 @@ async fn measure(way: &Way, store: &SqliteStore, sequences: usize, next: &mut us
     took.map(|took| took / (way.steps * way.batch) as u32)
 }
 
-/// The sequence of a follower, one of those that are due: they get as many letters as are taken from them.
+/// Returns the sequence of a follower, one of those that are due: they get as many letters as are removed from them.
 fn due_sequence(number: usize, sequences: usize) -> usize {
     number.wrapping_mul(STRIDE) % (sequences / 2) * 2
 }

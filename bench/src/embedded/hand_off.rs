@@ -1,4 +1,4 @@
-//! Hand-off, durable: beside a bare SQLite loop, beside one transaction a letter, and beside the disk itself.
+//! Durable hand-off against a bare SQLite loop, one transaction per letter, and the disk itself.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,18 +21,18 @@ use crate::core::rate;
 use crate::table::{Bar, Compared, ROUNDS, Row};
 use crate::zipf::Random;
 
-/// How many callers wait at a time.
+/// The number of concurrent callers.
 const IN_FLIGHT: usize = 64;
 const PAYLOAD: usize = 1024;
 const LETTERS: usize = 30_000;
-/// Each costs the disk a round.
+/// The number of appends; each costs one fsync.
 const SINGLE: usize = 3_000;
 const APPENDS: usize = 2_000;
 const APPEND_BYTES: usize = 64 * 1024;
-/// Sequences are drawn from this many.
+/// The number of sequences.
 const SEQUENCES: u32 = 1_000_000;
 const SEED: u64 = 0x5e9_0e2c;
-/// How many requests share one commit at most, as in the store.
+/// The most requests in one commit, as in the store.
 const GROUP: usize = 256;
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
@@ -69,8 +69,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Letters a second into a new store, until all of them are in its tables: what was answered from the redo log must not
-/// be work for later.
+/// Measures letters per second into a new store, until all are in its tables: work deferred to the redo log is included.
 async fn store_rate(disk: &Disk, letters: usize) -> f64 {
     let file = disk.file();
     let store = open(&file);
@@ -95,12 +94,12 @@ async fn store_rate(disk: &Disk, letters: usize) -> f64 {
     rate(letters, took)
 }
 
-/// A sequence at random, the same for the same number.
+/// Returns a pseudorandom sequence for a number.
 fn sequence_of(number: usize) -> String {
     format!("order-{}", Random::new(SEED ^ number as u64).below(SEQUENCES))
 }
 
-/// Has [`IN_FLIGHT`] callers do all of this work, each one piece after the other.
+/// Runs all work items with [`IN_FLIGHT`] concurrent callers.
 async fn in_flight<F>(
     count: usize,
     work: impl Fn(usize) -> F + Clone + Send + Sync + 'static,
@@ -133,8 +132,8 @@ struct Insert {
     done: oneshot::Sender<()>,
 }
 
-/// Rows a second into one table with one index: the same payloads and causes, the same pragmas, one writer for all
-/// callers, at most `group` rows a transaction.
+/// Measures rows per second into one table with one index: the same payloads, causes and pragmas, one writer for all callers,
+/// at most `group` rows per transaction.
 async fn bare_rate(disk: &Disk, letters: usize, group: usize) -> f64 {
     let file = disk.file();
     let connection = bare_table(&file).expect("a bare table can be made");
@@ -144,7 +143,7 @@ async fn bare_rate(disk: &Disk, letters: usize, group: usize) -> f64 {
     let took = in_flight(letters, move |number| {
         let (inserts, mould) = (inserts.clone(), mould.clone());
         async move {
-            // What the store stores of a letter beside its columns: payload, cause and history.
+            // The parts of a letter that the store keeps outside of columns: payload, cause and history.
             let letter = mould.letter(number, &sequence_of(number), LetterState::Dead);
             let id = letter.id.as_uuid().into_bytes();
             let mut bytes =
@@ -195,7 +194,7 @@ fn write(connection: &Connection, mut waiting: mpsc::Receiver<Insert>, group: us
     Ok(())
 }
 
-/// Bytes a second, in MiB, that the disk takes in large appends, each forced to it.
+/// Measures MiB per second of large appends, each followed by fdatasync.
 fn appends(path: &Path, count: usize) -> f64 {
     let bytes = vec![b'x'; APPEND_BYTES];
     let mut file = File::create(path).expect("a file can be made");

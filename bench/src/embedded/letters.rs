@@ -1,4 +1,4 @@
-//! The letters of the benchmarks, and a quick way to fill a store with many of them.
+//! The letters of the benchmarks, and a fast way to fill a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use lazaret_store_sqlite::SqliteStore;
 
 use super::CONSUMER;
 
-/// How many letters go into the store in one call while it is filled.
+/// The letters per call while a store is filled.
 const BATCH: usize = 2000;
-/// How many kinds of failures there are.
+/// The number of distinct failures.
 const FAILURES: usize = 50;
 
-/// The queue of the only consumer.
+/// Returns the queue of the consumer.
 pub(super) fn queue() -> QueueName {
     QueueName::of(CONSUMER, CONSUMER)
 }
@@ -30,13 +30,13 @@ pub(super) struct Mould {
 }
 
 impl Mould {
-    /// Letters with this many bytes of payload.
+    /// Creates letters with this many bytes of payload.
     pub(super) fn new(payload_bytes: usize) -> Self {
         let payload: Vec<u8> = (0..payload_bytes).map(|n| b'a' + (n % 23) as u8).collect();
         Self { queue: queue(), payload: payload.into(), now: Timestamp::now() }
     }
 
-    /// How the message with this number has failed.
+    /// Returns the failure of the message with this number.
     pub(super) fn failure(number: usize) -> Failure {
         let kind = number % FAILURES;
         Failure::new(
@@ -46,7 +46,7 @@ impl Mould {
         )
     }
 
-    /// A letter as the engine makes it: one that failed carries its cause and its attempt.
+    /// Returns a letter as the engine creates it: a failed one has its cause and attempt.
     pub(super) fn letter(&self, number: usize, sequence: &str, state: LetterState) -> Letter {
         let message = Message::new(format!("evt-{number}"), "orders", Position::new(0, number as u64))
             .with_key(sequence.to_owned())
@@ -70,12 +70,12 @@ impl Mould {
     }
 }
 
-/// A letter that is put at the end of its sequence.
+/// Returns an item that appends a letter to its sequence.
 pub(super) fn open_with(letter: Letter) -> HandOff {
     HandOff { letter, placement: Placement::Open, grant: None }
 }
 
-/// Puts all letters into the store, many a call.
+/// Stores all letters in batches.
 pub(super) async fn fill(store: &SqliteStore, letters: impl Iterator<Item = Letter>) {
     let mut letters = letters.map(open_with).peekable();
     while letters.peek().is_some() {
@@ -84,7 +84,7 @@ pub(super) async fn fill(store: &SqliteStore, letters: impl Iterator<Item = Lett
     }
 }
 
-/// Puts letters into the store in one call.
+/// Stores letters in one call.
 pub(super) async fn put(store: &SqliteStore, items: Vec<HandOff>) {
     let answers = store.hand_off(&queue(), &Limits::NONE, items).await.expect("the store takes letters");
     for answer in answers {

@@ -1,4 +1,4 @@
-//! Listing, grouping and counting over a million letters.
+//! Listing, grouping and counting a million letters.
 
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use super::million::{Million, sequence};
 use super::{BENCH, open, share_of};
 use crate::table::{Bar, Row};
 
-/// How often each question is asked.
+/// The repetitions of each query.
 const TIMES: usize = 200;
-/// How many letters or groups a page has.
+/// The page size.
 const PAGE: usize = 50;
-/// How many pages into the list the deep page lies.
+/// The number of pages before the deep page.
 const DEEP: usize = 20;
 const LIMIT_MS: f64 = 50.0;
 
@@ -65,7 +65,7 @@ fn row(name: String, p99: f64) -> Row {
     Row::new(BENCH, format!("{name}, p99"), "ms", p99).with_bar(Bar::ValueAtMost(LIMIT_MS))
 }
 
-/// Asks again and again; the time that only one answer in a hundred exceeds, in milliseconds.
+/// Repeats a query and returns the 99th percentile of its duration, in milliseconds.
 async fn timed(question: impl AsyncFn()) -> f64 {
     let mut times = Vec::with_capacity(TIMES);
     for _ in 0..TIMES {

@@ -1,4 +1,4 @@
-//! A file with a million open letters in a hundred thousand sequences, made once for all benchmarks that need it.
+//! A file with a million open letters in a hundred thousand sequences, created once for all benchmarks that need it.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,12 +13,12 @@ use super::open_with;
 use crate::Scale;
 
 const LETTERS: usize = 1_000_000;
-/// How many letters a sequence has.
+/// The letters per sequence.
 pub(super) const DEPTH: usize = 10;
-/// Small payloads: what grows is the number of letters.
+/// The payload size: small, as the number of letters matters.
 const PAYLOAD: usize = 128;
 
-/// The file, which is filled when it is first asked for.
+/// The file, filled on first use.
 pub(super) struct Million {
     path: PathBuf,
     letters: usize,
@@ -30,12 +30,12 @@ impl Million {
         Self { path: disk.file(), letters: scale.count(LETTERS), filled: OnceLock::new() }
     }
 
-    /// How many letters it is filled with.
+    /// The number of letters.
     pub(super) fn letters(&self) -> usize {
         self.letters
     }
 
-    /// The file, filled.
+    /// Returns the path of the filled file.
     pub(super) async fn path(&self) -> &Path {
         if self.filled.get().is_none() {
             let started = Instant::now();
@@ -47,7 +47,7 @@ impl Million {
     }
 }
 
-/// The name of a sequence. Names are spread, so that neighbours in time are none in an index.
+/// Returns the name of a sequence. Names are scattered, so that consecutive ones are far apart in an index.
 pub(super) fn sequence(number: usize) -> String {
     format!("order-{:016x}", (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -72,7 +72,7 @@ fn letter(mould: &Mould, number: usize, sequence_number: usize, is_head: bool, n
     letter
 }
 
-/// A letter that goes behind one of these sequences.
+/// Returns a letter that is appended to one of these sequences.
 pub(super) fn follower(mould: &Mould, number: usize, sequence_number: usize) -> Letter {
     mould.letter(number, &sequence(sequence_number), LetterState::Waiting)
 }

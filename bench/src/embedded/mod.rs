@@ -1,4 +1,4 @@
-//! The group `embedded`: what letters in an SQLite file cost, on a real disk.
+//! The group `embedded`: the cost of letters in an SQLite file on a real disk.
 
 mod consumer;
 pub(crate) mod disk;
@@ -26,13 +26,13 @@ use disk::Disk;
 use million::Million;
 
 const BENCH: &str = "embedded";
-/// The consumer of all runs; its only queue has the same name twice.
+/// The consumer of all runs; its only component has the same name.
 const CONSUMER: &str = "bench";
 
-/// The benchmarks of the group, in the order in which they run.
+/// The benchmarks of the group, in order.
 pub(crate) const NAMES: [&str; 7] = ["hand-off", "growth", "consumer", "replay", "due", "listing", "restart"];
 
-/// Runs every benchmark of the group, or only the one of this name.
+/// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
     let disk = Disk::find()?;
     let million = Million::new(&disk, scale);
@@ -55,18 +55,18 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
     Ok(rows)
 }
 
-/// A store in this file whose answers are durable.
+/// Opens a durable store in this file.
 pub(crate) fn open(path: &Path) -> Arc<SqliteStore> {
     open_with(path, Durability::Full)
 }
 
-/// A store in this file.
+/// Opens a store in this file.
 fn open_with(path: &Path, durability: Durability) -> Arc<SqliteStore> {
     let options = StoreOptions { durability, ..StoreOptions::default() };
     Arc::new(SqliteStore::open(path, options).expect("the file of a benchmark can be opened"))
 }
 
-/// A consumer of this plan on this store.
+/// Creates a consumer of this plan on this store.
 fn consumer<A: 'static>(
     plan: &Arc<Plan>,
     store: &Arc<SqliteStore>,
@@ -77,7 +77,7 @@ fn consumer<A: 'static>(
     builder.handler(handler).options(options).build().expect("the options of the benchmarks are valid")
 }
 
-/// Waits until the engine's tasks are gone, and with them the store's threads' work for it.
+/// Waits until the engine's tasks have ended and released the store.
 pub(crate) async fn let_go(store: Arc<SqliteStore>) {
     let started = Instant::now();
     while Arc::strong_count(&store) > 1 {
@@ -86,7 +86,7 @@ pub(crate) async fn let_go(store: Arc<SqliteStore>) {
     }
 }
 
-/// Of values in order, the one below which this share lies.
+/// Returns the percentile of sorted values.
 fn share_of(sorted: &[f64], share: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * share) as usize]
 }

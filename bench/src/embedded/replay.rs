@@ -1,4 +1,4 @@
-//! Replay of many dead letters with a handler that does nothing.
+//! Replay of many dead letters with a no-op handler.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::table::Row;
 const LETTERS: usize = 100_000;
 const DEPTH: usize = 10;
 const PAYLOAD: usize = 1024;
-/// How often the operation is looked at.
+/// The poll interval of the operation.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
@@ -28,7 +28,7 @@ pub(super) async fn run(scale: Scale, disk: &Disk) -> Vec<Row> {
     vec![by_hand(letters, disk).await, by_operation(letters, disk).await]
 }
 
-/// Sequence after sequence, as `process_all` does it.
+/// Replays sequence by sequence with `process_all`.
 async fn by_hand(letters: usize, disk: &Disk) -> Row {
     let file = disk.file();
     let mould = Mould::new(PAYLOAD);
@@ -40,7 +40,7 @@ async fn by_hand(letters: usize, disk: &Disk) -> Row {
     fill(&open_with(&file, Durability::Normal), dead).await;
 
     let store = open(&file);
-    // It does not run: nothing comes from its source, and its scheduler stands still.
+    // The consumer does not run: its source and scheduler are idle.
     let consumer = consumer(&Plan::uniform(0, 1), &store, options(), nothing);
     let handle = consumer.handle();
     let started = Instant::now();
@@ -52,10 +52,10 @@ async fn by_hand(letters: usize, disk: &Disk) -> Row {
     let_go(store).await;
     remove(&file);
     Row::new(BENCH, "replay/no-op handler, sequences of 10", "letters/s", rate(letters, took))
-        .with_note("one sequence after the other, and each letter durable before the next one is tried")
+        .with_note("one sequence after the other; each letter is durable before the next attempt")
 }
 
-/// A durable operation on a running consumer: frozen, claimed, tried and settled letter by letter.
+/// Replays with a durable operation on a running consumer: frozen, claimed, attempted and settled letter by letter.
 async fn by_operation(letters: usize, disk: &Disk) -> Row {
     let file = disk.file();
     let mould = Mould::new(PAYLOAD);
@@ -97,11 +97,11 @@ async fn by_operation(letters: usize, disk: &Disk) -> Row {
     running.await.expect("the engine does not panic").expect("the engine ends without an error");
     let_go(store).await;
     remove(&file);
-    let note = format!("freezing the plan took {:.0} ms more", frozen.as_secs_f64() * 1e3);
+    let note = format!("freezing the plan took another {:.0} ms", frozen.as_secs_f64() * 1e3);
     Row::new(BENCH, "replay/no-op handler, as an operation", "letters/s", rate(letters, took)).with_note(note)
 }
 
-/// Replays whatever is open.
+/// Replays all open sequences.
 async fn replay_all(handle: &Handle) -> ReplayReport {
     let replayer = handle.replayer(CONSUMER).expect("the consumer has a component of its name");
     replayer.process_all("bench").await.expect("the replay goes through")

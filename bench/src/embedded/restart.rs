@@ -1,4 +1,4 @@
-//! A restart with a full store: how long until the first message is handled?
+//! The time from a restart with a full store to the first handled message.
 
 use std::time::Instant;
 
@@ -24,14 +24,14 @@ pub(super) async fn run(million: &Million) -> Vec<Row> {
         let started = Instant::now();
         let store = open(path);
         let (handled, mut first) = mpsc::unbounded_channel();
-        // The letters that are due begin to run at the same time; only the message from the source counts.
+        // Due letters run at the same time; only the message from the source counts.
         let consumer = consumer(
             &Plan::distinct(1, 1.0),
             &store,
             Options { until_idle: false, ..options() },
             move |Payload(payload): Payload| {
                 if is_bad(payload.as_ref()) {
-                    // Nobody listens any more after the first.
+                    // Only the first message is received.
                     _ = handled.send(Instant::now());
                 }
                 std::future::ready(Ok::<(), HandlerError>(()))

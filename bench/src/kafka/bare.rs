@@ -1,4 +1,4 @@
-//! What one would write without Lazaret: a loop around the client that calls the handler and commits by the clock.
+//! The baseline: a loop around the Kafka client that calls the handler and commits at intervals.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use rdkafka::message::Message;
 use super::topic::{Topic, client, fresh_group};
 use super::{COMMIT_INTERVAL, TOO_LONG};
 
-/// The settings of a loop: by hand committed, and with the same queues as the source, which are faster than the client's own.
+/// Returns the client settings of a loop: manual commits, and the queue sizes of the source, which are faster than the defaults.
 pub(super) fn settings(topic: &Topic) -> ClientConfig {
     let mut client = client(&topic.brokers);
     client
@@ -22,7 +22,7 @@ pub(super) fn settings(topic: &Topic) -> ClientConfig {
     client
 }
 
-/// Commits what was handled, at most once an interval.
+/// Commits handled messages, at most once per interval.
 struct Committer {
     last: Instant,
 }
@@ -41,16 +41,16 @@ impl Committer {
         self.last = Instant::now();
     }
 
-    /// Looking at the clock costs as much as a message; it is done now and then.
+    /// Reading the clock costs as much as a message, so it is read only now and then.
     fn is_due(&self, handled: usize) -> bool {
         handled.is_multiple_of(64) && self.last.elapsed() >= COMMIT_INTERVAL
     }
 }
 
-/// How long to wait for a message.
+/// The poll timeout.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// Polls in a thread of its own and handles each message there.
+/// Polls in a separate thread and handles each message there.
 pub(super) async fn polling(topic: &Topic) -> Duration {
     let consumer: BaseConsumer = settings(topic).create().expect("the settings are valid");
     consumer.subscribe(&[&topic.name]).expect("the topic is there");

@@ -1,4 +1,4 @@
-//! What a message costs when nothing fails: the engine on the Kafka source, beside bare loops around the client.
+//! The cost of a message when nothing fails: the engine on the Kafka source, against bare loops around the client.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::zipf::Random;
 const PARTITIONS: u32 = 12;
 const MESSAGES: usize = 2_000_000;
 const KEYS: u32 = 100_000;
-/// Many and short, so that what else the machine does hits all contenders alike.
+/// Many short rounds, so that other load on the machine affects all contenders alike.
 const ROUNDS: usize = 7;
 
 pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
     let mut random = Random::new(1);
     let topic = cluster.fill(PARTITIONS, scale.count(MESSAGES), |_| random.below(KEYS)).await;
-    // Once for nobody: the broker reads its files into memory.
+    // Warm-up: the broker reads its files into memory.
     bare::polling(&topic).await;
     let (mut polling, mut streaming, mut engine) = (Runs::default(), Runs::default(), Runs::default());
     for _ in 0..ROUNDS {
@@ -31,7 +31,7 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
         engine.add(&topic, engine_run(&topic)).await;
         streaming.add(&topic, bare::streaming(&topic)).await;
     }
-    // The loop that one would take. Not the faster one of each round: that would be chance as well.
+    // The faster loop overall. Choosing the faster one per round would favor noise.
     let faster = if median(&polling.rates) >= median(&streaming.rates) { &polling } else { &streaming };
     let note = format!(
         "{ROUNDS} rounds; the ratios lie between {}, beside the loop that was faster in most. Loops, source and engine run \
@@ -55,12 +55,12 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
     ]
 }
 
-/// What one contender did, round by round.
+/// The results of one contender, by round.
 #[derive(Default)]
 struct Runs {
-    /// Messages a second.
+    /// Messages per second.
     rates: Vec<f64>,
-    /// Nanoseconds of processor time a message: what else the machine does matters less for it.
+    /// Nanoseconds of CPU time per message, which depends less on other load.
     costs: Vec<f64>,
 }
 
@@ -72,11 +72,11 @@ impl Runs {
     }
 }
 
-/// The time that all threads of this process have spent on a processor, in steps of a hundredth of a second.
+/// Returns the CPU time of this process, with a resolution of 10 ms.
 fn processor_time() -> Duration {
     const STEPS_A_SECOND: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program comes second, in parentheses. Of what follows, the twelfth and the thirteenth are ours.
+    // The second field is the program name in parentheses. Of the fields after it, the twelfth and thirteenth are utime and stime.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     let steps: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Duration::from_millis(steps * 1000 / STEPS_A_SECOND)

@@ -1,7 +1,7 @@
-//! The group `kafka`: a consumer on a real broker, beside bare loops over the same topics.
+//! The group `kafka`: a consumer on a real broker, against bare loops over the same topics.
 //!
-//! Every run reads the same records as a group of its own. It is timed from the first message that came to the last one
-//! that was done: joining and leaving a group take as long for everybody, and say nothing.
+//! Every run reads the same records with a new consumer group. It is timed from the first message received to the last one
+//! handled: joining and leaving a group takes the same time for every contender.
 
 mod bare;
 mod healthy;
@@ -23,17 +23,17 @@ use crate::table::Row;
 use topic::{Cluster, Topic};
 
 const BENCH: &str = "kafka";
-/// How often positions are committed, by the engine and by bare loops.
+/// The commit interval of the engine and the bare loops.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
-/// How often to look whether a run has begun, or is over.
+/// The poll interval for the start and end of a run.
 const LOOK: Duration = Duration::from_millis(1);
-/// A run that takes longer than this hangs.
+/// The timeout of a run.
 const TOO_LONG: Duration = Duration::from_secs(300);
 
-/// The benchmarks of the group, in the order in which they run.
+/// The benchmarks of the group, in order.
 pub(crate) const NAMES: [&str; 3] = ["healthy", "slow", "sweep"];
 
-/// Runs every benchmark of the group, or only the one of this name.
+/// Runs every benchmark of the group, or only the given one.
 pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, String> {
     let cluster = Cluster::find()?;
     let mut rows = Vec::new();
@@ -51,7 +51,7 @@ pub(crate) async fn run(scale: Scale, only: Option<&str>) -> Result<Vec<Row>, St
     Ok(rows)
 }
 
-/// A consumer of a topic, as a group of its own. It ends at the end of the topic.
+/// Creates a consumer of a topic with a new consumer group. It stops at the end of the topic.
 fn consumer<A: 'static>(
     topic: &Topic,
     store: Arc<dyn Store>,
@@ -65,8 +65,7 @@ fn consumer<A: 'static>(
     builder.options(options).build().expect("the options of the benchmarks are valid")
 }
 
-/// Runs a consumer to the end of its topic. Says how long it took from the first message to the last one that was
-/// settled.
+/// Runs a consumer to the end of its topic. Returns the time from the first message to the last one settled.
 async fn timed(consumer: Consumer, messages: usize) -> (Duration, Stats) {
     let handle = consumer.handle();
     let run = tokio::spawn(consumer.run(CancellationToken::new()));

@@ -1,4 +1,4 @@
-//! Handlers that wait, on few partitions: lanes by key beside one message at a time per partition.
+//! Slow handlers on few partitions: lanes by key against one message at a time per partition.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +23,11 @@ const PARTITIONS: u32 = 3;
 const KEYS: u32 = 10_000;
 const CONCURRENCY: usize = 1000;
 const WINDOW: usize = 32 * 1024;
-/// Some seconds of work for the engine.
+/// The number of messages: a few seconds of work for the engine.
 const MESSAGES: usize = 100_000;
-/// With the steepest keys one lane has a tenth of all messages: some seconds of work for that lane.
+/// The number of messages for skewed keys, where one lane has a tenth of all: a few seconds of work for that lane.
 const STEEP_MESSAGES: usize = 5_000;
-/// Some seconds of work for one message at a time per partition.
+/// The number of messages for the baseline: a few seconds of work.
 const BASELINE_MESSAGES: usize = 900;
 
 pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
@@ -40,7 +40,7 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
     for _ in 0..ROUNDS {
         let rate = one_at_a_time(&flat.topic, one_by_one).await;
         baseline.push(rate);
-        // As fast as the longest lane goes by itself, at the pace of the baseline.
+        // The rate that the longest lane allows, at the pace of the baseline.
         possible.push(rate / f64::from(PARTITIONS) / few.largest_share);
         by_key.push(flat.measure(Sequencing::Key).await);
         alone.push(steep.measure(Sequencing::Alone).await);
@@ -48,15 +48,15 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
     }
     let row = |name: &str, subject: &[f64], baseline: &[f64]| {
         Row::compared(BENCH, name, "msg/s", &Compared::new(subject, baseline))
-            .with_note(format!("the ratios lie between {}", spread(subject, baseline)))
+            .with_note(format!("the ratios are between {}", spread(subject, baseline)))
     };
     vec![
         row("slow 10 ms/10 k keys, Zipf 0.5, in order by key", &by_key, &baseline)
             .with_bar(Bar::RatioAtLeast(50.0)),
         row("slow 10 ms/10 k keys, Zipf 1, no order", &alone, &baseline).with_bar(Bar::RatioAtLeast(50.0)),
         row("slow 10 ms/10 k keys, Zipf 1, in order by key", &hot, &baseline).with_note(format!(
-            "one key has {:.1} % of all messages here, and they go one by one: nobody who keeps their order can be \
-             faster than {:.1} times the baseline",
+            "one key has {:.1} % of all messages here, handled one by one: any ordered consumer is at most \
+             {:.1} times as fast as the baseline",
             100.0 * few.largest_share,
             1.0 / few.largest_share / f64::from(PARTITIONS),
         )),
@@ -65,7 +65,7 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Vec<Row> {
     ]
 }
 
-/// A topic, and how much of it the most frequent key has.
+/// A topic, and the share of its most frequent key.
 struct Contest {
     topic: Topic,
     largest_share: f64,
@@ -85,7 +85,7 @@ impl Contest {
         Self { topic, largest_share: largest as f64 / messages as f64 }
     }
 
-    /// Messages per second through the engine.
+    /// Measures messages per second of the engine.
     async fn measure(&self, sequencing: Sequencing) -> f64 {
         let options = Options { concurrency: CONCURRENCY, window: WINDOW, sequencing, ..options() };
         let handler = |_: Payload| tokio::time::sleep(TAKES);
@@ -96,7 +96,7 @@ impl Contest {
     }
 }
 
-/// The usual consumer: a task for each partition that handles one message after the other. It stops after so many.
+/// Runs the baseline: one task per partition that handles one message after the other, up to a number of messages.
 async fn one_at_a_time(topic: &Topic, messages: usize) -> f64 {
     let consumer: StreamConsumer = bare::settings(topic).create().expect("the settings are valid");
     let consumer = Arc::new(consumer);
@@ -120,7 +120,7 @@ async fn one_at_a_time(topic: &Topic, messages: usize) -> f64 {
         let consumer = consumer.clone();
         tokio::spawn(async move { while consumer.recv().await.is_ok() {} })
     };
-    // The first of each partition is not counted: they come when the group is ready.
+    // The first message of each partition is not counted: it arrives when the group is ready.
     for _ in 0..topic.partitions {
         is_done.recv().await;
     }

@@ -1,4 +1,4 @@
-//! What dead-lettering costs, from none of the messages to all of them.
+//! The cost of dead-lettering, from 0 % to 100 % of the messages.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::embedded::{let_go, open};
 use crate::table::{Compared, ROUNDS, Row};
 
 const PARTITIONS: u32 = 12;
-/// As many as the embedded store takes in a few seconds when all of them fail.
+/// The number of messages: as many as the embedded store accepts in a few seconds when all fail.
 const MESSAGES: usize = 100_000;
-/// The shares of dead-lettered messages, in percent. The first is the baseline of the others.
+/// The shares of dead-lettered messages, in percent. The first is the baseline.
 const PERCENT: [f64; 6] = [0.0, 0.1, 1.0, 10.0, 50.0, 100.0];
 
 pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Result<Vec<Row>, String> {
     let disk = Disk::find()?;
-    // No two messages share a key: otherwise one that failed would hold others back.
+    // No two messages share a key: a failed one would block the others.
     let topic = cluster.fill(PARTITIONS, scale.count(MESSAGES), |number| number as u32).await;
     let (mut stored, mut passed_on) = (PERCENT.map(|_| Vec::new()), PERCENT.map(|_| Vec::new()));
     for _ in 0..ROUNDS {
@@ -41,7 +41,7 @@ pub(super) async fn run(scale: Scale, cluster: &Cluster) -> Result<Vec<Row>, Str
     Ok(rows)
 }
 
-/// A row for each share, beside none.
+/// Returns a row for each share, against no failures.
 fn rows(whither: &str, rates: &[Vec<f64>]) -> Vec<Row> {
     let rows = PERCENT.iter().zip(rates).map(|(percent, each)| {
         let name = format!("failure sweep/{percent} % dead-lettered {whither}");
@@ -62,15 +62,14 @@ fn refusing(
     }
 }
 
-/// As many failed as should.
+/// Checks that the expected share failed.
 fn assert_share(failed: u64, topic: &Topic, share: f64) {
     let expected = topic.messages as f64 * share;
     let close = expected.sqrt() * 6.0 + 1.0;
     assert!((failed as f64 - expected).abs() <= close, "{failed} failed, not {expected}");
 }
 
-/// Messages per second when the dead letters go into a topic of the same broker, each durable before its position is
-/// committed.
+/// Measures messages per second with dead letters in a topic of the same broker, durable before the position is committed.
 async fn into_a_topic(topic: &Topic, share: f64) -> f64 {
     let kafka = KafkaOptions::new(&topic.brokers, fresh_group(), [&topic.name]).reading_to_end();
     let topics = RetryTopics::new("bench", [Duration::from_secs(60)]).creating_topics();
@@ -87,7 +86,7 @@ async fn into_a_topic(topic: &Topic, share: f64) -> f64 {
     rate(topic.messages, took)
 }
 
-/// Messages per second when the letters go into a file whose answers are durable.
+/// Measures messages per second with letters in a durable embedded store.
 async fn into_the_store(topic: &Topic, disk: &Disk, share: f64) -> f64 {
     let file = disk.file();
     let store = open(&file);

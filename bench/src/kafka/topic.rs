@@ -1,4 +1,4 @@
-//! The broker, and topics that are filled before anything is timed.
+//! The broker, and topics that are filled before the timed runs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::zipf::Random;
 
 const VARIABLE: &str = "LAZARET_TEST_KAFKA";
 const LONG: Duration = Duration::from_secs(60);
-/// The size of every payload.
+/// The payload size.
 const PAYLOAD: usize = 1024;
 const SEED: u64 = 0x0005_eed0_4a5c;
 
-/// The broker that all runs share.
+/// The broker of all runs.
 pub(super) struct Cluster {
     brokers: String,
 }
 
 impl Cluster {
-    /// The one that the environment names.
+    /// Returns the broker that the environment variable names.
     pub(super) fn find() -> Result<Self, String> {
         let brokers = std::env::var(VARIABLE);
         let brokers = brokers.map_err(|_| {
@@ -32,8 +32,7 @@ impl Cluster {
         Ok(Self { brokers })
     }
 
-    /// Makes a topic and fills it: message after message, each with the key that `key` gives it. All messages of a key lie
-    /// in one partition.
+    /// Creates a topic and fills it with messages, keyed by `key`. All messages of a key are in one partition.
     pub(super) async fn fill(
         &self,
         partitions: u32,
@@ -65,7 +64,7 @@ impl Cluster {
             }
         }
         producer.flush(LONG).expect("the broker takes messages");
-        eprintln!("{messages} messages were written in {:.1} s", started.elapsed().as_secs_f64());
+        eprintln!("{messages} messages produced in {:.1} s", started.elapsed().as_secs_f64());
         Topic { brokers: self.brokers.clone(), name, partitions, messages }
     }
 
@@ -81,7 +80,7 @@ impl Cluster {
     }
 }
 
-/// A topic that is full.
+/// A filled topic.
 pub(super) struct Topic {
     pub(super) brokers: String,
     pub(super) name: String,
@@ -89,16 +88,16 @@ pub(super) struct Topic {
     pub(super) messages: usize,
 }
 
-/// How many bytes of a payload are its lot.
+/// The bytes of a payload that hold its random number.
 const LOT: usize = 4;
 
-/// Whether a handler should refuse the message with this payload, if it is to refuse this share of all messages.
+/// Returns whether a handler that refuses this share of all messages refuses this payload.
 pub(super) fn draws_the_short_straw(payload: Option<&[u8]>, share: f64) -> bool {
     let lot = payload.and_then(|payload| payload.first_chunk::<LOT>()).map(|lot| u32::from_be_bytes(*lot));
     lot.is_some_and(|lot| f64::from(lot) < share * f64::from(u32::MAX))
 }
 
-/// A name that nobody has used.
+/// Returns an unused name.
 fn unique(prefix: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -106,12 +105,12 @@ fn unique(prefix: &str) -> String {
     format!("{prefix}-{}-{}-{count}", time.as_millis(), std::process::id())
 }
 
-/// A group that nobody has used.
+/// Returns an unused consumer group.
 pub(super) fn fresh_group() -> String {
     unique("group")
 }
 
-/// A client of these brokers.
+/// Returns the client settings for these brokers.
 pub(super) fn client(brokers: &str) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", brokers);

@@ -1,11 +1,11 @@
-//! The way to a daemon: one function a route, typed with the words of the API.
+//! The client of a daemon: one function per route, with the types of the API.
 
 mod lines;
 mod routes;
 mod sse;
-mod wire;
+mod transport;
 
 pub(crate) use lines::Lines;
 pub(crate) use routes::LetterQuery;
 pub(crate) use sse::EventStream;
-pub(crate) use wire::{Client, user};
+pub(crate) use transport::{Client, user};

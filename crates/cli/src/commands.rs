@@ -1,4 +1,4 @@
-//! The commands. Each is a file of its own and one line here.
+//! The commands: one file each, and one line in the list below.
 
 mod audit;
 mod bulk;
@@ -23,7 +23,7 @@ mod schema;
 mod seq;
 mod show;
 #[cfg(test)]
-pub(crate) mod snapshots;
+mod snapshots;
 mod status;
 mod tail;
 mod token;
@@ -35,19 +35,19 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 
-/// Something that can be done.
+/// A command that can be run.
 pub trait Run {
-    /// Does it.
+    /// Runs the command and returns its exit code.
     ///
     /// # Errors
-    /// When it cannot be done.
+    /// When the command fails.
     fn run(self, context: &mut Context) -> impl Future<Output = Result<Exit>>;
 }
 
 macro_rules! commands {
-    // What stands in brackets before a name is what the build must have for it.
+    // Brackets before a name hold the `cfg` condition of the command.
     ($($(#[$attribute:meta])* $([$needs:meta])? $name:ident($arguments:ty)),+ $(,)?) => {
-        /// What can be done.
+        /// The commands.
         #[derive(Debug, Subcommand)]
         pub enum Command {
             $($(#[$attribute])* $(#[cfg($needs)])? $name($arguments)),+
@@ -56,7 +56,7 @@ macro_rules! commands {
         impl Run for Command {
             async fn run(self, context: &mut Context) -> Result<Exit> {
                 match self {
-                    // Boxed, because a command's future is as large as the largest of all would be.
+                    // Boxed, because otherwise every command's future has the size of the largest.
                     $($(#[cfg($needs)])? Self::$name(arguments) => Box::pin(arguments.run(context)).await),+
                 }
             }
@@ -65,69 +65,69 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Show the whole story: retries, blocked customers, dead letters, a crash, a replay
+    /// Run a guided demo with retries, blocked keys, dead letters, a crash and a replay
     [feature = "demo"] Demo(demo::Demo),
-    /// Run every consumer of a configuration file, with the API beside them
+    /// Run every consumer of a configuration file and serve the API
     Run(run::Run),
-    /// Say what is wrong with a configuration file
+    /// Validate a configuration file
     Check(check::Check),
     /// Print the JSON Schema of the configuration file
     Schema(schema::Schema),
-    /// Write a configuration file to begin with
+    /// Create a starter configuration file
     Init(init::Init),
-    /// Look at all that a configuration speaks of, and say how to mend it
+    /// Run preflight checks on a configuration
     Doctor(doctor::Doctor),
-    /// How everything stands: consumers, letters, operations
+    /// Show consumers, open letters and operations
     Status(status::Status),
-    /// Whether the daemon lives; for whoever starts it
+    /// Check liveness or readiness of the daemon, for supervisors
     Health(health::HealthCommand),
-    /// Letters grouped by their cause, the largest groups first
+    /// List letters grouped by cause, largest group first
     Groups(groups::Groups),
-    /// One group: its cause, its letters, whom it blocks
+    /// Show one group: its cause, its letters and the sequences it blocks
     Group(groups::ShowGroup),
-    /// Letters, open ones unless the query names a state:
+    /// List letters that match a query; default: open letters
     Ls(ls::Ls),
-    /// One letter, whole
+    /// Show one letter with its cause, history and payload
     Show(show::Show),
-    /// A sequence: its head and who waits behind it
+    /// Show a sequence: its head and the letters waiting behind it
     Seq(seq::Seq),
-    /// Freeze what would be done, and look at it first
+    /// Freeze a plan and preview what it would change
     Plan(plan::PlanCommand),
     /// Run letters through their handlers again
     Retry(operate::Retry),
-    /// Take letters out; restore brings them back
+    /// Evict letters from their queue; `restore` brings them back
     Evict(operate::Evict),
-    /// Hold letters until they are released
+    /// Park letters until they are released
     Park(operate::Park),
-    /// Let the scheduler try letters again, with fresh attempts
+    /// Release letters to the retry scheduler, with a fresh attempt budget
     Release(operate::Release),
-    /// Bring evicted letters back
+    /// Restore evicted letters
     Restore(bulk::Restore),
-    /// Remove closed letters for good
+    /// Delete closed letters permanently
     Purge(bulk::Purge),
-    /// Give a letter another payload; the one before it is kept
+    /// Replace the payload of a letter; the original is kept
     Edit(edit::Edit),
-    /// Operations: plans that are carried out
+    /// List, watch and control operations
     #[command(subcommand)]
     Op(op::Op),
-    /// Pause a consumer, or a part of it
+    /// Pause a consumer or a part of it
     Pause(pause::PauseCommand),
-    /// End a pause
+    /// Resume a paused consumer or a part of it
     Resume(pause::ResumeCommand),
-    /// Follow what happens
+    /// Stream events as they happen
     Tail(tail::Tail),
-    /// Write letters, whole, one JSON value a line
+    /// Export letters with their content, one JSON value per line
     Export(transfer::Export),
-    /// Take in letters that were exported
+    /// Import exported letters
     Import(transfer::Import),
-    /// Who did what, when and why
+    /// Show the audit log: who did what, when and why
     Audit(audit::Audit),
-    /// Make a token for the configuration
+    /// Create an API token for the configuration
     Token(token::Token),
-    /// Say what an error code means, and what to do
+    /// Explain an error code and how to fix it
     Explain(explain::Explain),
-    /// Print the completions of a shell
+    /// Print a shell completion script
     Completion(completion::Completion),
-    /// Write the manual pages
+    /// Write the man pages to a directory
     Man(man::Man),
 }

@@ -1,88 +1,76 @@
-//! What every command is given: the options that stand anywhere, the output, and the client.
+//! What every command receives: the global options, the output and the client.
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use jiff::Timestamp;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
-use crate::output::{Format, Screen};
+use crate::output::{ColorChoice, Format, Screen};
 
-/// Where nothing else is said.
+/// The default address of the daemon.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7117";
-
-/// When to use colours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ColorChoice {
-    /// On a terminal, unless NO_COLOR is set
-    #[default]
-    Auto,
-    /// Even when the output goes elsewhere
-    Always,
-    /// Not at all
-    Never,
-}
 
 /// Options that every command takes.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Options for every command")]
+#[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// The address of the daemon
+    /// Connect to the daemon at this address
     #[arg(long, global = true, value_name = "URL", env = "LAZARET_URL", default_value = DEFAULT_URL)]
     pub url: String,
 
-    /// A file with the token; without it the variable LAZARET_TOKEN is read
+    /// Read the token from a file; default: the environment variable LAZARET_TOKEN
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// How to print: a table, one JSON value, one JSON value a line, or CSV
+    /// Set the output format; default: table
     #[arg(short = 'o', long = "output", global = true, value_name = "FORMAT")]
     pub output: Option<Format>,
 
-    /// The same as -o json
+    /// Print JSON, same as -o json
     #[arg(long, global = true, conflicts_with = "output")]
     pub json: bool,
 
-    /// When to use colours
+    /// Control the use of colors
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
 }
 
-/// What a command works with.
+/// The environment of a command.
 pub struct Context {
-    /// What the command line says for every command.
+    /// The global options.
     pub global: Global,
-    /// Where it prints.
+    /// The output.
     pub screen: Screen,
 }
 
 impl Context {
-    /// The context for these options, on this process's own output.
+    /// Creates the context for these options, on the standard streams of this process.
     pub fn new(global: Global) -> Self {
-        let screen = Screen::of_process(global.color);
+        let screen = Screen::from_stdio(global.color);
         Self { global, screen }
     }
 
-    /// How to print, if somebody said it.
+    /// Returns the output format, if it was set.
     pub fn chosen_format(&self) -> Option<Format> {
         if self.global.json { Some(Format::Json) } else { self.global.output }
     }
 
-    /// How to print; a table unless said otherwise.
+    /// Returns the output format; default: table.
     pub fn format(&self) -> Format {
         self.chosen_format().unwrap_or_default()
     }
 
-    /// The way to the daemon.
+    /// Creates a client of the daemon.
     ///
     /// # Errors
-    /// When the address or the token makes no sense.
+    /// When the address or the token is invalid.
     pub fn client(&self) -> Result<Client> {
         let token = self.token()?;
         let client = Client::new(&self.global.url, token.as_deref())?;
-        if token.is_some() && client.is_exposed() {
-            self.screen.warn(&format!("the token goes to {} unencrypted: use https", self.global.url));
+        if token.is_some() && client.sends_plaintext() {
+            self.screen.warn(&format!("the token is sent to {} unencrypted: use https", self.global.url));
         }
         Ok(client)
     }
@@ -92,7 +80,7 @@ impl Context {
             return Ok(std::env::var("LAZARET_TOKEN").ok().filter(|token| !token.trim().is_empty()));
         };
         let text = std::fs::read_to_string(path)
-            .map_err(|error| Error::io(format!("the token file {} cannot be read", path.display()), error))?;
+            .map_err(|error| Error::io(format!("cannot read the token file {}", path.display()), error))?;
         let token = text.trim();
         if token.is_empty() {
             return Err(Error::usage(format!("the token file {} is empty", path.display())));
@@ -100,7 +88,7 @@ impl Context {
         Ok(Some(token.to_owned()))
     }
 
-    /// The time by which ages are told.
+    /// Returns the time that ages are relative to.
     pub fn now(&self) -> Timestamp {
         Timestamp::now()
     }

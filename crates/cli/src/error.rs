@@ -1,4 +1,4 @@
-//! Everything that can go wrong on the command line, what to say about it, and how the command ends then.
+//! The errors of the command line, with their hints and exit codes.
 
 use std::io;
 
@@ -6,130 +6,130 @@ use lazaret_api::{Code, Problem};
 
 use crate::exit::Exit;
 
-/// What went wrong.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line makes no sense.
+    /// Usage error.
     #[error("{what}")]
     Usage {
-        /// What is wrong with it.
+        /// What is wrong.
         what: String,
-        /// What to do.
+        /// How to fix it.
         hint: Option<String>,
     },
-    /// Nobody answers at the address.
-    #[error("nothing listens at {url}")]
-    NothingListens {
+    /// The connection was refused.
+    #[error("connection refused: no daemon listens at {url}")]
+    ConnectionRefused {
         /// The address.
         url: String,
     },
-    /// The connection failed in another way.
-    #[error("{url} cannot be reached: {why}")]
+    /// The connection failed for another reason.
+    #[error("cannot reach {url}: {why}")]
     Unreachable {
         /// The address.
         url: String,
         /// Why.
         why: String,
     },
-    /// A change was sent, and no answer came.
-    #[error("no answer came to the change that was sent, and it may have happened: {why}")]
-    Uncertain {
+    /// A change was sent and no response received.
+    #[error("no response: the change may have been applied: {why}")]
+    NoResponse {
         /// Why.
         why: String,
     },
-    /// The server says that something is wrong.
+    /// The server refused the request.
     #[error("{problem}")]
     Refused {
-        /// What it says.
+        /// The problem that it reported.
         problem: Box<Problem>,
-        /// The query that it is about.
+        /// The query that was sent.
         query: Option<String>,
     },
-    /// Whatever answered does not speak Lazaret's language.
-    #[error("{url} answered {status}, and not as Lazaret does")]
-    Foreign {
+    /// Another server responded.
+    #[error("unexpected response from {url}: status {status} is not from a Lazaret daemon")]
+    NotLazaret {
         /// The address.
         url: String,
-        /// The status.
+        /// The HTTP status.
         status: u16,
     },
-    /// An answer cannot be read.
-    #[error("the answer of {path} cannot be read: {why}")]
-    Unreadable {
+    /// The response cannot be decoded.
+    #[error("invalid response from {path}: {why}")]
+    InvalidResponse {
         /// The route.
         path: String,
         /// Why.
         why: String,
     },
-    /// There is no such thing, found out here.
+    /// Not found, as determined by the client.
     #[error("{what}")]
     NotFound {
-        /// What is not there.
+        /// What is missing.
         what: String,
         /// Where to look for it.
         hint: Option<String>,
     },
-    /// Somebody said no when asked.
-    #[error("nothing was done")]
+    /// The user declined the confirmation.
+    #[error("aborted: nothing was changed")]
     Declined {
-        /// What can be done instead.
+        /// A command to run instead.
         next: String,
     },
-    /// A file, or another thing outside of Lazaret.
+    /// An I/O error.
     #[error("{what}: {source}")]
     Io {
-        /// What was done with it.
+        /// What failed.
         what: String,
-        /// What went wrong.
+        /// The cause.
         source: io::Error,
     },
-    /// Whoever read the output has enough.
+    /// The reader closed the output, such as `head`.
     #[error("the output was closed")]
-    Closed,
-    /// Something else.
+    OutputClosed,
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
 
-/// What commands answer.
+/// The result of a command.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A command line that makes no sense.
+    /// Creates a usage error.
     pub fn usage(what: impl Into<String>) -> Self {
         Self::Usage { what: what.into(), hint: None }
     }
 
-    /// A command line that makes no sense, and what to do.
+    /// Creates a usage error with a hint.
     pub fn usage_hint(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Usage { what: what.into(), hint: Some(hint.into()) }
     }
 
-    /// There is no such thing.
+    /// Creates a not-found error.
     pub fn not_found(what: impl Into<String>) -> Self {
         Self::NotFound { what: what.into(), hint: None }
     }
 
-    /// There is no such thing, and where to look for it.
+    /// Creates a not-found error with a hint.
     pub fn not_found_hint(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::NotFound { what: what.into(), hint: Some(hint.into()) }
     }
 
-    /// Something went wrong with a file.
+    /// Creates an I/O error.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io { what: what.into(), source }
     }
 
-    /// The same, about this query.
+    /// Attaches the query that was sent.
     #[must_use]
-    pub fn about(self, text: &str) -> Self {
+    pub fn with_query(self, text: &str) -> Self {
         match self {
             Self::Refused { problem, .. } => Self::Refused { problem, query: Some(text.to_owned()) },
             other => other,
         }
     }
 
-    /// The code of the problem, where the server told one.
+    /// Returns the error code, if the server reported one.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused { problem, .. } => Some(problem.code),
@@ -137,20 +137,20 @@ impl Error {
         }
     }
 
-    /// How the command ends.
+    /// Returns the exit code of the command.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage { .. } => Exit::Usage,
             Self::NotFound { .. } => Exit::NotFound,
             Self::Refused { problem, .. } => exit_of(problem.code),
-            // Who has read enough is no trouble.
-            Self::Closed => Exit::Ok,
+            // A reader such as `head` that stops early is no failure.
+            Self::OutputClosed => Exit::Ok,
             _ => Exit::Error,
         }
     }
 
-    /// What it is, on one line. A query that cannot be read is drawn by [`place`](Self::place), so the server's own drawing
-    /// of it is left out.
+    /// Describes the error on one line. [`query_marker`](Self::query_marker) shows the position in an invalid query, so the
+    /// server's own rendering is left out.
     pub fn headline(&self) -> String {
         let Self::Refused { problem, .. } = self else { return self.to_string() };
         let detail = problem.detail.as_deref().unwrap_or_default();
@@ -162,37 +162,37 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns a hint on how to fix it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } | Self::NotFound { hint, .. } => hint.clone(),
-            Self::NothingListens { .. } => Some(
-                "start the daemon with `lazaret run -c lazaret.yaml`, or name another one with --url or LAZARET_URL".to_owned(),
+            Self::ConnectionRefused { .. } => Some(
+                "start the daemon with `lazaret run -c lazaret.yaml`, or set its address with --url or LAZARET_URL".to_owned(),
             ),
-            Self::Foreign { .. } => Some("is it the address of a Lazaret daemon? see --url and LAZARET_URL".to_owned()),
-            Self::Uncertain { .. } => Some("look with `lazaret status` before you try again".to_owned()),
+            Self::NotLazaret { .. } => Some("check the address: set it with --url or LAZARET_URL".to_owned()),
+            Self::NoResponse { .. } => Some("check with `lazaret status` before you retry".to_owned()),
             Self::Refused { problem, .. } => {
                 let hint = problem.hint.clone().or_else(|| hint_of(problem.code).map(str::to_owned));
-                // What is part of the message already is not said twice.
+                // Do not repeat a hint that the message contains.
                 hint.filter(|hint| !problem.detail.as_ref().is_some_and(|detail| detail.contains(hint)))
             }
             _ => None,
         }
     }
 
-    /// The query with a mark under the place that is wrong, on two lines.
-    pub fn place(&self) -> Option<(String, String)> {
+    /// Returns the query, and a line that marks the invalid position below it.
+    pub fn query_marker(&self) -> Option<(String, String)> {
         let Self::Refused { problem, query: Some(query) } = self else { return None };
         let [from, to] = problem.position?;
         let (from, to) = (usize::try_from(from).ok()?, usize::try_from(to).ok()?);
         let (before, inside) = (query.get(..from)?, query.get(from..to.max(from).min(query.len()))?);
         let width =
-            |text: &str| unicode_width::UnicodeWidthStr::width(crate::neutral::neutral(text).as_str());
+            |text: &str| unicode_width::UnicodeWidthStr::width(crate::sanitize::sanitize(text).as_str());
         Some((query.clone(), format!("{}{}", " ".repeat(width(before)), "^".repeat(width(inside).max(1)))))
     }
 }
 
-/// How a command ends that the server refused for this.
+/// Returns the exit code for an error code of the server.
 pub(crate) fn exit_of(code: Code) -> Exit {
     match code {
         Code::NotFound | Code::NoInbox | Code::PlanStale => Exit::NotFound,
@@ -210,26 +210,26 @@ pub(crate) fn exit_of(code: Code) -> Exit {
 
 fn hint_of(code: Code) -> Option<&'static str> {
     match code {
-        Code::Unauthenticated => Some("give a token with LAZARET_TOKEN or --token-file"),
+        Code::Unauthenticated => Some("pass a token with LAZARET_TOKEN or --token-file"),
         Code::TokenExpired => {
-            Some("make a new one with `lazaret token new`, and put its hash into the configuration")
+            Some("create a token with `lazaret token new`, and add its hash to the configuration")
         }
         Code::Forbidden => {
-            Some("somebody with that scope can do it; scopes stand with the tokens in the configuration")
+            Some("use a token with that scope; the configuration lists the scopes of each token")
         }
-        Code::PlanStale => Some("make a new plan with `lazaret plan`"),
-        Code::Everything => Some("say --all if every open letter is meant"),
-        Code::NoRoute => Some("the daemon may be older than this command line"),
+        Code::PlanStale => Some("create a new plan with `lazaret plan`"),
+        Code::Everything => Some("pass --all to select every open letter"),
+        Code::NoRoute => Some("the daemon may be older than this client"),
         _ => None,
     }
 }
 
 impl From<io::Error> for Error {
-    /// For writing to standard output, which is what most I/O here is.
+    /// Converts an error from writing to standard output.
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::io("the output cannot be written", error),
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::io("cannot write to standard output", error),
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_trouble_ends_as_the_contract_says() {
+    fn each_error_code_maps_to_its_exit_code() {
         for (code, exit) in [
             (Code::NotFound, Exit::NotFound),
             (Code::PlanStale, Exit::NotFound),
@@ -264,14 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn the_place_in_a_query_is_marked_below_what_is_shown() {
+    fn the_invalid_position_is_marked_below_the_sanitized_query() {
         let mut problem = Problem::new(Code::InvalidQuery);
         problem.position = Some([3, 8]);
         let marked = |query: &str| {
-            Error::Refused { problem: Box::new(problem.clone()), query: None }.about(query).place()
+            Error::Refused { problem: Box::new(problem.clone()), query: None }
+                .with_query(query)
+                .query_marker()
         };
         assert_eq!(marked("ü staet:dead").unwrap().1, "  ^^^^^");
-        // A control character before the place is shown as six, so the mark moves.
+        // A control character before the position is shown as six characters, so the mark moves.
         assert_eq!(marked("\u{1b}a staet").unwrap().1, "        ^^^^^");
         assert_eq!(marked("ab"), None);
     }

@@ -1,31 +1,31 @@
-//! How a command ends. The codes are part of the public contract.
+//! Exit codes. They are part of the public contract.
 
 use std::process::ExitCode;
 
-/// How a command ended.
+/// The exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All went well.
+    /// Success.
     Ok = 0,
-    /// Something went wrong.
+    /// An error that no other code describes.
     Error = 1,
-    /// The command line makes no sense.
+    /// Usage error.
     Usage = 2,
-    /// Some letters failed again, or letters remain.
+    /// Partial failure: some letters failed again, or letters remain.
     Partly = 3,
-    /// There is no such thing, or the plan cannot be carried out any more.
+    /// Not found, or the plan is stale.
     NotFound = 4,
-    /// A second person has to approve.
+    /// A second person has to approve the operation.
     AwaitingApproval = 5,
-    /// The token or a rule does not allow it.
+    /// Denied by the token's scopes or by a rule.
     Denied = 6,
-    /// Interrupted. What was begun goes on.
+    /// Interrupted; a started operation continues in the daemon.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// Every way to end.
+    /// Every exit code.
     pub const ALL: [Self; 8] = [
         Self::Ok,
         Self::Error,
@@ -37,7 +37,7 @@ impl Exit {
         Self::Interrupted,
     ];
 
-    /// What a code of the daemon means here.
+    /// Converts an exit code of the daemon.
     pub(crate) const fn of_daemon(code: u8) -> Self {
         match code {
             lazaret_daemon::exit::OK => Self::Ok,
@@ -46,22 +46,22 @@ impl Exit {
         }
     }
 
-    /// The number that the shell sees.
+    /// Returns the number that the shell sees.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// What it means, for the manual.
+    /// Describes the code, for the reference.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::Ok => "all went well",
-            Self::Error => "something went wrong",
-            Self::Usage => "the command line makes no sense",
-            Self::Partly => "some letters failed again, or letters remain",
-            Self::NotFound => "there is no such thing, or the plan cannot be carried out any more",
-            Self::AwaitingApproval => "a second person has to approve",
-            Self::Denied => "the token or a rule does not allow it",
-            Self::Interrupted => "interrupted; the operation goes on",
+            Self::Ok => "success",
+            Self::Error => "error",
+            Self::Usage => "usage error",
+            Self::Partly => "partial failure: some letters failed again, or letters remain",
+            Self::NotFound => "not found, or the plan is stale",
+            Self::AwaitingApproval => "waiting for a second person's approval",
+            Self::Denied => "denied by the token's scopes or by a rule",
+            Self::Interrupted => "interrupted; a started operation continues in the daemon",
         }
     }
 }

@@ -1,23 +1,23 @@
-//! The pieces of commands that are named as the next ones, such that they can be copied and run as they stand.
+//! Builds the commands that hints suggest, quoted so that they can be copied and run.
 
 use std::fmt::Write;
 
 use lazaret_api::{Pause, PauseScope};
 
-use crate::neutral::neutral;
+use crate::sanitize::sanitize;
 
-/// A word that the shell takes for one word, whatever stands in it, and that is shown as it is.
+/// Quotes a text as one shell word that is printed unchanged.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
         return text.to_owned();
     }
     let word = format!("'{}'", text.replace('\'', r"'\''"));
-    if neutral(&word) == word { word } else { spelt_out(text) }
+    if sanitize(&word) == word { word } else { ansi_c_quoted(text) }
 }
 
-/// A word with what a screen would show in another way written out, as bash, zsh and ksh read it.
-fn spelt_out(text: &str) -> String {
+/// Quotes a text with escapes for every character that is not printable ASCII, in the `$'…'` syntax of bash, zsh and ksh.
+fn ansi_c_quoted(text: &str) -> String {
     let mut word = String::from("$'");
     for c in text.chars() {
         match c {
@@ -35,7 +35,7 @@ fn spelt_out(text: &str) -> String {
     word
 }
 
-/// The command that ends a pause. `None` when no command line can say what is paused: arguments hold no zero byte.
+/// Returns the command that ends a pause. `None` when a name contains a NUL byte, which arguments cannot.
 pub(crate) fn resume_command(consumer: &str, pause: &Pause) -> Option<String> {
     let part = match (pause.scope, pause.stream.as_deref(), pause.partition, pause.sequence.as_deref()) {
         (PauseScope::Consumer, ..) => String::new(),
@@ -48,11 +48,16 @@ pub(crate) fn resume_command(consumer: &str, pause: &Pause) -> Option<String> {
         _ => return None,
     };
     let words = [Some(consumer), pause.stream.as_deref(), pause.sequence.as_deref()];
-    let has_zero = words.into_iter().flatten().any(|word| word.contains('\0'));
-    (!has_zero).then(|| format!("lazaret resume {}{part} --reason TEXT", quoted(consumer)))
+    let has_nul = words.into_iter().flatten().any(|word| word.contains('\0'));
+    (!has_nul).then(|| format!("lazaret resume {}{part} --reason TEXT", quoted(consumer)))
 }
 
-/// A value in the query language, in quotes where it needs them.
+/// Formats a query as a command argument with a leading space; empty for an empty query.
+pub(crate) fn query_argument(query: &str) -> String {
+    if query.is_empty() { String::new() } else { format!(" {}", quoted(query)) }
+}
+
+/// Formats a value of the query language, quoted where needed.
 pub(crate) fn query_value(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./@".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
@@ -61,12 +66,12 @@ pub(crate) fn query_value(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\""))
 }
 
-/// The first digits of a letter's id, by which it is found again.
+/// Returns the prefix of a letter's id that is printed; commands accept it.
 pub(crate) fn short_id(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// The first digits of a group's fingerprint, by which it is found again.
+/// Returns the prefix of a group's fingerprint that is printed; commands accept it.
 pub(crate) fn short_group(id: &str) -> &str {
     let fingerprint = id.split_once('@').map_or(id, |(fingerprint, _)| fingerprint);
     fingerprint.get(..11).unwrap_or(fingerprint)
@@ -77,18 +82,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_stands_in_a_word_the_shell_takes_it_for_one() {
+    fn any_text_is_quoted_as_one_shell_word() {
         assert_eq!(quoted("state:dead"), "state:dead");
         assert_eq!(quoted("it's $(me)"), r"'it'\''s $(me)'");
         assert_eq!((quoted(""), quoted("-x")), ("''".into(), "'-x'".into()));
-        // What the screen would write in another way is written as the shell reads it.
+        // Characters that the screen escapes are escaped for the shell.
         assert_eq!(quoted("s\u{1b}[31m"), r"$'s\x1b[31m'");
         assert_eq!(quoted("it's \\ ü\n\u{202e}"), r"$'it\'s \\ \xc3\xbc\x0a\xe2\x80\xae'");
         assert_eq!(quoted("ü 7"), "'ü 7'");
     }
 
     #[test]
-    fn a_pause_is_ended_by_the_flags_that_name_it() {
+    fn a_pause_is_resumed_with_the_flags_of_its_scope() {
         let pause = |scope, stream: Option<&str>, partition, sequence: Option<&str>| Pause {
             scope,
             stream: stream.map(str::to_owned),
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_queries_are_quoted_where_they_need_it() {
+    fn query_values_are_quoted_where_needed() {
         assert_eq!(query_value("order-7"), "order-7");
         assert_eq!(query_value("a b"), "\"a b\"");
         assert_eq!(query_value("x*\"\\"), r#""x*\"\\""#);

@@ -1,4 +1,4 @@
-//! Which operations hold letters that a plan had to leave out.
+//! Finds the operations that hold the letters that a plan excludes.
 
 use std::collections::HashSet;
 
@@ -6,17 +6,17 @@ use lazaret_api::{Exclusion, Operation, Plan};
 
 use crate::client::{Client, LetterQuery};
 
-/// How many letters are looked at, of a selection and of each operation (I7).
-const LOOKED_AT: usize = 500;
+/// The most letters that are inspected, of a selection and of each operation (I7).
+const MAX_INSPECTED: usize = 500;
 
-/// The operations that hold letters of this plan, as far as that can be found out. `ids` are the letters that were named. The plan
-/// only knows how many are held: who holds them is found among the operations that are not over.
+/// Returns the operations that hold letters of this plan, as far as they can be determined. `ids` are the selected letters. A plan
+/// counts the held letters only, so the holders are searched among the unfinished operations.
 pub(crate) async fn holders(client: &Client, plan: &Plan, ids: Option<&[String]>) -> Vec<String> {
     let is_held = plan.excluded.iter().any(|excluded| excluded.reason == Exclusion::InOperation);
     if !is_held {
         return Vec::new();
     }
-    // Without an answer nobody is named.
+    // This is a hint: without the status there is none.
     let Ok(status) = client.status().await else { return Vec::new() };
     let open: Vec<Operation> =
         status.operations.into_iter().filter(|operation| operation.plan != plan.id).collect();
@@ -31,7 +31,7 @@ pub(crate) async fn holders(client: &Client, plan: &Plan, ids: Option<&[String]>
             holding.push(operation.id.clone());
         }
     }
-    // Too many letters to find them all: it is one of these.
+    // The letters are beyond the inspected pages: any of these may hold them.
     if holding.is_empty() { names(&open) } else { holding }
 }
 
@@ -40,11 +40,11 @@ async fn selected(client: &Client, plan: &Plan, ids: Option<&[String]>) -> HashS
         return ids.iter().cloned().collect();
     }
     let Some(query) = plan.query.clone() else { return HashSet::new() };
-    let page = client.letters(&LetterQuery { query, after: None, limit: Some(LOOKED_AT) }).await;
+    let page = client.letters(&LetterQuery { query, after: None, limit: Some(MAX_INSPECTED) }).await;
     page.map(|page| page.letters.into_iter().map(|letter| letter.id).collect()).unwrap_or_default()
 }
 
 async fn holds_any(client: &Client, operation: &Operation, wanted: &HashSet<String>) -> bool {
-    let page = client.operation_items(&operation.id, None, Some(LOOKED_AT)).await;
+    let page = client.operation_items(&operation.id, None, Some(MAX_INSPECTED)).await;
     page.is_ok_and(|page| page.items.iter().any(|item| wanted.contains(&item.letter)))
 }

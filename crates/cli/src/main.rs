@@ -1,23 +1,23 @@
-//! The binary `lazaret`: reads the command line and ends with the code of what came of it.
+//! The binary `lazaret`: parses arguments, runs the command and exits with its code.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use lazaret_cli::{Cli, Exit};
 
-/// Messages begin in one thread and end in another. This allocator is made for that, the system's is not.
+/// Messages are allocated in one thread and freed in another, a pattern that mimalloc handles better than the system allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::of_process();
-    // Before anything can need it; only one provider is in the graph.
+    let cli = Cli::from_args();
+    // Installed before any TLS connection; an error means that the provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     match runtime {
         Ok(runtime) => runtime.block_on(cli.run()).into(),
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: the runtime cannot be started: {error}");
+            let _ = writeln!(std::io::stderr(), "error: cannot start the async runtime: {error}");
             Exit::Error.into()
         }
     }

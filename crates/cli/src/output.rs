@@ -1,8 +1,9 @@
-//! What people and programs get to see: tables, lines, JSON and CSV. Data goes to standard output, talk to standard error.
+//! Output: tables, lines, JSON and CSV. Data goes to standard output, messages to standard error.
 
+mod color;
 mod csv;
+mod error_summary;
 mod fields;
-mod gist;
 mod line;
 mod numbers;
 mod record;
@@ -11,24 +12,25 @@ mod table;
 
 use clap::ValueEnum;
 
+pub use color::ColorChoice;
 pub(crate) use csv::{csv_header, csv_row};
+pub(crate) use error_summary::error_summary;
 pub(crate) use fields::Fields;
-pub(crate) use gist::gist;
 pub(crate) use line::{Line, Tone};
-pub(crate) use numbers::{age, bars, count, moment, plural, span};
+pub(crate) use numbers::{age, count, plural, span, sparkline, time_with_age};
 pub(crate) use record::{Record, print_page, print_values};
 pub(crate) use screen::Screen;
-pub(crate) use table::{Cell, Column, Table, cut};
+pub(crate) use table::{Cell, Column, Table, truncate};
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Columns that fit the terminal
+    /// A table that fits the terminal
     #[default]
     Table,
     /// One JSON value
     Json,
-    /// One JSON value a line
+    /// One JSON value per line
     Jsonl,
     /// Comma-separated values
     Csv,

@@ -1,4 +1,4 @@
-//! Lists that come in pages: how much is fetched and printed in each format.
+//! Fetches and prints paged lists in each format.
 
 use clap::Args;
 use lazaret_api::{
@@ -10,30 +10,30 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::output::{Format, Record, csv_header, print_page};
 
-/// How many things stand in a table or a JSON page unless said otherwise.
-const PAGE: usize = 50;
-/// How many things are asked for at once where all are wanted (I7).
-const CHUNK: usize = 500;
+/// The default size of a table or a JSON page.
+const DEFAULT_LIMIT: usize = 50;
+/// The most records that are requested at once (I7).
+const MAX_PAGE: usize = 500;
 
-/// How much of a list is wanted.
+/// The paging options of a list.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Paging {
-    /// Print at most so many; 50 in tables and JSON, all in JSON lines and CSV
+    /// Limit the number of results; default: 50 in tables and JSON, unlimited in JSON lines and CSV
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 
-    /// Go on where the page before ended
+    /// Continue after the cursor of the previous page
     #[arg(long, value_name = "CURSOR")]
     pub after: Option<String>,
 }
 
-/// A page of things.
+/// A page of records.
 pub(crate) trait Page: Serialize {
-    /// What stands on it.
+    /// The record type.
     type Item: Record;
-    /// The things.
+    /// Returns the records.
     fn items(&mut self) -> &mut Vec<Self::Item>;
-    /// Where the next page begins.
+    /// Returns the cursor of the next page.
     fn next(&mut self) -> &mut Option<String>;
 }
 
@@ -59,15 +59,15 @@ pages! {
     AuditPage { entries: AuditEntry }
 }
 
-/// What was printed.
+/// The result of printing a list.
 pub(crate) struct Listed<R> {
-    /// The things, where they were kept: in tables and JSON.
+    /// The records; empty for formats that print line by line.
     pub records: Vec<R>,
-    /// Where it goes on, if there is more.
+    /// The cursor of the next page, if there is more.
     pub next: Option<String>,
 }
 
-/// Prints a list: one page as a table or as JSON, or all of it line by line. `keep` leaves out what is not wanted.
+/// Prints a list: one page as a table or JSON, or every record line by line. `keep` filters the records.
 ///
 /// # Errors
 /// When it cannot be fetched or written.
@@ -80,8 +80,9 @@ pub(crate) async fn print_list<P: Page>(
     let limit = paging.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     match context.format() {
         Format::Table | Format::Json => {
-            let mut page = gather(paging.after.clone(), limit.unwrap_or(PAGE), &fetch, &keep).await?;
-            // A table without rows says less than the words that follow it.
+            let mut page =
+                gather(paging.after.clone(), limit.unwrap_or(DEFAULT_LIMIT), &fetch, &keep).await?;
+            // An empty table is left out: the message that follows says it.
             if context.format() == Format::Json || !page.items().is_empty() {
                 print_one(context, &mut page)?;
             }
@@ -101,19 +102,18 @@ fn print_one<P: Page>(context: &Context, page: &mut P) -> Result<()> {
     print_page(&context.screen, Format::Table, &(), page.items(), context.now())
 }
 
-/// One page with as many things as are wanted. The server may answer with short pages, as it looks at a bounded number of
-/// letters for each.
+/// Fetches one page of the wanted size. The server may return short pages, as it inspects a bounded number of letters for each.
 async fn gather<P: Page>(
     after: Option<String>,
     limit: usize,
     fetch: &impl AsyncFn(Option<String>, usize) -> Result<P>,
     keep: &impl Fn(&P::Item) -> bool,
 ) -> Result<P> {
-    let mut page = fetch(after, limit.min(CHUNK)).await?;
+    let mut page = fetch(after, limit.min(MAX_PAGE)).await?;
     page.items().retain(keep);
     while page.items().len() < limit {
         let Some(after) = page.next().take() else { break };
-        let wanted = (limit - page.items().len()).min(CHUNK);
+        let wanted = (limit - page.items().len()).min(MAX_PAGE);
         let mut more = fetch(Some(after), wanted).await?;
         more.items().retain(keep);
         page.items().append(more.items());
@@ -132,7 +132,7 @@ async fn print_all<P: Page>(
 ) -> Result<Option<String>> {
     let mut printed = 0;
     loop {
-        let wanted = limit.map_or(CHUNK, |limit| (limit - printed).min(CHUNK));
+        let wanted = limit.map_or(MAX_PAGE, |limit| (limit - printed).min(MAX_PAGE));
         let mut page = fetch(after, wanted).await?;
         for record in page.items().iter().filter(|record| keep(record)) {
             record.print_line(&context.screen, format, printed == 0)?;

@@ -1,4 +1,4 @@
-//! What is shown while one waits for an operation: a bar that fits the terminal, lines elsewhere.
+//! Shows the progress of an operation: a bar that fits the terminal, or lines when standard error is not a terminal.
 
 use std::cell::{Cell, RefCell};
 
@@ -6,69 +6,74 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lazaret_api::{Operation, OperationState};
 use unicode_width::UnicodeWidthStr;
 
-use crate::neutral::neutral;
-use crate::output::{Screen, count, cut};
-use crate::watch::numbers;
+use crate::operation_summary::progress_counts;
+use crate::output::{Screen, count, truncate};
+use crate::sanitize::sanitize;
 
-/// How wide a bar is at most, and at least: below that it says nothing.
-const WIDEST: usize = 24;
-const NARROWEST: usize = 6;
-/// What stands around the bar: a blank, brackets and a blank.
-const AROUND: usize = 4;
+/// The largest and the smallest width of a bar.
+const MAX_BAR: usize = 24;
+const MIN_BAR: usize = 6;
+/// The width of the brackets and blanks around the bar.
+const BAR_FRAME: usize = 4;
 
-/// What is shown while one waits.
+/// The progress display of one operation.
 pub(crate) struct Progress {
     screen: Screen,
     bar: Option<ProgressBar>,
-    /// How wide the bar was drawn last.
-    drawn: Cell<Option<usize>>,
-    /// What was said last, where there is no bar.
-    last: RefCell<Option<(OperationState, u64)>>,
+    /// The width at which the bar was last drawn.
+    drawn_width: Cell<Option<usize>>,
+    /// The state and stage that were last logged, where there is no bar.
+    last_logged: RefCell<Option<(OperationState, u64)>>,
 }
 
 impl Progress {
     pub(crate) fn new(screen: &Screen, operation: &Operation) -> Self {
-        let bar = screen.talks_to_terminal().then(|| {
+        let bar = screen.stderr_is_terminal().then(|| {
             let target = ProgressDrawTarget::stderr_with_hz(10);
-            let line = fit(operation, screen.talk_width());
-            // All at once, so that nothing else is drawn first.
+            let layout = fit(operation, screen.stderr_width());
+            // Configured in one step, so that no default bar is drawn first.
             let bar = ProgressBar::with_draw_target(Some(operation.letters), target);
-            bar.with_style(style(line.bar)).with_prefix(line.before).with_message(line.behind)
+            bar.with_style(style(layout.bar_width)).with_prefix(layout.prefix).with_message(layout.message)
         });
-        Self { screen: screen.clone(), bar, drawn: Cell::new(None), last: RefCell::new(None) }
+        Self { screen: screen.clone(), bar, drawn_width: Cell::new(None), last_logged: RefCell::new(None) }
     }
 
     pub(crate) fn show(&self, operation: &Operation) {
         let Some(bar) = &self.bar else { return self.log(operation) };
-        // Asked each time: people change the size of their terminals.
-        let line = fit(operation, self.screen.talk_width());
-        if self.drawn.get() != Some(line.bar) {
-            self.drawn.set(Some(line.bar));
-            bar.set_style(style(line.bar));
+        // Measured each time: terminals are resized.
+        let layout = fit(operation, self.screen.stderr_width());
+        if self.drawn_width.get() != Some(layout.bar_width) {
+            self.drawn_width.set(Some(layout.bar_width));
+            bar.set_style(style(layout.bar_width));
         }
         bar.set_length(operation.letters);
-        bar.set_prefix(line.before);
-        bar.set_message(line.behind);
+        bar.set_prefix(layout.prefix);
+        bar.set_message(layout.message);
         bar.set_position(operation.sent + operation.skipped);
     }
 
     fn log(&self, operation: &Operation) {
         let now = Some((operation.state, operation.stage));
-        if *self.last.borrow() != now {
-            *self.last.borrow_mut() = now;
-            self.screen.say(&format!("{} {}: {}", operation.id, operation.state, numbers(operation)));
+        if *self.last_logged.borrow() != now {
+            *self.last_logged.borrow_mut() = now;
+            self.screen.info(&format!(
+                "{} {}: {}",
+                operation.id,
+                operation.state,
+                progress_counts(operation)
+            ));
         }
     }
 
-    /// Says something besides, and what can be done about it.
-    pub(crate) fn tell(&self, text: &str, next: Option<&str>) {
-        let say = || {
+    /// Prints a warning above the bar, and a command that helps.
+    pub(crate) fn warn(&self, text: &str, next: Option<&str>) {
+        let print = || {
             self.screen.warn(text);
-            next.iter().for_each(|next| self.screen.next(next));
+            next.iter().for_each(|next| self.screen.next_command(next));
         };
         match &self.bar {
-            Some(bar) => bar.suspend(say),
-            None => say(),
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 
@@ -79,7 +84,7 @@ impl Progress {
     }
 }
 
-/// A bar of this width between words, or words alone.
+/// Returns the style for a bar of this width; 0 for text only.
 fn style(width: usize) -> ProgressStyle {
     let template = match width {
         0 => "{prefix}".to_owned(),
@@ -89,58 +94,59 @@ fn style(width: usize) -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
-/// What stands on the line of a bar.
+/// The parts of the progress line.
 #[derive(Debug, PartialEq, Eq)]
-struct Fitted {
-    before: String,
-    /// How wide the bar is; 0 for none.
-    bar: usize,
-    behind: String,
+struct BarLayout {
+    prefix: String,
+    /// The width of the bar; 0 for none.
+    bar_width: usize,
+    message: String,
 }
 
-/// As much as fits a terminal of this width: the bar becomes narrow first, then words go, and last the bar.
-fn fit(operation: &Operation, width: usize) -> Fitted {
-    // A line that fills the last column may break.
+/// Fits the line into this width: first the bar shrinks, then text is dropped, and last the bar.
+fn fit(operation: &Operation, width: usize) -> BarLayout {
+    // A line that fills the last column may wrap.
     let room = width.saturating_sub(1);
-    let before = neutral(&format!("{} {}", operation.id, operation.state));
+    let prefix = sanitize(&format!("{} {}", operation.id, operation.state));
     let place = format!("{}/{}", operation.sent + operation.skipped, operation.letters);
     let failed = format!("{} failed again", count(operation.failed_again));
-    let behind = [
-        format!("{place} {}", numbers(operation)),
+    let messages = [
+        format!("{place} {}", progress_counts(operation)),
         format!("{place} {} ok, {failed}", count(operation.ok)),
         format!("{place} {failed}"),
         place.clone(),
     ];
-    for behind in behind {
-        let left = room.saturating_sub(before.width() + AROUND + behind.width());
-        if left >= NARROWEST {
-            return Fitted { before, bar: left.min(WIDEST), behind };
+    for message in messages {
+        let left = room.saturating_sub(prefix.width() + BAR_FRAME + message.width());
+        if left >= MIN_BAR {
+            return BarLayout { prefix, bar_width: left.min(MAX_BAR), message };
         }
     }
-    Fitted { before: cut(&format!("{before} {place}"), room), bar: 0, behind: String::new() }
+    BarLayout { prefix: truncate(&format!("{prefix} {place}"), room), bar_width: 0, message: String::new() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::snapshots::operation;
+    use crate::fixtures::operation;
 
     #[test]
-    fn a_bar_fits_every_terminal_and_says_as_much_as_fits() {
+    fn the_progress_line_fits_every_terminal_and_shows_as_much_as_fits() {
         let operation = operation(OperationState::Running, 7);
         let at = |width| fit(&operation, width);
         for width in 1..200 {
-            let Fitted { before, bar, behind } = at(width);
-            let used = before.width() + if bar == 0 { 0 } else { AROUND + bar + behind.width() };
+            let BarLayout { prefix, bar_width, message } = at(width);
+            let used =
+                prefix.width() + if bar_width == 0 { 0 } else { BAR_FRAME + bar_width + message.width() };
             assert!(used < width.max(1) || used == 0, "{used} at {width}");
         }
-        assert_eq!((at(140).bar, at(140).behind.contains("stage 3 of 5")), (WIDEST, true));
-        assert_eq!((at(80).bar, &*at(80).behind), (WIDEST, "1243/1284 1,233 ok, 7 failed again"));
-        assert_eq!((at(60).bar, &*at(60).behind), (8, "1243/1284 1,233 ok, 7 failed again"));
-        assert_eq!((at(50).bar, &*at(50).behind), (8, "1243/1284 7 failed again"));
+        assert_eq!((at(140).bar_width, at(140).message.contains("stage 3 of 5")), (MAX_BAR, true));
+        assert_eq!((at(80).bar_width, &*at(80).message), (MAX_BAR, "1243/1284 1,233 ok, 7 failed again"));
+        assert_eq!((at(60).bar_width, &*at(60).message), (8, "1243/1284 1,233 ok, 7 failed again"));
+        assert_eq!((at(50).bar_width, &*at(50).message), (8, "1243/1284 7 failed again"));
         assert_eq!(
             at(24),
-            Fitted { before: "op_31 running 1243/1284".into(), bar: 0, behind: String::new() }
+            BarLayout { prefix: "op_31 running 1243/1284".into(), bar_width: 0, message: String::new() }
         );
     }
 }

@@ -1,30 +1,30 @@
-//! Questions to the person at the terminal. Where there is no terminal, nothing is asked.
+//! Asks for confirmation and input on a terminal. Without a terminal, nothing is asked.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use crate::error::{Error, Result};
-use crate::neutral::neutral;
+use crate::sanitize::sanitize;
 
-/// Whether somebody can be asked.
+/// Returns whether standard input is a terminal.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Makes sure, before anything is done, that somebody can be asked or has said yes.
+/// Checks up front that the user can confirm, or has passed `--yes`.
 ///
 /// # Errors
-/// When neither is so.
+/// When neither holds.
 pub(crate) fn needs_yes(yes: bool) -> Result<()> {
     if yes || can_ask() {
         return Ok(());
     }
     Err(Error::usage_hint(
-        "this asks before it acts, and there is no terminal to ask at",
-        "say --yes if it is meant",
+        "confirmation required, but standard input is not a terminal",
+        "pass --yes to skip the confirmation",
     ))
 }
 
-/// Asks; anything but yes is no.
+/// Asks for confirmation; anything but yes means no.
 ///
 /// # Errors
 /// When the answer cannot be read.
@@ -33,30 +33,30 @@ pub(crate) fn confirm(question: &str) -> Result<bool> {
     Ok(matches!(answer.to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Asks for a word that has to be typed as it is, for what cannot be undone.
+/// Asks the user to type a word, for actions that cannot be undone.
 ///
 /// # Errors
 /// When the answer cannot be read.
 pub(crate) fn confirm_word(question: &str, word: &str) -> Result<bool> {
-    Ok(ask(&format!("{question} Type {word} to go on: "))? == word)
+    Ok(ask(&format!("{question} Type {word} to confirm: "))? == word)
 }
 
-/// Asks for something that has a usual answer, which an empty one and the absence of a terminal mean.
+/// Asks for a value. Returns the default for an empty answer, and where there is no terminal.
 ///
 /// # Errors
 /// When the answer cannot be read.
-pub(crate) fn answer(question: &str, usual: &str) -> Result<String> {
+pub(crate) fn answer(question: &str, default: &str) -> Result<String> {
     if !can_ask() {
-        return Ok(usual.to_owned());
+        return Ok(default.to_owned());
     }
-    let answer = ask(&format!("{question} [{usual}]: "))?;
-    Ok(if answer.is_empty() { usual.to_owned() } else { answer })
+    let answer = ask(&format!("{question} [{default}]: "))?;
+    Ok(if answer.is_empty() { default.to_owned() } else { answer })
 }
 
 fn ask(question: &str) -> Result<String> {
-    let wrong = |error| Error::io("the answer cannot be read", error);
+    let wrong = |error| Error::io("cannot read the answer", error);
     let mut err = io::stderr().lock();
-    write!(err, "{}", neutral(question)).and_then(|()| err.flush()).map_err(wrong)?;
+    write!(err, "{}", sanitize(question)).and_then(|()| err.flush()).map_err(wrong)?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(wrong)?;
     Ok(answer.trim().to_owned())

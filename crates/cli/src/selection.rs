@@ -1,4 +1,4 @@
-//! Which letters a command is about: those that match a query, or those that are named.
+//! Selects the letters of a command: by query or by id.
 
 use std::io::{self, BufRead};
 
@@ -9,46 +9,46 @@ use crate::client::{Client, LetterQuery};
 use crate::error::{Error, Result};
 use crate::hints::{quoted, short_id};
 
-/// How long a whole letter id is.
+/// The length of a complete letter id.
 const ID_LENGTH: usize = 36;
-/// How short a beginning of an id may be.
-const SHORTEST: usize = 4;
+/// The length of the shortest id prefix.
+const MIN_PREFIX: usize = 4;
 
-/// A query, as it stands in one or more words.
+/// A query in one or more arguments.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Query {
-    /// Which letters, in the query language: state:dead reason:TIMEOUT age:>1h
+    /// Select letters with a query, such as state:dead reason:TIMEOUT age:>1h
     #[arg(value_name = "QUERY")]
     pub words: Vec<String>,
 }
 
 impl Query {
-    /// The query as one text.
+    /// Joins the arguments into one query.
     pub(crate) fn text(&self) -> String {
         self.words.join(" ").trim().to_owned()
     }
 }
 
-/// Letters that are meant.
+/// A selection of letters.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Letters {
     #[command(flatten)]
     pub query: Query,
 
-    /// These letters, by their ids or the first digits of them; - reads them from standard input, one a line
+    /// Select letters by id or id prefix; - reads one per line from standard input
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',', conflicts_with_all = ["words", "all"])]
     pub ids: Vec<String>,
 
-    /// Yes, every open letter is meant
+    /// Select every open letter
     #[arg(long, conflicts_with = "words")]
     pub all: bool,
 }
 
 impl Letters {
-    /// What is meant, with whole ids.
+    /// Returns the selection with complete ids.
     ///
     /// # Errors
-    /// When nothing is meant, or an id cannot be found.
+    /// When nothing is selected, or an id is not found.
     pub(crate) async fn selection(&self, client: &Client) -> Result<Selection> {
         if !self.ids.is_empty() {
             let ids = resolve_all(client, named(&self.ids)?).await?;
@@ -59,99 +59,98 @@ impl Letters {
         Ok(Selection { query: Some(query), all: self.all, ..Selection::default() })
     }
 
-    /// Makes sure that something is meant, before anybody is asked.
+    /// Checks that something is selected, before any request is sent.
     ///
     /// # Errors
-    /// When nothing is.
+    /// When nothing is selected.
     pub(crate) fn check(&self) -> Result<()> {
         if self.ids.is_empty() && self.query.text().is_empty() && !self.all {
-            let hint = "give a query or --ids, or say --all if every letter is meant";
-            return Err(Error::usage_hint("this would be about every letter", hint));
+            let hint = "pass a query or --ids, or --all to select every letter";
+            return Err(Error::usage_hint("no letters selected", hint));
         }
         Ok(())
     }
 }
 
-/// The ids, from the command line or from standard input.
+/// Returns the ids, from the arguments or from standard input.
 fn named(ids: &[String]) -> Result<Vec<String>> {
     if ids != ["-"] {
         return Ok(ids.to_vec());
     }
     let mut read = Vec::new();
     for line in io::stdin().lock().lines() {
-        let line = line.map_err(|error| Error::io("the ids cannot be read", error))?;
+        let line = line.map_err(|error| Error::io("cannot read ids from standard input", error))?;
         read.extend(id_of_line(line.trim())?);
     }
     if read.is_empty() {
-        return Err(Error::usage("there are no ids on standard input"));
+        return Err(Error::usage("no ids on standard input"));
     }
     Ok(read)
 }
 
-/// The id on a line: the line itself, or that of a letter as `ls -o jsonl` prints it.
+/// Parses the id on a line: the line itself, or the `id` of a JSON letter as `ls -o jsonl` prints it.
 fn id_of_line(line: &str) -> Result<Option<String>> {
     if line.is_empty() || !line.starts_with('{') {
         return Ok(Some(line.to_owned()).filter(|line| !line.is_empty()));
     }
     let value: serde_json::Value = serde_json::from_str(line)
-        .map_err(|error| Error::usage(format!("a line on standard input is no JSON: {error}")))?;
+        .map_err(|error| Error::usage(format!("invalid JSON on standard input: {error}")))?;
     match value["id"].as_str() {
         Some(id) => Ok(Some(id.to_owned())),
-        None => Err(Error::usage("a line on standard input has no id")),
+        None => Err(Error::usage("missing id in a JSON line on standard input")),
     }
 }
 
 async fn resolve_all(client: &Client, ids: Vec<String>) -> Result<Vec<String>> {
-    let mut whole = Vec::with_capacity(ids.len());
+    let mut resolved = Vec::with_capacity(ids.len());
     for id in ids {
-        whole.push(resolve(client, &id).await?);
+        resolved.push(resolve(client, &id).await?);
     }
-    Ok(whole)
+    Ok(resolved)
 }
 
-/// The whole id of a letter, from its first digits.
+/// Resolves an id prefix to the complete id of a letter.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// When no letter matches, or more than one.
 pub(crate) async fn resolve(client: &Client, id: &str) -> Result<String> {
     if id.len() >= ID_LENGTH {
         return Ok(id.to_owned());
     }
-    if id.len() < SHORTEST || !id.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
-        let hint = "ids are hexadecimal digits; the first four are enough where they are unique";
-        return Err(Error::usage_hint(format!("{id:?} is no id of a letter"), hint));
+    if id.len() < MIN_PREFIX || !id.chars().all(|c| c.is_ascii_hexdigit() || c == '-') {
+        let hint = "ids are hexadecimal; a unique prefix of at least four digits is enough";
+        return Err(Error::usage_hint(format!("invalid letter id {id:?}"), hint));
     }
     let query = format!("id:{}* state:open,closed", id.to_ascii_lowercase());
-    match two(client, &query).await?.as_slice() {
-        [] => Err(Error::not_found(format!("there is no letter {id}"))),
+    match first_matches(client, &query).await?.as_slice() {
+        [] => Err(Error::not_found(format!("letter {id} not found"))),
         [letter] => Ok(letter.id.clone()),
         [one, other, ..] => {
-            let what =
-                format!("{id} is the beginning of several ids, {} and {} among them", one.id, other.id);
+            let what = format!("ambiguous letter id {id}: it matches {} and {}", one.id, other.id);
             let longer = short_id(&one.id).len() + 5;
             Err(Error::usage_hint(
                 what,
-                format!("give more digits, such as {}", one.id.get(..longer).unwrap_or(&one.id)),
+                format!("use a longer prefix, such as {}", one.id.get(..longer).unwrap_or(&one.id)),
             ))
         }
     }
 }
 
-/// The one letter that is meant by its id, the first digits of it, or a query that finds it alone.
+/// Resolves an id, an id prefix, or a query that matches one letter.
 ///
 /// # Errors
-/// When there is none, or more than one.
+/// When no letter matches, or more than one.
 pub(crate) async fn resolve_one(client: &Client, text: &str) -> Result<String> {
-    // No id has a colon in it, and every query that names a field has one.
+    // Ids have no colon; every query with a field has one.
     if !text.contains(':') {
         return resolve(client, text).await;
     }
-    let open = two(client, text).await?;
-    // A letter that was handled in the meantime is still the one that is meant.
+    let open = first_matches(client, text).await?;
+    // Without an open match, a letter that was closed in the meantime is meant.
     let names_state = lazaret_core::query::Query::parse(text).is_ok_and(|query| query.names_state());
     let (found, query) = if open.is_empty() && !names_state {
         let closed = format!("({text}) state:closed");
-        (two(client, &closed).await?, closed)
+        (first_matches(client, &closed).await?, closed)
     } else {
         (open, text.to_owned())
     };
@@ -159,14 +158,14 @@ pub(crate) async fn resolve_one(client: &Client, text: &str) -> Result<String> {
         [] => Err(Error::not_found(format!("no letter matches {text:?}"))),
         [letter] => Ok(letter.id.clone()),
         [one, other, ..] => {
-            let what = format!("several letters match {text:?}, {} and {} among them", one.id, other.id);
-            Err(Error::usage_hint(what, format!("`lazaret ls {}` shows them all", quoted(&query))))
+            let what = format!("several letters match {text:?}, such as {} and {}", one.id, other.id);
+            Err(Error::usage_hint(what, format!("list them with `lazaret ls {}`", quoted(&query))))
         }
     }
 }
 
-/// The letters that match, up to two of them or a few more.
-async fn two(client: &Client, query: &str) -> Result<Vec<Letter>> {
+/// Returns the first matches, enough to tell one from several.
+async fn first_matches(client: &Client, query: &str) -> Result<Vec<Letter>> {
     let mut found = Vec::new();
     let mut after = None;
     loop {
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_to_be_meant() {
+    fn an_empty_selection_needs_all() {
         let of = |words: &[&str], all| Letters {
             query: Query { words: words.iter().map(|word| (*word).to_owned()).collect() },
             all,

@@ -1,43 +1,41 @@
-//! Waiting for an operation: a bar on a terminal, lines elsewhere. Ctrl-C detaches; the operation goes on.
+//! Waits for an operation and reports its progress. Ctrl-C detaches; the operation continues in the daemon.
 
 use std::time::{Duration, Instant};
 
 use lazaret_api::{Code, Operation, OperationState};
 use tokio::task::JoinHandle;
 
+use crate::blockers::blockers;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::exit::Exit;
-use crate::output::count;
 use crate::progress::Progress;
-use crate::standstill::holds;
 
-/// How soon after a look the next one comes, at least and at most.
-const SOONEST: Duration = Duration::from_millis(100);
-const LATEST: Duration = Duration::from_secs(1);
-/// After how long without a change it is asked why.
-const STALL: Duration = Duration::from_secs(2);
-/// How long a daemon that does not answer is waited for: long enough for a restart.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The shortest and the longest poll interval.
+const MIN_POLL: Duration = Duration::from_millis(100);
+const MAX_POLL: Duration = Duration::from_secs(1);
+/// The time without progress after which blockers are reported.
+const STALL_AFTER: Duration = Duration::from_secs(2);
+/// How long an unreachable daemon is waited for: long enough for a restart.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Hears Ctrl-C from the moment it is made, so that none is missed while an operation is begun.
+/// Listens for Ctrl-C from its creation on, so that none is missed while an operation starts.
 pub(crate) struct Interrupt(JoinHandle<()>);
 
 impl Interrupt {
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn listen() -> Self {
         Self(tokio::spawn(async {
             if tokio::signal::ctrl_c().await.is_err() {
-                // Without a way to hear it, the process ends by itself.
+                // Without a signal handler, Ctrl-C ends the process.
                 std::future::pending::<()>().await;
             }
         }))
     }
 
-    /// Returns when it has come.
-    pub(crate) async fn heard(&mut self) {
-        // A task that cannot be joined has ended, which it does only when it has heard.
+    /// Completes when Ctrl-C was received.
+    pub(crate) async fn received(&mut self) {
+        // A join error means that the task has ended, which happens only after Ctrl-C.
         let _ = (&mut self.0).await;
     }
 }
@@ -48,37 +46,37 @@ impl Drop for Interrupt {
     }
 }
 
-/// How waiting ended.
-pub(crate) enum Ended {
-    /// The operation is over, or goes on only when somebody acts.
-    Still(Box<Operation>),
-    /// Somebody does not want to wait any more.
+/// The result of waiting.
+pub(crate) enum WaitOutcome {
+    /// The operation is over, or continues only when a person acts.
+    Stopped(Box<Operation>),
+    /// The user stopped waiting.
     Detached,
 }
 
-/// Waits until the operation is over or held. One that awaits approval is waited for if `through_approval` says so.
+/// Waits until the operation is over or paused. With `through_approval`, waits through the approval as well.
 ///
 /// # Errors
-/// When the daemon does not answer for a long time, or refuses.
+/// When the daemon is unreachable for too long, or refuses.
 pub(crate) async fn wait(
     context: &Context,
     client: &Client,
     first: Operation,
     interrupt: &mut Interrupt,
     through_approval: bool,
-) -> Result<Ended> {
+) -> Result<WaitOutcome> {
     let id = first.id.clone();
     let progress = Progress::new(&context.screen, &first);
     tokio::select! {
         ended = follow(client, first, &progress, through_approval) => {
             progress.clear();
-            Ok(Ended::Still(Box::new(ended?)))
+            Ok(WaitOutcome::Stopped(Box::new(ended?)))
         }
-        () = interrupt.heard() => {
+        () = interrupt.received() => {
             progress.clear();
-            context.screen.say(&format!("detached; {id} goes on"));
-            context.screen.next_of(&[format!("lazaret op watch {id}"), format!("lazaret op cancel {id} --reason TEXT")]);
-            Ok(Ended::Detached)
+            context.screen.info(&format!("detached: {id} continues in the daemon"));
+            context.screen.next_commands(&[format!("lazaret op watch {id}"), format!("lazaret op cancel {id} --reason TEXT")]);
+            Ok(WaitOutcome::Detached)
         }
     }
 }
@@ -89,70 +87,71 @@ async fn follow(
     progress: &Progress,
     through_approval: bool,
 ) -> Result<Operation> {
-    let mut pause = SOONEST;
-    let mut silent_since: Option<Instant> = None;
-    let mut stall = Stall::begin();
+    let mut interval = MIN_POLL;
+    let mut unreachable_since: Option<Instant> = None;
+    let mut stall = Stall::new();
     loop {
         progress.show(&operation);
-        if is_still(operation.state, through_approval) {
+        if needs_action(operation.state, through_approval) {
             return Ok(operation);
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(interval).await;
         match client.operation(&operation.id).await {
             Ok(now) if now == operation => {
-                pause = (pause * 3 / 2).min(LATEST);
-                silent_since = None;
-                if operation.state == OperationState::Running && stall.is_to_be_told() {
-                    tell_why(client, &operation, progress).await;
+                interval = (interval * 3 / 2).min(MAX_POLL);
+                unreachable_since = None;
+                if operation.state == OperationState::Running && stall.should_report() {
+                    report_blockers(client, &operation, progress).await;
                 }
             }
             Ok(now) => {
-                (pause, silent_since, stall) = (SOONEST, None, Stall::begin());
+                (interval, unreachable_since, stall) = (MIN_POLL, None, Stall::new());
                 operation = now;
             }
-            Err(error) if passes(&error) => {
-                let since = *silent_since.get_or_insert_with(|| {
-                    progress.tell(&format!("{error}; {} goes on when it is back", operation.id), None);
+            Err(error) if is_transient(&error) => {
+                let since = *unreachable_since.get_or_insert_with(|| {
+                    progress.warn(&format!("{error}; retrying until the daemon is back"), None);
                     Instant::now()
                 });
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > RECONNECT_TIMEOUT {
                     return Err(error);
                 }
-                pause = LATEST;
+                interval = MAX_POLL;
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// How long nothing has changed, and whether somebody was told.
+/// Tracks how long an operation makes no progress, and whether that was reported.
 struct Stall {
     since: Instant,
-    told: bool,
+    reported: bool,
 }
 
 impl Stall {
-    fn begin() -> Self {
-        Self { since: Instant::now(), told: false }
+    fn new() -> Self {
+        Self { since: Instant::now(), reported: false }
     }
 
-    /// Whether it is time to tell, once.
-    fn is_to_be_told(&mut self) -> bool {
-        let now = !self.told && self.since.elapsed() >= STALL;
-        self.told |= now;
+    /// Returns true once, when the stall has lasted long enough to report it.
+    fn should_report(&mut self) -> bool {
+        let now = !self.reported && self.since.elapsed() >= STALL_AFTER;
+        self.reported |= now;
         now
     }
 }
 
-/// Says what keeps an operation from going on.
-async fn tell_why(client: &Client, operation: &Operation, progress: &Progress) {
-    for hold in holds(client, operation).await {
-        progress.tell(&format!("{} waits: {}", operation.id, hold.why), hold.end.as_deref());
+/// Reports what blocks an operation.
+async fn report_blockers(client: &Client, operation: &Operation, progress: &Progress) {
+    for blocker in blockers(client, operation).await {
+        let text = format!("{} is blocked: {}", operation.id, blocker.why);
+        progress.warn(&text, blocker.resolve_with.as_deref());
     }
 }
 
-/// Whether nothing moves any more unless a person acts.
-fn is_still(state: OperationState, through_approval: bool) -> bool {
+/// Returns whether the operation is over, or continues only when a person acts.
+fn needs_action(state: OperationState, through_approval: bool) -> bool {
     match state {
         OperationState::Running | OperationState::Scheduled => false,
         OperationState::AwaitingApproval => !through_approval,
@@ -163,41 +162,13 @@ fn is_still(state: OperationState, through_approval: bool) -> bool {
     }
 }
 
-/// Whether it is trouble of the kind that a restart brings.
-fn passes(error: &Error) -> bool {
+/// Returns whether the error is one that a restart of the daemon causes.
+fn is_transient(error: &Error) -> bool {
     match error {
-        Error::NothingListens { .. } | Error::Unreachable { .. } => true,
+        Error::ConnectionRefused { .. } | Error::Unreachable { .. } => true,
         other => matches!(
             other.code(),
             Some(Code::Stopping | Code::StoreUnavailable | Code::Busy | Code::TimedOut)
         ),
     }
-}
-
-/// How a command ends whose operation stands like this.
-pub(crate) fn exit_of(operation: &Operation) -> Exit {
-    match operation.state {
-        OperationState::AwaitingApproval => Exit::AwaitingApproval,
-        OperationState::Rejected => Exit::Denied,
-        OperationState::Cancelled | OperationState::Paused => Exit::Partly,
-        _ if operation.failed_again > 0 => Exit::Partly,
-        _ => Exit::Ok,
-    }
-}
-
-/// What an operation has done so far, in words.
-pub(crate) fn numbers(operation: &Operation) -> String {
-    let stages = operation.ramp.len() + 1;
-    let stage = if stages > 1 && !operation.state.is_over() {
-        format!(", stage {} of {stages}", operation.stage + 1)
-    } else {
-        String::new()
-    };
-    format!(
-        "{} sent, {} ok, {} failed again, {} skipped{stage}",
-        count(operation.sent),
-        count(operation.ok),
-        count(operation.failed_again),
-        count(operation.skipped)
-    )
 }

@@ -1,35 +1,35 @@
-//! The checks of what a demo leaves behind. Pure functions of the evidence: the engine is not asked.
+//! Verifies the guarantees after a demo: pure functions of the evidence, independent of the engine.
 
 use std::collections::{HashMap, HashSet};
 
 use lazaret::LetterState;
 use serde::Serialize;
 
-use crate::evidence::{Evidence, Held};
+use crate::evidence::{Evidence, StoredLetter};
 use crate::journal::{Entry, Fact};
 use crate::orders::{self, Poison};
 use crate::worker::{MAX_ATTEMPTS, MAX_CRASHES};
 
-/// Of how many attempts of an order a process that dies takes the knowledge with it: the first, whose retry waits in memory,
-/// and the second, as long as it runs or its failure is on its way to the store.
-const IN_MEMORY: u32 = 2;
-/// How many breaches are named.
-const NAMED: usize = 5;
+/// The most attempts of an order that a crash loses from memory: the first, whose retry waits in memory, and the second, while it
+/// runs or its failure is being stored.
+const ATTEMPTS_IN_MEMORY: u32 = 2;
+/// The most breaches that are listed.
+const MAX_BREACHES_SHOWN: usize = 5;
 
-/// A promise, and whether it was kept.
+/// A guarantee, and whether it held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The id of the invariant, or `story` for what the demo itself promises.
+    /// The id of the invariant, or `story` for the demo's own guarantee.
     pub id: &'static str,
-    /// What was promised.
+    /// The guarantee.
     pub promise: &'static str,
-    /// Whether it was kept.
+    /// Whether it held.
     pub ok: bool,
-    /// What was seen.
+    /// The evidence, or the breaches.
     pub seen: String,
 }
 
-/// Checks every promise.
+/// Checks every guarantee.
 pub(crate) fn check(evidence: &Evidence) -> Vec<Finding> {
     vec![
         no_loss(evidence),
@@ -37,7 +37,7 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Finding> {
         bounded(evidence),
         identity(evidence),
         one_letter(evidence),
-        nothing_vanishes(evidence),
+        no_silent_removal(evidence),
         never_early(evidence),
         only_poison_remains(evidence),
     ]
@@ -45,8 +45,8 @@ pub(crate) fn check(evidence: &Evidence) -> Vec<Finding> {
 
 fn finding(id: &'static str, promise: &'static str, seen: String, breaches: Vec<String>) -> Finding {
     let ok = breaches.is_empty();
-    let named: Vec<String> = breaches.iter().take(NAMED).cloned().collect();
-    let more = breaches.len().saturating_sub(NAMED);
+    let named: Vec<String> = breaches.iter().take(MAX_BREACHES_SHOWN).cloned().collect();
+    let more = breaches.len().saturating_sub(MAX_BREACHES_SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     Finding { id, promise, ok, seen: if ok { seen } else { format!("{}{more}", named.join("; ")) } }
 }
@@ -56,7 +56,7 @@ fn handled(evidence: &Evidence) -> HashSet<&str> {
     done.map(|entry| entry.id.as_str()).collect()
 }
 
-fn open(evidence: &Evidence) -> HashMap<&str, &Held> {
+fn open(evidence: &Evidence) -> HashMap<&str, &StoredLetter> {
     let open = evidence.letters.iter().filter(|letter| letter.state.is_open());
     open.map(|letter| (letter.id.as_str(), letter)).collect()
 }
@@ -67,23 +67,23 @@ fn no_loss(evidence: &Evidence) -> Finding {
         let id = sent.id.as_str();
         !handled.contains(id) && !open.contains_key(id)
     });
-    let lost = lost.map(|sent| format!("{} is neither handled nor a letter", sent.id)).collect();
+    let lost = lost.map(|sent| format!("{} is neither handled nor stored as a letter", sent.id)).collect();
     let seen =
         format!("{} sent: {} handled, {} open letters", evidence.sent.len(), handled.len(), open.len());
     finding("I1", "no loss", seen, lost)
 }
 
-/// What the journal has told of one order so far.
+/// The progress of one order in the journal.
 #[derive(Default)]
-struct OperationMachine {
-    /// In which life it was last handled.
+struct OrderProgress {
+    /// The incarnation that handled it last.
     done: Option<u32>,
-    /// In which life an attempt runs.
+    /// The incarnation in which an attempt runs.
     running: Option<u32>,
 }
 
-/// A customer's orders are handled one after the other: no attempt begins while an earlier order of the customer is not handled, or another attempt of the customer runs. An
-/// order that was handled is handled again only when the process died in between.
+/// Checks the order per customer: no attempt starts while an earlier order of the customer is unhandled or another attempt of the
+/// customer runs. An order is handled again only after a crash.
 fn order(evidence: &Evidence) -> Finding {
     let mut place = HashMap::new();
     let customers = evidence.by_customer();
@@ -92,7 +92,7 @@ fn order(evidence: &Evidence) -> Finding {
             place.insert(*id, (*customer, index));
         }
     }
-    let mut courses = HashMap::<&str, OperationMachine>::new();
+    let mut progress = HashMap::<&str, OrderProgress>::new();
     let (mut breaches, mut attempts, mut repeated) = (Vec::new(), 0_u64, 0_u64);
     for entry in &evidence.journal {
         let Some((customer, index)) = place.get(entry.id.as_str()) else { continue };
@@ -100,41 +100,42 @@ fn order(evidence: &Evidence) -> Finding {
             Fact::Begun { .. } => {
                 attempts += 1;
                 for (earlier, id) in customers[customer].iter().enumerate() {
-                    let machine = courses.entry(id).or_default();
+                    let machine = progress.entry(id).or_default();
                     if earlier < *index && machine.done.is_none() {
-                        breaches
-                            .push(format!("{} was tried before {id} of {customer} was handled", entry.id));
+                        breaches.push(format!(
+                            "{} was attempted before {id} of {customer} was handled",
+                            entry.id
+                        ));
                     }
-                    if machine.running == Some(entry.life) {
-                        breaches.push(format!("{} was tried while {id} of {customer} was", entry.id));
+                    if machine.running == Some(entry.incarnation) {
+                        breaches
+                            .push(format!("{} was attempted while {id} of {customer} was running", entry.id));
                     }
                 }
-                let machine = courses.entry(&entry.id).or_default();
+                let machine = progress.entry(&entry.id).or_default();
                 match machine.done {
-                    Some(life) if life == entry.life => {
-                        breaches.push(format!("{} was handled twice in one life", entry.id));
+                    Some(incarnation) if incarnation == entry.incarnation => {
+                        breaches.push(format!("{} was handled twice in one incarnation", entry.id));
                     }
                     Some(_) => repeated += 1,
                     None => {}
                 }
-                machine.running = Some(entry.life);
+                machine.running = Some(entry.incarnation);
             }
             Fact::Done => {
-                let machine = courses.entry(&entry.id).or_default();
-                (machine.done, machine.running) = (Some(entry.life), None);
+                let machine = progress.entry(&entry.id).or_default();
+                (machine.done, machine.running) = (Some(entry.incarnation), None);
             }
-            Fact::Failed { .. } => courses.entry(&entry.id).or_default().running = None,
+            Fact::Failed { .. } => progress.entry(&entry.id).or_default().running = None,
             Fact::Due(_) | Fact::GaveUp | Fact::Letter(_) | Fact::Closed(_) => {}
         }
     }
-    let seen = format!(
-        "{attempts} attempts for the {} customers who ordered, {repeated} repeated after a death",
-        customers.len()
-    );
+    let seen =
+        format!("{attempts} attempts for {} customers, {repeated} repeated after a crash", customers.len());
     finding("I2", "order per customer", seen, breaches)
 }
 
-/// The engine's number of an attempt is what it believes. How often the handler was called is what happened.
+/// Checks the attempts, by the engine's attempt numbers and by the handler's own count of calls.
 fn bounded(evidence: &Evidence) -> Finding {
     let (mut most, mut breaches) = (0, Vec::new());
     let mut calls = HashMap::<&str, u32>::new();
@@ -147,19 +148,19 @@ fn bounded(evidence: &Evidence) -> Finding {
             }
         }
     }
-    let deaths = evidence.journal.iter().map(|entry| entry.life).max().unwrap_or(1) - 1;
-    let allowed = MAX_ATTEMPTS + IN_MEMORY * deaths;
+    let deaths = evidence.journal.iter().map(|entry| entry.incarnation).max().unwrap_or(1) - 1;
+    let allowed = MAX_ATTEMPTS + ATTEMPTS_IN_MEMORY * deaths;
     for (id, calls) in calls.iter().filter(|(_, calls)| **calls > allowed) {
-        breaches.push(format!("{id} was tried {calls} times with {deaths} deaths"));
+        breaches.push(format!("{id} was attempted {calls} times with {deaths} crashes"));
     }
     let called = calls.values().max().unwrap_or(&0);
     for letter in &evidence.letters {
         if letter.crash_attempts > MAX_CRASHES {
-            breaches.push(format!("{} killed the process {} times", letter.id, letter.crash_attempts));
+            breaches.push(format!("{} crashed the process {} times", letter.id, letter.crash_attempts));
         }
     }
     let seen = format!(
-        "at most {most} of {MAX_ATTEMPTS} automatic attempts; the handler was called at most {called} times"
+        "at most {most} of {MAX_ATTEMPTS} automatic attempts; at most {called} handler calls per order"
     );
     finding("I4", "bounded attempts", seen, breaches)
 }
@@ -172,7 +173,7 @@ fn identity(evidence: &Evidence) -> Finding {
         if let Fact::Begun { payload, .. } = entry.fact
             && sent.get(entry.id.as_str()) != Some(&payload)
         {
-            breaches.push(format!("{} came with another payload than it was sent with", entry.id));
+            breaches.push(format!("{} was delivered with a different payload", entry.id));
         }
     }
     let seen = "every attempt got the bytes that were sent".to_owned();
@@ -199,12 +200,12 @@ fn one_letter(evidence: &Evidence) -> Finding {
             breaches.push(format!("{} became a letter again after its letter was closed", entry.id));
         }
     }
-    let told = format!("{} letters of {} orders", evidence.letters.len(), seen.len());
-    finding("I8", "one letter", told, breaches)
+    let counted = format!("{} letters of {} orders", evidence.letters.len(), seen.len());
+    finding("I8", "one letter", counted, breaches)
 }
 
-fn nothing_vanishes(evidence: &Evidence) -> Finding {
-    let held: HashMap<&str, &Held> =
+fn no_silent_removal(evidence: &Evidence) -> Finding {
+    let held: HashMap<&str, &StoredLetter> =
         evidence.letters.iter().map(|letter| (letter.id.as_str(), letter)).collect();
     let handled = handled(evidence);
     let mut breaches = Vec::new();
@@ -221,83 +222,87 @@ fn nothing_vanishes(evidence: &Evidence) -> Finding {
             && letter.ended_well
             && handled.contains(letter.id.as_str());
         if !is_true {
-            breaches.push(format!("{} is {} and its history does not say why", letter.id, letter.state));
+            breaches.push(format!("{} is {} without a matching history", letter.id, letter.state));
         }
     }
     if let Some(entry) = evidence.audit_broken {
-        breaches.push(format!("entry {entry} of the audit was changed"));
+        breaches.push(format!("audit entry {entry} was changed"));
     }
     for (id, who, why) in &evidence.operations {
         if who.is_empty() || why.is_empty() {
-            breaches.push(format!("nobody knows who began {id}, or why"));
+            breaches.push(format!("operation {id} has no actor or reason"));
         }
     }
     let acts = match evidence.audit_entries {
-        1 => "1 audited act".to_owned(),
-        several => format!("{several} audited acts"),
+        1 => "1 audit entry".to_owned(),
+        several => format!("{several} audit entries"),
     };
-    let seen = format!("{resolved} letters closed, each with its history; {acts}, each with who and why");
-    finding("I11", "nothing vanishes", seen, breaches)
+    let seen =
+        format!("{resolved} letters closed, each with its history; {acts}, each with actor and reason");
+    finding("I11", "no silent removal", seen, breaches)
 }
 
-/// A retry that waits: when it is due, which attempt it follows, and in which life that was told.
+/// A scheduled retry: when it is due, which attempt it follows, and the incarnation that scheduled it.
 struct Waiting {
     due: i64,
     failed: u32,
-    life: u32,
+    incarnation: u32,
 }
 
-/// No retry begins before its time, in this life of the process or a later one, nor without one in the same life. When the process dies before a failure is
-/// durable, the attempt is repeated under its own number: that is no retry, and needs a death in between.
+/// Checks that no retry starts before it is due, in any incarnation, nor unscheduled in the same incarnation. After a crash before
+/// the failure was durable, the attempt is repeated under its own number: that is not a retry.
 fn never_early(evidence: &Evidence) -> Finding {
     let mut attempts = HashMap::<&str, u32>::new();
     let mut waiting = HashMap::<&str, Waiting>::new();
-    // In which life an order failed that has no time for its retry yet.
+    // The incarnation in which an order failed whose retry is not scheduled yet.
     let mut undecided = HashMap::<&str, u32>::new();
     let (mut breaches, mut retries, mut repeated, mut latest) = (Vec::new(), 0_u64, 0_u64, 0_i64);
-    for Entry { life, at, id, fact } in &evidence.journal {
+    for Entry { incarnation, at, id, fact } in &evidence.journal {
         match fact {
             Fact::Failed { .. } => {
-                undecided.insert(id, *life);
+                undecided.insert(id, *incarnation);
             }
             Fact::Due(due) => {
                 undecided.remove(id.as_str());
                 let failed = attempts.get(id.as_str()).copied().unwrap_or(0);
-                waiting.insert(id, Waiting { due: *due, failed, life: *life });
+                waiting.insert(id, Waiting { due: *due, failed, incarnation: *incarnation });
             }
             Fact::Begun { attempt, replay, .. } => {
                 attempts.insert(id, *attempt);
-                if undecided.remove(id.as_str()) == Some(*life) && !replay {
-                    breaches.push(format!("{id} was tried again, as attempt {attempt}, and was never due"));
+                if undecided.remove(id.as_str()) == Some(*incarnation) && !replay {
+                    breaches.push(format!("{id} was retried as attempt {attempt} without a schedule"));
                 }
-                // What somebody asks for need not wait.
-                let Some(told) = waiting.remove(id.as_str()).filter(|_| !replay) else { continue };
-                if *attempt <= told.failed && *life > told.life {
+                // Replays need not wait.
+                let Some(scheduled) = waiting.remove(id.as_str()).filter(|_| !replay) else { continue };
+                if *attempt <= scheduled.failed && *incarnation > scheduled.incarnation {
                     repeated += 1;
                     continue;
                 }
                 retries += 1;
-                latest = latest.max(at - told.due);
-                if *at < told.due {
-                    breaches.push(format!("{id} was tried {} µs early, as attempt {attempt}", told.due - at));
+                latest = latest.max(at - scheduled.due);
+                if *at < scheduled.due {
+                    breaches.push(format!(
+                        "{id} was retried {} µs early, as attempt {attempt}",
+                        scheduled.due - at
+                    ));
                 }
             }
             _ => {}
         }
     }
     let again =
-        if repeated > 0 { format!("; {repeated} attempts repeated after a death") } else { String::new() };
-    let seen = format!("{retries} retries, the latest {} ms after its time{again}", latest / 1000);
+        if repeated > 0 { format!("; {repeated} attempts repeated after a crash") } else { String::new() };
+    let seen = format!("{retries} retries, at most {} ms late{again}", latest / 1000);
     finding("I12", "never early", seen, breaches)
 }
 
-/// What the demo itself promises: the poison is dead with its reason, what the same customers ordered later waits behind it,
-/// and nothing else is left.
+/// Checks the demo's own guarantee: poison orders are dead letters with their reason, later orders of the same customers wait
+/// behind them, and no other letter is open.
 fn only_poison_remains(evidence: &Evidence) -> Finding {
-    let poison: HashMap<String, Poison> = orders::poisonous()
+    let poison: HashMap<String, Poison> = orders::poison_orders()
         .filter_map(|number| Some((orders::id(number), orders::poison(number)?)))
         .collect();
-    let customers: HashSet<String> = orders::poisonous().map(orders::customer).collect();
+    let customers: HashSet<String> = orders::poison_orders().map(orders::customer).collect();
     let owner: HashMap<&str, &str> =
         evidence.sent.iter().map(|sent| (sent.id.as_str(), sent.customer.as_str())).collect();
     let mut breaches = Vec::new();
@@ -308,24 +313,24 @@ fn only_poison_remains(evidence: &Evidence) -> Finding {
             None if letter.state == LetterState::Waiting && has_poison(&owner, &customers, letter) => {
                 waiting += 1;
             }
-            _ => breaches.push(format!("{} is {} because of {:?}", letter.id, letter.state, letter.reason)),
+            _ => breaches.push(format!("{} is {} with reason {:?}", letter.id, letter.state, letter.reason)),
         }
     }
     if dead != poison.len() {
-        breaches.push(format!("{dead} of {} poisonous orders are dead letters", poison.len()));
+        breaches.push(format!("{dead} of {} poison orders are dead letters", poison.len()));
     }
-    let seen = format!("{dead} dead letters, {waiting} orders wait behind them, nothing else is open");
+    let seen = format!("{dead} dead letters, {waiting} letters waiting behind them, no other open letters");
     finding("story", "only poison remains", seen, breaches)
 }
 
-fn is_dead_of(letter: &Held, poison: Poison) -> bool {
+fn is_dead_of(letter: &StoredLetter, poison: Poison) -> bool {
     let crashes = if poison == Poison::Crash { MAX_CRASHES } else { 0 };
     letter.state == LetterState::Dead
         && letter.reason.as_deref() == Some(poison.reason())
         && letter.crash_attempts == crashes
 }
 
-fn has_poison(owner: &HashMap<&str, &str>, customers: &HashSet<String>, letter: &Held) -> bool {
+fn has_poison(owner: &HashMap<&str, &str>, customers: &HashSet<String>, letter: &StoredLetter) -> bool {
     owner.get(letter.id.as_str()).is_some_and(|customer| customers.contains(*customer))
 }
 

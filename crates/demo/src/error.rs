@@ -1,24 +1,24 @@
-//! Why a demo cannot go on.
+//! The errors of the demo.
 
 use std::io;
 
-/// Why a demo cannot go on.
+/// An error of the demo.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system said no.
+    /// An I/O error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The worker cannot be kept running.
-    #[error("the worker cannot be kept running: {0}")]
+    /// The worker does not stay up.
+    #[error("the worker does not stay up: {0}")]
     Worker(String),
-    /// Something that must happen did not.
-    #[error("the story is stuck: {0}")]
+    /// An expected event did not happen in time.
+    #[error("timed out: {0}")]
     Stuck(String),
     /// The store cannot be read.
-    #[error("the letters cannot be read: {0}")]
+    #[error("cannot read the letters: {0}")]
     Letters(String),
-    /// It was asked to end.
+    /// The user interrupted it.
     #[error("interrupted")]
     Interrupted,
 }

@@ -1,4 +1,4 @@
-//! What is left when a demo is over: the orders as they were sent, the journal, and the letters. Nobody is asked who ran it.
+//! Collects the evidence after a demo: the orders as sent, the journal and the stored letters.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,25 @@ use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::folder::Folder;
-use crate::journal::{Entry, Reader, mixed_bytes};
+use crate::journal::{Entry, Reader, fnv1a};
 
-/// How many letters and entries are read at once.
+/// The page size of letters and entries.
 const PAGE: usize = 500;
 
-/// What is left when a demo is over.
+/// The evidence after a demo.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// The orders in the order in which they were sent.
+    /// The orders, in the order in which they were sent.
     pub(crate) sent: Vec<Sent>,
-    /// What the handler and the observer saw.
+    /// The journal of the handler and the observer.
     pub(crate) journal: Vec<Entry>,
-    /// Every letter that the store holds, open or closed.
-    pub(crate) letters: Vec<Held>,
-    /// Every replay: its name, and who began it and why.
+    /// Every stored letter, open or closed.
+    pub(crate) letters: Vec<StoredLetter>,
+    /// Every operation: its id, actor and reason.
     pub(crate) operations: Vec<(String, String, String)>,
-    /// The first entry of the audit that was changed or taken out.
+    /// The first audit entry that was changed or removed.
     pub(crate) audit_broken: Option<u64>,
-    /// How many entries the audit has.
+    /// The number of intact audit entries.
     pub(crate) audit_entries: u64,
 }
 
@@ -38,18 +38,18 @@ pub(crate) struct Evidence {
 pub(crate) struct Sent {
     pub(crate) id: String,
     pub(crate) customer: String,
-    /// Its payload, mixed into one number.
+    /// The hash of its payload.
     pub(crate) payload: u64,
 }
 
-/// A letter.
+/// A stored letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct StoredLetter {
     pub(crate) id: String,
     pub(crate) state: LetterState,
     pub(crate) reason: Option<String>,
     pub(crate) crash_attempts: u32,
-    /// Whether its history ends with an attempt that went well.
+    /// Whether its history ends with a successful attempt.
     pub(crate) ended_well: bool,
 }
 
@@ -62,7 +62,7 @@ struct Line<'a> {
 }
 
 impl Evidence {
-    /// Gathers it from a folder whose worker has ended.
+    /// Reads the evidence from the folder of an exited worker.
     pub(crate) async fn gather(folder: &Folder) -> Result<Self, Error> {
         let unreadable = |error: lazaret::store::StoreError| Error::Letters(error.to_string());
         let store = SqliteStore::open(folder.store(), Default::default())
@@ -82,7 +82,7 @@ impl Evidence {
         })
     }
 
-    /// The orders of each customer, as places in `sent`.
+    /// Returns the ids of each customer's orders, in the order sent.
     pub(crate) fn by_customer(&self) -> HashMap<&str, Vec<&str>> {
         let mut customers = HashMap::<&str, Vec<&str>>::new();
         for sent in &self.sent {
@@ -95,13 +95,13 @@ impl Evidence {
 fn sent(text: &str) -> Result<Vec<Sent>, Error> {
     let read = |line| {
         let Line { id, key, payload } = serde_json::from_str(line).map_err(std::io::Error::other)?;
-        Ok(Sent { id, customer: key, payload: mixed_bytes(payload.get().as_bytes()) })
+        Ok(Sent { id, customer: key, payload: fnv1a(payload.get().as_bytes()) })
     };
     text.lines().map(read).collect()
 }
 
-/// All letters, whatever their state.
-async fn letters(store: &SqliteStore) -> Result<Vec<Held>, Error> {
+/// Reads all letters in any state.
+async fn letters(store: &SqliteStore) -> Result<Vec<StoredLetter>, Error> {
     let states: Vec<String> =
         LetterState::ALL.iter().map(|state| format!("state:{}", state.as_str())).collect();
     let query = Query::parse(&states.join(" or ")).map_err(|error| Error::Letters(error.to_string()))?;
@@ -118,8 +118,8 @@ async fn letters(store: &SqliteStore) -> Result<Vec<Held>, Error> {
     }
 }
 
-fn held(letter: &Letter) -> Held {
-    Held {
+fn held(letter: &Letter) -> StoredLetter {
+    StoredLetter {
         id: letter.message.id.to_string(),
         state: letter.state,
         reason: letter.cause.as_ref().map(|cause| cause.reason.to_string()),

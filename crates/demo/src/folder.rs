@@ -1,4 +1,4 @@
-//! The folder in which everything of a demo lies, and what is where.
+//! The temporary folder of a demo and the files in it.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ impl Folder {
         &self.root
     }
 
-    /// The orders, one a line; the consumer follows it.
+    /// The orders, one per line; the consumer follows this file.
     pub(crate) fn orders(&self) -> PathBuf {
         self.root.join("orders.jsonl")
     }
@@ -29,27 +29,27 @@ impl Folder {
         self.root.join("lazaret.db")
     }
 
-    /// Which orders are being handled, for when the process dies.
+    /// The flight recorder: orders in progress, for crash detection.
     pub(crate) fn flight(&self) -> PathBuf {
         self.root.join("orders.flight")
     }
 
-    /// What the handler saw.
+    /// The journal of the handler.
     pub(crate) fn journal(&self) -> PathBuf {
         self.root.join("journal.jsonl")
     }
 
-    /// What the worker had to say.
+    /// The log of the worker.
     pub(crate) fn log(&self) -> PathBuf {
         self.root.join("worker.log")
     }
 
-    /// Is there while the bank does not answer. A file, so that it outlives the worker, as a bank does.
+    /// Exists while the bank is down. A file, so that the outage outlives the worker.
     pub(crate) fn outage(&self) -> PathBuf {
         self.root.join("harbour-bank-is-down")
     }
 
-    /// Breaks the bank, or repairs it.
+    /// Starts or ends the outage of the bank.
     pub(crate) fn set_outage(&self, down: bool) -> io::Result<()> {
         if down {
             return fs::write(self.outage(), "");

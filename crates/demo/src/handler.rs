@@ -1,4 +1,4 @@
-//! The handler: charges orders by way of a payment service that fails, and has bugs of its own.
+//! The handler: charges orders through an unreliable payment service, and has bugs of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use lazaret::prelude::*;
 
 use crate::folder::Folder;
-use crate::journal::{Fact, Journal, mixed_bytes};
-use crate::orders::{HARBOUR, Order, mixed};
+use crate::journal::{Fact, Journal, fnv1a};
+use crate::orders::{HARBOUR, Order, mix};
 
-/// One in so many first attempts times out, even when every bank works.
-const FLAKY: u64 = 40;
+/// One in this many first attempts times out, even when every bank works.
+const TIMEOUT_ONE_IN: u64 = 40;
 
-/// What the handler works with.
+/// The state of the handler.
 pub(crate) struct Shop {
     pub(crate) folder: Folder,
     pub(crate) journal: Arc<Journal>,
 }
 
 impl Shop {
-    /// Handles one order, and writes down that it was called and how it ended. That an attempt failed is written down by the
-    /// observer: a handler that panics cannot.
+    /// Handles one order, and records the call and its success in the journal. The observer records failures, because a panicking
+    /// handler cannot.
     pub(crate) async fn handle(
         &self,
         order: Result<Json<Order>, HandlerError>,
@@ -31,7 +31,7 @@ impl Shop {
         let begun = Fact::Begun {
             attempt: context.attempt(),
             replay: context.replay().is_some(),
-            payload: mixed_bytes(payload),
+            payload: fnv1a(payload),
         };
         self.journal.write(id, begun)?;
         let Json(order) = order?;
@@ -46,34 +46,34 @@ impl Shop {
         self.pay(order, price + tax, attempt).await
     }
 
-    /// The payment service. One bank of it may be away, and it is never quite reliable.
+    /// Calls the payment service. One of its banks may be down, and calls time out now and then.
     async fn pay(&self, order: &Order, _cents: i64, attempt: u32) -> Result<(), HandlerError> {
-        let drawn = mixed(u64::from(order.number) | u64::from(attempt) << 32);
+        let drawn = mix(u64::from(order.number) | u64::from(attempt) << 32);
         tokio::time::sleep(Duration::from_millis(2 + drawn % 12)).await;
         if order.bank == HARBOUR && self.folder.is_outage() {
-            let error = HandlerError::msg(format!("{HARBOUR} does not answer")).status(503);
+            let error = HandlerError::msg(format!("{HARBOUR} is down")).status(503);
             return Err(error.reason(Reason::DEPENDENCY_UNAVAILABLE).phase(Phase::ExternalCall));
         }
-        if attempt == 1 && drawn.is_multiple_of(FLAKY) {
-            let error = HandlerError::msg("the payment service took too long");
+        if attempt == 1 && drawn.is_multiple_of(TIMEOUT_ONE_IN) {
+            let error = HandlerError::msg("payment service timed out");
             return Err(error.reason(Reason::TIMEOUT).phase(Phase::ExternalCall));
         }
         Ok(())
     }
 }
 
-/// The price after the voucher. That there may be no item was not thought of.
+/// Returns the price after the voucher. Panics for an order without items: a bug on purpose.
 fn price(order: &Order) -> Result<i64, HandlerError> {
     let wrapping = if order.items[0] == "lamp" { 150 } else { 0 };
     let price = order.cents + wrapping - order.cents * order.voucher / 100;
     if price < 0 {
-        let error = HandlerError::msg("the price is negative after the voucher");
+        let error = HandlerError::msg("price is negative after the voucher");
         return Err(error.reason(Reason::DOMAIN_INVALID));
     }
     Ok(price)
 }
 
-/// Stands for native code with a bug: it takes the whole process down.
+/// Computes the tax. Stands for native code with a bug that aborts the process.
 fn tax(country: &str, cents: i64) -> i64 {
     if country == "Atlantis" {
         std::process::abort();

@@ -1,6 +1,6 @@
-//! The journal: what the handler and the observer saw, one line each, written before anything else happens.
+//! The journal: every call and outcome that the handler and the observer see, one line each.
 //!
-//! It is the witness from outside the engine. A line is one `write` to the end of a file, so it survives the death of the process.
+//! It is evidence from outside the engine. A line is one `write` to the end of a file, so it survives a crash of the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,71 +12,71 @@ use serde::{Deserialize, Serialize};
 /// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// Which life of the process, from 1.
-    pub(crate) life: u32,
-    /// When, in microseconds since 1970.
+    /// The incarnation of the process, from 1.
+    pub(crate) incarnation: u32,
+    /// The time, in microseconds since 1970.
     pub(crate) at: i64,
     /// The id of the message.
     pub(crate) id: String,
-    /// What happened to it.
+    /// The event.
     pub(crate) fact: Fact,
 }
 
-/// What happened to a message.
+/// An event of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Fact {
     /// The handler was called.
     Begun {
-        /// Which attempt, from 1.
+        /// The attempt number, from 1.
         attempt: u32,
-        /// Whether somebody asked for it.
+        /// Whether it is a replay.
         replay: bool,
-        /// The payload, mixed into one number.
+        /// The hash of the payload.
         payload: u64,
     },
-    /// The handler was successful.
+    /// The handler succeeded.
     Done,
     /// The attempt failed.
     Failed {
-        /// Why.
+        /// The reason code.
         reason: String,
     },
-    /// It is tried again, not before this time, in microseconds since 1970.
+    /// A retry is scheduled for this time, in microseconds since 1970.
     Due(i64),
-    /// Its retries are used up.
+    /// The retries are exhausted.
     GaveUp,
-    /// It became a letter in this state.
+    /// A letter was stored in this state.
     Letter(String),
-    /// Its letter was closed in this state.
+    /// The letter was closed in this state.
     Closed(String),
 }
 
-/// Writes the journal of one life.
+/// Writes the journal of one incarnation.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
-    life: u32,
+    incarnation: u32,
 }
 
 impl Journal {
-    /// Goes on with the journal in this file.
-    pub(crate) fn open(path: &Path, life: u32) -> io::Result<Self> {
+    /// Opens a journal for appending.
+    pub(crate) fn open(path: &Path, incarnation: u32) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        Ok(Self { file, life })
+        Ok(Self { file, incarnation })
     }
 
     /// Writes a line.
     pub(crate) fn write(&self, id: &str, fact: Fact) -> io::Result<()> {
-        let entry = Entry { life: self.life, at: now_micros(), id: id.to_owned(), fact };
+        let entry = Entry { incarnation: self.incarnation, at: now_micros(), id: id.to_owned(), fact };
         let mut line = serde_json::to_vec(&entry)?;
         line.push(b'\n');
-        // One call: lines of several threads do not mix, because the file is opened for appending.
+        // One write in append mode: lines of several threads do not interleave.
         (&self.file).write_all(&line)
     }
 }
 
-/// Reads a journal while it is written.
+/// Reads a journal while it is being written.
 #[derive(Debug)]
 pub(crate) struct Reader {
     path: PathBuf,
@@ -85,12 +85,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// From the beginning of this file, which need not be there yet.
+    /// Starts at the beginning of this file, which may not exist yet.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, file: None, rest: Vec::new() }
     }
 
-    /// What was written since the last call. A line that has no end yet is left for the next.
+    /// Returns the entries since the last call. An incomplete line is left for the next call.
     pub(crate) fn read(&mut self) -> io::Result<Vec<Entry>> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -109,8 +109,8 @@ impl Reader {
     }
 }
 
-/// Mixes bytes into one number (FNV-1a), to see whether they are the same.
-pub(crate) fn mixed_bytes(bytes: &[u8]) -> u64 {
+/// Hashes bytes with FNV-1a, to compare payloads.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
     })
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_once_and_half_a_line_waits_for_its_end() {
+    fn entries_are_read_once_and_an_incomplete_line_waits() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let mut reader = Reader::new(path.clone());
@@ -134,10 +134,10 @@ mod tests {
         let journal = Journal::open(&path, 2).unwrap();
         journal.write("order-1", Fact::Done).unwrap();
         journal.write("order-2", Fact::Due(7)).unwrap();
-        (&journal.file).write_all(b"{\"life\":2,\"at\":1,").unwrap();
+        (&journal.file).write_all(b"{\"incarnation\":2,\"at\":1,").unwrap();
         let read = reader.read().unwrap();
         assert_eq!(read.len(), 2);
-        assert_eq!((read[1].life, read[1].id.as_str(), &read[1].fact), (2, "order-2", &Fact::Due(7)));
+        assert_eq!((read[1].incarnation, read[1].id.as_str(), &read[1].fact), (2, "order-2", &Fact::Due(7)));
         assert!(reader.read().unwrap().is_empty());
         (&journal.file).write_all(b"\"id\":\"x\",\"fact\":\"done\"}\n").unwrap();
         assert_eq!(reader.read().unwrap()[0].id, "x");

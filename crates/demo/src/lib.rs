@@ -1,16 +1,16 @@
-//! Lazaret's demo: the whole story on the embedded defaults, in a temporary folder, without a server.
+//! Lazaret's demo: a guided story on the embedded defaults, in a temporary folder, without a server.
 //!
-//! A shop sends the orders of 200 customers. A payment service is flaky, and one of its banks fails altogether; a few orders
-//! are poison, and one of them kills the process. A **worker** (the program itself, started once more) handles the orders with a
-//! [`lazaret::Consumer`] on an SQLite store, a file source and a flight recorder, and serves the API beside it. The **stage**
-//! sends orders, starts the worker again when it dies, and shows what happens.
+//! A shop sends the orders of 200 customers. The payment service is flaky, and one of its banks goes down; a few orders are
+//! poison, and one of them crashes the process. A **worker** (this program, started a second time) handles the orders with a
+//! [`lazaret::Consumer`] on an SQLite store, a file source and a flight recorder, and serves the API. The **session** sends
+//! orders, restarts the worker when it crashes, and shows the progress.
 //!
-//! - [`live`] shows it on a terminal, with keys to repair the bank and to replay.
-//! - [`told`] plays the story to its end by itself, and checks from the outside that the promises were kept: from the orders
-//!   as they were sent, the handler's own journal and the letters in the store.
+//! - [`run_live`] runs it on a terminal, with keys to repair the bank and to replay.
+//! - [`run_headless`] runs the story to its end, and verifies the guarantees from outside: from the orders as sent, the handler's
+//!   own journal and the stored letters.
 
-mod board;
 mod check;
+mod dashboard;
 mod error;
 mod evidence;
 mod folder;
@@ -19,62 +19,62 @@ mod journal;
 mod live;
 mod orders;
 mod outcome;
-mod paint;
-mod report;
+mod protocol;
 mod sender;
-mod stage;
+mod session;
 mod story;
+mod styled_line;
 mod supervisor;
 mod terminal;
 mod view;
-mod watch;
 mod worker;
+mod worker_state;
 
 use std::ffi::OsString;
 
 pub use check::Finding;
 pub use error::Error;
-pub use live::{Seen, Show};
+pub use live::{LiveOptions, LiveSummary};
 pub use outcome::{OpenLetter, Outcome};
-pub use terminal::is_there as is_terminal;
-pub use worker::run as work;
+pub use terminal::is_terminal;
+pub use worker::run as run_worker;
 
-use stage::Stage;
-use story::Teller;
+use session::Session;
+use story::LogWriter;
 
-/// Plays the story to its end by itself, with orders for so many seconds, and checks what it leaves behind. What happens is
-/// told a line at a time.
+/// Runs the story to its end with orders for this many seconds, and verifies the guarantees. Calls `print` for each log line.
 ///
-/// `command` is how the viewer calls this program, for the commands that he can try meanwhile. `program` starts the worker: a command line to which the folder is added, and which then calls [`work`].
+/// `program` is the command line of the worker: the folder is appended, and it must call [`run_worker`]. `command` is how the
+/// user calls this program, for the suggested commands.
 ///
 /// # Errors
-/// When the story cannot be played to its end. That a promise was broken is no error but an [`Outcome`] that is not ok.
-pub async fn told(
+/// When the story cannot be completed. A broken guarantee is not an error, but an [`Outcome`] that is not ok.
+pub async fn run_headless(
     program: Vec<OsString>,
     seconds: u32,
     command: &str,
-    tell: &mut (dyn FnMut(&str) + Send),
+    print: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Outcome, Error> {
-    let mut stage = Stage::open(program, 0)?;
-    let teller = Teller::new(tell);
+    let mut session = Session::open(program, 0)?;
+    let log = LogWriter::new(print);
     let played = tokio::select! {
-        played = story::play(&mut stage, seconds, command, teller) => played,
+        played = story::play(&mut session, seconds, command, log) => played,
         () = interrupted() => Err(Error::Interrupted),
     };
-    stage.leave().await;
+    session.shut_down().await;
     played
 }
 
-/// Shows the demo on the terminal until the viewer quits, who repairs the bank and replays with keys. The terminal is given
-/// back as it was. `program` as for [`told`].
+/// Runs the demo on the terminal until the user quits, with keys to repair the bank and to replay. Restores the terminal at the
+/// end. `program` as for [`run_headless`].
 ///
 /// # Errors
-/// When there is no terminal, or the worker cannot be kept running.
-pub async fn live(program: Vec<OsString>, show: &Show) -> Result<Seen, Error> {
-    live::play(program, show).await
+/// When there is no terminal, or the worker does not stay up.
+pub async fn run_live(program: Vec<OsString>, options: &LiveOptions) -> Result<LiveSummary, Error> {
+    live::play(program, options).await
 }
 
-/// Waits until the process is asked to end.
+/// Waits for a signal that ends the process.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)) =

@@ -1,141 +1,149 @@
-//! The demo on a terminal: orders flow, a bank fails, and the viewer repairs it and replays.
+//! The demo on a terminal: orders flow, a bank goes down, and the user repairs it and replays.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::board::Kind;
+use crate::dashboard::Kind;
 use crate::error::Error;
 use crate::orders::{self, LAST_HEALTHY};
-use crate::stage::Stage;
+use crate::session::Session;
 use crate::terminal::Terminal;
 use crate::view::{Hints, view};
 
-/// Where the API listens if nobody else does: the place at which the command line looks by itself.
-pub(crate) const USUAL_PORT: u16 = 7117;
+/// The preferred port of the API: the default of the command line.
+pub(crate) const DEFAULT_PORT: u16 = 7117;
 /// Orders per second.
 const RATE: f64 = 70.0;
-/// How often the screen is drawn.
-const DRAW_EVERY: Duration = Duration::from_millis(100);
+/// The interval of screen updates.
+const DRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// Ctrl-C, Ctrl-D.
-const END_KEYS: [u8; 2] = [3, 4];
+const QUIT_KEYS: [u8; 2] = [3, 4];
 
-/// How the demo is shown.
+/// The options of the demo on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Show {
-    /// How the viewer calls this program.
+pub struct LiveOptions {
+    /// How the user calls this program.
     pub command: String,
-    /// Whether the command line looks at the usual address by itself.
-    pub usual_address: bool,
-    /// Whether to use colours.
+    /// Whether the command line uses the default address.
+    pub is_default_address: bool,
+    /// Whether to use colors.
     pub color: bool,
-    /// End after so many seconds; otherwise when the viewer wants it.
+    /// End after this many seconds; otherwise when the user quits.
     pub seconds: Option<u32>,
 }
 
-/// What there was to see.
+/// The counts of a demo on a terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// How many orders were sent.
+pub struct LiveSummary {
+    /// The number of orders sent.
     pub orders: u32,
-    /// How many were handled.
+    /// The number of orders handled.
     pub handled: usize,
-    /// How many letters were open at the end.
+    /// The number of open letters at the end.
     pub open: u64,
-    /// How often the process died.
+    /// How often the process crashed.
     pub deaths: u32,
 }
 
-/// Shows the demo until the viewer quits.
-pub(crate) async fn play(program: Vec<OsString>, show: &Show) -> Result<Seen, Error> {
-    let mut stage = Stage::open(program, USUAL_PORT)?;
-    let seen = play_on(&mut stage, show).await;
-    stage.leave().await;
+/// Runs the demo until the user quits.
+pub(crate) async fn play(program: Vec<OsString>, options: &LiveOptions) -> Result<LiveSummary, Error> {
+    let mut session = Session::open(program, DEFAULT_PORT)?;
+    let seen = play_on(&mut session, options).await;
+    session.shut_down().await;
     seen
 }
 
-async fn play_on(stage: &mut Stage, show: &Show) -> Result<Seen, Error> {
-    let (terminal, mut keys) = Terminal::take()?;
+async fn play_on(session: &mut Session, options: &LiveOptions) -> Result<LiveSummary, Error> {
+    let (terminal, mut keys) = Terminal::open()?;
     let interrupted = crate::interrupted();
     tokio::pin!(interrupted);
-    let mut ticks = interval(DRAW_EVERY);
+    let mut ticks = interval(DRAW_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut first_order = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {
-                stage.look()?;
-                send(stage, &mut first_order)?;
-                terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
-                let is_over = show.seconds.is_some_and(|n| stage.board.elapsed().as_secs() >= u64::from(n));
+                session.poll()?;
+                send(session, &mut first_order)?;
+                terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
+                let is_over = options.seconds.is_some_and(|n| session.dashboard.elapsed().as_secs() >= u64::from(n));
                 if is_over {
                     break;
                 }
             }
             Some(key) = keys.recv() => {
-                if key == b'q' || END_KEYS.contains(&key) {
+                if key == b'q' || QUIT_KEYS.contains(&key) {
                     break;
                 }
-                press(stage, key, show).await?;
-                // At once: by the next time, more may have happened than there is room for.
-                terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
+                press(session, key, options).await?;
+                // Drawn at once: by the next update, newer entries may push this one off the screen.
+                terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
             }
             () = &mut interrupted => break,
         }
     }
-    stage.board.note(Kind::Done, "the process settles what is in flight, and ends");
-    terminal.draw(&view(&stage.board, &hints(stage, show), terminal.size(), show.color))?;
-    // It may be dying at this moment, which is no reason to complain about the end of a demo.
-    let _ = stage.close().await;
+    session.dashboard.note(Kind::Action, "stopping: the process settles messages in flight");
+    terminal.draw(&view(&session.dashboard, &hints(session, options), terminal.size(), options.color))?;
+    // The worker may be crashing right now, which does not matter at the end of a demo.
+    let _ = session.stop_worker().await;
     drop(terminal);
-    let board = &stage.board;
-    Ok(Seen { orders: board.sent, handled: board.handled(), open: board.state.open(), deaths: board.deaths })
+    let dashboard = &session.dashboard;
+    Ok(LiveSummary {
+        orders: dashboard.sent,
+        handled: dashboard.handled(),
+        open: dashboard.state.open(),
+        deaths: dashboard.deaths,
+    })
 }
 
-/// Does what a key says.
-async fn press(stage: &mut Stage, key: u8, show: &Show) -> Result<(), Error> {
+/// Handles a key.
+async fn press(session: &mut Session, key: u8, options: &LiveOptions) -> Result<(), Error> {
     match key {
-        b'r' if stage.board.is_outage => stage.set_outage(false)?,
-        b'b' if !stage.board.is_outage => stage.set_outage(true)?,
+        b'r' if session.dashboard.is_outage => session.set_outage(false)?,
+        b'b' if !session.dashboard.is_outage => session.set_outage(true)?,
         b'p' => {
-            let command = hints(stage, show).command;
-            let query = crate::watch::REPLAYED;
-            let told = format!("$ {command} retry '{query}' --reason 'the bank answers again'");
-            stage.board.note(Kind::Done, told);
-            stage.worker.replay().await;
+            let command = hints(session, options).command;
+            let query = crate::worker_state::REPLAY_QUERY;
+            let shown = format!("$ {command} retry '{query}' --reason 'the bank is up again'");
+            session.dashboard.note(Kind::Action, shown);
+            session.worker.replay().await;
         }
         _ => {}
     }
     Ok(())
 }
 
-/// Sends the orders that are due. The bank fails at its place in the story; from there on the viewer decides.
-fn send(stage: &mut Stage, first_order: &mut Option<Instant>) -> Result<(), Error> {
-    if !stage.board.running && first_order.is_none() {
+/// Sends the orders that are due. The bank goes down at its place in the story; afterwards the user decides.
+fn send(session: &mut Session, first_order: &mut Option<Instant>) -> Result<(), Error> {
+    if !session.dashboard.running && first_order.is_none() {
         return Ok(());
     }
     let begun = *first_order.get_or_insert_with(Instant::now);
-    let before = stage.sender.sent();
+    let before = session.sender.sent();
     let due = (begun.elapsed().as_secs_f64() * RATE) as u32;
     if before < LAST_HEALTHY && due >= LAST_HEALTHY {
-        stage.sender.send_up_to(LAST_HEALTHY)?;
-        stage.set_outage(true)?;
+        session.sender.send_up_to(LAST_HEALTHY)?;
+        session.set_outage(true)?;
     }
-    stage.sender.send_up_to(due.max(before))?;
-    let sent = before + 1..=stage.sender.sent();
+    session.sender.send_up_to(due.max(before))?;
+    let sent = before + 1..=session.sender.sent();
     for number in sent.filter(|number| orders::poison(*number).is_some()) {
-        stage.board.note(Kind::Warning, format!("order {number} of {} is poison", orders::customer(number)));
+        let text = format!("order {number} of {} is poison", orders::customer(number));
+        session.dashboard.note_order(Kind::Warning, text);
     }
     Ok(())
 }
 
-fn hints(stage: &Stage, show: &Show) -> Hints {
-    let url = match stage.board.port {
+fn hints(session: &Session, options: &LiveOptions) -> Hints {
+    let url = match session.dashboard.port {
         Some(port) => format!("http://127.0.0.1:{port}"),
-        None => "starts".to_owned(),
+        None => "starting".to_owned(),
     };
-    let is_usual = show.usual_address && stage.board.port.is_none_or(|port| port == USUAL_PORT);
-    let command = if is_usual { show.command.clone() } else { format!("{} --url {url}", show.command) };
+    let is_default =
+        options.is_default_address && session.dashboard.port.is_none_or(|port| port == DEFAULT_PORT);
+    let command =
+        if is_default { options.command.clone() } else { format!("{} --url {url}", options.command) };
     Hints { command, url }
 }

@@ -1,20 +1,20 @@
-//! The stream of orders: which order comes at which place, made of its number alone, so that every run tells the same story.
+//! The stream of orders. Each order is a function of its number, so that every run is the same.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How many customers there are.
+/// The number of customers.
 pub(crate) const CUSTOMERS: u64 = 200;
-/// How many of them have the bank that fails.
+/// The number of customers of the bank that goes down.
 pub(crate) const HARBOUR_CUSTOMERS: u64 = CUSTOMERS / BANKS.len() as u64;
-/// After this order the bank fails.
+/// The bank goes down after this order.
 pub(crate) const LAST_HEALTHY: u32 = 120;
-/// The story is told when at least so many orders were sent.
-pub(crate) const SHORTEST: u32 = 400;
+/// The fewest orders of a complete story.
+pub(crate) const MIN_ORDERS: u32 = 400;
 
-/// The bank that fails stands first.
+/// The banks; the first one goes down.
 const BANKS: [&str; 8] = [HARBOUR, "North", "South", "East", "West", "Hill", "Valley", "Forest"];
-/// The bank that fails.
+/// The bank that goes down.
 pub(crate) const HARBOUR: &str = "Harbour Bank";
 
 const NAMES: [&str; 20] = [
@@ -29,13 +29,13 @@ const ITEMS: [&str; 5] = ["tea", "lamp", "rope", "bread", "map"];
 pub(crate) struct Order {
     /// Its number, from 1.
     pub(crate) number: u32,
-    /// Who orders. It is the key: the orders of one customer are handled in order.
+    /// The customer. It is the key: the orders of one customer are handled in order.
     pub(crate) customer: String,
-    /// Who pays.
+    /// The bank that pays.
     pub(crate) bank: String,
-    /// Where to.
+    /// The destination.
     pub(crate) country: String,
-    /// What.
+    /// The items.
     pub(crate) items: Vec<String>,
     /// The price.
     pub(crate) cents: i64,
@@ -43,21 +43,21 @@ pub(crate) struct Order {
     pub(crate) voucher: i64,
 }
 
-/// What is wrong with an order that no retry will mend.
+/// Why an order is poison: no retry can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poison {
     /// A discount of more than the price.
     Voucher,
     /// Fields are missing.
     Schema,
-    /// No items, which the handler did not think of: it panics.
+    /// No items, on which the handler panics.
     Panic,
     /// A country on which the tax table aborts the whole process.
     Crash,
 }
 
 impl Poison {
-    /// The reason that its letter must have.
+    /// Returns the expected reason code of its letter.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::Voucher => "DOMAIN_INVALID",
@@ -68,7 +68,7 @@ impl Poison {
     }
 }
 
-/// The orders that are poison: number, customer and what is wrong. None of these customers has the bank that fails.
+/// The poison orders: number, customer and cause. None of these customers uses the bank that goes down.
 const POISON: [(u32, u64, Poison); 5] = [
     (60, 9, Poison::Voucher),
     (140, 18, Poison::Schema),
@@ -76,44 +76,44 @@ const POISON: [(u32, u64, Poison); 5] = [
     (220, 36, Poison::Panic),
     (260, 45, Poison::Voucher),
 ];
-/// So many orders after a poisonous one, the same customer orders again. That order has to wait.
-const NEXT_OF_SAME: u32 = 30;
+/// The same customer orders again this many orders after a poison one. That order has to wait.
+const NEXT_ORDER_AFTER: u32 = 30;
 
-/// What is wrong with this order; `None` when it is fine.
+/// Returns why this order is poison; `None` when it is not.
 pub(crate) fn poison(number: u32) -> Option<Poison> {
     POISON.iter().find(|(at, ..)| *at == number).map(|(.., poison)| *poison)
 }
 
-/// The orders that are poison.
-pub(crate) fn poisonous() -> impl Iterator<Item = u32> {
+/// Returns the numbers of the poison orders.
+pub(crate) fn poison_orders() -> impl Iterator<Item = u32> {
     POISON.iter().map(|(number, ..)| *number)
 }
 
-/// The order that kills the process.
+/// Returns the order that crashes the process.
 #[cfg(test)]
-pub(crate) fn deadly() -> u32 {
+pub(crate) fn crashing_order() -> u32 {
     let crash = POISON.iter().find(|(.., poison)| *poison == Poison::Crash);
     crash.map_or(0, |(number, ..)| *number)
 }
 
-/// The id of the message with this order.
+/// Returns the message id of an order.
 pub(crate) fn id(number: u32) -> String {
     format!("order-{number}")
 }
 
-/// The number in such an id; `None` for messages that others sent.
+/// Returns the order number of a message id; `None` for messages from elsewhere.
 pub(crate) fn number_of(id: &str) -> Option<u32> {
     id.strip_prefix("order-")?.parse().ok()
 }
 
-/// Who sends this order.
+/// Returns the customer of an order.
 pub(crate) fn customer(number: u32) -> String {
     name(customer_index(number))
 }
 
 fn customer_index(number: u32) -> u64 {
-    let fixed = POISON.iter().find(|(at, ..)| *at == number || *at + NEXT_OF_SAME == number);
-    fixed.map_or_else(|| mixed(u64::from(number)) % CUSTOMERS, |(_, customer, _)| *customer)
+    let fixed = POISON.iter().find(|(at, ..)| *at == number || *at + NEXT_ORDER_AFTER == number);
+    fixed.map_or_else(|| mix(u64::from(number)) % CUSTOMERS, |(_, customer, _)| *customer)
 }
 
 fn name(index: u64) -> String {
@@ -121,10 +121,10 @@ fn name(index: u64) -> String {
     format!("{}-{}", NAMES[(index % names) as usize], index / names)
 }
 
-/// The order of this number.
+/// Returns the order with this number.
 pub(crate) fn order(number: u32) -> Order {
     let customer = customer_index(number);
-    let drawn = mixed(u64::from(number) | 1 << 40);
+    let drawn = mix(u64::from(number) | 1 << 40);
     let bank = BANKS[(customer % BANKS.len() as u64) as usize];
     let wrong = poison(number);
     let item = ITEMS[(drawn % ITEMS.len() as u64) as usize];
@@ -139,7 +139,7 @@ pub(crate) fn order(number: u32) -> Order {
     }
 }
 
-/// What the message with this order carries.
+/// Returns the payload of an order's message.
 pub(crate) fn payload(number: u32) -> Value {
     let order = order(number);
     if poison(number) == Some(Poison::Schema) {
@@ -148,7 +148,7 @@ pub(crate) fn payload(number: u32) -> Value {
     json!(order)
 }
 
-/// The line of the file with this order.
+/// Returns the line of an order in the source file.
 pub(crate) fn line(number: u32) -> String {
     let line = json!({
         "id": id(number),
@@ -159,8 +159,8 @@ pub(crate) fn line(number: u32) -> String {
     format!("{line}\n")
 }
 
-/// A number that looks drawn by chance and is the same in every run (the finaliser of SplitMix64).
-pub(crate) fn mixed(number: u64) -> u64 {
+/// Returns a pseudorandom number that is the same in every run (the finalizer of SplitMix64).
+pub(crate) fn mix(number: u64) -> u64 {
     let mut x = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -190,18 +190,18 @@ mod tests {
     #[test]
     fn each_poisonous_order_has_a_customer_of_its_own_who_orders_again_and_whose_bank_works() {
         let mut customers = HashSet::new();
-        for number in poisonous() {
+        for number in poison_orders() {
             assert!(customers.insert(customer(number)));
-            assert_eq!(customer(number + NEXT_OF_SAME), customer(number));
-            assert!(poison(number + NEXT_OF_SAME).is_none() && number + NEXT_OF_SAME < SHORTEST);
+            assert_eq!(customer(number + NEXT_ORDER_AFTER), customer(number));
+            assert!(poison(number + NEXT_ORDER_AFTER).is_none() && number + NEXT_ORDER_AFTER < MIN_ORDERS);
             assert_ne!(order(number).bank, HARBOUR);
         }
-        assert!(poison(deadly()) == Some(Poison::Crash) && deadly() > LAST_HEALTHY);
+        assert!(poison(crashing_order()) == Some(Poison::Crash) && crashing_order() > LAST_HEALTHY);
     }
 
     #[test]
     fn healthy_orders_can_be_read_and_the_one_with_the_wrong_schema_cannot() {
-        for number in 1..=SHORTEST {
+        for number in 1..=MIN_ORDERS {
             let read = serde_json::from_value::<Order>(payload(number));
             assert_eq!(read.is_err(), poison(number) == Some(Poison::Schema), "{number}");
         }

@@ -1,58 +1,58 @@
-//! What a demo came to.
+//! The outcome of a demo.
 
 use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::board::Board;
 use crate::check::{Finding, check};
+use crate::dashboard::Dashboard;
 use crate::evidence::Evidence;
 
-/// What a demo came to.
+/// The outcome of a demo.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Outcome {
-    /// Whether every promise was kept.
+    /// Whether every guarantee held.
     pub ok: bool,
-    /// How many orders were sent.
+    /// The number of orders sent.
     pub orders: usize,
-    /// How many of them were handled.
+    /// The number of orders handled.
     pub handled: usize,
-    /// How often the handler was called.
+    /// The number of handler calls.
     pub attempts: u64,
-    /// How many of these calls failed.
+    /// The number of failed handler calls.
     pub failed_attempts: u64,
-    /// How many of them were not the first of their order.
+    /// The number of retries and replays.
     pub retries: u64,
-    /// How often the process died.
+    /// How often the process crashed.
     pub deaths: u32,
-    /// How many orders became letters.
+    /// The number of stored letters.
     pub letters: usize,
-    /// How many of these letters were handled at last.
+    /// The number of resolved letters.
     pub resolved: usize,
-    /// What is left.
+    /// The open letters.
     pub open: Vec<OpenLetter>,
-    /// The promises.
+    /// The guarantees.
     pub checks: Vec<Finding>,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
 }
 
-/// A letter that is left.
+/// An open letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OpenLetter {
     /// The id of the message.
     pub id: String,
-    /// Whose order it is.
+    /// The customer.
     pub customer: String,
     /// Its state.
     pub state: String,
-    /// Its reason; none for those that only wait.
+    /// The reason code; none for waiting letters.
     pub reason: Option<String>,
 }
 
 impl Outcome {
-    pub(crate) fn of(board: &Board, evidence: &Evidence) -> Self {
+    pub(crate) fn of(dashboard: &Dashboard, evidence: &Evidence) -> Self {
         let checks = check(evidence);
         let customers: HashMap<&str, &str> =
             evidence.sent.iter().map(|sent| (sent.id.as_str(), sent.customer.as_str())).collect();
@@ -71,16 +71,16 @@ impl Outcome {
         Self {
             ok: checks.iter().all(|finding| finding.ok),
             orders: evidence.sent.len(),
-            handled: board.handled(),
-            attempts: board.attempts,
-            failed_attempts: board.failed,
-            retries: board.retries,
-            deaths: board.deaths,
+            handled: dashboard.handled(),
+            attempts: dashboard.attempts,
+            failed_attempts: dashboard.failed,
+            retries: dashboard.retries,
+            deaths: dashboard.deaths,
             letters: evidence.letters.len(),
             resolved: evidence.letters.len() - open.len(),
             open,
             checks,
-            seconds: (board.elapsed().as_secs_f64() * 10.0).round() / 10.0,
+            seconds: (dashboard.elapsed().as_secs_f64() * 10.0).round() / 10.0,
         }
     }
 }

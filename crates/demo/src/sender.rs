@@ -1,4 +1,4 @@
-//! Sends orders: writes them to the end of the file that the consumer follows.
+//! Sends orders: appends them to the file that the consumer follows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use crate::folder::Folder;
 use crate::orders;
 
-/// Whoever sends orders.
+/// The sender of orders.
 #[derive(Debug)]
 pub(crate) struct Sender {
     file: File,
@@ -19,7 +19,7 @@ impl Sender {
         Ok(Self { file, sent: 0 })
     }
 
-    /// How many orders were sent.
+    /// Returns the number of orders sent.
     pub(crate) const fn sent(&self) -> u32 {
         self.sent
     }
@@ -27,7 +27,7 @@ impl Sender {
     /// Sends all orders up to this one.
     pub(crate) fn send_up_to(&mut self, number: u32) -> io::Result<()> {
         let lines: String = (self.sent + 1..=number).map(orders::line).collect();
-        // One call, so that the reader finds whole lines.
+        // One write, so that the reader finds complete lines.
         self.file.write_all(lines.as_bytes())?;
         self.sent = self.sent.max(number);
         Ok(())

@@ -1,4 +1,4 @@
-//! Keeps the worker running: starts it, listens to it, and starts it again when it dies, as a supervisor of yours would.
+//! Supervises the worker: starts it, reads its reports, and restarts it after a crash, as systemd or Kubernetes would.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -15,158 +15,166 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::folder::Folder;
-use crate::report::{Report, Told};
+use crate::protocol::{Report, WorkerCommand};
 
-/// How long it waits before it starts a worker that died.
-const RESTART_AFTER: Duration = Duration::from_millis(250);
-/// So many deaths in a row before the worker was ready, and there is no use in going on.
-const HOPELESS: u32 = 3;
-/// How long a worker may take to end when it is asked to.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The delay before a crashed worker is restarted.
+const RESTART_DELAY: Duration = Duration::from_millis(250);
+/// The most crashes in a row before the worker was ready.
+const MAX_FAILED_STARTS: u32 = 3;
+/// The time for a worker to exit after it was stopped.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What becomes of the worker.
+/// An event of the worker.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum News {
-    /// It said something.
+pub(crate) enum WorkerEvent {
+    /// It sent a report.
     Report(Report),
-    /// It died.
-    Died {
-        /// Which life that was.
-        life: u32,
-        /// How, in words.
+    /// It crashed.
+    Crashed {
+        /// The incarnation.
+        incarnation: u32,
+        /// Describes the exit.
         how: String,
     },
-    /// It was asked to end, and has ended.
+    /// It was stopped and has exited.
     Ended,
-    /// It cannot be kept running.
-    Hopeless(String),
+    /// It does not stay up.
+    Fatal(String),
 }
 
-/// The way to talk to whoever keeps the worker running. The worker does not outlive it.
+/// A handle of the supervisor. The worker is killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    orders: mpsc::Sender<Told>,
-    news: mpsc::Receiver<News>,
-    /// One task, which ends when this is dropped.
-    keeping: JoinSet<()>,
+    commands: mpsc::Sender<WorkerCommand>,
+    events: mpsc::Receiver<WorkerEvent>,
+    /// The supervisor task, aborted when this is dropped.
+    task: JoinSet<()>,
 }
 
 impl Supervisor {
     /// Starts the worker with this command line.
     pub(crate) fn start(program: Vec<OsString>, folder: Folder, port: u16) -> Self {
-        let (orders, ordered) = mpsc::channel(16);
-        let (tell, news) = mpsc::channel(256);
-        let mut keeping = JoinSet::new();
-        keeping.spawn(async move {
-            let keeper = Keeper { program, folder, port, ordered, tell: tell.clone() };
-            if let Err(error) = keeper.keep().await {
-                let _ = tell.send(News::Hopeless(error.to_string())).await;
+        let (commands, received) = mpsc::channel(16);
+        let (send, events) = mpsc::channel(256);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let supervisor =
+                SupervisorTask { program, folder, port, commands: received, events: send.clone() };
+            if let Err(error) = supervisor.run().await {
+                let _ = send.send(WorkerEvent::Fatal(error.to_string())).await;
             }
         });
-        Self { orders, news, keeping }
+        Self { commands, events, task }
     }
 
-    /// What happens next; `None` when nothing will.
-    pub(crate) async fn next(&mut self) -> Option<News> {
-        self.news.recv().await
+    /// Waits for the next event; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<WorkerEvent> {
+        self.events.recv().await
     }
 
-    /// What has happened since.
-    pub(crate) fn news(&mut self) -> Option<News> {
-        self.news.try_recv().ok()
+    /// Returns the next event without waiting.
+    pub(crate) fn try_next(&mut self) -> Option<WorkerEvent> {
+        self.events.try_recv().ok()
     }
 
-    /// Asks for a replay.
+    /// Requests a replay.
     pub(crate) async fn replay(&self) {
-        let _ = self.orders.send(Told::Replay).await;
+        let _ = self.commands.send(WorkerCommand::Replay).await;
     }
 
-    /// Asks the worker to settle what is in flight and to end. `News::Ended` tells when it has.
+    /// Tells the worker to settle messages in flight and exit. `WorkerEvent::Ended` follows.
     pub(crate) async fn stop(&self) {
-        let _ = self.orders.send(Told::Stop).await;
+        let _ = self.commands.send(WorkerCommand::Stop).await;
     }
 
-    /// Kills the worker if it runs, and waits until it is gone. What it would settle goes with its folder.
-    pub(crate) async fn dismiss(self) {
-        let Self { orders, news, mut keeping } = self;
-        drop((orders, news));
-        keeping.join_next().await;
+    /// Kills the worker if it runs, and waits until it has exited.
+    pub(crate) async fn kill(self) {
+        let Self { commands, events, mut task } = self;
+        drop((commands, events));
+        task.join_next().await;
     }
 }
 
-struct Keeper {
+struct SupervisorTask {
     program: Vec<OsString>,
     folder: Folder,
     port: u16,
-    ordered: mpsc::Receiver<Told>,
-    tell: mpsc::Sender<News>,
+    commands: mpsc::Receiver<WorkerCommand>,
+    events: mpsc::Sender<WorkerEvent>,
 }
 
-/// How a life ended.
-struct Life {
+/// The end of one incarnation.
+struct Exited {
     status: ExitStatus,
     was_ready: bool,
     was_stopped: bool,
 }
 
-impl Keeper {
-    async fn keep(mut self) -> Result<(), Error> {
-        let mut vain = 0;
-        for life in 1.. {
-            let ended = self.live(life).await?;
+impl SupervisorTask {
+    async fn run(mut self) -> Result<(), Error> {
+        let mut failed_starts = 0;
+        for incarnation in 1.. {
+            let ended = self.run_once(incarnation).await?;
             if ended.was_stopped {
                 let last = if ended.status.success() {
-                    News::Ended
+                    WorkerEvent::Ended
                 } else {
-                    News::Hopeless(format!("the worker did not end well: {}", how(ended.status)))
+                    WorkerEvent::Fatal(format!(
+                        "the worker failed to shut down: {}",
+                        describe_exit(ended.status)
+                    ))
                 };
-                let _ = self.tell.send(last).await;
+                let _ = self.events.send(last).await;
                 break;
             }
-            vain = if ended.was_ready { 0 } else { vain + 1 };
-            if vain >= HOPELESS {
-                return Err(Error::Worker(format!("{}\n{}", how(ended.status), self.last_words())));
+            failed_starts = if ended.was_ready { 0 } else { failed_starts + 1 };
+            if failed_starts >= MAX_FAILED_STARTS {
+                return Err(Error::Worker(format!("{}\n{}", describe_exit(ended.status), self.log_tail())));
             }
-            let _ = self.tell.send(News::Died { life, how: how(ended.status) }).await;
-            tokio::time::sleep(RESTART_AFTER).await;
+            let _ = self
+                .events
+                .send(WorkerEvent::Crashed { incarnation, how: describe_exit(ended.status) })
+                .await;
+            tokio::time::sleep(RESTART_DELAY).await;
         }
         Ok(())
     }
 
-    /// One life of the worker.
-    async fn live(&mut self, life: u32) -> Result<Life, Error> {
+    /// Runs one incarnation of the worker.
+    async fn run_once(&mut self, incarnation: u32) -> Result<Exited, Error> {
         let mut child = self.spawn()?;
         let mut input = child.stdin.take();
-        let output = child.stdout.take().ok_or_else(|| Error::Worker("it has no output".to_owned()))?;
+        let output =
+            child.stdout.take().ok_or_else(|| Error::Worker("its standard output is missing".to_owned()))?;
         let mut lines = BufReader::new(output).lines();
-        send(&mut input, &Told::Start { life, port: self.port }).await;
+        send(&mut input, &WorkerCommand::Start { incarnation, port: self.port }).await;
         let (mut was_ready, mut was_stopped) = (false, false);
         let mut deadline = None;
         loop {
             tokio::select! {
                 line = lines.next_line() => match line {
                     Ok(Some(line)) => {
-                        // A line that was cut off by death says nothing.
+                        // A crash may truncate a line.
                         let Ok(report) = serde_json::from_str(&line) else { continue };
                         if let Report::Ready { port } = report {
                             was_ready = true;
-                            // The next life listens at the same place.
+                            // The next incarnation uses the same port.
                             self.port = port;
                         }
-                        let _ = self.tell.send(News::Report(report)).await;
+                        let _ = self.events.send(WorkerEvent::Report(report)).await;
                     }
                     Ok(None) | Err(_) => break,
                 },
-                order = self.ordered.recv(), if !was_stopped => match order {
-                    Some(order) => {
-                        was_stopped = order == Told::Stop;
-                        send(&mut input, &order).await;
+                command = self.commands.recv(), if !was_stopped => match command {
+                    Some(command) => {
+                        was_stopped = command == WorkerCommand::Stop;
+                        send(&mut input, &command).await;
                         if was_stopped {
                             input = None;
-                            deadline = Some(Instant::now() + PATIENCE);
+                            deadline = Some(Instant::now() + TIMEOUT);
                         }
                     }
-                    // Nobody wants it any more.
+                    // The handle was dropped.
                     None => {
                         was_stopped = true;
                         let _ = child.start_kill();
@@ -179,41 +187,43 @@ impl Keeper {
             }
         }
         let status = child.wait().await.map_err(Error::Io)?;
-        // Who is asked to stop while it dies need not be started again.
-        while let Ok(order) = self.ordered.try_recv() {
-            was_stopped |= order == Told::Stop;
+        // A worker that was stopped while it crashed is not restarted.
+        while let Ok(command) = self.commands.try_recv() {
+            was_stopped |= command == WorkerCommand::Stop;
         }
-        was_stopped |= self.ordered.is_closed();
-        Ok(Life { status, was_ready, was_stopped })
+        was_stopped |= self.commands.is_closed();
+        Ok(Exited { status, was_ready, was_stopped })
     }
 
     fn spawn(&self) -> Result<Child, Error> {
-        let (program, arguments) =
-            self.program.split_first().ok_or_else(|| Error::Worker("it has no program".to_owned()))?;
+        let (program, arguments) = self
+            .program
+            .split_first()
+            .ok_or_else(|| Error::Worker("its command line is empty".to_owned()))?;
         let log = OpenOptions::new().create(true).append(true).open(self.folder.log()).map_err(Error::Io)?;
         Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
-            // Ctrl-C at the terminal is ours: we stop the worker. Its death would be one of the story otherwise.
+            // Ctrl-C must reach this process only, which stops the worker; otherwise it would count as a crash.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(Error::Io)
     }
 
-    /// The end of what the worker wrote to its log.
-    fn last_words(&self) -> String {
-        const WORDS: usize = 2000;
+    /// Returns the end of the worker's log.
+    fn log_tail(&self) -> String {
+        const MAX_BYTES: usize = 2000;
         let log = std::fs::read(self.folder.log()).unwrap_or_default();
-        String::from_utf8_lossy(&log[log.len().saturating_sub(WORDS)..]).trim().to_owned()
+        String::from_utf8_lossy(&log[log.len().saturating_sub(MAX_BYTES)..]).trim().to_owned()
     }
 }
 
-/// Tells the worker something. A worker that is dying does not listen, and its end is noticed elsewhere.
-async fn send(input: &mut Option<ChildStdin>, told: &Told) {
-    if let (Some(input), Ok(mut line)) = (input, serde_json::to_vec(told)) {
+/// Sends a command to the worker. Errors are ignored: the exit of the worker is detected elsewhere.
+async fn send(input: &mut Option<ChildStdin>, command: &WorkerCommand) {
+    if let (Some(input), Ok(mut line)) = (input, serde_json::to_vec(command)) {
         line.push(b'\n');
         let _: io::Result<()> = async {
             input.write_all(&line).await?;
@@ -230,12 +240,12 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-fn how(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(6), _) => "killed by SIGABRT".to_owned(),
         (Some(signal), _) => format!("killed by signal {signal}"),
-        (None, Some(code)) => format!("it ended with {code}"),
-        (None, None) => "it ended".to_owned(),
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "exited".to_owned(),
     }
 }
 
@@ -246,38 +256,38 @@ mod tests {
 
     use super::*;
 
-    /// A worker that says that it is ready, and then listens to nobody.
-    async fn deaf(folder: &TempDir) -> (Supervisor, Pid) {
+    /// Starts a worker that reports ready and then ignores every command.
+    async fn unresponsive(folder: &TempDir) -> (Supervisor, Pid) {
         let pid = folder.path().join("pid");
         let script =
             format!("echo $$ > '{}'; echo '{{\"ready\":{{\"port\":7}}}}'; exec sleep 1000", pid.display());
         let program = ["sh", "-c", &script].map(OsString::from).to_vec();
         let mut worker = Supervisor::start(program, Folder::new(folder.path()), 0);
-        assert_eq!(worker.next().await, Some(News::Report(Report::Ready { port: 7 })));
+        assert_eq!(worker.next().await, Some(WorkerEvent::Report(Report::Ready { port: 7 })));
         let pid = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
         (worker, Pid::from_raw(pid).unwrap())
     }
 
     #[tokio::test]
-    async fn a_worker_that_nobody_wants_any_more_is_gone_before_its_folder_is() {
+    async fn a_killed_worker_exits_before_its_folder_is_removed() {
         let folder = TempDir::new().unwrap();
-        let (worker, pid) = deaf(&folder).await;
+        let (worker, pid) = unresponsive(&folder).await;
         test_kill_process(pid).unwrap();
-        worker.dismiss().await;
+        worker.kill().await;
         assert_eq!(test_kill_process(pid), Err(rustix::io::Errno::SRCH));
         folder.close().unwrap();
     }
 
     #[tokio::test]
-    async fn a_worker_does_not_outlive_whoever_forgot_to_dismiss_it() {
+    async fn a_worker_does_not_outlive_a_dropped_supervisor() {
         let folder = TempDir::new().unwrap();
-        let (worker, pid) = deaf(&folder).await;
+        let (worker, pid) = unresponsive(&folder).await;
         drop(worker);
-        let gone = async {
+        let exited = async {
             while test_kill_process(pid).is_ok() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, gone).await.unwrap();
+        tokio::time::timeout(TIMEOUT, exited).await.unwrap();
     }
 }

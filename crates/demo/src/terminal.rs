@@ -1,4 +1,4 @@
-//! The terminal: keys as they are pressed, a screen of its own, and everything as it was before when it is over.
+//! The terminal in raw mode on the alternate screen, restored at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 
-/// What is written to begin: a screen of its own, no cursor.
+/// Enters the alternate screen and hides the cursor.
 const BEGIN: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
-/// What is written at the end: the cursor, and the screen from before.
+/// Shows the cursor and leaves the alternate screen.
 const END: &[u8] = b"\x1b[?25h\x1b[?1049l";
-/// How long the reader of keys waits before it looks whether it should end.
-const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// What is taken for the size of a terminal that does not tell.
-const SIZE: (usize, usize) = (80, 24);
+/// The interval at which the key reader checks whether to stop.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// The size of a terminal that does not report one.
+const DEFAULT_SIZE: (usize, usize) = (80, 24);
 
-/// Whether somebody sits there: keys come from a terminal and what is shown goes to one.
-pub fn is_there() -> bool {
+/// Returns whether standard input and output are terminals.
+pub fn is_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-/// A terminal in our hands. Dropping it gives it back as it was, after a panic as well.
+/// A terminal in raw mode. Dropping it restores the terminal, also after a panic.
 pub(crate) struct Terminal {
     before: Termios,
     stop: Arc<AtomicBool>,
@@ -31,8 +31,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes the terminal. Keys come as they are pressed; Ctrl-C is one of them.
-    pub(crate) fn take() -> io::Result<(Self, mpsc::Receiver<u8>)> {
+    /// Enters raw mode. Returns a channel of keys, which includes Ctrl-C.
+    pub(crate) fn open() -> io::Result<(Self, mpsc::Receiver<u8>)> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -48,17 +48,17 @@ impl Terminal {
         Ok((terminal, pressed))
     }
 
-    /// How many columns and rows there are now.
+    /// Returns the current columns and rows.
     pub(crate) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
                 (usize::from(size.ws_col), usize::from(size.ws_row))
             }
-            _ => SIZE,
+            _ => DEFAULT_SIZE,
         }
     }
 
-    /// Shows these lines in place of those before.
+    /// Replaces the screen with these lines.
     pub(crate) fn draw(&self, lines: &[String]) -> io::Result<()> {
         let mut frame = String::from("\x1b[H");
         for (index, line) in lines.iter().enumerate() {
@@ -76,8 +76,7 @@ impl Terminal {
 impl Drop for Terminal {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // First, and while keys still come one by one: a read that has begun would wait for a whole line otherwise, and we
-        // for it.
+        // Join the reader before leaving raw mode: a pending read would otherwise block until a complete line.
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -92,25 +91,25 @@ fn show(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Reads keys on a thread of its own, because a read from a terminal cannot be called off.
+/// Reads keys on a separate thread, because a read from a terminal cannot be cancelled.
 fn read_keys(keys: &mpsc::Sender<u8>, stop: &AtomicBool) {
     let mut buffer = [0; 64];
     while !stop.load(Ordering::Acquire) {
         let stdin = io::stdin();
         let mut wait = [PollFd::new(&stdin, PollFlags::IN)];
-        match poll(&mut wait, Some(&LOOK_EVERY)) {
+        match poll(&mut wait, Some(&POLL_INTERVAL)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             Ok(_) => {}
             Err(_) => return,
         }
-        // Past the buffer of the standard library: what is left there would not wake the wait above.
+        // Bypasses the buffer of the standard library, whose content would not wake the poll above.
         match rustix::io::read(&stdin, &mut buffer) {
             Ok(0) | Err(_) => return,
             Ok(read) => {
-                // What comes as one piece with an escape in front is an arrow or the like, not letters.
+                // A chunk that starts with an escape is a special key such as an arrow, not letters.
                 let pressed = if buffer[0] == 0x1b { &buffer[..1] } else { &buffer[..read] };
                 for key in pressed {
-                    // Whoever presses faster than anybody looks need not be heard.
+                    // Keys are dropped when the channel is full.
                     let _ = keys.try_send(*key);
                 }
             }

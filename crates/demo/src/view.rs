@@ -1,56 +1,60 @@
-//! What the viewer sees: the board as lines that fit the terminal. Pure, so that every size can be tried.
+//! Renders the dashboard as lines that fit the terminal. Pure, so that every size can be tested.
 
-use crate::board::{Board, Kind};
+use crate::dashboard::{Dashboard, Kind, LogEntry};
 use crate::orders::{self, CUSTOMERS, HARBOUR, LAST_HEALTHY};
-use crate::paint::{Line, Tone};
-use crate::report::{Blocked, Group, Operation};
+use crate::protocol::{Blocked, Group, Operation};
+use crate::styled_line::{Line, Tone};
 
-/// How many rows the parts take that are always there: title, numbers, bank, advice, three headings, keys,
-/// and an empty line.
-const FIXED: usize = 9;
-/// How wide the bar of a replay is.
-const BAR: usize = 24;
+/// The number of fixed rows: title, numbers, bank, advice, three headings, keys and an empty line.
+const FIXED_ROWS: usize = 9;
+/// The width of the progress bar of a replay.
+const BAR_WIDTH: usize = 24;
 
-/// How the viewer can go on by himself.
+/// The parts of suggested commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hints {
-    /// How this program is called, with the address where it is not the usual one.
+    /// How the user calls this program, with the address unless it is the default.
     pub(crate) command: String,
     /// The address of the API.
     pub(crate) url: String,
 }
 
-/// The lines for a terminal of this size.
+/// Renders the lines for a terminal of this size.
 pub(crate) fn view(
-    board: &Board,
+    dashboard: &Dashboard,
     hints: &Hints,
     (width, height): (usize, usize),
     color: bool,
 ) -> Vec<String> {
-    let mut lines =
-        vec![title(board, hints, width), numbers(board), bank(board), advice(board, hints), Line::new()];
-    let commands = commands(board, hints);
-    let replay: Option<Line> = board.state.operation.as_ref().map(operation);
-    let room = height.saturating_sub(FIXED + commands.len() + replay.iter().count());
-    // Groups first: they are few and say most. Then the customers, and what happened with the rest.
-    let state = &board.state;
+    let mut lines = vec![
+        title(dashboard, hints, width),
+        numbers(dashboard),
+        bank(dashboard),
+        advice(dashboard, hints),
+        Line::new(),
+    ];
+    let commands = commands(dashboard, hints);
+    let replay: Option<Line> = dashboard.state.operation.as_ref().map(operation);
+    let room = height.saturating_sub(FIXED_ROWS + commands.len() + replay.iter().count());
+    // Groups get rows first: they are few and most important. Then the customers, and the log gets the rest.
+    let state = &dashboard.state;
     let groups = rows(state.groups.iter().map(group), state.groups.len(), (room / 3).min(6));
     let blocked = usize::try_from(state.blocked).unwrap_or(usize::MAX).max(state.customers.len());
     let customers = rows(state.customers.iter().map(customer), blocked, (room - groups.len()) / 2);
-    let events = room.saturating_sub(groups.len() + customers.len());
-    lines.push(blocked_title(board));
+    let log_rows = room.saturating_sub(groups.len() + customers.len());
+    lines.push(blocked_title(dashboard));
     lines.extend(customers);
     lines.push(heading("DEAD LETTERS BY CAUSE", ""));
     lines.extend(groups);
     lines.extend(replay);
-    lines.push(heading("WHAT HAPPENED", ""));
-    let happened: Vec<Line> = board.happened().rev().take(events).map(event).collect();
-    let missing = events.saturating_sub(happened.len());
-    lines.extend(happened.into_iter().rev());
+    lines.push(heading("LOG", ""));
+    let log: Vec<Line> = dashboard.log().rev().take(log_rows).map(log_line).collect();
+    let missing = log_rows.saturating_sub(log.len());
+    lines.extend(log.into_iter().rev());
     lines.extend(std::iter::repeat_n(Line::new(), missing));
     lines.extend(commands);
-    lines.push(keys(board));
-    // A terminal that is too small keeps the top, and the keys.
+    lines.push(keys(dashboard));
+    // A small terminal keeps the top and the keys.
     if lines.len() > height && height > 0 {
         let keys = lines.pop();
         lines.truncate(height - 1);
@@ -59,7 +63,7 @@ pub(crate) fn view(
     lines.iter().map(|line| line.render(width, color)).collect()
 }
 
-/// As many of these lines as there is room for. Where that is not all, the last one says how many there are besides.
+/// Returns as many lines as fit. When some do not, the last line counts them.
 fn rows(lines: impl ExactSizeIterator<Item = Line>, all: usize, room: usize) -> Vec<Line> {
     if all <= room && all <= lines.len() {
         return lines.collect();
@@ -69,8 +73,8 @@ fn rows(lines: impl ExactSizeIterator<Item = Line>, all: usize, room: usize) -> 
     lines.take(shown).chain(more).collect()
 }
 
-fn title(board: &Board, hints: &Hints, width: usize) -> Line {
-    let seconds = board.elapsed().as_secs();
+fn title(dashboard: &Dashboard, hints: &Hints, width: usize) -> Line {
+    let seconds = dashboard.elapsed().as_secs();
     let line = Line::of("Lazaret", Tone::Strong)
         .plain(format!("  orders of {CUSTOMERS} customers  "))
         .add(format!("{:02}:{:02}", seconds / 60, seconds % 60), Tone::Dim);
@@ -80,60 +84,60 @@ fn title(board: &Board, hints: &Hints, width: usize) -> Line {
     line.add("API ", Tone::Dim).add(&hints.url, Tone::Hint)
 }
 
-fn numbers(board: &Board) -> Line {
-    let process = match (board.running, board.deaths) {
-        (false, 0) => ("starts".to_owned(), Tone::Warning),
-        (false, _) => ("DIED, restarts".to_owned(), Tone::Bad),
-        (true, 0) => ("runs".to_owned(), Tone::Good),
-        (true, deaths) => (format!("runs, died {deaths}×"), Tone::Warning),
+fn numbers(dashboard: &Dashboard) -> Line {
+    let process = match (dashboard.running, dashboard.deaths) {
+        (false, 0) => ("starting".to_owned(), Tone::Warning),
+        (false, _) => ("RESTARTING".to_owned(), Tone::Bad),
+        (true, 0) => ("running".to_owned(), Tone::Good),
+        (true, deaths) => (format!("up, crashed {deaths}×"), Tone::Warning),
     };
-    Line::of(format!("{:.0}/s", board.rate()), Tone::Strong)
-        .plain(format!("  {} sent  ", board.sent))
-        .add(format!("{} handled", board.handled()), Tone::Good)
-        .plain(format!("  {} failures  {} retries  process ", board.failed, board.retries))
+    Line::of(format!("{:.0}/s", dashboard.rate()), Tone::Strong)
+        .plain(format!("  {} sent  ", dashboard.sent))
+        .add(format!("{} handled", dashboard.handled()), Tone::Good)
+        .plain(format!("  {} failures  {} retries  process ", dashboard.failed, dashboard.retries))
         .add(process.0, process.1)
 }
 
-fn bank(board: &Board) -> Line {
+fn bank(dashboard: &Dashboard) -> Line {
     let line = Line::of("payments ", Tone::Plain);
-    let line = if board.is_outage {
-        line.add(format!("{HARBOUR} does not answer"), Tone::Bad).plain("; the other seven banks do")
+    let line = if dashboard.is_outage {
+        line.add(format!("{HARBOUR} is down"), Tone::Bad).plain("; the other seven banks are up")
     } else {
-        line.add("all banks answer", Tone::Good).plain(", a few calls take too long")
+        line.add("all banks are up", Tone::Good).plain("; a few calls time out")
     };
-    match &board.state.fuse {
+    match &dashboard.state.fuse {
         Some(why) => line.add(format!("  FUSE BLOWN: {why}"), Tone::Bad),
         None => line,
     }
 }
 
-/// What to do next, or to look at.
-fn advice(board: &Board, hints: &Hints) -> Line {
-    let state = &board.state;
+/// Suggests what to do next, or what to watch.
+fn advice(dashboard: &Dashboard, hints: &Hints) -> Line {
+    let state = &dashboard.state;
     let of_bank = state.groups.iter().find(|group| group.reason == "DEPENDENCY_UNAVAILABLE");
     let dead = of_bank.map_or(0, |group| group.dead);
     let operation = state.operation.as_ref().map(|operation| operation.state.as_str());
     let next = |text: String| Line::of("next: ", Tone::Strong).plain(text);
     let watch = |text: &str| Line::of("watch: ", Tone::Strong).plain(text);
-    match (board.is_outage, operation) {
-        (false, _) if board.sent < LAST_HEALTHY => {
-            watch("orders are handled, and retried when a call takes too long")
+    match (dashboard.is_outage, operation) {
+        (false, _) if dashboard.sent < LAST_HEALTHY => {
+            watch("orders are handled, and retried when a call times out")
         }
         (true, Some("paused")) => {
-            next("press r: the replay has stopped by itself, because letters failed again".to_owned())
+            next("press r: the replay paused itself because letters failed again".to_owned())
         }
         (true, _) if dead > 0 => next("press r to repair the bank".to_owned()),
-        (true, _) => watch("the customers of this bank wait, in order; everybody else flows on"),
-        (false, Some("paused")) => next("press p, and the replay goes on".to_owned()),
-        (false, Some("running")) => watch("the replay, and those who waited behind, in order"),
+        (true, _) => watch("customers of this bank wait in order; all others are not affected"),
+        (false, Some("paused")) => next("press p to resume the replay".to_owned()),
+        (false, Some("running")) => watch("the replay, then the letters waiting behind, in order"),
         (false, _) if dead > 0 => next(format!("press p to replay the {dead} dead letters of the bank")),
-        (false, _) if state.of("retrying") > 0 => watch("retries that are due go on by themselves"),
+        (false, _) if state.of("retrying") > 0 => watch("scheduled retries run without intervention"),
         (false, _) => match state.groups.first() {
             Some(group) => {
                 let words = format!("{} group {}", hints.command, group.id.get(..11).unwrap_or(&group.id));
-                next("what is left is poison, and a person has to decide: ".to_owned()).add(words, Tone::Hint)
+                next("only poison letters remain and need a decision: ".to_owned()).add(words, Tone::Hint)
             }
-            None => watch("all is well"),
+            None => watch("no open letters"),
         },
     }
 }
@@ -142,11 +146,12 @@ fn heading(text: &str, rest: &str) -> Line {
     Line::of(text, Tone::Strong).add(format!("  {rest}"), Tone::Dim)
 }
 
-fn blocked_title(board: &Board) -> Line {
-    let state = &board.state;
+fn blocked_title(dashboard: &Dashboard) -> Line {
+    let state = &dashboard.state;
     let flowing = CUSTOMERS.saturating_sub(state.blocked);
     let (retrying, dead, waiting) = (state.of("retrying"), state.of("dead"), state.of("waiting"));
-    let rest = format!("{flowing} flow on; letters: {retrying} retrying, {dead} dead, {waiting} behind them");
+    let rest =
+        format!("{flowing} not affected; letters: {retrying} retrying, {dead} dead, {waiting} waiting");
     let customers = if state.blocked == 1 { "CUSTOMER" } else { "CUSTOMERS" };
     heading(&format!("{} {customers} BLOCKED", state.blocked), &rest)
 }
@@ -186,8 +191,8 @@ fn group(group: &Group) -> Line {
 fn operation(operation: &Operation) -> Line {
     let done = operation.ok + operation.failed_again + operation.skipped;
     let share = if operation.letters == 0 { 1.0 } else { done as f64 / operation.letters as f64 };
-    let full = ((share * BAR as f64).round() as usize).min(BAR);
-    let bar = format!("[{}{}]", "#".repeat(full), ".".repeat(BAR - full));
+    let full = ((share * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
+    let bar = format!("[{}{}]", "#".repeat(full), ".".repeat(BAR_WIDTH - full));
     let tone = match operation.state.as_str() {
         "done" => Tone::Good,
         "paused" => Tone::Warning,
@@ -206,20 +211,20 @@ fn operation(operation: &Operation) -> Line {
     }
 }
 
-fn event(happened: &crate::board::Happened) -> Line {
-    let tone = match happened.kind {
+fn log_line(entry: &LogEntry) -> Line {
+    let tone = match entry.kind {
         Kind::Good => Tone::Good,
         Kind::Warning => Tone::Warning,
         Kind::Bad => Tone::Bad,
-        Kind::Done => Tone::Hint,
+        Kind::Action => Tone::Hint,
     };
-    Line::of(format!("  {:>6.1} s ", happened.after.as_secs_f64()), Tone::Dim).add(&happened.text, tone)
+    Line::of(format!("  {:>6.1} s ", entry.after.as_secs_f64()), Tone::Dim).add(&entry.text, tone)
 }
 
-/// What to try in a second terminal: with what is there to be seen now.
-fn try_next(board: &Board, hints: &Hints) -> Vec<String> {
-    let customer = board.state.customers.first().map_or("ada-0", |blocked| blocked.customer.as_str());
-    // A viewer may send orders of his own, of whatever name.
+/// Returns commands to try in a second terminal, with values from the current state.
+fn try_next(dashboard: &Dashboard, hints: &Hints) -> Vec<String> {
+    let customer = dashboard.state.customers.first().map_or("ada-0", |blocked| blocked.customer.as_str());
+    // Users may send orders of their own, with any customer name.
     let is_plain = customer.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let customer = if is_plain { customer } else { "ada-0" };
     let queue = crate::worker::queue();
@@ -235,14 +240,14 @@ fn try_next(board: &Board, hints: &Hints) -> Vec<String> {
     .collect()
 }
 
-fn commands(board: &Board, hints: &Hints) -> Vec<Line> {
+fn commands(dashboard: &Dashboard, hints: &Hints) -> Vec<Line> {
     let mut line = Line::of("in a second terminal: ", Tone::Dim);
-    let commands = try_next(board, hints);
+    let commands = try_next(dashboard, hints);
     for (index, command) in commands.iter().enumerate() {
         if index > 0 {
             line = line.add(" · ", Tone::Dim);
         }
-        // The program is named once; what follows are its words.
+        // The program is named once; the others are subcommands.
         let words =
             if index == 0 { command } else { command.strip_prefix(&hints.command).unwrap_or(command).trim() };
         line = line.add(words, Tone::Hint);
@@ -250,12 +255,12 @@ fn commands(board: &Board, hints: &Hints) -> Vec<Line> {
     vec![Line::new(), line]
 }
 
-fn keys(board: &Board) -> Line {
-    let (repair, breaks) = if board.is_outage { (Tone::Key, Tone::Dim) } else { (Tone::Dim, Tone::Key) };
+fn keys(dashboard: &Dashboard) -> Line {
+    let (repair, breaks) = if dashboard.is_outage { (Tone::Key, Tone::Dim) } else { (Tone::Dim, Tone::Key) };
     Line::of(" r ", repair)
         .plain(" repair the bank  ")
         .add(" b ", breaks)
-        .plain(" break it  ")
+        .plain(" take it down  ")
         .add(" p ", Tone::Key)
         .plain(" replay  ")
         .add(" q ", Tone::Key)
@@ -267,18 +272,18 @@ mod tests {
     use unicode_width::UnicodeWidthStr;
 
     use super::*;
-    use crate::report::{Report, State};
-    use crate::supervisor::News;
+    use crate::protocol::{Report, State};
+    use crate::supervisor::WorkerEvent;
 
     fn hints() -> Hints {
         Hints { command: "lazaret".to_owned(), url: "http://127.0.0.1:7117".to_owned() }
     }
 
-    /// A board in the middle of the outage.
-    fn board(blocked: usize) -> Board {
-        let mut board = Board::new();
-        board.sent = 200;
-        board.is_outage = true;
+    /// Returns a dashboard in the middle of the outage.
+    fn dashboard(blocked: usize) -> Dashboard {
+        let mut dashboard = Dashboard::new();
+        dashboard.sent = 200;
+        dashboard.is_outage = true;
         let customer = |index: usize| Blocked {
             customer: orders::customer(index as u32 + 1),
             state: if index.is_multiple_of(2) { "retrying" } else { "dead" }.to_owned(),
@@ -291,7 +296,7 @@ mod tests {
         let group = |reason: &str, dead| Group {
             id: "g1_0123456789abcdef".to_owned(),
             reason: reason.to_owned(),
-            message: "something that takes quite a few words to be told in full".to_owned(),
+            message: "a message that is longer than the terminal is wide, so that it is cut".to_owned(),
             open: dead + 1,
             dead,
             behind: 12,
@@ -310,21 +315,21 @@ mod tests {
             }),
             ..State::default()
         };
-        board.hear(News::Report(Report::Ready { port: 7117 }));
-        board.hear(News::Report(Report::State(Box::new(state))));
+        dashboard.apply(WorkerEvent::Report(Report::Ready { port: 7117 }));
+        dashboard.apply(WorkerEvent::Report(Report::State(Box::new(state))));
         for number in 0..50 {
-            board.note(Kind::Bad, format!("thing {number} happened to somebody with a long name"));
+            dashboard.note(Kind::Bad, format!("event {number} of a customer with a long name"));
         }
-        board
+        dashboard
     }
 
     #[test]
     fn every_size_of_terminal_is_filled_and_none_is_overrun() {
         for blocked in [0, 3, 30] {
-            let board = board(blocked);
+            let dashboard = dashboard(blocked);
             for width in [1, 20, 40, 80, 132, 250] {
                 for height in [1, 5, 12, 24, 50, 100] {
-                    let lines = view(&board, &hints(), (width, height), false);
+                    let lines = view(&dashboard, &hints(), (width, height), false);
                     assert!(lines.len() <= height, "{} lines of {height}", lines.len());
                     for line in &lines {
                         assert!(line.width() <= width, "{width}: {line:?}");
@@ -338,17 +343,17 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_terminal_shows_numbers_customers_groups_the_replay_and_what_happened() {
-        let text = view(&board(30), &hints(), (80, 24), false).join("\n");
+    fn an_80_column_terminal_shows_counts_customers_groups_the_replay_and_the_log() {
+        let text = view(&dashboard(30), &hints(), (80, 24), false).join("\n");
         for part in [
             "30 CUSTOMERS BLOCKED",
-            "170 flow on",
+            "170 not affected",
             "retry 3 in 0.8 s",
             "100 ← 200 ← 300",
             "5 dead 1 retrying 12 behind  DEPENDENCY_UNAVAILABLE",
             "op_1 running [############............] 4/8",
-            "thing 49 happened",
-            "Harbour Bank does not answer",
+            "event 49 of a customer",
+            "Harbour Bank is down",
             "press r to repair the bank",
             "API http://127.0.0.1:7117",
             "lazaret status · groups",
@@ -356,16 +361,16 @@ mod tests {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
-        assert!(view(&board(30), &hints(), (80, 24), true).join("").contains("\x1b[31m"));
+        assert!(view(&dashboard(30), &hints(), (80, 24), true).join("").contains("\x1b[31m"));
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_counted() {
-        let shown = |blocked, height| view(&board(blocked), &hints(), (80, height), false).join("\n");
+    fn lines_that_do_not_fit_are_counted() {
+        let shown = |blocked, height| view(&dashboard(blocked), &hints(), (80, height), false).join("\n");
         let customers = |text: &str| text.lines().filter(|line| line.contains(" ← ")).count();
         let few = shown(30, 24);
         assert!(few.contains(&format!("  … {} more", 30 - customers(&few))), "{few}");
-        // Not all of those that are blocked are told of, however much room there is.
+        // The report lists a limited number of blocked customers.
         let many = shown(30, 100);
         assert!(customers(&many) == 16 && many.contains("  … 14 more"), "{many}");
         let all = shown(3, 50);
@@ -375,39 +380,42 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_a_long_demo_fit_a_usual_terminal() {
-        let mut board = board(3);
-        (board.sent, board.failed, board.retries, board.deaths) = (9999, 999, 999, 9);
-        assert!(numbers(&board).width() <= 80, "{}", numbers(&board).render(200, false));
-        board.running = false;
-        assert!(numbers(&board).width() <= 80, "{}", numbers(&board).render(200, false));
+    fn the_counts_of_a_long_demo_fit_80_columns() {
+        let mut dashboard = dashboard(3);
+        (dashboard.sent, dashboard.failed, dashboard.retries, dashboard.deaths) = (9999, 999, 999, 9);
+        assert!(numbers(&dashboard).width() <= 80, "{}", numbers(&dashboard).render(200, false));
+        dashboard.running = false;
+        assert!(numbers(&dashboard).width() <= 80, "{}", numbers(&dashboard).render(200, false));
     }
 
     #[test]
     fn the_advice_leads_through_the_story() {
-        let told = |change: &dyn Fn(&mut Board)| {
-            let mut board = board(3);
-            change(&mut board);
-            advice(&board, &hints()).render(200, false)
+        let advised = |change: &dyn Fn(&mut Dashboard)| {
+            let mut dashboard = dashboard(3);
+            change(&mut dashboard);
+            advice(&dashboard, &hints()).render(200, false)
         };
-        let operation = |board: &mut Board, state: &str| {
-            board.state.operation = Some(Operation { state: state.to_owned(), ..Default::default() });
+        let operation = |dashboard: &mut Dashboard, state: &str| {
+            dashboard.state.operation = Some(Operation { state: state.to_owned(), ..Default::default() });
         };
-        assert!(told(&|board| board.state.operation = None).contains("press r"));
-        assert!(told(&|board| operation(board, "paused")).contains("press r: the replay has stopped"));
-        let repaired = told(&|board| {
-            board.is_outage = false;
-            board.state.operation = None;
+        assert!(advised(&|dashboard| dashboard.state.operation = None).contains("press r"));
+        assert!(
+            advised(&|dashboard| operation(dashboard, "paused"))
+                .contains("press r: the replay paused itself")
+        );
+        let repaired = advised(&|dashboard| {
+            dashboard.is_outage = false;
+            dashboard.state.operation = None;
         });
         assert!(repaired.contains("press p to replay the 5 dead letters"), "{repaired}");
-        let poison = told(&|board| {
-            board.is_outage = false;
-            operation(board, "done");
-            board.state.groups.remove(0);
-            board.state.letters.clear();
+        let poison = advised(&|dashboard| {
+            dashboard.is_outage = false;
+            operation(dashboard, "done");
+            dashboard.state.groups.remove(0);
+            dashboard.state.letters.clear();
         });
         assert!(
-            poison.contains("what is left is poison") && poison.contains("lazaret group g1_01234567"),
+            poison.contains("only poison letters remain") && poison.contains("lazaret group g1_01234567"),
             "{poison}"
         );
     }

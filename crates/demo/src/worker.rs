@@ -1,4 +1,4 @@
-//! The worker: the process with the consumer and the API. It is what a service of yours would be, and it may die.
+//! The worker: the process with the consumer and the API, as in a user's service. It may crash.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -21,40 +21,40 @@ use crate::folder::Folder;
 use crate::handler::Shop;
 use crate::journal::{Fact, Journal};
 use crate::orders::Order;
-use crate::report::{Report, Told};
-use crate::watch::{self, replay};
+use crate::protocol::{Report, WorkerCommand};
+use crate::worker_state::{self, replay};
 
 /// The consumer. Its only component has the same name.
 pub(crate) const CONSUMER: &str = "orders";
-/// How often it says how things stand.
-const REPORT_EVERY: Duration = Duration::from_millis(150);
+/// The interval of state reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(150);
 
-/// The most automatic attempts of an order.
+/// The maximum number of automatic attempts of an order.
 pub(crate) const MAX_ATTEMPTS: u32 = 4;
-/// So many deaths of the process, and an order that was alone to blame is given up.
+/// The number of crashes after which an order is dead-lettered.
 pub(crate) const MAX_CRASHES: u32 = 2;
 
-/// The queue of the consumer.
+/// Returns the queue of the consumer.
 pub(crate) fn queue() -> QueueName {
     QueueName::of(CONSUMER, CONSUMER)
 }
 
-/// Runs the worker in this folder, until it is told to stop or nobody is there to tell it.
+/// Runs the worker in this folder until it is stopped or its standard input is closed.
 ///
 /// # Errors
-/// When something of it cannot be opened, or the consumer ends by itself.
+/// When a file cannot be opened, or the consumer fails.
 pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
-    // A death is part of the story. It need not leave an image of the memory behind.
+    // A crash is part of the story; it need not write a core dump.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let folder = Folder::new(folder);
-    let mut told = BufReader::new(tokio::io::stdin()).lines();
-    let Some(Told::Start { life, port }) = next(&mut told).await? else {
-        return Err("the worker is started by `lazaret demo` and by nobody else".into());
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    let Some(WorkerCommand::Start { incarnation, port }) = next_command(&mut commands).await? else {
+        return Err("the worker can only be started by `lazaret demo`".into());
     };
     let store = Arc::new(SqliteStore::open(folder.store(), Default::default())?);
     let registry = Registry::default();
     registry.starting(CONSUMER, Approval::None);
-    let consumer = consumer(&folder, life, &store, &registry).await?;
+    let consumer = consumer(&folder, incarnation, &store, &registry).await?;
     let handle = consumer.handle();
     registry.running(handle.clone());
 
@@ -66,26 +66,26 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
         let stop = stop.clone();
         async move { server.serve(listener, stop).await }
     });
-    say(&Report::Ready { port })?;
+    send(&Report::Ready { port })?;
 
     let drain = CancellationToken::new();
     let mut running = tokio::spawn(consumer.run(drain.clone()));
-    let mut ticks = tokio::time::interval(REPORT_EVERY);
+    let mut ticks = tokio::time::interval(REPORT_INTERVAL);
     loop {
         tokio::select! {
             ended = &mut running => {
                 ended??;
                 break;
             }
-            _ = ticks.tick() => say(&Report::State(Box::new(watch::state(&store, &handle).await?)))?,
-            message = next(&mut told) => match message? {
-                Some(Told::Replay) => say(&Report::Said(replay(&store, &handle).await?))?,
-                Some(Told::Start { .. }) => {}
-                // Nobody is there any more, or nobody wants more.
-                Some(Told::Stop) | None => {
+            _ = ticks.tick() => send(&Report::State(Box::new(worker_state::state(&store, &handle).await?)))?,
+            message = next_command(&mut commands) => match message? {
+                Some(WorkerCommand::Replay) => send(&Report::Log(replay(&store, &handle).await?))?,
+                Some(WorkerCommand::Start { .. }) => {}
+                // Stopped, or the parent process has exited.
+                Some(WorkerCommand::Stop) | None => {
                     drain.cancel();
                     (&mut running).await??;
-                    say(&Report::State(Box::new(watch::state(&store, &handle).await?)))?;
+                    send(&Report::State(Box::new(worker_state::state(&store, &handle).await?)))?;
                     break;
                 }
             },
@@ -96,14 +96,14 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// A consumer as a service would build it.
+/// Builds a consumer as a service would.
 async fn consumer(
     folder: &Folder,
-    life: u32,
+    incarnation: u32,
     store: &Arc<SqliteStore>,
     registry: &Registry,
 ) -> Result<Consumer, Box<dyn Error + Send + Sync>> {
-    let journal = Arc::new(Journal::open(&folder.journal(), life)?);
+    let journal = Arc::new(Journal::open(&folder.journal(), incarnation)?);
     let shop = Arc::new(Shop { folder: folder.clone(), journal: journal.clone() });
     let follow = file::Options { follow: true, poll: Duration::from_millis(20), ..Default::default() };
     let source = FileSource::open(folder.orders(), store.clone(), CONSUMER, follow).await?;
@@ -112,7 +112,7 @@ async fn consumer(
         max_attempts: MAX_ATTEMPTS,
         initial_delay: Duration::from_millis(400),
         multiplier: 2.0,
-        // The first retry waits in memory. The second is later than this and waits in the store, with all that follows.
+        // The first retry waits in memory; later ones exceed this and wait in the store.
         hold: Duration::from_millis(500),
         max_crashes: MAX_CRASHES,
         ..RetryPolicy::default()
@@ -120,7 +120,7 @@ async fn consumer(
     let options = Options {
         concurrency: 32,
         retry,
-        // One bank of eight fails. A breaker would hold the customers of the other seven as well.
+        // One bank of eight is down. A circuit breaker would hold the customers of the other seven as well.
         breaker: None,
         dead_letter: Some(DeadLetterOptions {
             limits: Limits { max_sequence_size: Some(100_000), ..Limits::default() },
@@ -128,11 +128,11 @@ async fn consumer(
             ..DeadLetterOptions::default()
         }),
         flight_recorder: Some(Arc::new(recorder)),
-        // What a process that died was retrying is free again when its lease is over. Here nobody wants to wait for that.
+        // Leases of a crashed process must expire before its letters are retried; short for the demo.
         lease: Duration::from_secs(2),
-        // What was handled since the last commit is handled again after a death: make that little.
+        // Messages after the last commit are handled again after a crash; keep them few.
         commit_interval: Duration::from_millis(50),
-        // Whoever acts on letters sees at once what comes of it.
+        // Changes to letters take effect quickly.
         refresh: Duration::from_millis(200),
         ..Options::default()
     };
@@ -149,7 +149,7 @@ async fn consumer(
     Ok(consumer.build()?)
 }
 
-/// Writes down what the handler does not see.
+/// Records events that the handler does not see.
 fn note(journal: &Journal, event: &Event<'_>) {
     let (message, fact) = match event {
         Event::Failed { message, failure, .. } => {
@@ -162,13 +162,13 @@ fn note(journal: &Journal, event: &Event<'_>) {
         _ => return,
     };
     if let Err(error) = journal.write(message.id.as_str(), fact) {
-        let _ = writeln!(io::stderr(), "the journal cannot be written: {error}");
+        let _ = writeln!(io::stderr(), "cannot write the journal: {error}");
     }
 }
 
 async fn listen(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).await {
-        // Somebody else is there: any other place will do.
+        // The port is in use: take any other.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await
         }
@@ -176,15 +176,15 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// What it is told next; `None` when nobody is there any more.
-async fn next(lines: &mut Lines<BufReader<Stdin>>) -> io::Result<Option<Told>> {
+/// Reads the next command; `None` when standard input is closed.
+async fn next_command(lines: &mut Lines<BufReader<Stdin>>) -> io::Result<Option<WorkerCommand>> {
     match lines.next_line().await? {
         Some(line) => Ok(Some(serde_json::from_str(&line)?)),
         None => Ok(None),
     }
 }
 
-fn say(report: &Report) -> io::Result<()> {
+fn send(report: &Report) -> io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     let mut out = io::stdout().lock();

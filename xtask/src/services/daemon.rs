@@ -1,4 +1,4 @@
-//! A program that runs in the background: found again by its number, stopped by it.
+//! Background processes, identified by process id and command line.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,16 +8,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often to look again.
-const STEP: Duration = Duration::from_millis(100);
-/// How long a program may take to end before it is killed.
-const ENDING: Duration = Duration::from_secs(20);
+/// The poll interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time for a process to exit before it is killed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts a program in the background, in a group of its own, so that it outlives this one. It writes to the log.
+/// Starts a process in its own process group, so that it outlives this one. Its output goes to the log.
 pub(super) fn spawn(command: &mut Command, log: &Path) -> Result<Child, String> {
     let file = |what: &str| format!("failed to {what} {}", log.display());
-    let output = fs::File::create(log).map_err(|error| format!("{}: {error}", file("make")))?;
-    let errors = output.try_clone().map_err(|error| format!("{}: {error}", file("share")))?;
+    let output = fs::File::create(log).map_err(|error| format!("{}: {error}", file("create")))?;
+    let errors = output.try_clone().map_err(|error| format!("{}: {error}", file("duplicate")))?;
     command
         .process_group(0)
         .stdin(Stdio::null())
@@ -27,37 +27,37 @@ pub(super) fn spawn(command: &mut Command, log: &Path) -> Result<Child, String> 
         .map_err(|error| format!("failed to start {command:?}: {error}"))
 }
 
-/// Whether a program with this number runs, and has this text in its command line: numbers are used again.
+/// Returns whether a process with this id runs and has this text in its command line: ids are reused.
 pub(super) fn is_running(pid: u32, text: &str) -> bool {
     let Ok(command_line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
-    // One that has ended and was not waited for has an empty command line.
+    // A zombie has an empty command line.
     String::from_utf8_lossy(&command_line).contains(text)
 }
 
-/// Ends a program and waits until it is gone.
-pub(super) fn end(pid: u32, text: &str) -> Result<(), String> {
+/// Stops a process and waits until it has exited.
+pub(super) fn terminate(pid: u32, text: &str) -> Result<(), String> {
     for signal in ["TERM", "KILL"] {
         let started = Instant::now();
         if is_running(pid, text) {
             signal_to(pid, signal)?;
         }
         while is_running(pid, text) {
-            if started.elapsed() > ENDING {
+            if started.elapsed() > EXIT_TIMEOUT {
                 break;
             }
-            sleep(STEP);
+            sleep(POLL_INTERVAL);
         }
     }
-    if is_running(pid, text) { Err(format!("process {pid} does not end")) } else { Ok(()) }
+    if is_running(pid, text) { Err(format!("process {pid} did not exit")) } else { Ok(()) }
 }
 
-/// The shell has `kill` built in, so no package is needed for it.
+/// Sends a signal with the shell's built-in `kill`, which needs no package.
 fn signal_to(pid: u32, signal: &str) -> Result<(), String> {
     let status = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
     status.map(|_| ()).map_err(|error| format!("failed to start sh: {error}"))
 }
 
-/// Asks again and again until the answer is yes. Gives up when `child` has ended, or after `limit`.
+/// Polls until `is_up` returns true. Fails when `child` has exited, or after `limit`.
 pub(super) fn wait_until(
     child: &mut Child,
     limit: Duration,
@@ -66,17 +66,17 @@ pub(super) fn wait_until(
     let started = Instant::now();
     while !is_up() {
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(format!("it ended with {status}"));
+            return Err(format!("it exited with {status}"));
         }
         if started.elapsed() > limit {
-            return Err(format!("it gave no answer for {} s", limit.as_secs()));
+            return Err(format!("it did not respond within {} s", limit.as_secs()));
         }
-        sleep(STEP);
+        sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// Ports that nobody listens on. They are held all at once while they are looked for, so no two are the same.
+/// Returns distinct free ports. All are held while they are allocated, so no two are the same.
 pub(super) fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     let failed = |error: std::io::Error| format!("failed to find a free port: {error}");
     let mut listeners = Vec::new();
@@ -94,18 +94,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_found_by_number_and_text_and_ends() {
-        let _turn = crate::services::tests::turn();
+    fn a_process_is_found_by_id_and_command_line_and_terminated() {
+        let _exclusive = crate::services::tests::exclusive();
         let log = std::env::temp_dir().join(format!("lazaret-daemon-{}", std::process::id()));
         let mut child = spawn(Command::new("sleep").arg("600"), &log).unwrap();
         let pid = child.id();
-        // Between fork and exec it still has our own name.
+        // Between fork and exec it still has this program's command line.
         wait_until(&mut child, Duration::from_secs(10), || is_running(pid, "sleep")).unwrap();
         assert!(is_running(pid, "sleep") && !is_running(pid, "kafka"));
-        end(pid, "sleep").unwrap();
+        terminate(pid, "sleep").unwrap();
         assert!(!is_running(pid, "sleep"));
         assert!(
-            wait_until(&mut child, Duration::from_secs(10), || false).unwrap_err().contains("ended with")
+            wait_until(&mut child, Duration::from_secs(10), || false).unwrap_err().contains("exited with")
         );
         fs::remove_file(log).unwrap();
     }

@@ -1,29 +1,29 @@
-//! Brings programs that a service needs onto the machine.
+//! Installs programs that a service needs.
 
 use std::process::{Command, Stdio};
 
-/// A program and the Debian package that has it.
+/// A program and its Debian package.
 pub(super) struct Tool {
     pub(super) program: &'static str,
     pub(super) package: &'static str,
 }
 
-/// Makes sure that these programs are there. Only root may install what is missing; others are told what to do.
+/// Ensures that these programs are installed. Installs missing ones as root; otherwise the error names the packages.
 pub(super) fn ensure(tools: &[Tool]) -> Result<(), String> {
-    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_there(tool.program)).collect();
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| !is_installed(tool.program)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let programs = missing.iter().map(|tool| tool.program).collect::<Vec<_>>().join(", ");
     let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
     let advice = format!("install {} and try again", packages.join(" "));
-    if !is_there("apt-get") || !is_root() {
-        return Err(format!("{programs} cannot be found; {advice}"));
+    if !is_installed("apt-get") || !is_root() {
+        return Err(format!("{programs} not found; {advice}"));
     }
     eprintln!("installing {}", packages.join(" "));
     let install = [&["install", "--yes", "--no-install-recommends"], &packages[..]].concat();
     for arguments in [&["update"][..], &install] {
-        // Data to stdout is the addresses; what apt has to say is talk.
+        // Standard output is for the variables; apt's messages go to standard error.
         let status = Command::new("apt-get")
             .args(["--quiet", "--quiet"])
             .args(arguments)
@@ -33,17 +33,17 @@ pub(super) fn ensure(tools: &[Tool]) -> Result<(), String> {
             .status()
             .map_err(|error| format!("failed to start apt-get: {error}"))?;
         if !status.success() {
-            return Err(format!("{programs} could not be installed, apt-get ended with {status}; {advice}"));
+            return Err(format!("failed to install {programs}: apt-get failed with {status}; {advice}"));
         }
     }
-    match missing.iter().find(|tool| !is_there(tool.program)) {
-        Some(tool) => Err(format!("{} cannot be found although {} is installed", tool.program, tool.package)),
+    match missing.iter().find(|tool| !is_installed(tool.program)) {
+        Some(tool) => Err(format!("{} not found although {} is installed", tool.program, tool.package)),
         None => Ok(()),
     }
 }
 
-/// Whether a folder of `PATH` has a program of this name.
-fn is_there(program: &str) -> bool {
+/// Returns whether a directory of `PATH` has this program.
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
@@ -58,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_there_is_found() {
-        assert!(is_there("sh"));
-        assert!(!is_there("no-such-program-anywhere"));
+    fn an_installed_program_is_found() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-anywhere"));
         assert!(ensure(&[Tool { program: "sh", package: "dash" }]).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Apache Kafka in KRaft mode, one process, with a listener for everybody and one for a user with few rights.
+//! Apache Kafka in KRaft mode: one process with an open listener and a SASL listener for a restricted user.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,32 +9,32 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::daemon::{end, free_ports, is_running, spawn, wait_until};
+use super::daemon::{free_ports, is_running, spawn, terminate, wait_until};
 use super::install::{Tool, ensure};
 use super::{Variable, write};
 
 const VERSION: &str = "4.1.0";
-/// Kafka writes its log by slf4j and brings nothing that prints it.
+/// Kafka logs through slf4j and ships no binding.
 const SLF4J_VERSION: &str = "1.7.36";
-/// The user of the second listener. It may read topics, look at their settings and join groups whose names begin with
-/// [`OPEN`], nothing else.
+/// The user of the SASL listener. Its ACLs allow to read topics, describe their configuration and join groups with the prefix
+/// [`OPEN`] only.
 const USER: &str = "reader";
 const PASSWORD: &str = "reader-secret";
 const OPEN: &str = "open-";
-/// How long a slow machine may take to start it.
-const STARTING: Duration = Duration::from_secs(120);
-/// What is written down about a broker that runs.
+/// The startup timeout, for slow machines.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// The file with the state of a running broker.
 const STATE: &str = "state.json";
 const PROPERTIES: &str = "server.properties";
 const LOG: &str = "kafka.log";
 
-/// A broker that was started.
+/// A running broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Broker {
     pid: u32,
-    /// The port of the listener that lets everybody do everything.
+    /// The port of the open listener.
     plain: u16,
-    /// The port of the listener that wants a user and a password.
+    /// The port of the SASL listener.
     sasl: u16,
 }
 
@@ -56,45 +56,45 @@ impl Broker {
             ("LAZARET_TEST_KAFKA".to_owned(), format!("127.0.0.1:{plain}")),
             ("LAZARET_TEST_KAFKA_SASL".to_owned(), format!("{USER}:{PASSWORD}@127.0.0.1:{sasl}")),
         ];
-        // A test that kills its broker has this program start another one.
+        // Tests that kill their broker start another one with this program.
         let program = std::env::current_exe().ok().map(|path| path.display().to_string());
         variables.extend(program.map(|program| ("LAZARET_TEST_KAFKA_STARTER".to_owned(), program)));
         variables
     }
 }
 
-/// Starts a broker in this folder, unless one runs there, and waits until it answers.
+/// Starts a broker in this folder unless one runs there, and waits until it responds.
 pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
     if let Some(broker) = running(folder) {
-        if answers(broker.plain) {
+        if responds(broker.plain) {
             return Ok(broker.variables());
         }
         stop(folder)?;
     }
     let classes = fetch(folder)?;
-    let broker = start_afresh(folder, &classes)?;
-    allow(&classes, broker.plain).map_err(|why| give_up(folder, &why))?;
+    let broker = start_empty(folder, &classes)?;
+    allow(&classes, broker.plain).map_err(|why| stop_failed(folder, &why))?;
     Ok(broker.variables())
 }
 
-/// Starts one more broker in a folder of its own: on its old data and ports, if it was there before and was killed. Says its
-/// number and its address. `home` is the folder of the shared one, which has the classes. Its user gets no rights.
+/// Starts another broker in a separate folder, with its old data and ports if it was killed before. Returns its process id and
+/// address. `home` is the folder of the shared broker, which has the classes. Its user gets no ACLs.
 pub(super) fn start_another(folder: &Path, home: &Path) -> Result<(u32, String), String> {
     let classes = fetch(home)?;
     let before = fs::read_to_string(folder.join(STATE)).ok().and_then(|text| Broker::read(&text));
     let broker = match (before, running(folder)) {
         (_, Some(broker)) => broker,
         (Some(Broker { plain, sasl, .. }), None) => launch(folder, &classes, plain, sasl)?,
-        (None, None) => start_afresh(folder, &classes)?,
+        (None, None) => start_empty(folder, &classes)?,
     };
     Ok((broker.pid, format!("127.0.0.1:{}", broker.plain)))
 }
 
 /// Starts a broker without data.
-fn start_afresh(folder: &Path, classes: &Path) -> Result<Broker, String> {
+fn start_empty(folder: &Path, classes: &Path) -> Result<Broker, String> {
     let [plain, sasl, controller] = free_ports()?;
     let data = folder.join("data");
-    // Nothing of an earlier run is of use: topics are made by the tests.
+    // Data of an earlier run is useless: the tests create their topics.
     remove(&data)?;
     let properties = folder.join(PROPERTIES);
     write(&properties, &settings(&data, plain, sasl, controller))?;
@@ -106,19 +106,19 @@ fn start_afresh(folder: &Path, classes: &Path) -> Result<Broker, String> {
     launch(folder, classes, plain, sasl)
 }
 
-/// Starts a broker on what its folder holds, and waits until it answers.
+/// Starts a broker on the data of its folder, and waits until it responds.
 fn launch(folder: &Path, classes: &Path, plain: u16, sasl: u16) -> Result<Broker, String> {
     let mut java = java_with(classes);
     java.args(["-Xms256m", "-Xmx768m", "kafka.Kafka", &mark(folder)]);
     let mut child = spawn(&mut java, &folder.join(LOG))?;
     let broker = Broker { pid: child.id(), plain, sasl };
     write(&folder.join(STATE), &broker.text())?;
-    wait_until(&mut child, STARTING, || answers(plain)).map_err(|why| give_up(folder, &why))?;
+    wait_until(&mut child, START_TIMEOUT, || responds(plain)).map_err(|why| stop_failed(folder, &why))?;
     Ok(broker)
 }
 
-/// Stops a broker that does not come up, and says why.
-fn give_up(folder: &Path, why: &str) -> String {
+/// Stops a broker that failed to start, and returns the error with the path of its log.
+fn stop_failed(folder: &Path, why: &str) -> String {
     let log = folder.join(LOG);
     match stop(folder) {
         Ok(()) => format!("{why}; its log is {}", log.display()),
@@ -129,18 +129,18 @@ fn give_up(folder: &Path, why: &str) -> String {
 /// Stops the broker of this folder, if one runs there.
 pub(super) fn stop(folder: &Path) -> Result<(), String> {
     if let Some(broker) = running(folder) {
-        end(broker.pid, &mark(folder))?;
+        terminate(broker.pid, &mark(folder))?;
     }
     remove(&folder.join("data"))
 }
 
-/// The broker that runs in this folder.
+/// Returns the broker that runs in this folder.
 fn running(folder: &Path) -> Option<Broker> {
     let broker = Broker::read(&fs::read_to_string(folder.join(STATE)).ok()?)?;
     is_running(broker.pid, &mark(folder)).then_some(broker)
 }
 
-/// What the command line of the broker of this folder contains, and of no other.
+/// Returns a text that only the command line of this folder's broker contains.
 fn mark(folder: &Path) -> String {
     folder.join(PROPERTIES).display().to_string()
 }
@@ -154,7 +154,7 @@ fn remove(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// The folder with Kafka's classes and all that they need, fetched through Maven once per version. Java is there afterwards.
+/// Fetches Kafka and its dependencies with Maven once per version, and installs Java. Returns the folder of the classes.
 pub(super) fn fetch(folder: &Path) -> Result<PathBuf, String> {
     let classes = folder.join(format!("classes-{VERSION}"));
     let complete = classes.join("complete");
@@ -165,7 +165,8 @@ pub(super) fn fetch(folder: &Path) -> Result<PathBuf, String> {
     }
     ensure(&[java, Tool { program: "mvn", package: "maven" }])?;
     remove(&classes)?;
-    fs::create_dir_all(&classes).map_err(|error| format!("failed to make {}: {error}", classes.display()))?;
+    fs::create_dir_all(&classes)
+        .map_err(|error| format!("failed to create {}: {error}", classes.display()))?;
     let project = folder.join("pom.xml");
     write(&project, &pom())?;
     eprintln!("fetching Kafka {VERSION}");
@@ -178,9 +179,9 @@ pub(super) fn fetch(folder: &Path) -> Result<PathBuf, String> {
         .output()
         .map_err(|error| format!("failed to start mvn: {error}"))?;
     if !output.status.success() {
-        return Err(format!("Kafka could not be fetched:\n{}", last_lines(&output.stdout)));
+        return Err(format!("failed to fetch Kafka:\n{}", last_lines(&output.stdout)));
     }
-    // Written last: a folder without it is one that was not finished.
+    // Written last: a folder without it is incomplete.
     write(&complete, "")?;
     Ok(classes)
 }
@@ -204,7 +205,7 @@ fn pom() -> String {
     .concat()
 }
 
-/// The broker's settings: small, quick to form groups, and quick to compact.
+/// Returns the broker's settings: small, with fast rebalances and compaction.
 fn settings(data: &Path, plain: u16, sasl: u16, controller: u16) -> String {
     let listeners = format!("PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}");
     let login = "org.apache.kafka.common.security.plain.PlainLoginModule required";
@@ -243,15 +244,15 @@ fn settings(data: &Path, plain: u16, sasl: u16, controller: u16) -> String {
     settings.map(|(name, value)| format!("{name}={value}\n")).concat()
 }
 
-/// Gives the user its few rights. That the broker takes them shows that it is really up.
+/// Adds the user's ACLs. Success also shows that the broker is fully up.
 fn allow(classes: &Path, port: u16) -> Result<(), String> {
     let (server, principal) = (format!("127.0.0.1:{port}"), format!("User:{USER}"));
     let tool = ["org.apache.kafka.tools.AclCommand", "--bootstrap-server", &server, "--add"];
     let rights = ["--allow-principal", &principal, "--consumer", "--topic", OPEN, "--group", OPEN];
     run_tool(classes, &[&tool[..], &rights, &["--resource-pattern-type", "prefixed"]].concat())?;
-    // It may look at the settings of topics to which it may not write.
-    let looks = ["--allow-principal", &principal, "--operation", "DescribeConfigs", "--topic", OPEN];
-    run_tool(classes, &[&tool[..], &looks, &["--resource-pattern-type", "prefixed"]].concat())
+    // The user may describe the configuration of topics that it cannot write.
+    let describe = ["--allow-principal", &principal, "--operation", "DescribeConfigs", "--topic", OPEN];
+    run_tool(classes, &[&tool[..], &describe, &["--resource-pattern-type", "prefixed"]].concat())
 }
 
 fn run_tool(classes: &Path, arguments: &[&str]) -> Result<(), String> {
@@ -263,8 +264,8 @@ fn run_tool(classes: &Path, arguments: &[&str]) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = [output.stdout, output.stderr].concat();
-    Err(format!("{} ended with {}:\n{}", arguments[0], output.status, last_lines(&said)))
+    let log = [output.stdout, output.stderr].concat();
+    Err(format!("{} failed with {}:\n{}", arguments[0], output.status, last_lines(&log)))
 }
 
 fn java_with(classes: &Path) -> Command {
@@ -279,22 +280,22 @@ fn last_lines(output: &[u8]) -> String {
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// Whether a broker answers the question which requests it knows.
-fn answers(port: u16) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    // The length of what follows, ApiVersions in version 0, a number for the answer, no client id.
-    const QUESTION: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+/// Returns whether a broker responds to an ApiVersions request.
+fn responds(port: u16) -> bool {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    // Length, ApiVersions version 0, correlation id 7, null client id.
+    const REQUEST: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
     let ask = || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(&QUESTION)?;
-        let mut answer = [0; 10];
-        stream.read_exact(&mut answer)?;
-        Ok::<_, std::io::Error>(answer)
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(&REQUEST)?;
+        let mut response = [0; 10];
+        stream.read_exact(&mut response)?;
+        Ok::<_, std::io::Error>(response)
     };
-    // The number comes back, and no error.
-    ask().is_ok_and(|answer| answer[4..] == [0, 0, 0, 7, 0, 0])
+    // The correlation id, and no error.
+    ask().is_ok_and(|response| response[4..] == [0, 0, 0, 7, 0, 0])
 }
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_about_a_broker_is_read_back() {
+    fn the_state_of_a_broker_is_read_back() {
         let broker = Broker { pid: 70_000, plain: 1024, sasl: 65_535 };
         assert_eq!(Broker::read(&broker.text()), Some(broker));
         for text in ["", "{}", r#"{"pid":1,"plain":1}"#, r#"{"pid":1,"plain":1,"sasl":70000}"#] {
@@ -313,6 +314,6 @@ mod tests {
     #[test]
     fn a_folder_without_a_broker_has_nothing_to_stop() {
         assert_eq!(stop(Path::new("/no/such/folder")), Ok(()));
-        assert!(!answers(free_ports::<1>().unwrap()[0]));
+        assert!(!responds(free_ports::<1>().unwrap()[0]));
     }
 }

@@ -1,10 +1,10 @@
-//! The real services that the tests need: started, shared by overlapping runs, and stopped.
+//! Services for tests: started, shared by overlapping runs, and stopped.
 //!
-//! A service lives in a folder of its own below the target directory, with its log. Three files there say who needs it:
+//! Each service has a folder below the target directory, with its log and three files that coordinate runs:
 //!
-//! - `lock`: held while somebody starts or stops it, so that two runs do not do so at once.
-//! - `users`: every test run holds it shared. A run that ends stops the service only if it was the last one.
-//! - `kept`: somebody started it by hand. Test runs use it and leave it running.
+//! - `lock`: locked while the service is started or stopped.
+//! - `users`: locked shared by every test run. The last run that ends stops the service.
+//! - `kept`: exists when the service was started by hand. Test runs use it and leave it running.
 
 mod daemon;
 mod install;
@@ -17,17 +17,17 @@ use serde_json::Value;
 
 use crate::process::Cargo;
 
-/// A variable by which the tests learn where a service is.
+/// An environment variable with the address of a service.
 pub(crate) type Variable = (String, String);
 
 /// One service.
 struct Service {
     name: &'static str,
-    /// Who sets this variable brings the service along.
+    /// When this variable is set, the service is provided externally.
     variable: &'static str,
-    /// What else such a one may set, and what is not tested without it.
+    /// Optional variables of an external service, and what is not tested without them.
     optional: &'static [(&'static str, &'static str)],
-    /// Starts it in a folder, unless it runs there already, and says where it is.
+    /// Starts the service in a folder unless it runs there, and returns its variables.
     start: fn(&Path) -> Result<Vec<Variable>, String>,
     stop: fn(&Path) -> Result<(), String>,
 }
@@ -45,17 +45,17 @@ static SERVICES: [Service; 1] = [Service {
 
 /// The services of one test run. They are released by [`release`](Self::release).
 pub(crate) struct Services {
-    /// What the tests have to be told.
+    /// The variables for the tests.
     pub(crate) variables: Vec<Variable>,
-    /// What could not be had, and why.
+    /// The unavailable services, with reasons.
     pub(crate) missing: Vec<String>,
-    /// What the services that were brought along do not have.
-    pub(crate) left_out: Vec<String>,
-    /// The folders of the services that this run uses, each with its share of `users`.
+    /// The optional variables that external services do not set.
+    pub(crate) unset: Vec<String>,
+    /// The folders of the services in use, each with its shared lock.
     used: Vec<(&'static Service, PathBuf, File)>,
 }
 
-/// Starts all services and prints their addresses as variables. They run until [`stop`].
+/// Starts all services and prints their variables. They run until [`stop`].
 pub(crate) fn start() -> Result<(), String> {
     let target = target()?;
     let mut failed = Vec::new();
@@ -72,7 +72,7 @@ pub(crate) fn start() -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// Starts a service that runs until it is stopped by hand.
+/// Starts a service that runs until [`stop`].
 fn keep(service: &Service, target: &Path) -> Result<Vec<Variable>, String> {
     let folder = folder_of(service, target)?;
     locked(&folder, || {
@@ -82,44 +82,43 @@ fn keep(service: &Service, target: &Path) -> Result<Vec<Variable>, String> {
     })
 }
 
-/// Starts one more Kafka in this folder, for a test that kills it, and prints its number and its address. Who starts it ends
-/// it.
+/// Starts another Kafka in this folder, for a test that kills it, and prints its process id and address. The caller stops it.
 pub(crate) fn start_another_kafka(folder: &Path) -> Result<(), String> {
     let home = folder_of(&SERVICES[0], &target()?)?;
     let folder =
         folder.canonicalize().map_err(|error| format!("failed to find {}: {error}", folder.display()))?;
-    // Two tests may need the classes at once.
+    // Two tests may fetch the classes at once.
     let fetched = locked(&home, || kafka::fetch(&home).map(|_| ()));
     let (pid, address) = fetched.and_then(|()| kafka::start_another(&folder, &home))?;
     println!("{pid} {address}");
     Ok(())
 }
 
-/// Stops all services that were started from here, whoever uses them.
+/// Stops all services of this workspace, even if they are in use.
 pub(crate) fn stop() -> Result<(), String> {
     let target = target()?;
     for service in &SERVICES {
         let folder = folder_of(service, &target)?;
         locked(&folder, || stop_in(service, &folder))?;
-        eprintln!("{} is stopped", service.name);
+        eprintln!("{} stopped", service.name);
     }
     Ok(())
 }
 
 impl Services {
-    /// The services for a test run, as far as they can be had.
+    /// Starts the services for a test run, as far as they are available.
     pub(crate) fn take() -> Result<Self, String> {
         Self::take_from(&SERVICES, &target()?)
     }
 
     fn take_from(all: &'static [Service], target: &Path) -> Result<Self, String> {
-        let (missing, left_out) = (Vec::new(), Vec::new());
-        let mut services = Self { variables: Vec::new(), missing, left_out, used: Vec::new() };
+        let (missing, unset) = (Vec::new(), Vec::new());
+        let mut services = Self { variables: Vec::new(), missing, unset, used: Vec::new() };
         let is_set = |name: &str| std::env::var_os(name).is_some();
         for service in all {
             if is_set(service.variable) {
                 let unset = service.optional.iter().filter(|(name, _)| !is_set(name));
-                services.left_out.extend(unset.map(|(name, what)| format!("{what}: {name} is not set")));
+                services.unset.extend(unset.map(|(name, what)| format!("{what}: {name} is not set")));
                 continue;
             }
             let folder = folder_of(service, target)?;
@@ -139,10 +138,10 @@ impl Services {
         Ok(services)
     }
 
-    /// Stops what nobody else uses.
+    /// Stops the services that no other run uses.
     pub(crate) fn release(self) -> Result<(), String> {
         for (service, folder, users) in self.used {
-            // Our share goes first, or we would wait for ourselves.
+            // Drop our own shared lock first, or the exclusive lock would fail.
             drop(users);
             locked(&folder, || {
                 let users = open(&folder.join("users"))?;
@@ -160,13 +159,13 @@ fn stop_in(service: &Service, folder: &Path) -> Result<(), String> {
     (service.stop)(folder)?;
     match fs::remove_file(folder.join("kept")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("failed to remove its mark: {error}"))
+            Err(format!("failed to remove its `kept` file: {error}"))
         }
         _ => Ok(()),
     }
 }
 
-/// Does something while no other run starts or stops the service of this folder.
+/// Runs a function while no other run starts or stops the service of this folder.
 fn locked<T>(folder: &Path, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let lock = open(&folder.join("lock"))?;
     lock.lock().map_err(|error| format!("failed to lock {}: {error}", folder.display()))?;
@@ -182,19 +181,19 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("failed to write {}: {error}", path.display()))
 }
 
-/// The target directory that cargo uses.
+/// Returns cargo's target directory.
 pub(crate) fn target() -> Result<PathBuf, String> {
     let metadata = Cargo::new("metadata --no-deps --format-version 1").output()?;
     let metadata: Value = serde_json::from_str(&metadata)
         .map_err(|error| format!("failed to read cargo's metadata: {error}"))?;
     let target = metadata["target_directory"].as_str();
-    target.map(PathBuf::from).ok_or_else(|| "cargo's metadata names no target directory".to_owned())
+    target.map(PathBuf::from).ok_or_else(|| "cargo's metadata has no target directory".to_owned())
 }
 
-/// The folder of a service, which is there from now on.
+/// Returns the folder of a service, created if it is missing.
 fn folder_of(service: &Service, target: &Path) -> Result<PathBuf, String> {
     let folder = target.join("services").join(service.name.to_lowercase());
-    fs::create_dir_all(&folder).map_err(|error| format!("failed to make {}: {error}", folder.display()))?;
+    fs::create_dir_all(&folder).map_err(|error| format!("failed to create {}: {error}", folder.display()))?;
     Ok(folder)
 }
 
@@ -204,14 +203,13 @@ mod tests {
 
     use super::*;
 
-    /// A program that is just being started has a copy of every lock of ours for a moment. So tests of locks and tests that
-    /// start programs take turns.
-    pub(super) fn turn() -> MutexGuard<'static, ()> {
-        static TURN: Mutex<()> = Mutex::new(());
-        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Serializes tests of locks and tests that start programs: a child briefly inherits our locks between fork and exec.
+    pub(super) fn exclusive() -> MutexGuard<'static, ()> {
+        static EXCLUSIVE: Mutex<()> = Mutex::new(());
+        EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A service that runs as long as there is a file.
+    /// A service that runs as long as a file exists.
     fn start_file(folder: &Path) -> Result<Vec<Variable>, String> {
         write(&folder.join("runs"), "")?;
         Ok(vec![("WHERE".to_owned(), "here".to_owned())])
@@ -239,7 +237,7 @@ mod tests {
         stop: |_| Ok(()),
     }];
 
-    /// A folder that is gone when the test is over.
+    /// A folder that is removed when the test ends.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -260,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_last_of_overlapping_runs_stops_the_service() {
-        let _turn = turn();
+        let _exclusive = exclusive();
         let folder = Folder::new("overlap");
         let first = Services::take_from(&FILE, &folder.0).unwrap();
         let second = Services::take_from(&FILE, &folder.0).unwrap();
@@ -272,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_by_hand_is_left_running() {
-        let _turn = turn();
+    fn a_service_started_by_hand_is_left_running() {
+        let _exclusive = exclusive();
         let folder = Folder::new("kept");
         keep(&FILE[0], &folder.0).unwrap();
         Services::take_from(&FILE, &folder.0).unwrap().release().unwrap();
@@ -281,18 +279,18 @@ mod tests {
         stop_in(&FILE[0], &folder.0.join("services/file")).unwrap();
         assert!(!folder.runs());
         Services::take_from(&FILE, &folder.0).unwrap().release().unwrap();
-        assert!(!folder.runs(), "it is nobody's any more");
+        assert!(!folder.runs(), "it is no longer kept");
     }
 
     #[test]
-    fn what_cannot_be_had_is_named_and_what_is_given_is_not_started() {
-        let _turn = turn();
+    fn unavailable_services_are_listed_and_external_ones_are_not_started() {
+        let _exclusive = exclusive();
         let folder = Folder::new("missing");
         let services = Services::take_from(&BROKEN, &folder.0).unwrap();
         assert_eq!(services.missing, ["Broken: it is broken"]);
         services.release().unwrap();
         let services = Services::take_from(&GIVEN, &folder.0).unwrap();
         assert!(services.missing.is_empty() && services.variables.is_empty());
-        assert_eq!(services.left_out, ["other things: LAZARET_TEST_NO_SUCH_THING is not set"]);
+        assert_eq!(services.unset, ["other things: LAZARET_TEST_NO_SUCH_THING is not set"]);
     }
 }

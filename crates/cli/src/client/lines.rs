@@ -1,15 +1,15 @@
-//! An answer of many lines, read one by one in bounded memory.
+//! Reads a streamed response line by line, in bounded memory.
 
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
 
-use super::wire::reason;
+use super::transport::reason;
 use crate::error::{Error, Result};
 
-/// The longest line that is taken: a letter with a large payload, in base64.
-const LONGEST: usize = 256 * 1024 * 1024;
+/// The longest accepted line: a letter with a large payload, in base64.
+const MAX_LINE_BYTES: usize = 256 * 1024 * 1024;
 
-/// The lines of an answer.
+/// The lines of a response.
 pub struct Lines {
     response: Response,
     url: String,
@@ -22,10 +22,10 @@ impl Lines {
         Self { response, url, splitter: Splitter::default(), ended: false }
     }
 
-    /// The next line, without its end; `None` after the last one.
+    /// Returns the next line without its line break; `None` at the end.
     ///
     /// # Errors
-    /// When the connection breaks: what was read until then is not all.
+    /// When the connection breaks before the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         loop {
             if let Some(line) = self.splitter.next() {
@@ -41,18 +41,18 @@ impl Lines {
                 None => self.ended = true,
                 Some(chunk) => self.splitter.push(&chunk),
             }
-            if self.splitter.buffered() > LONGEST {
-                return Err(Error::Other(format!("a line of the answer is longer than {LONGEST} bytes")));
+            if self.splitter.buffered() > MAX_LINE_BYTES {
+                return Err(Error::Other(format!("a line of the response exceeds {MAX_LINE_BYTES} bytes")));
             }
         }
     }
 }
 
-/// Cuts bytes that come in pieces into lines.
+/// Splits chunks of bytes into lines.
 #[derive(Default)]
 pub(super) struct Splitter {
     bytes: BytesMut,
-    /// How far the bytes are known to hold no end of a line, so that a long line is looked through once.
+    /// The length of the prefix without a line break, so that a long line is searched once.
     searched: usize,
 }
 
@@ -77,7 +77,7 @@ impl Splitter {
         Some(line.freeze())
     }
 
-    /// What stands after the last end of a line.
+    /// Returns the bytes after the last line break.
     pub(super) fn rest(&mut self) -> Option<Bytes> {
         self.searched = 0;
         Some(self.bytes.split().freeze()).filter(|rest| !rest.is_empty())
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_lines_are_known() {
+    fn lines_end_with_lf_or_crlf() {
         let mut splitter = Splitter::default();
         splitter.push(b"a\r\n\r\n\nb");
         let lines: Vec<_> = std::iter::from_fn(|| splitter.next()).collect();

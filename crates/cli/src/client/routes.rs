@@ -1,4 +1,4 @@
-//! The routes, one function each.
+//! The routes of the API, one function each.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use reqwest::header::ACCEPT;
 
 use super::lines::Lines;
 use super::sse::EventStream;
-use super::wire::{Client, segment};
+use super::transport::{Client, segment};
 use crate::error::Result;
 
-/// How long an import may take. The server gives up earlier.
+/// The timeout of an import. The server's own timeout is shorter.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(660);
 
-/// Which letters, and how many of them.
+/// A query for a page of letters.
 #[derive(Clone, Debug, Default)]
 pub struct LetterQuery {
     /// The query.
     pub query: String,
-    /// Where the page before ended.
+    /// The cursor of the previous page.
     pub after: Option<String>,
-    /// How many at most.
+    /// The page size.
     pub limit: Option<usize>,
 }
 
-/// The parameters of a page.
+/// Returns the parameters of a page.
 fn page(after: Option<&str>, limit: Option<usize>) -> Vec<(&'static str, String)> {
     let mut parameters = Vec::new();
     parameters.extend(after.map(|after| ("after", after.to_owned())));
@@ -47,81 +47,81 @@ fn with_query(query: &str, mut parameters: Vec<(&'static str, String)>) -> Vec<(
 }
 
 impl Client {
-    /// Whether the process lives.
+    /// Checks liveness.
     pub async fn health(&self) -> Result<Health> {
         self.get("/healthz", &[]).await
     }
 
-    /// Whether it does its work.
+    /// Checks readiness.
     pub async fn readiness(&self) -> Result<Readiness> {
-        self.get_whatever_status("/readyz").await
+        self.get_any_status("/readyz").await
     }
 
-    /// How everything stands.
+    /// Fetches the status of all consumers and operations.
     pub async fn status(&self) -> Result<Status> {
         self.get("/v1/status", &[]).await
     }
 
-    /// A page of groups.
+    /// Fetches a page of groups.
     pub async fn groups(&self, query: &LetterQuery, closed: bool) -> Result<GroupPage> {
         let mut parameters = with_query(&query.query, page(query.after.as_deref(), query.limit));
         if closed {
             parameters.push(("closed", "true".to_owned()));
         }
-        self.get("/v1/groups", &parameters).await.map_err(|error| error.about(&query.query))
+        self.get("/v1/groups", &parameters).await.map_err(|error| error.with_query(&query.query))
     }
 
-    /// One group.
+    /// Fetches one group.
     pub async fn group(&self, id: &str) -> Result<Group> {
         self.get(&format!("/v1/groups/{}", segment(id)), &[]).await
     }
 
-    /// A page of letters.
+    /// Fetches a page of letters.
     pub async fn letters(&self, query: &LetterQuery) -> Result<LetterPage> {
         let parameters = with_query(&query.query, page(query.after.as_deref(), query.limit));
-        self.get("/v1/letters", &parameters).await.map_err(|error| error.about(&query.query))
+        self.get("/v1/letters", &parameters).await.map_err(|error| error.with_query(&query.query))
     }
 
-    /// Every letter that matches, one a line; whole ones if asked.
-    pub async fn letter_lines(&self, query: &str, whole: bool) -> Result<Lines> {
+    /// Streams every matching letter as JSON lines; with content if `full`.
+    pub async fn letter_lines(&self, query: &str, full: bool) -> Result<Lines> {
         let mut parameters = with_query(query, Vec::new());
-        if whole {
+        if full {
             parameters.push(("view", "full".to_owned()));
         }
-        self.get_lines("/v1/letters", &parameters).await.map_err(|error| error.about(query))
+        self.get_lines("/v1/letters", &parameters).await.map_err(|error| error.with_query(query))
     }
 
-    /// How many letters match.
+    /// Counts the matching letters.
     pub async fn count(&self, query: &str) -> Result<LetterMatches> {
         self.get("/v1/letters/count", &with_query(query, Vec::new()))
             .await
-            .map_err(|error| error.about(query))
+            .map_err(|error| error.with_query(query))
     }
 
-    /// One letter, whole.
+    /// Fetches one letter with its content and history.
     pub async fn letter(&self, id: &str) -> Result<LetterDetail> {
         self.get(&format!("/v1/letters/{}", segment(id)), &[]).await
     }
 
-    /// The payload of a letter, as it is.
+    /// Fetches the raw payload of a letter.
     pub async fn payload(&self, id: &str) -> Result<Bytes> {
         self.get_bytes(&format!("/v1/letters/{}/payload", segment(id))).await
     }
 
-    /// Gives a letter another payload.
+    /// Replaces the payload of a letter.
     pub async fn edit(&self, id: &str, request: &EditRequest) -> Result<Letter> {
         self.change(Method::PUT, &format!("/v1/letters/{}/payload", segment(id)), request).await
     }
 
-    /// Changes many letters, each on its own: `restore` or `purge`.
+    /// Changes many letters independently: `restore` or `purge`.
     pub async fn bulk(&self, verb: &str, request: &BulkRequest) -> Result<BulkAnswer> {
         let query = request.selection.query.as_deref().unwrap_or_default();
         self.change(Method::POST, &format!("/v1/letters/{verb}"), request)
             .await
-            .map_err(|error| error.about(query))
+            .map_err(|error| error.with_query(query))
     }
 
-    /// Takes in letters that were exported.
+    /// Imports exported letters.
     pub async fn import(&self, lines: Bytes, queue: Option<&str>, reason: &str) -> Result<ImportAnswer> {
         let mut parameters = vec![("reason", reason.to_owned())];
         parameters.extend(queue.map(|queue| ("queue", queue.to_owned())));
@@ -132,7 +132,7 @@ impl Client {
         self.read(path, response).await
     }
 
-    /// A page of a sequence.
+    /// Fetches a page of a sequence.
     pub async fn sequence(
         &self,
         queue: &str,
@@ -149,30 +149,30 @@ impl Client {
     /// Freezes a plan.
     pub async fn freeze(&self, request: &PlanRequest) -> Result<Plan> {
         let query = request.selection.query.as_deref().unwrap_or_default();
-        self.change(Method::POST, "/v1/plans", request).await.map_err(|error| error.about(query))
+        self.change(Method::POST, "/v1/plans", request).await.map_err(|error| error.with_query(query))
     }
 
-    /// A plan that was frozen.
+    /// Fetches a plan.
     pub async fn plan(&self, id: &str) -> Result<Plan> {
         self.get(&format!("/v1/plans/{}", segment(id)), &[]).await
     }
 
-    /// Begins an operation.
+    /// Starts an operation.
     pub async fn begin(&self, request: &BeginRequest) -> Result<Operation> {
         self.change(Method::POST, "/v1/operations", request).await
     }
 
-    /// A page of operations.
+    /// Fetches a page of operations.
     pub async fn operations(&self, after: Option<&str>, limit: Option<usize>) -> Result<OperationPage> {
         self.get("/v1/operations", &page(after, limit)).await
     }
 
-    /// One operation.
+    /// Fetches one operation.
     pub async fn operation(&self, id: &str) -> Result<Operation> {
         self.get(&format!("/v1/operations/{}", segment(id)), &[]).await
     }
 
-    /// A page of the letters of an operation.
+    /// Fetches a page of the letters of an operation.
     pub async fn operation_items(
         &self,
         id: &str,
@@ -182,33 +182,33 @@ impl Client {
         self.get(&format!("/v1/operations/{}/items", segment(id)), &page(after, limit)).await
     }
 
-    /// Tells an operation what to do.
+    /// Sends a command to an operation.
     pub async fn command(&self, id: &str, command: Command, reason: &str) -> Result<Operation> {
         let request = CommandRequest { reason: Some(reason.to_owned()) };
         self.change(Method::POST, &format!("/v1/operations/{}/{command}", segment(id)), &request).await
     }
 
-    /// Pauses a consumer, or a part of it.
+    /// Pauses a consumer or a part of it.
     pub async fn pause(&self, consumer: &str, request: &PauseRequest) -> Result<Pause> {
         self.change(Method::POST, &format!("/v1/consumers/{}/pause", segment(consumer)), request).await
     }
 
-    /// Ends a pause.
+    /// Resumes a consumer or a part of it.
     pub async fn resume(&self, consumer: &str, request: &PauseRequest) -> Result<ResumeAnswer> {
         self.change(Method::POST, &format!("/v1/consumers/{}/resume", segment(consumer)), request).await
     }
 
-    /// A page of the audit.
+    /// Fetches a page of the audit log.
     pub async fn audit(&self, after: Option<&str>, limit: Option<usize>) -> Result<AuditPage> {
         self.get("/v1/audit", &page(after, limit)).await
     }
 
-    /// Checks that nobody changed the audit.
+    /// Verifies the hash chain of the audit log.
     pub async fn verify_audit(&self) -> Result<AuditCheck> {
         self.get("/v1/audit/verify", &[]).await
     }
 
-    /// What happens from now on, or from where a stream before this one ended.
+    /// Subscribes to events, from now on or after the given event.
     pub async fn events(&self, query: &[(&str, String)], after: Option<&str>) -> Result<EventStream> {
         let mut request = self.request(Method::GET, "/v1/events", query).header(ACCEPT, "text/event-stream");
         if let Some(after) = after {

@@ -1,4 +1,4 @@
-//! Server-sent events, with a way to go on where a broken connection ended.
+//! Reads server-sent events, with ids to resume after a broken connection.
 
 use bytes::Bytes;
 use reqwest::Response;
@@ -6,18 +6,18 @@ use reqwest::Response;
 use super::lines::Lines;
 use crate::error::Result;
 
-/// One event as it stands in the stream.
+/// One event of the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// What to say when one comes back, to get what came after it.
+    /// The id to resume after.
     pub id: Option<String>,
-    /// Its name.
+    /// The event name.
     pub name: Option<String>,
-    /// What it holds.
+    /// The data.
     pub data: String,
 }
 
-/// An open stream of events.
+/// An open event stream.
 pub struct EventStream {
     lines: Lines,
     parser: Parser,
@@ -28,7 +28,7 @@ impl EventStream {
         Self { lines: Lines::new(response, url), parser: Parser::default() }
     }
 
-    /// The next event; `None` when the server has ended the stream.
+    /// Returns the next event; `None` when the server ended the stream.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -42,7 +42,7 @@ impl EventStream {
     }
 }
 
-/// Puts lines together to events, as the HTML standard has it.
+/// Parses lines into events, as the HTML standard defines.
 #[derive(Default)]
 struct Parser {
     event: SseEvent,
@@ -56,7 +56,7 @@ impl Parser {
             let event = std::mem::take(&mut self.event);
             return std::mem::take(&mut self.has_data).then_some(event);
         }
-        // A line that begins with a colon is a comment: the heartbeat.
+        // A line that starts with a colon is a comment: the heartbeat.
         let (field, value) = text.split_once(':').unwrap_or((&text, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {

@@ -1,4 +1,4 @@
-//! `audit`: who did what, when and why; and whether anybody changed that.
+//! `audit`: prints and verifies the audit log.
 
 use std::collections::VecDeque;
 
@@ -14,10 +14,10 @@ use crate::exit::Exit;
 use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, csv_header, csv_row, print_page};
 use crate::paging::{Paging, print_list};
 
-/// How many entries are asked for at once where only the last ones are wanted (I7).
-const CHUNK: usize = 1000;
+/// The page size for `--last`, which reads the whole log (I7).
+const PAGE_SIZE: usize = 1000;
 
-/// Who did what.
+/// Show the audit log.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Audit {
@@ -27,14 +27,14 @@ pub struct Audit {
     #[command(flatten)]
     paging: Paging,
 
-    /// Print the last so many entries; the audit is read through for them
+    /// Print the last N entries; reads the whole log
     #[arg(long, value_name = "N", conflicts_with_all = ["limit", "after"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     last: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Check that nobody changed the audit
+    /// Verify that no entry was changed or removed
     Verify,
 }
 
@@ -68,13 +68,16 @@ fn conclude(context: &Context, is_empty: bool, next: Option<String>) {
     let screen = &context.screen;
     match (is_empty, next) {
         (true, _) => {
-            screen.say("nothing was done yet");
-            screen.next("lazaret status");
+            screen.info("no audit entries");
+            screen.next_command("lazaret status");
         }
         (false, Some(next)) => {
-            screen.next_of(&[format!("lazaret audit --after {next}"), "lazaret audit --last 50".to_owned()]);
+            screen.next_commands(&[
+                format!("lazaret audit --after {next}"),
+                "lazaret audit --last 50".to_owned(),
+            ]);
         }
-        (false, None) => screen.next("lazaret audit verify"),
+        (false, None) => screen.next_command("lazaret audit verify"),
     }
 }
 
@@ -82,7 +85,7 @@ async fn last_entries(client: &Client, wanted: usize) -> Result<Vec<AuditEntry>>
     let mut entries = VecDeque::new();
     let mut after = None;
     loop {
-        let page = client.audit(after.as_deref(), Some(CHUNK)).await?;
+        let page = client.audit(after.as_deref(), Some(PAGE_SIZE)).await?;
         entries.extend(page.entries);
         entries.drain(..entries.len().saturating_sub(wanted));
         after = page.next;
@@ -113,12 +116,11 @@ async fn verify(context: &Context, client: &Client) -> Result<Exit> {
                 screen.line(&line)?;
             }
             if check.ok {
-                screen.say("keep the hash elsewhere to notice entries that are cut off at the end");
+                screen.info("store the hash elsewhere to detect a truncated log");
             } else {
-                screen
-                    .say(&format!("the {} entries before it are as they were written", count(check.intact)));
+                screen.info(&format!("the {} entries before it are intact", count(check.intact)));
             }
-            screen.next("lazaret audit --last 50");
+            screen.next_command("lazaret audit --last 50");
         }
     }
     Ok(if check.ok { Exit::Ok } else { Exit::Error })
@@ -127,14 +129,14 @@ async fn verify(context: &Context, client: &Client) -> Result<Exit> {
 impl Record for AuditEntry {
     const COLUMNS: &'static [Column] = &[
         Column::new("NUMBER").right(),
-        Column::new("AT").drop(3),
-        Column::new("WHO").cut(6),
-        Column::new("VIA").drop(4),
-        Column::new("ACTION").cut(8),
-        Column::new("SUBJECT").cut(12),
-        Column::new("BEFORE").cut(6).drop(6),
-        Column::new("AFTER").cut(6).drop(5),
-        Column::new("WHY").cut(8).drop(1),
+        Column::new("AT").drop_priority(3),
+        Column::new("WHO").min_width(6),
+        Column::new("VIA").drop_priority(4),
+        Column::new("ACTION").min_width(8),
+        Column::new("SUBJECT").min_width(12),
+        Column::new("BEFORE").min_width(6).drop_priority(6),
+        Column::new("AFTER").min_width(6).drop_priority(5),
+        Column::new("WHY").min_width(8).drop_priority(1),
     ];
     const CSV: &'static [&'static str] =
         &["number", "at", "who", "via", "why", "action", "subject", "before", "after"];

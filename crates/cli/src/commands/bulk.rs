@@ -1,4 +1,4 @@
-//! `restore` and `purge`: changes to many closed letters, each on its own.
+//! `restore` and `purge`: change many closed letters, each independently.
 
 use clap::Args;
 use lazaret_api::{BulkAnswer, BulkRequest, Code, Selection};
@@ -6,44 +6,44 @@ use lazaret_core::query::Query;
 use serde::Serialize;
 
 use super::Run;
-use super::groups::argument;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
+use crate::hints::query_argument;
 use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
 use crate::prompt;
 use crate::selection::Letters;
 
-/// How many letters may be named in one request.
-const AT_ONCE: usize = 1000;
-/// How many letters that failed are told one by one.
-const FAILURES_SHOWN: usize = 10;
+/// The most ids in one request.
+const MAX_IDS: usize = 1000;
+/// The most failures that are printed one by one.
+const MAX_FAILURES_SHOWN: usize = 10;
 
-/// Which letters, and why.
+/// The arguments of `restore` and `purge`.
 #[derive(Debug, Args)]
-#[command(mut_arg("all", |all| all.help("Yes, every evicted letter is meant")))]
+#[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub(super) struct Bulk {
     #[command(flatten)]
     letters: Letters,
 
-    /// Why; it stands in the audit
+    /// State the reason for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short = 'y')]
     yes: bool,
 }
 
-/// Bring evicted letters back. A query that names no state is about evicted letters.
+/// Restore evicted letters. A query without a state selects evicted letters.
 #[derive(Debug, Args)]
 pub struct Restore {
     #[command(flatten)]
     bulk: Bulk,
 }
 
-/// Remove closed letters for good. A query that names no state is about evicted letters.
+/// Delete closed letters permanently. A query without a state selects evicted letters.
 #[derive(Debug, Args)]
 pub struct Purge {
     #[command(flatten)]
@@ -92,8 +92,8 @@ impl Bulk {
         }
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
-        let selection = about_evicted(self.letters.selection(&client).await?)?;
-        let sum = if self.yes || is_wanted(&client, verb, &selection).await? {
+        let selection = evicted_by_default(self.letters.selection(&client).await?)?;
+        let sum = if self.yes || confirm(&client, verb, &selection).await? {
             carry_out(&client, verb, selection, &self.reason).await?
         } else {
             BulkAnswer::default()
@@ -102,11 +102,10 @@ impl Bulk {
     }
 }
 
-/// The same selection, about evicted letters unless it names a state: open ones can be neither restored nor purged.
-fn about_evicted(selection: Selection) -> Result<Selection> {
+/// Restricts a query without a state to evicted letters: open ones can be neither restored nor purged.
+fn evicted_by_default(selection: Selection) -> Result<Selection> {
     let Some(text) = selection.query.as_deref() else { return Ok(selection) };
-    let query =
-        Query::parse(text).map_err(|error| Error::usage(format!("the query cannot be read: {error}")))?;
+    let query = Query::parse(text).map_err(|error| Error::usage(format!("invalid query: {error}")))?;
     let query = match (text.trim().is_empty(), query.names_state()) {
         (true, _) => "state:evicted".to_owned(),
         (false, false) => format!("({text}) state:evicted"),
@@ -115,34 +114,34 @@ fn about_evicted(selection: Selection) -> Result<Selection> {
     Ok(Selection { query: Some(query), ids: None, all: false })
 }
 
-/// Asks whether it shall be done. Where nothing matches there is nothing to ask, and nothing is wanted.
-async fn is_wanted(client: &Client, verb: Verb, selection: &Selection) -> Result<bool> {
-    let (letters, sign, list) = match (&selection.ids, &selection.query) {
-        (Some(ids), _) => (ids.len() as u64, "", argument("state:evicted")),
+/// Asks for confirmation. Returns false without asking when nothing matches.
+async fn confirm(client: &Client, verb: Verb, selection: &Selection) -> Result<bool> {
+    let (letters, qualifier, list) = match (&selection.ids, &selection.query) {
+        (Some(ids), _) => (ids.len() as u64, "", query_argument("state:evicted")),
         (None, query) => {
             let query = query.as_deref().unwrap_or_default();
             let all = client.count(query).await?;
             if all.exact && all.letters == 0 {
                 return Ok(false);
             }
-            (all.letters, if all.exact { "" } else { "at least " }, argument(query))
+            (all.letters, if all.exact { "" } else { "at least " }, query_argument(query))
         }
     };
     let letters = plural(letters, "letter");
     let yes = match verb {
-        Verb::Restore => prompt::confirm(&format!("Restore {sign}{letters}?"))?,
+        Verb::Restore => prompt::confirm(&format!("Restore {qualifier}{letters}?"))?,
         Verb::Purge => {
-            prompt::confirm_word(&format!("Purge {sign}{letters}? They cannot be brought back."), "purge")?
+            prompt::confirm_word(&format!("Purge {qualifier}{letters}? This cannot be undone."), "purge")?
         }
     };
     if yes { Ok(true) } else { Err(Error::Declined { next: format!("lazaret ls{list}") }) }
 }
 
-/// Asks again and again until all of it is done, or nothing moves any more.
+/// Repeats the request until every letter is done, or none makes progress.
 async fn carry_out(client: &Client, verb: Verb, selection: Selection, reason: &str) -> Result<BulkAnswer> {
     let mut sum = BulkAnswer::default();
     if let Some(ids) = &selection.ids {
-        for ids in ids.chunks(AT_ONCE) {
+        for ids in ids.chunks(MAX_IDS) {
             let selection = Selection { ids: Some(ids.to_vec()), ..Selection::default() };
             add(&mut sum, once(client, verb, selection, reason).await?);
         }
@@ -150,7 +149,7 @@ async fn carry_out(client: &Client, verb: Verb, selection: Selection, reason: &s
     }
     loop {
         let answer = once(client, verb, selection.clone(), reason).await?;
-        // Letters that failed are found again, so what counts is whether any was done.
+        // Failed letters match again, so the loop ends when no letter was changed.
         let goes_on = answer.more && answer.done > 0;
         add(&mut sum, answer);
         if !goes_on {
@@ -185,27 +184,31 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
             screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
         }
         Format::Table => {
-            for failure in sum.failed.iter().take(FAILURES_SHOWN) {
+            for failure in sum.failed.iter().take(MAX_FAILURES_SHOWN) {
                 let line = Line::new()
                     .add(&failure.id, Tone::Strong)
                     .plain(" ")
                     .add(failure.code.as_str(), Tone::Bad);
-                screen.talk(&line.plain(format!(": {}", failure.detail)));
+                screen.stderr_line(&line.plain(format!(": {}", failure.detail)));
             }
             let failed = count(sum.failed.len() as u64);
             screen.line(&Line::of(format!(
-                "{} {}, {failed} not",
+                "{} {}, {failed} failed",
                 plural(sum.done, "letter"),
                 verb.done()
             )))?;
             if sum.done == 0 && sum.failed.is_empty() {
-                screen.talk(&Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"));
+                screen.stderr_line(
+                    &Line::new().add("nothing to do: ", Tone::Warning).plain("no letters match"),
+                );
             }
-            if sum.failed.iter().any(|failure| passes(&failure.detail)) {
-                screen.say("somebody works on these sequences at this moment: try again in a moment");
+            // A letter whose sequence is leased has the same code as one in the wrong state.
+            if sum.failed.iter().any(|failure| failure.code == Code::Conflict) {
+                screen
+                    .info("a conflict is temporary while a worker holds the sequence: run the command again");
             }
-            let is_back = verb == Verb::Restore && sum.done > 0;
-            screen.next(if is_back { "lazaret ls" } else { "lazaret status" });
+            let has_restored = verb == Verb::Restore && sum.done > 0;
+            screen.next_command(if has_restored { "lazaret ls" } else { "lazaret status" });
         }
     }
     let all_missing =
@@ -215,12 +218,6 @@ fn conclude(context: &Context, verb: Verb, sum: &BulkAnswer) -> Result<Exit> {
         (0, false) if all_missing => Exit::NotFound,
         _ => Exit::Partly,
     })
-}
-
-/// Whether a letter was refused for something that is over soon, as right after an eviction. The code is the same as for a
-/// state that does not allow it; only the words differ, and nothing but a hint hangs on them.
-fn passes(detail: &str) -> bool {
-    detail.contains("somebody is working on")
 }
 
 #[derive(Serialize)]
@@ -235,16 +232,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_names_no_state_is_about_evicted_letters() {
+    fn a_query_without_a_state_selects_evicted_letters() {
         let of = |query: &str| {
             let selection = Selection { query: Some(query.into()), ids: None, all: query.is_empty() };
-            about_evicted(selection).map(|selection| selection.query.unwrap())
+            evicted_by_default(selection).map(|selection| selection.query.unwrap())
         };
         assert_eq!(of("").unwrap(), "state:evicted");
         assert_eq!(of("a or b").unwrap(), "(a or b) state:evicted");
         assert_eq!(of("state:resolved a").unwrap(), "state:resolved a");
         assert_eq!(of("state:").unwrap_err().exit(), Exit::Usage);
         let ids = Selection { ids: Some(vec!["x".into()]), ..Selection::default() };
-        assert_eq!(about_evicted(ids.clone()).unwrap(), ids);
+        assert_eq!(evicted_by_default(ids.clone()).unwrap(), ids);
     }
 }

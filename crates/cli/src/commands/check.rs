@@ -1,4 +1,4 @@
-//! `check`: what is wrong with a configuration file, or what holds by it.
+//! `check`: validates a configuration file, or prints the effective configuration of a consumer.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,21 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, print_values};
 
-/// The configuration file.
+/// The option that selects the configuration file.
 #[derive(Debug, Args)]
 pub(super) struct File {
-    /// The configuration file
+    /// Use this configuration file
     #[arg(short = 'c', long = "config", value_name = "FILE", default_value = "lazaret.yaml")]
     pub(super) config: PathBuf,
 }
 
-/// Check a configuration file.
+/// Validate a configuration file.
 #[derive(Debug, Args)]
 pub struct Check {
     #[command(flatten)]
     file: File,
 
-    /// Print all that holds for this consumer, and where each value comes from
+    /// Print the effective configuration of a consumer, with the origin of each value
     #[arg(long, value_name = "CONSUMER")]
     effective: Option<String>,
 }
@@ -35,44 +35,45 @@ pub struct Check {
 impl Run for Check {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         if self.effective.is_some() && context.format() != Format::Table {
-            let hint = "leave out -o and --json, or --effective to have the problems";
-            return Err(Error::usage_hint("--effective prints YAML and nothing else", hint));
+            let hint = "drop -o and --json, or drop --effective to print the problems";
+            return Err(Error::usage_hint("--effective only prints YAML", hint));
         }
         let (exit, loaded) = check(context, &self.file.config)?;
         let (Some(consumer), Some(loaded)) = (self.effective, loaded) else { return Ok(exit) };
         let text = loaded.config.effective(&consumer);
-        let text =
-            text.ok_or_else(|| Error::not_found(format!("there is no consumer {consumer:?} in it")))?;
+        let text = text.ok_or_else(|| {
+            Error::not_found(format!("consumer {consumer:?} not found in {}", self.file.config.display()))
+        })?;
         context.screen.raw(text.as_bytes())?;
         Ok(exit)
     }
 }
 
-/// Checks a file and says what is wrong with it: to people in words, to programs as a list. Gives what can be used.
+/// Validates a file and prints its problems, as text or in the chosen format. Returns the configuration if it is valid.
 ///
 /// # Errors
-/// When the list cannot be written.
+/// When the problems cannot be written.
 pub(super) fn check(context: &Context, path: &Path) -> Result<(Exit, Option<Loaded>)> {
     let read = read(path);
     if context.format() != Format::Table {
         let problems = Problem::all(path, &read);
         print_values(&context.screen, context.format(), &Problem::CSV, &problems)?;
-        if let Some(omitted) = found(&read).map(Diagnostics::omitted).filter(|omitted| *omitted > 0) {
-            context.screen.say(&format!("and {omitted} more"));
+        if let Some(left_off) = found(&read).map(Diagnostics::omitted).filter(|left_off| *left_off > 0) {
+            context.screen.info(&format!("and {left_off} more"));
         }
         let exit = if read.is_ok() { Exit::Ok } else { Exit::Error };
         return Ok((exit, read.ok()));
     }
     let exit = Exit::of_daemon(program::report_check(path, &read));
     let errors = found(&read).map(Diagnostics::list).unwrap_or_default();
-    // A warning before it is not what keeps the file from being used.
+    // Suggest the first error; warnings do not make the file invalid.
     if let Some(first) = errors.iter().find(|found| found.severity() == Severity::Error) {
-        context.screen.next(&format!("lazaret explain {}", first.code()));
+        context.screen.next_command(&format!("lazaret explain {}", first.code()));
     }
     Ok((exit, read.ok()))
 }
 
-/// What was found in the file, if it is one.
+/// Returns the diagnostics, if the file could be parsed.
 fn found(read: &std::result::Result<Loaded, ReadError>) -> Option<&Diagnostics> {
     match read {
         Ok(loaded) => Some(&loaded.warnings),
@@ -81,10 +82,10 @@ fn found(read: &std::result::Result<Loaded, ReadError>) -> Option<&Diagnostics> 
     }
 }
 
-/// Something that is wrong with the file, or suspicious, for programs.
+/// A problem of the file, for JSON and CSV.
 #[derive(Debug, Serialize)]
 struct Problem {
-    /// The code; a file that cannot be read has none.
+    /// The error code; none when the file cannot be read.
     code: Option<&'static str>,
     severity: &'static str,
     file: String,

@@ -1,4 +1,4 @@
-//! `completion`: what a shell needs to complete commands.
+//! `completion`: prints a shell completion script.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -8,10 +8,10 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 
-/// Print the completions of a shell.
+/// Print a shell completion script.
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// The shell
+    /// Generate the script for this shell
     shell: Shell,
 }
 

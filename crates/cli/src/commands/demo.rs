@@ -1,11 +1,11 @@
-//! `demo`: the whole story in one command, without a server.
+//! `demo`: runs a guided demo without a server.
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use lazaret_demo::{Error as DemoError, OpenLetter, Outcome, Seen, Show};
+use lazaret_demo::{Error as DemoError, LiveOptions, LiveSummary, OpenLetter, Outcome};
 
 use super::Run;
 use crate::context::{Context, DEFAULT_URL};
@@ -14,10 +14,10 @@ use crate::exit::Exit;
 use crate::hints::quoted;
 use crate::output::{Cell, Column, Format, Line, Table, Tone, count, csv_header, csv_row, plural};
 
-/// How long orders are sent when nobody says it and nobody is there to end it.
-const SECONDS: u32 = 6;
-/// What of an outcome fits a row.
-const NUMBERS: [&str; 10] = [
+/// The default duration without a terminal, in seconds.
+const DEFAULT_SECONDS: u32 = 6;
+/// The CSV columns of the outcome.
+const CSV_COLUMNS: [&str; 10] = [
     "ok",
     "orders",
     "handled",
@@ -30,19 +30,18 @@ const NUMBERS: [&str; 10] = [
     "seconds",
 ];
 
-/// Show the whole story: orders, retries, dead letters, a crash, a repair and a replay.
+/// Run a guided demo: orders, retries, dead letters, a crash, a repair and a replay.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// Play the story to its end without a terminal, check what it leaves behind, and print the outcome
+    /// Run to the end without a terminal, verify the guarantees and print the outcome
     #[arg(long)]
     headless: bool,
 
-    /// How many seconds orders are sent; on a terminal until you quit unless said otherwise, elsewhere for 6. The story takes 400
-    /// orders: in a shorter time they come faster
+    /// Send orders for N seconds, at least 400 in total; default: until you quit on a terminal, 6 elsewhere
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: Option<u32>,
 
-    /// Be the process with the consumer
+    /// Run as the worker process
     #[arg(long, hide = true, value_name = "FOLDER")]
     worker: Option<PathBuf>,
 }
@@ -54,14 +53,14 @@ impl Run for Demo {
         }
         match context.chosen_format() {
             None if lazaret_demo::is_terminal() && !self.headless => self.show(context).await,
-            format => self.tell(context, self.headless || format.is_some()).await,
+            format => self.run_headless(context, self.headless || format.is_some()).await,
         }
     }
 }
 
-/// Ends the process itself: a runtime would wait for the thread that reads standard input.
+/// Runs the worker and exits the process: the runtime would wait for the thread that reads standard input.
 async fn work(folder: &std::path::Path) -> ! {
-    let code = match lazaret_demo::work(folder).await {
+    let code = match lazaret_demo::run_worker(folder).await {
         Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "error: {error}");
@@ -71,55 +70,55 @@ async fn work(folder: &std::path::Path) -> ! {
     std::process::exit(code)
 }
 
-/// The command line that makes this program the worker.
+/// Returns the command line that starts this program as the worker.
 fn worker() -> Result<Vec<OsString>> {
-    let program =
-        std::env::current_exe().map_err(|error| Error::io("this program cannot be found", error))?;
+    let program = std::env::current_exe().map_err(|error| Error::io("cannot find this executable", error))?;
     Ok(vec![program.into(), "demo".into(), "--worker".into()])
 }
 
-/// How the viewer calls this program.
+/// Returns the name by which the user called this program.
 fn command() -> String {
     let called = std::env::args().next();
     called.map_or_else(|| "lazaret".to_owned(), |called| quoted(&called))
 }
 
 impl Demo {
-    /// Shows it on the terminal, with keys.
+    /// Runs the demo on the terminal, controlled by keys.
     async fn show(&self, context: &Context) -> Result<Exit> {
-        let show = Show {
+        let options = LiveOptions {
             command: command(),
-            usual_address: context.global.url == DEFAULT_URL,
-            color: context.screen.is_in_color(),
+            is_default_address: context.global.url == DEFAULT_URL,
+            color: context.screen.stdout_in_color(),
             seconds: self.seconds,
         };
-        let seen =
-            lazaret_demo::live(worker()?, &show).await.map_err(|error| Error::Other(error.to_string()))?;
-        context.screen.say(&sum(&seen));
+        let live = lazaret_demo::run_live(worker()?, &options).await;
+        let live = live.map_err(|error| Error::Other(error.to_string()))?;
+        context.screen.info(&summary(&live));
         let next = ["demo --headless", "init", "doctor", "run"];
-        context.screen.next_of(&next.map(|words| format!("{} {words}", show.command)));
+        context.screen.next_commands(&next.map(|words| format!("{} {words}", options.command)));
         Ok(Exit::Ok)
     }
 
-    /// Tells the story line by line, and prints the outcome. Where only the outcome is data, the story is talk.
-    async fn tell(&self, context: &Context, is_data: bool) -> Result<Exit> {
+    /// Runs the demo with log lines, and prints the outcome. The lines go to standard error when the outcome is data.
+    async fn run_headless(&self, context: &Context, is_data: bool) -> Result<Exit> {
         let screen = context.screen.clone();
-        let mut tell = |line: &str| {
+        let mut log = |line: &str| {
             if is_data {
-                screen.say(line);
+                screen.info(line);
             } else {
                 let _ = screen.line(&Line::of(line));
             }
         };
-        let seconds = self.seconds.unwrap_or(SECONDS);
-        let outcome = lazaret_demo::told(worker()?, seconds, &command(), &mut tell).await.map_err(wrong);
+        let seconds = self.seconds.unwrap_or(DEFAULT_SECONDS);
+        let outcome =
+            lazaret_demo::run_headless(worker()?, seconds, &command(), &mut log).await.map_err(wrong);
         match outcome {
             Ok(outcome) => {
                 print(context, &outcome)?;
                 if context.format() == Format::Table {
-                    context
-                        .screen
-                        .next_of(&["init", "doctor", "run"].map(|verb| format!("{} {verb}", command())));
+                    context.screen.next_commands(
+                        &["init", "doctor", "run"].map(|verb| format!("{} {verb}", command())),
+                    );
                 }
                 Ok(if outcome.ok { Exit::Ok } else { Exit::Error })
             }
@@ -129,21 +128,21 @@ impl Demo {
     }
 }
 
-/// What there was to see, in a sentence. What was sent last may not be read yet.
-fn sum(seen: &Seen) -> String {
-    let (orders, handled) = (u64::from(seen.orders), seen.handled as u64);
-    let unread = orders.saturating_sub(handled + seen.open);
-    let unread = if unread == 0 { String::new() } else { format!(", {} not read yet", count(unread)) };
-    let open = plural(seen.open, "open letter");
-    let times = plural(u64::from(seen.deaths), "time");
+/// Summarizes the demo in a sentence. The last orders may be unread.
+fn summary(live: &LiveSummary) -> String {
+    let (orders, handled) = (u64::from(live.orders), live.handled as u64);
+    let unread = orders.saturating_sub(handled + live.open);
+    let unread = if unread == 0 { String::new() } else { format!(", {} unread", count(unread)) };
+    let open = plural(live.open, "open letter");
+    let times = plural(u64::from(live.deaths), "time");
     format!(
-        "{} sent, {} handled, {open}{unread}; the process died {times}",
+        "{} sent, {} handled, {open}{unread}; the process crashed {times}",
         plural(orders, "order"),
         count(handled)
     )
 }
 
-/// What went wrong; `None` when somebody wanted it to end.
+/// Converts an error of the demo; `None` when the user interrupted it.
 fn wrong(error: DemoError) -> Option<Error> {
     match error {
         DemoError::Interrupted => None,
@@ -156,53 +155,53 @@ fn print(context: &Context, outcome: &Outcome) -> Result<()> {
         Format::Json | Format::Jsonl => context.screen.json(outcome),
         Format::Csv => {
             let value = serde_json::to_value(outcome).map_err(|error| Error::Other(error.to_string()))?;
-            let row = csv_row(&NUMBERS, &value);
-            context.screen.raw(format!("{}\n{row}\n", csv_header(&NUMBERS)).as_bytes())
+            let row = csv_row(&CSV_COLUMNS, &value);
+            context.screen.raw(format!("{}\n{row}\n", csv_header(&CSV_COLUMNS)).as_bytes())
         }
         Format::Table => print_tables(context, outcome),
     }
 }
 
 fn print_tables(context: &Context, outcome: &Outcome) -> Result<()> {
-    context.screen.table(&facts(outcome))?;
+    context.screen.table(&counts(outcome))?;
     context.screen.line(&Line::new())?;
-    context.screen.table(&left(outcome))?;
+    context.screen.table(&open_letters(outcome))?;
     context.screen.line(&Line::new())?;
-    context.screen.table(&promises(outcome))
+    context.screen.table(&guarantees(outcome))
 }
 
-fn facts(outcome: &Outcome) -> Table {
-    let mut facts = Table::new(&[Column::new("WHAT"), Column::new("HOW MANY").right()]);
-    for (what, how_many) in [
+fn counts(outcome: &Outcome) -> Table {
+    let mut counts = Table::new(&[Column::new("METRIC"), Column::new("COUNT").right()]);
+    for (metric, value) in [
         ("orders sent", outcome.orders as u64),
         ("orders handled", outcome.handled as u64),
-        ("calls of the handler", outcome.attempts),
-        ("calls that failed", outcome.failed_attempts),
+        ("handler calls", outcome.attempts),
+        ("failed handler calls", outcome.failed_attempts),
         ("retries and replays", outcome.retries),
-        ("deaths of the process", u64::from(outcome.deaths)),
-        ("orders that became letters", outcome.letters as u64),
-        ("letters handled at last", outcome.resolved as u64),
-        ("letters left", outcome.open.len() as u64),
+        ("process crashes", u64::from(outcome.deaths)),
+        ("letters stored", outcome.letters as u64),
+        ("letters resolved", outcome.resolved as u64),
+        ("letters open", outcome.open.len() as u64),
     ] {
-        facts.row(vec![Cell::new(what), Cell::new(count(how_many))]);
+        counts.row(vec![Cell::new(metric), Cell::new(count(value))]);
     }
-    facts
+    counts
 }
 
-/// What is left: each order that failed, and how many of the same customer wait behind it.
-fn left(outcome: &Outcome) -> Table {
+/// Lists each open letter that failed, with the number of letters that wait behind it.
+fn open_letters(outcome: &Outcome) -> Table {
     let columns = [
-        Column::new("LEFT"),
+        Column::new("OPEN LETTER"),
         Column::new("CUSTOMER"),
         Column::new("STATE"),
         Column::new("BEHIND").right(),
-        Column::new("REASON").cut(8),
+        Column::new("REASON").min_width(8),
     ];
-    let mut left = Table::new(&columns);
+    let mut table = Table::new(&columns);
     for letter in outcome.open.iter().filter(|letter| letter.reason.is_some()) {
         let waits = |other: &&OpenLetter| other.reason.is_none() && other.customer == letter.customer;
         let behind = outcome.open.iter().filter(waits).count() as u64;
-        left.row(vec![
+        table.row(vec![
             Cell::new(&letter.id),
             Cell::new(&letter.customer),
             Cell::new(&letter.state).tone(Tone::Bad),
@@ -210,27 +209,27 @@ fn left(outcome: &Outcome) -> Table {
             Cell::or_dash(letter.reason.as_deref()),
         ]);
     }
-    left
+    table
 }
 
-fn promises(outcome: &Outcome) -> Table {
+fn guarantees(outcome: &Outcome) -> Table {
     let columns = [
-        Column::new("PROMISE"),
-        Column::new("KEPT"),
-        Column::new("WHAT").cut(8).drop(1),
-        Column::new("SEEN").cut(20),
+        Column::new("ID"),
+        Column::new("OK"),
+        Column::new("GUARANTEE").min_width(8).drop_priority(1),
+        Column::new("EVIDENCE").min_width(20),
     ];
-    let mut promises = Table::new(&columns);
+    let mut table = Table::new(&columns);
     for check in &outcome.checks {
         let (word, tone) = if check.ok { ("yes", Tone::Good) } else { ("NO", Tone::Bad) };
-        promises.row(vec![
+        table.row(vec![
             Cell::new(check.id),
             Cell::new(word).tone(tone),
             Cell::new(check.promise),
             Cell::new(&check.seen),
         ]);
     }
-    promises
+    table
 }
 
 #[cfg(test)]
@@ -238,13 +237,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_sent_is_handled_or_a_letter_or_not_read_yet() {
-        let seen = Seen { orders: 1182, handled: 1137, open: 38, deaths: 1 };
+    fn sent_orders_are_handled_open_or_unread() {
+        let live = LiveSummary { orders: 1182, handled: 1137, open: 38, deaths: 1 };
         assert_eq!(
-            sum(&seen),
-            "1,182 orders sent, 1,137 handled, 38 open letters, 7 not read yet; the process died 1 time"
+            summary(&live),
+            "1,182 orders sent, 1,137 handled, 38 open letters, 7 unread; the process crashed 1 time"
         );
-        let seen = Seen { orders: 1, handled: 0, open: 1, deaths: 0 };
-        assert_eq!(sum(&seen), "1 order sent, 0 handled, 1 open letter; the process died 0 times");
+        let live = LiveSummary { orders: 1, handled: 0, open: 1, deaths: 0 };
+        assert_eq!(summary(&live), "1 order sent, 0 handled, 1 open letter; the process crashed 0 times");
     }
 }

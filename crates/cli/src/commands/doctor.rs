@@ -1,4 +1,4 @@
-//! `doctor`: looks at everything that a configuration speaks of, and says how to mend it.
+//! `doctor`: runs preflight checks on a configuration.
 
 use clap::Args;
 use lazaret_daemon::{doctor, program};
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, print_values};
 
-/// What stands in a row of CSV.
+/// The CSV columns.
 const COLUMNS: [&str; 4] = ["subject", "outcome", "detail", "advice"];
 
-/// Look at store, sources, handlers and addresses before they are needed.
+/// Check the store, sources, handlers and addresses of a configuration.
 #[derive(Debug, Args)]
 pub struct Doctor {
     #[command(flatten)]
@@ -32,8 +32,8 @@ impl Run for Doctor {
             format => print_values(screen, format, &COLUMNS, &found),
         };
         match printed {
-            // Who has read enough closes the pipe. That changes nothing about what was found.
-            Ok(()) | Err(Error::Closed) => Ok(Exit::of_daemon(program::verdict(&found))),
+            // A closed pipe does not change the verdict.
+            Ok(()) | Err(Error::OutputClosed) => Ok(Exit::of_daemon(program::verdict(&found))),
             Err(error) => Err(error),
         }
     }

@@ -1,4 +1,4 @@
-//! `edit`: gives a letter another payload, from a file or from an editor.
+//! `edit`: replaces the payload of a letter, from a file or from an editor.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -20,25 +20,25 @@ use crate::output::{Format, Line, Tone, count, plural, print_page};
 use crate::prompt;
 use crate::selection::resolve_one;
 
-/// Give a letter another payload.
+/// Replace the payload of a letter.
 #[derive(Debug, Args)]
 pub struct Edit {
-    /// The letter's id, the first digits of it, or a query that finds it alone, such as message:e-2
+    /// Select the letter by id, id prefix, or a query that matches one letter, such as message:e-2
     id: String,
 
-    /// Why; it stands in the audit
+    /// State the reason for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
-    /// Take the payload from this file; - for standard input. Without it $VISUAL or $EDITOR is opened
+    /// Read the payload from a file, or - for standard input; default: open $VISUAL or $EDITOR
     #[arg(long, value_name = "FILE", conflicts_with = "tombstone")]
     payload: Option<String>,
 
-    /// Give it no payload at all
+    /// Remove the payload, leaving a tombstone
     #[arg(long)]
     tombstone: bool,
 
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short = 'y')]
     yes: bool,
 }
@@ -50,16 +50,16 @@ impl Run for Edit {
         }
         if self.payload.is_none() && !self.tombstone && !prompt::can_ask() {
             return Err(Error::usage_hint(
-                "there is no terminal for an editor",
-                "give the payload with --payload FILE",
+                "cannot open an editor: standard input is not a terminal",
+                "pass the payload with --payload FILE",
             ));
         }
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
         let id = resolve_one(&client, &self.id).await?;
         let Some(request) = self.request(context, &client, &id).await? else {
-            context.screen.say("nothing was changed");
-            context.screen.next(&look(&id));
+            context.screen.info("payload unchanged");
+            context.screen.next_command(&show_command(&id));
             return Ok(Exit::Ok);
         };
         let letter = client.edit(&id, &request).await?;
@@ -76,26 +76,26 @@ impl Run for Edit {
         context.screen.line(
             &Line::new()
                 .add(&letter.id, Tone::Strong)
-                .plain(" has another payload; the one before it is kept"),
+                .plain(" edited: payload replaced, the original is kept"),
         )?;
-        context.screen.next(&format!("lazaret retry --ids {} --reason TEXT", short_id(&letter.id)));
+        context.screen.next_command(&format!("lazaret retry --ids {} --reason TEXT", short_id(&letter.id)));
         Ok(Exit::Ok)
     }
 }
 
 impl Edit {
-    /// What to ask for; `None` when nothing changes.
+    /// Builds the request; `None` when the payload is unchanged.
     async fn request(&self, context: &Context, client: &Client, id: &str) -> Result<Option<EditRequest>> {
         let reason = Some(self.reason.clone());
         if self.tombstone {
-            self.ask(id, &format!("Take the payload of {} away?", short_id(id)))?;
+            self.ask(id, &format!("Remove the payload of {}?", short_id(id)))?;
             return Ok(Some(EditRequest { tombstone: true, reason, ..EditRequest::default() }));
         }
         let payload = match &self.payload {
             Some(file) => {
                 let payload = read(file)?;
                 let size = plural(payload.len() as u64, "byte");
-                self.ask(id, &format!("Give {} this payload ({size})?", short_id(id)))?;
+                self.ask(id, &format!("Replace the payload of {} ({size})?", short_id(id)))?;
                 Some(payload)
             }
             None => self.edited(context, client, id).await?,
@@ -110,13 +110,13 @@ impl Edit {
         }))
     }
 
-    /// What comes back from the editor, if somebody changed it and wants it.
+    /// Opens the payload in an editor. Returns `None` when it is unchanged.
     async fn edited(&self, context: &Context, client: &Client, id: &str) -> Result<Option<Vec<u8>>> {
         let letter = client.letter(id).await?;
         let before = match letter.content.payload_state {
             PayloadState::None => Bytes::new(),
-            PayloadState::LeftOut => return Err(Error::Other(format!("the payload of {id} was left out"))),
-            // The route of the bytes says what is missing, where the token may not see them.
+            PayloadState::LeftOut => return Err(Error::Other(format!("the payload of {id} was not stored"))),
+            // For a hidden payload, this route reports the missing scope.
             PayloadState::Hidden | PayloadState::Shown => client.payload(id).await?,
         };
         let after = in_editor(&before, suffix(&letter))?;
@@ -126,20 +126,24 @@ impl Edit {
         }
         let was_json = serde_json::from_slice::<serde::de::IgnoredAny>(&before).is_ok();
         if was_json && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&after) {
-            context.screen.warn(&format!("it was JSON, and is not any more: {error}"));
+            context.screen.warn(&format!("the payload is no longer valid JSON: {error}"));
         }
         let sizes = format!("{} bytes, {} before", count(after.len() as u64), count(before.len() as u64));
-        self.ask(id, &format!("Take this payload ({sizes})?"))?;
+        self.ask(id, &format!("Save this payload ({sizes})?"))?;
         Ok(Some(after))
     }
 
-    /// Asks, unless somebody said yes already.
+    /// Asks for confirmation, unless `--yes` was passed.
     fn ask(&self, id: &str, question: &str) -> Result<()> {
-        if self.yes || prompt::confirm(question)? { Ok(()) } else { Err(Error::Declined { next: look(id) }) }
+        if self.yes || prompt::confirm(question)? {
+            Ok(())
+        } else {
+            Err(Error::Declined { next: show_command(id) })
+        }
     }
 }
 
-fn look(id: &str) -> String {
+fn show_command(id: &str) -> String {
     format!("lazaret show {}", short_id(id))
 }
 
@@ -149,11 +153,11 @@ fn read(file: &str) -> Result<Vec<u8>> {
         "-" => std::io::stdin().lock().read_to_end(&mut bytes),
         path => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
     };
-    result.map_err(|error| Error::io(format!("the payload cannot be read from {file}"), error))?;
+    result.map_err(|error| Error::io(format!("cannot read the payload from {file}"), error))?;
     Ok(bytes)
 }
 
-/// Editors know what to do with a file by the end of its name.
+/// Returns a file extension, by which editors choose the syntax.
 fn suffix(letter: &LetterDetail) -> &'static str {
     let is_json = |text: &str| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
     match letter.content.payload.as_deref() {
@@ -163,19 +167,19 @@ fn suffix(letter: &LetterDetail) -> &'static str {
     }
 }
 
-/// Opens an editor on a file that only this user can read, and waits for it.
+/// Opens an editor on a file that only this user can read, and waits until it exits.
 fn in_editor(payload: &[u8], suffix: &str) -> Result<Vec<u8>> {
-    let wrong = |error| Error::io("there is no place for a file to edit", error);
+    let wrong = |error| Error::io("cannot create a temporary file", error);
     let mut file = tempfile::Builder::new().prefix("lazaret-").suffix(suffix).tempfile().map_err(wrong)?;
     file.write_all(payload).and_then(|()| file.flush()).map_err(wrong)?;
     let editor = editor();
     let status = open(&editor, file.path())
-        .map_err(|error| Error::io(format!("{editor} cannot be started"), error))?;
+        .map_err(|error| Error::io(format!("cannot start the editor {editor}"), error))?;
     if !status.success() {
-        return Err(Error::Other(format!("{editor} ended with {status}; nothing was done")));
+        return Err(Error::Other(format!("{editor} failed with {status}; nothing was changed")));
     }
-    // Read by its name: many editors put another file in its place.
-    std::fs::read(file.path()).map_err(|error| Error::io("what was edited cannot be read", error))
+    // Read by path: many editors replace the file.
+    std::fs::read(file.path()).map_err(|error| Error::io("cannot read the edited file", error))
 }
 
 fn editor() -> String {
@@ -183,7 +187,7 @@ fn editor() -> String {
     named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| "vi".to_owned())
 }
 
-/// An editor may be named with options, which the shell takes apart.
+/// Starts the editor through a shell, because the variable may contain options.
 fn open(editor: &str, path: &Path) -> std::io::Result<std::process::ExitStatus> {
     if cfg!(windows) {
         return Command::new(editor).arg(path).status();
@@ -191,7 +195,7 @@ fn open(editor: &str, path: &Path) -> std::io::Result<std::process::ExitStatus> 
     Command::new("sh").arg("-c").arg(format!("{editor} \"$1\"")).arg("sh").arg(path).status()
 }
 
-/// Editors end a file with a line break. Where there was none, it is not part of the payload (I5).
+/// Removes the line break that editors append, when the payload had none (I5).
 fn without_added_newline(before: &[u8], mut after: Vec<u8>) -> Vec<u8> {
     if !before.ends_with(b"\n") && after.ends_with(b"\n") {
         after.pop();

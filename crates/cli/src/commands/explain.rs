@@ -1,4 +1,4 @@
-//! `explain`: the page of an error code.
+//! `explain`: prints the page of an error code.
 
 use clap::Args;
 
@@ -9,21 +9,20 @@ use crate::error_codes::{Origin, find, sentence};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
 
-/// What is printed as CSV.
+/// The CSV columns.
 const COLUMNS: [&str; 5] = ["code", "title", "kind", "status", "page"];
 
-/// Say what an error code means.
+/// Explain an error code.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The code, such as LZ0120
+    /// Explain this code, such as LZ0120
     code: String,
 }
 
 impl Run for Explain {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let found = find(&self.code);
-        let code =
-            found.ok_or_else(|| Error::not_found(format!("there is no error code {:?}", self.code)))?;
+        let code = found.ok_or_else(|| Error::not_found(format!("error code {:?} not found", self.code)))?;
         let screen = &context.screen;
         match context.format() {
             Format::Json => screen.json(&code)?,
@@ -36,7 +35,7 @@ impl Run for Explain {
                 let title = Line::new().add(code.code, Tone::Strong);
                 screen.line(&title.plain(format!(": {}", sentence(code.title))))?;
                 screen.line(&Line::of(code.page))?;
-                screen.next(match code.origin {
+                screen.next_command(match code.origin {
                     Origin::Configuration => "lazaret check -c lazaret.yaml",
                     Origin::Api => "lazaret status",
                 });

@@ -1,4 +1,4 @@
-//! `groups` and `group`: letters by their cause.
+//! `groups` and `group`: list and show letters grouped by cause.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -9,20 +9,21 @@ use crate::client::{Client, LetterQuery};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::hints::{quoted, short_group};
+use crate::hints::{query_argument, query_value, quoted, short_group};
 use crate::output::{
-    Cell, Column, Fields, Format, Record, Tone, age, bars, count, gist, moment, plural, print_page,
+    Cell, Column, Fields, Format, Record, Tone, age, count, error_summary, plural, print_page, sparkline,
+    time_with_age,
 };
 use crate::paging::{Paging, print_list};
 use crate::selection::Query;
 
-/// Letters grouped by their cause.
+/// List letters grouped by cause.
 #[derive(Debug, Args)]
 pub struct Groups {
     #[command(flatten)]
     query: Query,
 
-    /// Show groups without open letters, too
+    /// Include groups without open letters
     #[arg(long)]
     closed: bool,
 
@@ -44,18 +45,19 @@ impl Run for Groups {
         let screen = &context.screen;
         match (listed.records.first(), listed.next) {
             (None, _) if query.is_empty() => {
-                screen.say("no open letters");
-                screen.next("lazaret status");
+                screen.info("no open letters");
+                screen.next_command("lazaret status");
             }
             (None, _) => {
-                screen.say("no group has letters that match");
-                screen.next("lazaret groups");
+                screen.info("no groups match");
+                screen.next_command("lazaret groups");
             }
             (Some(first), next) => {
-                screen.say(&sum(&listed.records));
+                screen.info(&totals(&listed.records));
                 match next {
-                    Some(next) => screen.next(&format!("lazaret groups{} --after {next}", argument(&query))),
-                    None => screen.next(&format!("lazaret group {}", short_group(&first.id))),
+                    Some(next) => screen
+                        .next_command(&format!("lazaret groups{} --after {next}", query_argument(&query))),
+                    None => screen.next_command(&format!("lazaret group {}", short_group(&first.id))),
                 }
             }
         }
@@ -63,8 +65,8 @@ impl Run for Groups {
     }
 }
 
-/// How many letters these groups are about. Those behind them are open, too, and have no cause of their own.
-fn sum(groups: &[Group]) -> String {
+/// Formats the totals. Letters behind a failed one are open as well, and have no cause of their own.
+fn totals(groups: &[Group]) -> String {
     let letters = groups.iter().map(|group| group.letters).sum();
     let behind: u64 = groups.iter().map(|group| group.blocked_behind).sum();
     let waits = if behind == 1 { "waits" } else { "wait" };
@@ -72,15 +74,10 @@ fn sum(groups: &[Group]) -> String {
     format!("{}: {} failed{behind}", plural(groups.len() as u64, "group"), plural(letters, "letter"))
 }
 
-/// A query as it is passed on.
-pub(super) fn argument(query: &str) -> String {
-    if query.is_empty() { String::new() } else { format!(" {}", quoted(query)) }
-}
-
-/// One group.
+/// Show one group.
 #[derive(Debug, Args)]
 pub struct ShowGroup {
-    /// The group, or the first digits of its fingerprint
+    /// Show the group with this id or fingerprint prefix
     id: String,
 }
 
@@ -96,14 +93,14 @@ impl Run for ShowGroup {
         for line in describe(&group, now).lines() {
             screen.line(&line)?;
         }
-        screen.next_of(&next(&group));
+        screen.next_commands(&next(&group));
         Ok(Exit::Ok)
     }
 }
 
-/// What one does with a group. Where nothing is open there is nothing to retry, but still something to look at.
+/// Returns the next commands for a group. Without open letters there is nothing to retry, only closed letters to list.
 fn next(group: &Group) -> Vec<String> {
-    let query = format!("group:{}", crate::hints::query_value(&group.id));
+    let query = format!("group:{}", query_value(&group.id));
     if group.letters == 0 {
         return vec![format!("lazaret ls {}", quoted(&format!("{query} state:closed")))];
     }
@@ -111,15 +108,15 @@ fn next(group: &Group) -> Vec<String> {
     vec![format!("lazaret ls {query}"), format!("lazaret plan retry {query}")]
 }
 
-/// The group of this name, or the only one that begins like it.
+/// Finds a group by id, or by a unique prefix.
 async fn find(client: &Client, id: &str) -> Result<Group> {
     if id.contains('@') {
         return client.group(id).await;
     }
-    let missing = || Error::not_found(format!("there is no group {id}"));
+    let missing = || Error::not_found(format!("group {id} not found"));
     if !id.starts_with("g") || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-        let hint = "groups are named like g1_4f1c0a2b, as `lazaret groups` shows them";
-        return Err(Error::usage_hint(format!("{id:?} is no name of a group"), hint));
+        let hint = "group ids look like g1_4f1c0a2b; list them with `lazaret groups`";
+        return Err(Error::usage_hint(format!("invalid group id {id:?}"), hint));
     }
     let query = format!("group:{id} state:open,closed");
     let mut found = Vec::new();
@@ -137,8 +134,8 @@ async fn find(client: &Client, id: &str) -> Result<Group> {
         (None, _) => Err(missing()),
         (Some(group), None) => Ok(group),
         (Some(one), Some(other)) => {
-            let what = format!("{id} names several groups, {} and {} among them", one.id, other.id);
-            Err(Error::usage_hint(what, "give the whole name"))
+            let what = format!("ambiguous group id {id}: it matches {} and {}", one.id, other.id);
+            Err(Error::usage_hint(what, "pass the complete id"))
         }
     }
 }
@@ -148,20 +145,20 @@ fn describe(group: &Group, now: Timestamp) -> Fields {
     fields.toned("group", &group.id, Tone::Strong);
     fields.add("queue", &group.queue);
     fields.toned("reason", &group.reason, Tone::Bad);
-    fields.add("error", gist(&group.error.error_type, &group.error.message));
+    fields.add("error", error_summary(&group.error.error_type, &group.error.message));
     fields.add("letters", format!("{} open ({})", count(group.letters), states(&group.states)));
     let blocked =
         format!("{} open, {} behind them", count(group.sequences), plural(group.blocked_behind, "letter"));
     fields.add("sequences", blocked);
-    fields.maybe("oldest", group.oldest_at.map(|at| moment(at, now)));
-    fields.add("first seen", moment(group.first_seen_at, now));
-    fields.add("last seen", moment(group.last_seen_at, now));
+    fields.maybe("oldest", group.oldest_at.map(|at| time_with_age(at, now)));
+    fields.add("first seen", time_with_age(group.first_seen_at, now));
+    fields.add("last seen", time_with_age(group.last_seen_at, now));
     let bucket = crate::output::span(group.trend_bucket_seconds as f64);
-    fields.add("trend", format!("{} (a bar is {bucket}, the last one is now)", bars(&group.trend)));
+    fields.add("trend", format!("{} (one bar per {bucket}, up to now)", sparkline(&group.trend)));
     fields
 }
 
-/// The states that have letters, in words.
+/// Formats the states that have letters.
 fn states(counts: &StateCounts) -> String {
     let all = [
         (counts.retrying, "retrying"),
@@ -185,15 +182,15 @@ fn states(counts: &StateCounts) -> String {
 impl Record for Group {
     const COLUMNS: &'static [Column] = &[
         Column::new("GROUP"),
-        Column::new("QUEUE").cut(8).drop(4),
+        Column::new("QUEUE").min_width(8).drop_priority(4),
         Column::new("LETTERS").right(),
-        Column::new("SEQUENCES").right().drop(3),
-        Column::new("BEHIND").right().drop(1),
+        Column::new("SEQUENCES").right().drop_priority(3),
+        Column::new("BEHIND").right().drop_priority(1),
         Column::new("OLDEST").right(),
-        Column::new("TREND").drop(5),
-        Column::new("REASON").cut(22).drop(2),
-        // What went wrong is worth more than the rest: on a usual terminal it can be read.
-        Column::new("CAUSE").cut(40),
+        Column::new("TREND").drop_priority(5),
+        Column::new("REASON").min_width(22).drop_priority(2),
+        // The cause matters most: keep it readable on an 80-column terminal.
+        Column::new("CAUSE").min_width(40),
     ];
     const CSV: &'static [&'static str] = &[
         "id",
@@ -217,9 +214,9 @@ impl Record for Group {
             Cell::new(count(self.sequences)),
             Cell::new(count(self.blocked_behind)),
             Cell::or_dash(self.oldest_at.map(|at| age(at, now))),
-            Cell::new(bars(&self.trend)),
+            Cell::new(sparkline(&self.trend)),
             Cell::new(&self.reason).tone(Tone::Bad),
-            Cell::new(gist(&self.error.error_type, &self.error.message)),
+            Cell::new(error_summary(&self.error.error_type, &self.error.message)),
         ]
     }
 }

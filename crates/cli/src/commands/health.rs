@@ -1,4 +1,4 @@
-//! `health`: whether the daemon lives, for containers and scripts that have no other client.
+//! `health`: checks liveness and readiness, for containers and scripts without another HTTP client.
 
 use clap::Args;
 use serde::Serialize;
@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::exit::Exit;
 use crate::output::{Format, Line, csv_header, csv_row};
 
-/// Whether the daemon lives.
+/// Check liveness or readiness of the daemon.
 #[derive(Debug, Args)]
 pub struct HealthCommand {
-    /// Ask for more: whether the store answers and every consumer runs or is paused
+    /// Check readiness: the store responds and every consumer is running or paused
     #[arg(long)]
     ready: bool,
 }
@@ -43,7 +43,7 @@ fn print(context: &Context, answer: &impl Serialize, columns: &[&str], lines: &[
         }
         Format::Table => {
             lines.iter().try_for_each(|line| screen.line(&Line::of(line)))?;
-            screen.next("lazaret status");
+            screen.next_command("lazaret status");
         }
     }
     Ok(())

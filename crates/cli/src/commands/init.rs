@@ -1,4 +1,4 @@
-//! `init`: writes a configuration file to begin with, from a few answers.
+//! `init`: creates a starter configuration file from options and prompts.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -16,70 +16,70 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::prompt;
 
-/// Write a configuration file to begin with. Asks for what is not said, if there is a terminal.
+/// Create a starter configuration file. Prompts for missing options on a terminal.
 #[derive(Debug, Args)]
 pub struct Init {
     #[command(flatten)]
     file: File,
 
-    /// The name of the consumer
+    /// Name the consumer
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Where messages come from
+    /// Choose the message source
     #[arg(long)]
     source: Option<Source>,
 
-    /// Who handles them
+    /// Choose the handler type
     #[arg(long)]
     handler: Option<Handler>,
 
-    /// Where letters are kept
+    /// Choose the letter store
     #[arg(long)]
     store: Option<Store>,
 
-    /// Which order is kept
+    /// Choose the ordering guarantee
     #[arg(long)]
     order: Option<Order>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Source {
-    /// Fed over HTTP
+    /// An inbox that accepts messages over HTTP
     #[default]
     Inbox,
-    /// One JSON message a line
+    /// A file with one JSON message per line
     File,
-    /// Topics of a Kafka cluster
+    /// Kafka topics
     Kafka,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Handler {
-    /// Called over HTTP
+    /// An HTTP endpoint
     #[default]
     Http,
-    /// A program
+    /// A command
     Command,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Store {
-    /// One file
+    /// A SQLite file
     #[default]
     Sqlite,
-    /// Gone with the process
+    /// In memory, lost when the process ends
     Memory,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Order {
-    /// Messages with one key
+    /// Messages with the same key are handled in order
     #[default]
     Key,
-    /// All messages of a partition
+    /// Messages of a partition are handled in order
     Partition,
-    /// None
+    /// No order
     None,
 }
 
@@ -88,56 +88,55 @@ impl Run for Init {
         let path = self.file.config.clone();
         let answers = self.answers()?;
         let text = lazaret_config::init(&answers);
-        // What is written can be run: by this build, as it is.
+        // The written file must be valid for this build.
         let checked = load(&path.display().to_string(), text.as_bytes(), &NoEnv, &capabilities());
         if let Err(found) = checked {
-            return Err(refused(&found, &answers));
+            return Err(invalid_answers(&found, &answers));
         }
         let written = OpenOptions::new().write(true).create_new(true).open(&path);
         let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => Error::usage_hint(
-                format!("{} is there already, and is left as it is", path.display()),
-                "name another file with -c",
-            ),
-            _ => Error::io(format!("{} cannot be written", path.display()), error),
+            ErrorKind::AlreadyExists => {
+                Error::usage_hint(format!("{} already exists", path.display()), "choose another file with -c")
+            }
+            _ => Error::io(format!("cannot write {}", path.display()), error),
         })?;
-        context.screen.say(&format!("{} was written; look at what it says", path.display()));
-        context.screen.next(&format!("lazaret doctor -c {}", path.display()));
+        context.screen.info(&format!("{} created: review it before you run it", path.display()));
+        context.screen.next_command(&format!("lazaret doctor -c {}", path.display()));
         Ok(Exit::Ok)
     }
 }
 
-/// Why a file with these answers would be of no use.
-fn refused(found: &Diagnostics, answers: &InitOptions) -> Error {
+/// Explains why these answers do not make a valid configuration.
+fn invalid_answers(found: &Diagnostics, answers: &InitOptions) -> Error {
     if answers.source == InitSource::Inbox && answers.store == InitStore::Memory {
-        let hint = "choose --store sqlite, or another --source";
-        return Error::usage_hint(
-            "an inbox needs a store that lasts: it answers when a message is durable",
-            hint,
-        );
+        let hint = "use --store sqlite, or another --source";
+        return Error::usage_hint("an inbox needs a durable store", hint);
     }
     let missing = found.list().iter().find(|found| found.code() == Code::NotInThisBuild);
     if let Some(missing) = missing {
-        return Error::usage_hint(missing.message(), "choose another one, or use a build that has it");
+        return Error::usage_hint(
+            missing.message(),
+            "choose another option, or use a build that includes it",
+        );
     }
-    let what = format!("{:?} cannot be the name of a consumer", answers.name);
-    Error::usage_hint(what, "letters, digits, `-`, `_` and `.` are always fine")
+    let what = format!("invalid consumer name {:?}", answers.name);
+    Error::usage_hint(what, "use letters, digits, `-`, `_` and `.`")
 }
 
 impl Init {
-    /// What was said, and what is answered for the rest.
+    /// Collects the answers from the options, and prompts for the rest.
     fn answers(self) -> Result<InitOptions> {
         let name = match self.name {
             Some(name) => name,
-            None => prompt::answer("The name of the consumer", &InitOptions::default().name)?,
+            None => prompt::answer("Consumer name", &InitOptions::default().name)?,
         };
-        let source = choose(self.source, "Where do messages come from")?;
-        let handler = choose(self.handler, "Who handles them")?;
-        // An inbox is kept in the store, and only one of them lasts: there is nothing to ask.
+        let source = choose(self.source, "Message source")?;
+        let handler = choose(self.handler, "Handler type")?;
+        // An inbox needs a durable store, and only one is: do not ask.
         let store = match (self.store, source) {
             (None, Source::Inbox) => Store::Sqlite,
-            (said, _) => choose(said, "Where are letters kept")?,
+            (given, _) => choose(given, "Letter store")?,
         };
         Ok(InitOptions {
             name,
@@ -154,7 +153,7 @@ impl Init {
                 Store::Sqlite => InitStore::Sqlite,
                 Store::Memory => InitStore::Memory,
             },
-            order: match choose(self.order, "Which order is kept")? {
+            order: match choose(self.order, "Ordering")? {
                 Order::Key => InitOrder::Key,
                 Order::Partition => InitOrder::Partition,
                 Order::None => InitOrder::None,
@@ -163,10 +162,10 @@ impl Init {
     }
 }
 
-/// What was said, or what is answered; the default where nobody can be asked.
-fn choose<T: ValueEnum + Default>(said: Option<T>, question: &str) -> Result<T> {
-    if let Some(said) = said {
-        return Ok(said);
+/// Returns the option, or prompts for it; returns the default where there is no terminal.
+fn choose<T: ValueEnum + Default>(given: Option<T>, question: &str) -> Result<T> {
+    if let Some(given) = given {
+        return Ok(given);
     }
     let word =
         |value: &T| value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();

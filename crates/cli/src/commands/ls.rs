@@ -1,21 +1,20 @@
-//! `ls`: letters that match a query.
+//! `ls`: lists letters that match a query.
 
 use clap::Args;
 use jiff::Timestamp;
 use lazaret_api::{Letter, State};
 
 use super::Run;
-use super::groups::argument;
 use crate::client::{Client, LetterQuery};
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::hints::short_id;
-use crate::output::{Cell, Column, Format, Record, Tone, age, count, gist, plural};
+use crate::hints::{query_argument, short_id};
+use crate::output::{Cell, Column, Format, Record, Tone, age, count, error_summary, plural};
 use crate::paging::{Listed, Paging, print_list};
 use crate::selection::Query;
 
-/// Letters that match.
+/// List letters that match a query.
 #[derive(Debug, Args)]
 pub struct Ls {
     #[command(flatten)]
@@ -43,26 +42,26 @@ impl Run for Ls {
 async fn conclude(context: &Context, client: &Client, query: &str, listed: &Listed<Letter>) -> Result<()> {
     let screen = &context.screen;
     let shown = listed.records.len() as u64;
-    let Some(first) = most_telling(&listed.records) else {
-        screen.say(if query.is_empty() { "no open letters" } else { "no letters match" });
-        screen.next(if query.is_empty() { "lazaret status" } else { "lazaret ls" });
+    let Some(first) = most_relevant(&listed.records) else {
+        screen.info(if query.is_empty() { "no open letters" } else { "no letters match" });
+        screen.next_command(if query.is_empty() { "lazaret status" } else { "lazaret ls" });
         return Ok(());
     };
     let Some(next) = &listed.next else {
-        screen.say(&plural(shown, "letter"));
-        screen.next(&format!("lazaret show {}", short_id(&first.id)));
+        screen.info(&plural(shown, "letter"));
+        screen.next_command(&format!("lazaret show {}", short_id(&first.id)));
         return Ok(());
     };
     let all = client.count(query).await?;
-    let sign = if all.exact { "" } else { "at least " };
-    screen.say(&format!("{} of {sign}{}", count(shown), plural(all.letters, "letter")));
-    let more = format!("lazaret ls{} --after {next}", argument(query));
-    screen.next_of(&[more, format!("lazaret show {}", short_id(&first.id))]);
+    let qualifier = if all.exact { "" } else { "at least " };
+    screen.info(&format!("{} of {qualifier}{}", count(shown), plural(all.letters, "letter")));
+    let more = format!("lazaret ls{} --after {next}", query_argument(query));
+    screen.next_commands(&[more, format!("lazaret show {}", short_id(&first.id))]);
     Ok(())
 }
 
-/// The letter to look at first: one that has a cause and stays, before one that may go by itself or only waits.
-fn most_telling(letters: &[Letter]) -> Option<&Letter> {
+/// Returns the letter to inspect first: one that needs a person, before one that is retried or only waits.
+fn most_relevant(letters: &[Letter]) -> Option<&Letter> {
     letters.iter().min_by_key(|letter| match letter.state {
         State::Dead | State::Quarantined | State::Parked => 0,
         State::Retrying => 1,
@@ -70,7 +69,7 @@ fn most_telling(letters: &[Letter]) -> Option<&Letter> {
     })
 }
 
-/// How a state looks.
+/// Returns the tone of a state.
 pub(super) fn state_tone(state: State) -> Tone {
     match state {
         State::Dead | State::Quarantined => Tone::Bad,
@@ -83,16 +82,16 @@ pub(super) fn state_tone(state: State) -> Tone {
 impl Record for Letter {
     const COLUMNS: &'static [Column] = &[
         Column::new("LETTER"),
-        Column::new("QUEUE").cut(8).drop(5),
-        Column::new("SEQUENCE").cut(8),
+        Column::new("QUEUE").min_width(8).drop_priority(5),
+        Column::new("SEQUENCE").min_width(8),
         Column::new("STATE"),
-        Column::new("REASON").cut(22).drop(1),
-        Column::new("FAILED").right().drop(3),
+        Column::new("REASON").min_width(22).drop_priority(1),
+        Column::new("FAILED").right().drop_priority(3),
         Column::new("AGE").right(),
-        Column::new("DUE").right().drop(2),
-        Column::new("TYPE").cut(8).drop(4),
-        Column::new("OWNER").cut(6).drop(6),
-        Column::new("ERROR").cut(40),
+        Column::new("DUE").right().drop_priority(2),
+        Column::new("TYPE").min_width(8).drop_priority(4),
+        Column::new("OWNER").min_width(6).drop_priority(6),
+        Column::new("ERROR").min_width(40),
     ];
     const CSV: &'static [&'static str] = &[
         "id",
@@ -127,7 +126,7 @@ impl Record for Letter {
     ];
 
     fn cells(&self, now: Timestamp) -> Vec<Cell> {
-        let error = self.error.as_ref().map(|error| gist(&error.error_type, &error.message));
+        let error = self.error.as_ref().map(|error| error_summary(&error.error_type, &error.message));
         vec![
             Cell::new(short_id(&self.id)).tone(Tone::Strong),
             Cell::new(&self.queue),
@@ -147,13 +146,13 @@ impl Record for Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::snapshots::letter;
+    use crate::fixtures::letter;
 
     #[test]
-    fn the_letter_to_look_at_first_has_a_cause() {
+    fn the_letter_to_inspect_first_needs_a_person() {
         let of = |states: &[State]| {
             let letters: Vec<Letter> = states.iter().map(|state| letter("0a1b2c3d", "a", *state)).collect();
-            most_telling(&letters).map(|letter| letter.state)
+            most_relevant(&letters).map(|letter| letter.state)
         };
         assert_eq!(of(&[State::Waiting, State::Retrying, State::Dead]), Some(State::Dead));
         assert_eq!(of(&[State::Waiting, State::Retrying]), Some(State::Retrying));

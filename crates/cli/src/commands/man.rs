@@ -1,4 +1,4 @@
-//! `man`: the manual pages, one for each command.
+//! `man`: writes the man pages, one per command.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,20 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 
-/// Write the manual pages.
+/// Write the man pages.
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The folder to write them to; it is made if it is not there
+    /// Write to this directory; created if it is missing
     folder: PathBuf,
 }
 
 impl Run for Man {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let wrong =
-            |error| Error::io(format!("the pages cannot be written to {}", self.folder.display()), error);
+            |error| Error::io(format!("cannot write the man pages to {}", self.folder.display()), error);
         std::fs::create_dir_all(&self.folder).map_err(wrong)?;
         clap_mangen::generate_to(crate::Cli::command(), &self.folder).map_err(wrong)?;
-        context.screen.next(&format!("man {}", self.folder.join("lazaret.1").display()));
+        context.screen.next_command(&format!("man {}", self.folder.join("lazaret.1").display()));
         Ok(Exit::Ok)
     }
 }

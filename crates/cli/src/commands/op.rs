@@ -1,4 +1,4 @@
-//! `op`: operations, and what to tell them.
+//! `op`: lists, watches and controls operations.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -6,37 +6,38 @@ use jiff::Timestamp;
 use lazaret_api::{Command, Item, Operation, OperationState, Outcome};
 
 use super::Run;
+use crate::blockers::{Blocker, blockers, blockers_in};
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::short_id;
+use crate::operation_summary::{exit_of, progress_counts};
 use crate::output::{
-    Cell, Column, Fields, Format, Line, Record, Tone, age, count, moment, plural, print_page, span,
+    Cell, Column, Fields, Format, Line, Record, Tone, age, count, plural, print_page, span, time_with_age,
 };
 use crate::paging::{Paging, print_list};
-use crate::standstill::{Hold, holds, holds_in};
-use crate::watch::{Ended, Interrupt, exit_of, numbers, wait};
+use crate::watch::{Interrupt, WaitOutcome, wait};
 
-/// Operations.
+/// List, watch and control operations.
 #[derive(Debug, Subcommand)]
 pub enum Op {
-    /// Operations, the latest first
+    /// List operations, latest first
     Ls(List),
-    /// One operation, and the letters in it
+    /// Show one operation and its letters
     Show(Show),
-    /// Wait until an operation is over or paused. Ctrl-C stops waiting, not the operation
+    /// Wait until an operation is over or paused; Ctrl-C stops waiting, not the operation
     Watch(Watch),
-    /// Hold an operation; letters that are being tried are finished
-    Pause(Tell),
-    /// Let a paused operation go on
-    Resume(Tell),
-    /// End an operation; what is done stays done
-    Cancel(Tell),
-    /// Say yes to what somebody else began
-    Approve(Tell),
-    /// Say no to what somebody else began
-    Reject(Tell),
+    /// Pause an operation; attempts in progress finish
+    Pause(CommandArgs),
+    /// Resume a paused operation
+    Resume(CommandArgs),
+    /// Cancel an operation; processed letters stay processed
+    Cancel(CommandArgs),
+    /// Approve an operation that another person started
+    Approve(CommandArgs),
+    /// Reject an operation that another person started
+    Reject(CommandArgs),
 }
 
 impl Run for Op {
@@ -45,16 +46,16 @@ impl Run for Op {
             Self::Ls(list) => list.run(context).await,
             Self::Show(show) => show.run(context).await,
             Self::Watch(watch) => watch.run(context).await,
-            Self::Pause(tell) => tell.tell(context, Command::Pause).await,
-            Self::Resume(tell) => tell.tell(context, Command::Resume).await,
-            Self::Cancel(tell) => tell.tell(context, Command::Cancel).await,
-            Self::Approve(tell) => tell.tell(context, Command::Approve).await,
-            Self::Reject(tell) => tell.tell(context, Command::Reject).await,
+            Self::Pause(args) => args.send(context, Command::Pause).await,
+            Self::Resume(args) => args.send(context, Command::Resume).await,
+            Self::Cancel(args) => args.send(context, Command::Cancel).await,
+            Self::Approve(args) => args.send(context, Command::Approve).await,
+            Self::Reject(args) => args.send(context, Command::Reject).await,
         }
     }
 }
 
-/// Operations, the latest first.
+/// List operations, latest first.
 #[derive(Debug, Args)]
 pub struct List {
     #[command(flatten)]
@@ -71,36 +72,36 @@ impl Run for List {
             return Ok(Exit::Ok);
         }
         let screen = &context.screen;
-        let mut next = print_holds(context, &client, &listed.records).await?;
+        let mut next = print_blockers(context, &client, &listed.records).await?;
         match (listed.records.first(), listed.next) {
             (None, _) => {
-                screen.say("no operations");
+                screen.info("no operations");
                 next.push("lazaret plan retry QUERY".to_owned());
             }
             (Some(_), Some(after)) => next.push(format!("lazaret op ls --after {after}")),
             (Some(first), None) => next.push(format!("lazaret op show {}", first.id)),
         }
-        screen.next_of(&next);
+        screen.next_commands(&next);
         Ok(Exit::Ok)
     }
 }
 
-/// Says which of these operations stand still, and why; what to do about it comes back.
-async fn print_holds(context: &Context, client: &Client, operations: &[Operation]) -> Result<Vec<String>> {
-    let mut ends = Vec::new();
+/// Prints the blockers of these operations. Returns the commands that remove them.
+async fn print_blockers(context: &Context, client: &Client, operations: &[Operation]) -> Result<Vec<String>> {
+    let mut commands = Vec::new();
     let is_running = |operation: &&Operation| operation.state == OperationState::Running;
     let mut running = operations.iter().filter(is_running).peekable();
     if running.peek().is_none() {
-        return Ok(ends);
+        return Ok(commands);
     }
     let status = client.status().await?;
     for operation in running {
-        for hold in holds_in(client, &status, operation).await {
-            context.screen.line(&hold_line(operation, &hold))?;
-            ends.extend(hold.end.filter(|end| !ends.contains(end)));
+        for blocker in blockers_in(client, &status, operation).await {
+            context.screen.line(&blocker_line(operation, &blocker))?;
+            commands.extend(blocker.resolve_with.filter(|command| !commands.contains(command)));
         }
     }
-    Ok(ends)
+    Ok(commands)
 }
 
 fn outcome() -> impl TypedValueParser<Value = Outcome> {
@@ -108,17 +109,17 @@ fn outcome() -> impl TypedValueParser<Value = Outcome> {
     PossibleValuesParser::new(words).try_map(|word| word.parse::<Outcome>())
 }
 
-/// One operation.
+/// Show one operation.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The operation
+    /// Show the operation with this id
     id: String,
 
-    /// Show its letters and what became of each
+    /// List its letters with their outcomes
     #[arg(long)]
     items: bool,
 
-    /// Show its letters with this outcome
+    /// List its letters with this outcome
     #[arg(long, value_parser = outcome())]
     outcome: Option<Outcome>,
 
@@ -132,8 +133,8 @@ impl Run for Show {
         let operation = client.operation(&self.id).await?;
         let is_table = context.format() == Format::Table;
         if !self.items && self.outcome.is_none() {
-            let holds = if is_table { holds(&client, &operation).await } else { Vec::new() };
-            return print_operation(context, &operation, &holds);
+            let blockers = if is_table { blockers(&client, &operation).await } else { Vec::new() };
+            return print_operation(context, &operation, &blockers);
         }
         let fetch = async |after: Option<String>, limit| {
             client.operation_items(&self.id, after.as_deref(), Some(limit)).await
@@ -143,18 +144,19 @@ impl Run for Show {
         if is_table {
             match (listed.records.first(), listed.next) {
                 (None, _) => {
-                    context.screen.say("no letters");
-                    context.screen.next(&format!("lazaret op show {}", operation.id));
+                    context.screen.info("no letters");
+                    context.screen.next_command(&format!("lazaret op show {}", operation.id));
                 }
                 (_, Some(next)) => {
                     let outcome =
                         self.outcome.map_or_else(String::new, |outcome| format!(" --outcome {outcome}"));
-                    context
-                        .screen
-                        .next(&format!("lazaret op show {} --items{outcome} --after {next}", operation.id));
+                    context.screen.next_command(&format!(
+                        "lazaret op show {} --items{outcome} --after {next}",
+                        operation.id
+                    ));
                 }
                 (Some(first), None) => {
-                    context.screen.next(&format!("lazaret show {}", short_id(&first.letter)));
+                    context.screen.next_command(&format!("lazaret show {}", short_id(&first.letter)));
                 }
             }
         }
@@ -162,33 +164,33 @@ impl Run for Show {
     }
 }
 
-/// Why an operation stands still, on one line.
-fn hold_line(operation: &Operation, hold: &Hold) -> Line {
+/// Formats a blocker of an operation.
+fn blocker_line(operation: &Operation, blocker: &Blocker) -> Line {
     let line = Line::new().add(&operation.id, Tone::Strong);
-    line.add(" waits", Tone::Warning).plain(format!(": {}", hold.why))
+    line.add(" is blocked", Tone::Warning).plain(format!(": {}", blocker.why))
 }
 
-fn print_operation(context: &Context, operation: &Operation, holds: &[Hold]) -> Result<Exit> {
+fn print_operation(context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<Exit> {
     let (screen, now) = (&context.screen, context.now());
     if context.format() != Format::Table {
         print_page(screen, context.format(), operation, std::slice::from_ref(operation), now)?;
         return Ok(Exit::Ok);
     }
-    for line in describe(operation, holds, now).lines() {
+    for line in describe(operation, blockers, now).lines() {
         screen.line(&line)?;
     }
-    screen.next_of(&next(operation, holds));
+    screen.next_commands(&next(operation, blockers));
     Ok(Exit::Ok)
 }
 
-fn describe(operation: &Operation, holds: &[Hold], now: Timestamp) -> Fields {
+fn describe(operation: &Operation, blockers: &[Blocker], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("operation", &operation.id, Tone::Strong);
     fields.toned("state", operation.state.as_str(), tone(operation));
-    holds.iter().for_each(|hold| fields.toned("waits", &hold.why, Tone::Warning));
+    blockers.iter().for_each(|blocker| fields.toned("blocked", &blocker.why, Tone::Warning));
     fields.maybe("note", operation.note.as_deref());
     fields.add("action", format!("{} {}", operation.action, plural(operation.letters, "letter")));
-    fields.add("so far", numbers(operation));
+    fields.add("progress", progress_counts(operation));
     fields.add("plan", &operation.plan);
     let rate = operation.rate.map_or_else(|| "unlimited".to_owned(), |rate| format!("{rate}/s"));
     fields.add("rate", rate);
@@ -197,22 +199,22 @@ fn describe(operation: &Operation, holds: &[Hold], now: Timestamp) -> Fields {
         fields.add("ramp", format!("{}, then the rest", stages.join(", ")));
     }
     fields.maybe("stops at", operation.stop_at.map(|share| format!("{}% failed again", share * 100.0)));
-    fields.maybe("not before", operation.start_at.map(|at| moment(at, now)));
-    fields.add("begun by", format!("{} ({}): {}", operation.by.who, operation.by.via, operation.by.why));
+    fields.maybe("starts at", operation.start_at.map(|at| time_with_age(at, now)));
+    fields.add("started by", format!("{} ({}): {}", operation.by.who, operation.by.via, operation.by.why));
     if operation.needs_approval {
         let by = operation.approved_by.as_ref();
         fields
-            .add("approval", by.map_or_else(|| "not yet".to_owned(), |by| format!("{}: {}", by.who, by.why)));
+            .add("approval", by.map_or_else(|| "pending".to_owned(), |by| format!("{}: {}", by.who, by.why)));
     }
-    fields.add("begun", moment(operation.created_at, now));
-    fields.maybe("ended", operation.ended_at.map(|at| moment(at, now)));
+    fields.add("created", time_with_age(operation.created_at, now));
+    fields.maybe("ended", operation.ended_at.map(|at| time_with_age(at, now)));
     fields
 }
 
 /// Wait for an operation.
 #[derive(Debug, Args)]
 pub struct Watch {
-    /// The operation
+    /// Wait for the operation with this id
     id: String,
 }
 
@@ -222,48 +224,48 @@ impl Run for Watch {
         let mut interrupt = Interrupt::listen();
         let operation = client.operation(&self.id).await?;
         match wait(context, &client, operation, &mut interrupt, true).await? {
-            Ended::Still(operation) => {
+            WaitOutcome::Stopped(operation) => {
                 print_outcome(context, &operation, &[])?;
                 Ok(exit_of(&operation))
             }
-            Ended::Detached => Ok(Exit::Interrupted),
+            WaitOutcome::Detached => Ok(Exit::Interrupted),
         }
     }
 }
 
-/// Tell an operation what to do.
+/// The arguments of a command to an operation.
 #[derive(Debug, Args)]
-pub struct Tell {
-    /// The operation
+pub struct CommandArgs {
+    /// Select the operation by id
     id: String,
 
-    /// Why; it stands in the audit. Without it the audit says only that it was done on the command line
+    /// State the reason for the audit log; default: the name of the command
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-impl Tell {
-    async fn tell(self, context: &Context, command: Command) -> Result<Exit> {
+impl CommandArgs {
+    async fn send(self, context: &Context, command: Command) -> Result<Exit> {
         let reason = self.reason.unwrap_or_else(|| format!("{command} on the command line"));
         if reason.trim().is_empty() {
             return Err(Error::usage("the reason is empty"));
         }
         let client = context.client()?;
         let operation = client.command(&self.id, command, &reason).await?;
-        let holds = holds(&client, &operation).await;
-        print_outcome(context, &operation, &holds)?;
+        let blockers = blockers(&client, &operation).await;
+        print_outcome(context, &operation, &blockers)?;
         Ok(Exit::Ok)
     }
 }
 
-/// How an operation stands, on one line, and why it does not move; then what comes next.
-pub(super) fn print_outcome(context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
+/// Prints the state of an operation on one line, its blockers and the next commands.
+pub(super) fn print_outcome(context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
     let screen = &context.screen;
     match context.format() {
         Format::Table => {
             screen.line(&outcome_line(operation))?;
-            holds.iter().for_each(|hold| screen.talk(&hold_line(operation, hold)));
-            screen.next_of(&next(operation, holds));
+            blockers.iter().for_each(|blocker| screen.stderr_line(&blocker_line(operation, blocker)));
+            screen.next_commands(&next(operation, blockers));
             Ok(())
         }
         Format::Json | Format::Jsonl => screen.json_line(operation),
@@ -280,29 +282,34 @@ pub(super) fn outcome_line(operation: &Operation) -> Line {
         .ended_at
         .map(|end| format!(", in {}", span(end.duration_since(operation.created_at).as_secs_f64())));
     let note = operation.note.as_ref().map(|note| format!(" ({note})"));
-    line.plain(format!(": {}{}{}", numbers(operation), took.unwrap_or_default(), note.unwrap_or_default()))
+    line.plain(format!(
+        ": {}{}{}",
+        progress_counts(operation),
+        took.unwrap_or_default(),
+        note.unwrap_or_default()
+    ))
 }
 
-/// The next useful commands for an operation that stands like this, and is held by this.
-fn next(operation: &Operation, holds: &[Hold]) -> Vec<String> {
-    let ends = holds.iter().filter_map(|hold| hold.end.clone());
-    ends.chain(next_of_state(operation)).collect()
+/// Returns the next commands for an operation with these blockers.
+fn next(operation: &Operation, blockers: &[Blocker]) -> Vec<String> {
+    let unblock = blockers.iter().filter_map(|blocker| blocker.resolve_with.clone());
+    unblock.chain(next_of_state(operation)).collect()
 }
 
-/// The next useful commands for an operation in this state.
+/// Returns the next commands for an operation in this state.
 fn next_of_state(operation: &Operation) -> Vec<String> {
     let id = &operation.id;
-    let tell = |verb: &str| format!("lazaret op {verb} {id} --reason TEXT");
+    let command = |verb: &str| format!("lazaret op {verb} {id} --reason TEXT");
     let watch = || format!("lazaret op watch {id}");
     let failed = || format!("lazaret op show {id} --outcome failed-again");
     match operation.state {
-        // A second person does the first of them.
-        OperationState::AwaitingApproval => vec![tell("approve"), watch()],
+        // A second person runs the first of them.
+        OperationState::AwaitingApproval => vec![command("approve"), watch()],
         OperationState::Scheduled | OperationState::Running => vec![watch()],
         OperationState::Paused if operation.failed_again > 0 => {
-            vec![failed(), tell("resume"), tell("cancel")]
+            vec![failed(), command("resume"), command("cancel")]
         }
-        OperationState::Paused => vec![tell("resume"), tell("cancel")],
+        OperationState::Paused => vec![command("resume"), command("cancel")],
         _ if operation.failed_again > 0 => vec![failed()],
         _ => vec!["lazaret status".to_owned()],
     }
@@ -310,7 +317,6 @@ fn next_of_state(operation: &Operation) -> Vec<String> {
 
 fn tone(operation: &Operation) -> Tone {
     match operation.state {
-        // It did all it was told to, and that was not enough.
         OperationState::Done if operation.failed_again > 0 => Tone::Bad,
         OperationState::Done => Tone::Good,
         OperationState::Running | OperationState::Scheduled => Tone::Plain,
@@ -322,16 +328,16 @@ fn tone(operation: &Operation) -> Tone {
 impl Record for Operation {
     const COLUMNS: &'static [Column] = &[
         Column::new("OPERATION"),
-        Column::new("ACTION").drop(4),
+        Column::new("ACTION").drop_priority(4),
         Column::new("STATE"),
         Column::new("LETTERS").right(),
-        Column::new("SENT").right().drop(3),
+        Column::new("SENT").right().drop_priority(3),
         Column::new("OK").right(),
         Column::new("FAILED AGAIN").right(),
-        Column::new("SKIPPED").right().drop(1),
-        Column::new("AGE").right().drop(2),
-        Column::new("BY").cut(6).drop(5),
-        Column::new("WHY").cut(8).drop(6),
+        Column::new("SKIPPED").right().drop_priority(1),
+        Column::new("AGE").right().drop_priority(2),
+        Column::new("BY").min_width(6).drop_priority(5),
+        Column::new("WHY").min_width(8).drop_priority(6),
     ];
     const CSV: &'static [&'static str] = &[
         "id",
@@ -376,10 +382,10 @@ impl Record for Operation {
 
 impl Record for Item {
     const COLUMNS: &'static [Column] = &[
-        Column::new("PLACE").right().drop(2),
+        Column::new("PLACE").right().drop_priority(2),
         Column::new("LETTER"),
-        Column::new("QUEUE").cut(8).drop(1),
-        Column::new("SEQUENCE").cut(8),
+        Column::new("QUEUE").min_width(8).drop_priority(1),
+        Column::new("SEQUENCE").min_width(8),
         Column::new("OUTCOME"),
     ];
     const CSV: &'static [&'static str] = &["ordinal", "letter", "queue", "sequence", "outcome"];
@@ -404,16 +410,16 @@ impl Record for Item {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::snapshots::operation;
+    use crate::fixtures::operation;
 
     #[test]
-    fn what_is_done_is_good_only_if_all_of_it_went_well() {
+    fn a_done_operation_is_good_only_without_failures() {
         assert_eq!(tone(&operation(OperationState::Done, 0)), Tone::Good);
         assert_eq!(tone(&operation(OperationState::Done, 1)), Tone::Bad);
     }
 
     #[test]
-    fn commands_that_change_something_are_named_with_their_reason() {
+    fn suggested_commands_that_change_something_include_the_reason() {
         assert_eq!(
             next(&operation(OperationState::Paused, 0), &[]),
             ["lazaret op resume op_31 --reason TEXT", "lazaret op cancel op_31 --reason TEXT"]

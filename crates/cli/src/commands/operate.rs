@@ -1,4 +1,4 @@
-//! `retry`, `evict`, `park` and `release`: carry out a plan, or freeze one and carry it out.
+//! `retry`, `evict`, `park` and `release`: run a plan, or freeze one and run it.
 
 use clap::Args;
 use lazaret_api::{Action, BeginRequest, Excluded, Operation, OperationState, Plan};
@@ -7,40 +7,41 @@ use serde::Serialize;
 use super::Run;
 use super::op::{outcome_line, print_outcome};
 use super::plan::{excluded, freeze};
+use crate::blockers::{Blocker, blockers};
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
+use crate::operation_summary::exit_of;
 use crate::output::{Format, Line, Record, Tone, csv_header, csv_row, plural};
 use crate::prompt;
 use crate::rollout::RolloutPolicy;
 use crate::selection::Letters;
-use crate::standstill::{Hold, holds};
-use crate::watch::{Ended, Interrupt, exit_of, wait};
+use crate::watch::{Interrupt, WaitOutcome, wait};
 
-/// What is to be done, and how.
+/// The arguments of an operation.
 #[derive(Debug, Args)]
 pub(super) struct Operate {
     #[command(flatten)]
     letters: Letters,
 
-    /// A plan that was frozen with `lazaret plan`
+    /// Run a plan that was frozen with `lazaret plan`
     #[arg(long, value_name = "PLAN", conflicts_with_all = ["words", "ids", "all"])]
     plan: Option<String>,
 
-    /// Why; it stands in the audit
+    /// State the reason for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 
     #[command(flatten)]
     rollout: RolloutPolicy,
 
-    /// Wait until it is done. Ctrl-C stops waiting, not the operation
+    /// Wait until the operation is done; Ctrl-C stops waiting, not the operation
     #[arg(long)]
     wait: bool,
 
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long, short = 'y')]
     yes: bool,
 }
@@ -56,7 +57,7 @@ macro_rules! operations {
 
         impl Run for $name {
             async fn run(self, context: &mut Context) -> Result<Exit> {
-                self.operate.carry_out(context, Action::$action).await
+                self.operate.run(context, Action::$action).await
             }
         })+
     };
@@ -65,16 +66,16 @@ macro_rules! operations {
 operations! {
     /// Run letters through their handlers again.
     Retry = Retry,
-    /// Take letters out.
+    /// Evict letters from their queue.
     Evict = Evict,
-    /// Hold letters.
+    /// Park letters.
     Park = Park,
-    /// Let the scheduler try letters again.
+    /// Release letters to the retry scheduler.
     Release = Release
 }
 
 impl Operate {
-    async fn carry_out(self, context: &Context, action: Action) -> Result<Exit> {
+    async fn run(self, context: &Context, action: Action) -> Result<Exit> {
         if self.plan.is_none() {
             self.letters.check()?;
         }
@@ -84,38 +85,38 @@ impl Operate {
         prompt::needs_yes(self.yes)?;
         let client = context.client()?;
         let (plan, ids) = self.plan(&client, action).await?;
-        let left_out = LeftOut { holders: holders(&client, &plan, ids.as_deref()).await, plan };
-        if !self.yes && left_out.plan.letters > 0 {
-            ask(context, &left_out)?;
+        let exclusions = PlanExclusions { holders: holders(&client, &plan, ids.as_deref()).await, plan };
+        if !self.yes && exclusions.plan.letters > 0 {
+            ask(context, &exclusions)?;
         }
         let mut request = BeginRequest {
-            plan: Some(left_out.plan.id.clone()),
+            plan: Some(exclusions.plan.id.clone()),
             reason: Some(self.reason.clone()),
             ..Default::default()
         };
         self.rollout.apply(&mut request);
         let mut interrupt = self.wait.then(Interrupt::listen);
-        let begun = client.begin(&request).await?;
-        if self.yes && left_out.plan.letters > 0 {
-            left_out.tell(context);
+        let started = client.begin(&request).await?;
+        if self.yes && exclusions.plan.letters > 0 {
+            exclusions.print_excluded(context);
         }
         let Some(interrupt) = &mut interrupt else {
-            let holds = holds(&client, &begun).await;
-            left_out.conclude(context, &begun, &holds)?;
-            // What was only begun has not failed.
-            let told = begun.state.is_over() || begun.state == OperationState::AwaitingApproval;
-            return Ok(if told { exit_of(&begun) } else { Exit::Ok });
+            let blockers = blockers(&client, &started).await;
+            exclusions.conclude(context, &started, &blockers)?;
+            // An operation that was only started has not failed.
+            let is_final = started.state.is_over() || started.state == OperationState::AwaitingApproval;
+            return Ok(if is_final { exit_of(&started) } else { Exit::Ok });
         };
-        match wait(context, &client, begun, interrupt, false).await? {
-            Ended::Still(operation) => {
-                left_out.conclude(context, &operation, &[])?;
+        match wait(context, &client, started, interrupt, false).await? {
+            WaitOutcome::Stopped(operation) => {
+                exclusions.conclude(context, &operation, &[])?;
                 Ok(exit_of(&operation))
             }
-            Ended::Detached => Ok(Exit::Interrupted),
+            WaitOutcome::Detached => Ok(Exit::Interrupted),
         }
     }
 
-    /// The plan, and the letters that were named for it.
+    /// Returns the plan, and the ids that were selected for it.
     async fn plan(&self, client: &Client, action: Action) -> Result<(Plan, Option<Vec<String>>)> {
         let Some(id) = &self.plan else {
             let selection = self.letters.selection(client).await?;
@@ -124,21 +125,18 @@ impl Operate {
         };
         let plan = client.plan(id).await?;
         if plan.action != action {
-            let hint = format!("carry it out with `lazaret {} --plan {id}`", plan.action);
-            return Err(Error::usage_hint(
-                format!("{id} is a plan to {}, not to {action}", plan.action),
-                hint,
-            ));
+            let hint = format!("run it with `lazaret {} --plan {id} --reason TEXT`", plan.action);
+            return Err(Error::usage_hint(format!("{id} is a plan to {}, not {action}", plan.action), hint));
         }
         Ok((plan, None))
     }
 }
 
-fn ask(context: &Context, left_out: &LeftOut) -> Result<()> {
-    left_out.tell(context);
-    let plan = &left_out.plan;
+fn ask(context: &Context, exclusions: &PlanExclusions) -> Result<()> {
+    exclusions.print_excluded(context);
+    let plan = &exclusions.plan;
     if plan.needs_approval {
-        context.screen.say("a second person has to approve it");
+        context.screen.info("a second person must approve this operation");
     }
     let letters = plural(plan.letters, "letter");
     let question =
@@ -158,59 +156,59 @@ fn capitalised(action: Action) -> &'static str {
     }
 }
 
-/// A plan with what it leaves out.
-struct LeftOut {
+/// A plan, and the operations that hold letters it excludes.
+struct PlanExclusions {
     plan: Plan,
-    /// The operations that hold letters of it.
+    /// The ids of the operations.
     holders: Vec<String>,
 }
 
-/// An operation with what its plan left out, for programs.
+/// An operation with the letters its plan excludes, for JSON and CSV.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct Begun<'a> {
+struct StartedOperation<'a> {
     #[serde(flatten)]
     operation: &'a Operation,
     excluded: &'a [Excluded],
     held_by: &'a [String],
 }
 
-impl LeftOut {
-    /// Says which letters are left out, if any are.
-    fn tell(&self, context: &Context) {
+impl PlanExclusions {
+    /// Prints which letters are excluded, if any.
+    fn print_excluded(&self, context: &Context) {
         if !self.plan.excluded.is_empty() {
-            context.screen.say(&format!("left out: {}", excluded(&self.plan, &self.holders)));
+            context.screen.info(&format!("excluded: {}", excluded(&self.plan, &self.holders)));
         }
     }
 
-    /// Says how the operation stands, and what comes next.
-    fn conclude(&self, context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
+    /// Prints the state of the operation and the next commands.
+    fn conclude(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
         let screen = &context.screen;
-        let begun = Begun { operation, excluded: &self.plan.excluded, held_by: &self.holders };
+        let started = StartedOperation { operation, excluded: &self.plan.excluded, held_by: &self.holders };
         match context.format() {
-            Format::Json | Format::Jsonl => screen.json_line(&begun),
+            Format::Json | Format::Jsonl => screen.json_line(&started),
             Format::Csv => {
                 let columns = [Operation::CSV, &["excluded", "held-by"]].concat();
-                let row = csv_row(&columns, &serde_json::to_value(begun).unwrap_or_default());
+                let row = csv_row(&columns, &serde_json::to_value(started).unwrap_or_default());
                 screen.raw(format!("{}\n{row}\n", csv_header(&columns)).as_bytes())
             }
-            Format::Table => self.print(context, operation, holds),
+            Format::Table => self.print(context, operation, blockers),
         }
     }
 
-    fn print(&self, context: &Context, operation: &Operation, holds: &[Hold]) -> Result<()> {
+    fn print(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
         let screen = &context.screen;
         if operation.letters > 0 {
-            return print_outcome(context, operation, holds);
+            return print_outcome(context, operation, blockers);
         }
         let why = if self.plan.excluded.is_empty() {
             "no letters match".to_owned()
         } else {
-            format!("left out: {}", excluded(&self.plan, &self.holders))
+            format!("excluded: {}", excluded(&self.plan, &self.holders))
         };
-        screen.talk(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
+        screen.stderr_line(&Line::new().add("nothing to do: ", Tone::Warning).plain(why));
         screen.line(&outcome_line(operation))?;
-        screen.next(&match self.holders.first() {
+        screen.next_command(&match self.holders.first() {
             Some(holder) => format!("lazaret op show {holder}"),
             None => "lazaret status".to_owned(),
         });

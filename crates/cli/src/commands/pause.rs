@@ -1,4 +1,4 @@
-//! `pause` and `resume`: a consumer, or a part of it.
+//! `pause` and `resume`: pause or resume a consumer or a part of it.
 
 use std::collections::BTreeSet;
 
@@ -14,39 +14,39 @@ use crate::exit::Exit;
 use crate::hints::{query_value, quoted, resume_command};
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
 
-/// What is meant, and why.
+/// The part of a consumer, and the reason.
 #[derive(Debug, Args)]
-pub(super) struct What {
-    /// The consumer
+pub(super) struct Target {
+    /// Select the consumer by name
     consumer: String,
 
-    /// One stream of it, or the stream of the partition
+    /// Select one stream, or the stream of --partition
     #[arg(long, value_name = "STREAM")]
     stream: Option<String>,
 
-    /// One partition: its number, with --stream, or STREAM/NUMBER
+    /// Select one partition: a number with --stream, or STREAM/NUMBER
     #[arg(long, value_name = "PARTITION")]
     partition: Option<String>,
 
-    /// One sequence: its messages go to the store and wait there
+    /// Select one sequence; its messages wait in the store while it is paused
     #[arg(long, value_name = "SEQUENCE", conflicts_with_all = ["stream", "partition"])]
     sequence: Option<String>,
 
-    /// Replays only
+    /// Select replays only
     #[arg(long, conflicts_with_all = ["stream", "partition", "sequence"])]
     replay: bool,
 
-    /// Why; it stands in the audit
+    /// State the reason for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
 }
 
-/// How many letters are looked at for the streams of a consumer (I7).
-const LOOKED_AT: usize = 100;
+/// The most letters that are inspected to find the streams of a consumer (I7).
+const MAX_INSPECTED: usize = 100;
 
-impl What {
-    /// What to ask for. The API does not tell the streams of a consumer, so a partition without one is not guessed: a pause that
-    /// holds nothing, or something else, would be noticed too late. Letters name streams that there are.
+impl Target {
+    /// Builds the request. The API does not list the streams of a consumer, and a guessed stream could pause nothing or the wrong
+    /// partition unnoticed. For a partition without a stream, the hint names the streams of stored letters.
     async fn request(&self, client: &Client) -> Result<PauseRequest> {
         let request = self.parts()?;
         let Err(what) = request.scope().map_err(|error| error.to_string()) else { return Ok(request) };
@@ -57,14 +57,14 @@ impl What {
         let streams = self.streams_of_letters(client).await;
         let Some(first) = streams.first() else { return Err(Error::usage(what)) };
         let all: Vec<String> = streams.iter().map(|stream| quoted(stream)).collect();
-        let say = format!("say --stream {} --partition {number}", quoted(first));
-        Err(Error::usage_hint(what, format!("its letters come from {}: {say}", all.join(", "))))
+        let flags = format!("--stream {} --partition {number}", quoted(first));
+        Err(Error::usage_hint(what, format!("its letters come from {}: pass {flags}", all.join(", "))))
     }
 
     async fn streams_of_letters(&self, client: &Client) -> BTreeSet<String> {
         let query = format!("consumer:{} state:open,closed", query_value(&self.consumer));
-        // Without an answer there is no hint.
-        let page = client.letters(&LetterQuery { query, after: None, limit: Some(LOOKED_AT) }).await;
+        // Without a response there is no hint.
+        let page = client.letters(&LetterQuery { query, after: None, limit: Some(MAX_INSPECTED) }).await;
         page.map(|page| page.letters.into_iter().map(|letter| letter.stream).collect()).unwrap_or_default()
     }
 
@@ -82,24 +82,24 @@ impl What {
     }
 }
 
-/// Pause a consumer.
+/// Pause a consumer or a part of it.
 #[derive(Debug, Args)]
 pub struct PauseCommand {
     #[command(flatten)]
-    what: What,
+    target: Target,
 }
 
 impl Run for PauseCommand {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
-        let request = self.what.request(&client).await?;
-        let pause = client.pause(&self.what.consumer, &request).await?;
+        let request = self.target.request(&client).await?;
+        let pause = client.pause(&self.target.consumer, &request).await?;
         let screen = &context.screen;
         match context.format() {
             Format::Table => {
-                screen.line(&pause_line(&self.what.consumer, &pause, context.now()))?;
-                screen.next(
-                    &resume_command(&self.what.consumer, &pause).unwrap_or_else(|| "lazaret status".into()),
+                screen.line(&pause_line(&self.target.consumer, &pause, context.now()))?;
+                screen.next_command(
+                    &resume_command(&self.target.consumer, &pause).unwrap_or_else(|| "lazaret status".into()),
                 );
             }
             Format::Json | Format::Jsonl => screen.json_line(&pause)?,
@@ -114,28 +114,28 @@ impl Run for PauseCommand {
     }
 }
 
-/// End a pause.
+/// Resume a paused consumer or a part of it.
 #[derive(Debug, Args)]
 pub struct ResumeCommand {
     #[command(flatten)]
-    what: What,
+    target: Target,
 }
 
 impl Run for ResumeCommand {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
-        let request = self.what.request(&client).await?;
-        let answer = client.resume(&self.what.consumer, &request).await?;
+        let request = self.target.request(&client).await?;
+        let answer = client.resume(&self.target.consumer, &request).await?;
         let screen = &context.screen;
         match context.format() {
             Format::Table => {
-                let line = Line::new().add(&self.what.consumer, Tone::Strong);
+                let line = Line::new().add(&self.target.consumer, Tone::Strong);
                 screen.line(&if answer.resumed {
-                    line.add(" goes on", Tone::Good)
+                    line.add(" resumed", Tone::Good)
                 } else {
-                    line.plain(": that was not paused")
+                    line.plain(" was not paused")
                 })?;
-                screen.next("lazaret status");
+                screen.next_command("lazaret status");
             }
             Format::Json | Format::Jsonl => screen.json_line(&answer)?,
             Format::Csv => screen.raw(format!("resumed\n{}\n", answer.resumed).as_bytes())?,

@@ -1,4 +1,4 @@
-//! `plan`: freezes which letters are meant, and shows it.
+//! `plan`: freezes a set of letters and previews the action.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -11,21 +11,21 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
-use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, moment, plural, print_page};
-use crate::rollout::duration;
+use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, plural, print_page, time_with_age};
 use crate::selection::Letters;
+use crate::values::duration;
 
-/// Freeze what would be done.
+/// Freeze a plan and preview what it would change.
 #[derive(Debug, Args)]
 pub struct PlanCommand {
-    /// What would be done
+    /// Plan this action
     #[arg(value_parser = action())]
     action: Action,
 
     #[command(flatten)]
     letters: Letters,
 
-    /// How long the plan can be carried out; 15m unless said otherwise
+    /// Keep the plan valid for this long; default: 15m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     valid_for: Option<SignedDuration>,
 }
@@ -53,15 +53,17 @@ impl Run for PlanCommand {
             screen.line(&line)?;
         }
         match (plan.letters, holders.first()) {
-            (1.., _) => screen.next(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id)),
-            (0, Some(holder)) => screen.next(&format!("lazaret op show {holder}")),
-            (0, None) => screen.next("lazaret ls"),
+            (1.., _) => {
+                screen.next_command(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id))
+            }
+            (0, Some(holder)) => screen.next_command(&format!("lazaret op show {holder}")),
+            (0, None) => screen.next_command("lazaret ls"),
         }
         Ok(Exit::Ok)
     }
 }
 
-/// Freezes a plan. Letters that were named and are not there are an error when none of them is.
+/// Freezes a plan. It is an error when none of the selected ids exists.
 ///
 /// # Errors
 /// When it cannot be frozen.
@@ -75,12 +77,12 @@ pub(super) async fn freeze(
     let plan = client.freeze(&PlanRequest { action, selection, valid_for_seconds, reason: None }).await?;
     let is_missing = |excluded: &lazaret_api::Excluded| excluded.reason == Exclusion::NotFound;
     if named && plan.letters == 0 && plan.excluded.iter().all(is_missing) {
-        return Err(Error::not_found("there are no such letters"));
+        return Err(Error::not_found("letters not found"));
     }
     Ok(plan)
 }
 
-/// What a plan says, in words.
+/// Describes a plan.
 fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
     let mut fields = Fields::new();
     fields.toned("plan", &plan.id, Tone::Strong);
@@ -90,24 +92,24 @@ fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
         plan.query.as_deref().map(|query| if query.is_empty() { "every open letter" } else { query }),
     );
     let letters = format!("{} of {}", plural(plan.letters, "letter"), plural(plan.sequences, "sequence"));
-    fields.toned("does", letters, Tone::Strong);
+    fields.toned("includes", letters, Tone::Strong);
     if !plan.excluded.is_empty() {
         let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
-        fields.toned("leaves out", format!("{}: {}", count(all), excluded(plan, holders)), Tone::Warning);
+        fields.toned("excludes", format!("{}: {}", count(all), excluded(plan, holders)), Tone::Warning);
     }
     let approval = if plan.needs_approval {
-        ("a second person has to", Tone::Warning)
+        ("required from a second person", Tone::Warning)
     } else {
-        ("nobody has to", Tone::Plain)
+        ("not required", Tone::Plain)
     };
-    fields.toned("approve", approval.0, approval.1);
-    fields.add("frozen", moment(plan.frozen_at, now));
-    fields.add("good until", moment(plan.expires_at, now));
+    fields.toned("approval", approval.0, approval.1);
+    fields.add("frozen", time_with_age(plan.frozen_at, now));
+    fields.add("valid until", time_with_age(plan.expires_at, now));
     fields.add("hash", &plan.hash);
     fields
 }
 
-/// Why letters are left out, with their numbers, and which operations hold them.
+/// Formats the excluded letters by reason, and the operations that hold them.
 pub(super) fn excluded(plan: &Plan, holders: &[String]) -> String {
     let held = match holders {
         [] => "held by another operation".to_owned(),
@@ -119,9 +121,9 @@ pub(super) fn excluded(plan: &Plan, holders: &[String]) -> String {
         Exclusion::Closed => "closed",
         Exclusion::Already => "already in that state",
         Exclusion::InOperation => held.as_str(),
-        Exclusion::Quarantined => "quarantined, and nobody asked for that state",
-        Exclusion::NoPayload => "without their payload",
-        Exclusion::Behind => "behind a letter that is not part of the plan",
+        Exclusion::Quarantined => "quarantined and not selected by state",
+        Exclusion::NoPayload => "without a payload",
+        Exclusion::Behind => "behind a letter that is not in the plan",
     };
     let parts: Vec<String> = plan
         .excluded

@@ -1,4 +1,4 @@
-//! `run`: the daemon. Every consumer of a configuration, with the API beside them.
+//! `run`: runs the daemon with every consumer of a configuration and the API.
 
 use clap::Args;
 use lazaret_daemon::{Options, program};
@@ -15,11 +15,11 @@ pub struct Run {
     #[command(flatten)]
     file: File,
 
-    /// End when finite sources are read to their end and nothing is in flight or waits for a retry
+    /// Exit when finite sources are read to the end and no message is in flight or waiting for a retry
     #[arg(long)]
     until_idle: bool,
 
-    /// Only check the file, as `lazaret check` does
+    /// Only validate the file, same as `lazaret check`
     #[arg(long, conflicts_with = "until_idle")]
     check: bool,
 }

@@ -1,4 +1,4 @@
-//! `schema`: the JSON Schema of the configuration file, for editors.
+//! `schema`: prints the JSON Schema of the configuration file, for editors.
 
 use clap::Args;
 
@@ -14,7 +14,7 @@ pub struct Schema {}
 impl Run for Schema {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let schema = serde_json::to_string_pretty(&lazaret_config::schema())
-            .map_err(|error| Error::Other(format!("the schema cannot be written: {error}")))?;
+            .map_err(|error| Error::Other(format!("cannot serialize the schema: {error}")))?;
         context.screen.raw(format!("{schema}\n").as_bytes())?;
         Ok(Exit::Ok)
     }

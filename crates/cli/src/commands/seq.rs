@@ -1,4 +1,4 @@
-//! `seq`: a sequence, its head first, and who waits behind it.
+//! `seq`: shows a sequence from its head.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -11,28 +11,30 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
-use crate::neutral::neutral;
-use crate::output::{Cell, Column, Format, Line, Table, Tone, age, count, cut, gist, plural, print_page};
+use crate::output::{
+    Cell, Column, Format, Line, Table, Tone, age, count, error_summary, plural, print_page, truncate,
+};
+use crate::sanitize::sanitize;
 
-/// How many letters are shown unless said otherwise.
-const SHOWN: u64 = 50;
-/// How much of a sequence's name is shown at least, however narrow the terminal is.
-const LEAST_NAME: usize = 8;
+/// The default number of letters.
+const DEFAULT_LIMIT: u64 = 50;
+/// The smallest width of a sequence's name, however narrow the terminal is.
+const MIN_NAME_WIDTH: usize = 8;
 
-/// A sequence.
+/// Show a sequence.
 #[derive(Debug, Args)]
 pub struct Seq {
-    /// The queue, `consumer/component`, or the consumer alone where it has one component
+    /// Select the queue as consumer/component; the consumer alone if it has one component
     queue: String,
 
-    /// The sequence, such as the key of its messages
+    /// Select the sequence, such as the key of its messages
     sequence: String,
 
-    /// Print at most so many letters
-    #[arg(long, value_name = "N", default_value_t = SHOWN, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Limit the number of letters
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_LIMIT, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 
-    /// Go on where the page before ended
+    /// Continue after the cursor of the previous page
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
 }
@@ -40,15 +42,18 @@ pub struct Seq {
 impl Run for Seq {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         let client = context.client()?;
-        // A consumer with one handler has one component that is named like it.
+        // The only component of a consumer has the consumer's name.
         let queue =
             if self.queue.contains('/') { self.queue.clone() } else { format!("{0}/{0}", self.queue) };
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).min(1000);
         let sequence = client.sequence(&queue, &self.sequence, self.after.as_deref(), Some(limit)).await?;
         if sequence.size == 0 {
-            let what = format!("the sequence {} is not open in {queue}", self.sequence);
+            let what = format!("sequence {} has no open letters in {queue}", self.sequence);
             let all = quoted(&history(&self.sequence));
-            return Err(Error::not_found_hint(what, format!("`lazaret ls {all}` shows what became of it")));
+            return Err(Error::not_found_hint(
+                what,
+                format!("list its closed letters with `lazaret ls {all}`"),
+            ));
         }
         let now = context.now();
         if context.format() != Format::Table {
@@ -57,19 +62,21 @@ impl Run for Seq {
         }
         print(context, &sequence, self.after.is_none(), now)?;
         match (&sequence.next, sequence.letters.first()) {
-            (Some(next), _) => context.screen.next(&format!(
+            (Some(next), _) => context.screen.next_command(&format!(
                 "lazaret seq {} {} --after {next}",
                 quoted(&queue),
                 quoted(&self.sequence)
             )),
-            (None, Some(head)) => context.screen.next(&format!("lazaret show {}", short_id(&head.id))),
-            (None, None) => context.screen.next("lazaret status"),
+            (None, Some(head)) => {
+                context.screen.next_command(&format!("lazaret show {}", short_id(&head.id)))
+            }
+            (None, None) => context.screen.next_command("lazaret status"),
         }
         Ok(Exit::Ok)
     }
 }
 
-/// A query for everything that ever happened to a sequence.
+/// Returns a query for every letter of a sequence.
 fn history(sequence: &str) -> String {
     format!("seq:{} state:open,closed", crate::hints::query_value(sequence))
 }
@@ -81,15 +88,16 @@ fn print(context: &Context, sequence: &Sequence, from_head: bool, now: Timestamp
     context.screen.table(&lane(&sequence.letters, from_head, now))
 }
 
-/// Whose sequence it is and who waits: on one line, or on as many as it takes at this width.
+/// Formats the heading: on one line, or wrapped to this width.
 fn heading(sequence: &Sequence, from_head: bool, now: Timestamp, width: usize) -> Vec<Line> {
     let waiting = sequence.size.saturating_sub(1);
     let waits = if waiting == 1 { "waits" } else { "wait" };
     let oldest = sequence.letters.first().filter(|_| from_head);
     let since = oldest.map(|letter| format!("open since {}", age(letter.enqueued_at, now)));
     let comma = if since.is_some() { "," } else { "" };
-    let place = format!(" in {}:", neutral(&sequence.queue));
-    let name = cut(&neutral(&sequence.sequence), width.saturating_sub(place.width()).max(LEAST_NAME));
+    let place = format!(" in {}:", sanitize(&sequence.queue));
+    let name =
+        truncate(&sanitize(&sequence.sequence), width.saturating_sub(place.width()).max(MIN_NAME_WIDTH));
     let mut used = name.width() + place.width();
     let mut lines = vec![Line::new().add(name, Tone::Strong).plain(place)];
     let behind = format!("{} {waits} behind the head{comma}", plural(waiting, "letter"));
@@ -111,11 +119,11 @@ const COLUMNS: [Column; 8] = [
     Column::new("PLACE"),
     Column::new("LETTER"),
     Column::new("STATE"),
-    Column::new("TYPE").cut(8).drop(3),
-    Column::new("MESSAGE").cut(8).drop(2),
-    Column::new("FAILED").right().drop(4),
+    Column::new("TYPE").min_width(8).drop_priority(3),
+    Column::new("MESSAGE").min_width(8).drop_priority(2),
+    Column::new("FAILED").right().drop_priority(4),
     Column::new("AGE").right(),
-    Column::new("ERROR").cut(40),
+    Column::new("ERROR").min_width(40),
 ];
 
 fn lane(letters: &[Letter], from_head: bool, now: Timestamp) -> Table {
@@ -126,7 +134,7 @@ fn lane(letters: &[Letter], from_head: bool, now: Timestamp) -> Table {
             (true, behind) => Cell::new(format!("+{behind}")).tone(Tone::Dim),
             (false, _) => Cell::new("+").tone(Tone::Dim),
         };
-        let error = letter.error.as_ref().map(|error| gist(&error.error_type, &error.message));
+        let error = letter.error.as_ref().map(|error| error_summary(&error.error_type, &error.message));
         table.row(vec![
             place,
             Cell::new(short_id(&letter.id)).tone(Tone::Strong),

@@ -1,4 +1,4 @@
-//! `show`: one letter, whole.
+//! `show`: shows one letter with its cause, history and payload.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -10,29 +10,29 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
 use crate::hints::{quoted, short_id};
-use crate::neutral::{neutral, neutral_bytes};
 use crate::output::{
-    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row, gist,
-    moment, plural, span,
+    Cell, Column, Fields, Format, Line, Record, Screen, Table, Tone, count, csv_header, csv_row,
+    error_summary, plural, span, time_with_age,
 };
+use crate::sanitize::{sanitize, sanitize_bytes};
 use crate::selection::resolve_one;
 
-/// How much of a payload is shown unless all of it is wanted, in bytes.
-const PAYLOAD_SHOWN: usize = 4096;
-/// How much of a backtrace is shown unless all of it is wanted, in lines.
-const BACKTRACE_SHOWN: usize = 12;
+/// The most bytes of a payload that are shown without `--full`.
+const MAX_PAYLOAD_SHOWN: usize = 4096;
+/// The most lines of a backtrace that are shown without `--full`.
+const MAX_BACKTRACE_SHOWN: usize = 12;
 
-/// One letter.
+/// Show one letter.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// The letter's id, the first digits of it, or a query that finds it alone, such as message:e-2
+    /// Select the letter by id, id prefix, or a query that matches one letter, such as message:e-2
     id: String,
 
-    /// Print the payload alone: as it is where it goes to a file, harmless on a terminal
+    /// Print the payload only: sanitized on a terminal, raw bytes elsewhere
     #[arg(long)]
     payload: bool,
 
-    /// Show payload and backtrace in full
+    /// Show the complete payload and backtrace
     #[arg(long, conflicts_with = "payload")]
     full: bool,
 }
@@ -52,7 +52,7 @@ impl Run for Show {
             Format::Table => {
                 let view = View { now: context.now(), full: self.full };
                 view.print(screen, &detail)?;
-                screen.next_of(&next(&detail.letter));
+                screen.next_commands(&next(&detail.letter));
             }
             Format::Json => screen.json(&detail)?,
             Format::Jsonl => screen.json_line(&detail)?,
@@ -67,7 +67,7 @@ impl Run for Show {
     }
 }
 
-/// What one does with a letter in this state.
+/// Returns the next commands for a letter in this state.
 fn next(letter: &Letter) -> Vec<String> {
     let id = short_id(&letter.id);
     let sequence = format!("lazaret seq {} {}", quoted(&letter.queue), quoted(&letter.sequence));
@@ -81,25 +81,25 @@ fn next(letter: &Letter) -> Vec<String> {
     }
 }
 
-/// The bytes themselves, unless a terminal would have to take them.
+/// Prints the raw bytes, or sanitized lines on a terminal.
 fn print_payload(screen: &Screen, payload: &[u8]) -> Result<()> {
-    if !screen.is_terminal() {
+    if !screen.stdout_is_terminal() {
         return screen.raw(payload);
     }
     payload_lines(payload, usize::MAX).iter().try_for_each(|line| screen.line(&Line::of(line)))
 }
 
-/// A payload in lines, each made harmless on its own: its line breaks are ours here.
+/// Splits a payload into lines and sanitizes each.
 fn payload_lines(payload: &[u8], most: usize) -> Vec<String> {
     let shown = &payload[..payload.len().min(most)];
     let shown = shown.strip_suffix(b"\n").unwrap_or(shown);
     shown
         .split(|byte| *byte == b'\n')
-        .map(|line| neutral_bytes(line.strip_suffix(b"\r").unwrap_or(line)))
+        .map(|line| sanitize_bytes(line.strip_suffix(b"\r").unwrap_or(line)))
         .collect()
 }
 
-/// How a letter is shown to people.
+/// Formats a letter for people.
 struct View {
     now: Timestamp,
     full: bool,
@@ -127,11 +127,11 @@ impl View {
             lines.extend(self.cause(cause));
         }
         for comment in &detail.comments {
-            let who = format!("{} {}", comment.by, moment(comment.at, self.now));
+            let who = format!("{} {}", comment.by, time_with_age(comment.at, self.now));
             lines.push(Line::new().add("comment  ", Tone::Dim).plain(format!("{}: {}", who, comment.text)));
         }
         for edit in &detail.edits {
-            let who = format!("{} {}", edit.by, moment(edit.at, self.now));
+            let who = format!("{} {}", edit.by, time_with_age(edit.at, self.now));
             lines.push(Line::new().add("edited  ", Tone::Dim).plain(format!("{}: {}", who, edit.why)));
         }
         lines
@@ -139,7 +139,7 @@ impl View {
 
     fn facts(&self, detail: &LetterDetail) -> Fields {
         let (letter, content) = (&detail.letter, &detail.content);
-        let time = |at: Timestamp| moment(at, self.now);
+        let time = |at: Timestamp| time_with_age(at, self.now);
         let mut fields = Fields::new();
         fields.toned("letter", &letter.id, Tone::Strong);
         fields.toned("state", letter.state.as_str(), state_tone(letter.state));
@@ -155,7 +155,7 @@ impl View {
         fields.maybe("correlation", content.correlation.as_deref());
         fields.maybe("time", content.time.map(time));
         fields.add("failed", attempts(letter));
-        fields.add("taken in", time(letter.enqueued_at));
+        fields.add("stored", time(letter.enqueued_at));
         fields.maybe("first failed", letter.first_failed_at.map(time));
         fields.maybe("last failed", letter.last_failed_at.map(time));
         fields.maybe("due", letter.due_at.map(time));
@@ -164,7 +164,7 @@ impl View {
         fields.maybe("assignee", letter.assignee.as_deref());
         fields.maybe("group", letter.group.as_deref());
         if letter.poison {
-            fields.toned("poison", "the same failure came back too often", Tone::Bad);
+            fields.toned("poison", "failed repeatedly with the same error", Tone::Bad);
         }
         for (name, value) in &letter.diagnostics {
             fields.add("diagnostic", format!("{name}: {value}"));
@@ -178,25 +178,25 @@ impl View {
     fn cause(&self, cause: &Failure) -> Vec<Line> {
         let mut lines = vec![heading("cause")];
         let status = cause.status.map_or_else(String::new, |status| format!(", status {status}"));
-        let panicked = if cause.panicked { ", a panic" } else { "" };
+        let panicked = if cause.panicked { ", panicked" } else { "" };
         let first = Line::new().add(&cause.reason, Tone::Bad);
-        lines.push(first.plain(format!(" while in {}{status}{panicked}", cause.phase)));
-        // Its line breaks are ours; what follows is set in, so that it cannot pass for something that Lazaret says.
-        let mut said = cause.message.trim_end().split('\n');
-        let first = said.next().unwrap_or_default();
+        lines.push(first.plain(format!(" in phase {}{status}{panicked}", cause.phase)));
+        // Continuation lines are indented, so that a message cannot imitate Lazaret's own output.
+        let mut message = cause.message.trim_end().split('\n');
+        let first = message.next().unwrap_or_default();
         lines.push(Line::of(format!("{}: {first}", cause.error_type)));
-        lines.extend(said.map(|line| Line::of(format!("  {line}"))));
+        lines.extend(message.map(|line| Line::of(format!("  {line}"))));
         for link in &cause.chain {
             let kind = link.error_type.as_deref().map_or_else(String::new, |kind| format!("{kind}: "));
-            lines.push(Line::of(format!("  because {kind}{}", link.message)));
+            lines.push(Line::of(format!("  caused by {kind}{}", link.message)));
         }
         let backtrace: Vec<&str> = cause.backtrace.as_deref().unwrap_or_default().lines().collect();
-        let shown = if self.full { backtrace.len() } else { BACKTRACE_SHOWN };
+        let shown = if self.full { backtrace.len() } else { MAX_BACKTRACE_SHOWN };
         lines
             .extend(backtrace.iter().take(shown).map(|line| Line::new().add(format!("  {line}"), Tone::Dim)));
         if backtrace.len() > shown {
             let more = plural((backtrace.len() - shown) as u64, "more line");
-            lines.push(Line::new().add(format!("  … {more}; --full shows them"), Tone::Dim));
+            lines.push(Line::new().add(format!("  … {more}; show them with --full"), Tone::Dim));
         }
         lines
     }
@@ -217,22 +217,24 @@ impl View {
         const COLUMNS: [Column; 5] = [
             Column::new("ATTEMPT").right(),
             Column::new("BY"),
-            Column::new("AT").drop(1),
-            Column::new("TOOK").right().drop(2),
-            Column::new("RESULT").cut(16),
+            Column::new("AT").drop_priority(1),
+            Column::new("TOOK").right().drop_priority(2),
+            Column::new("RESULT").min_width(16),
         ];
         let mut table = Table::new(&COLUMNS);
         for attempt in history {
             let result = match &attempt.failure {
                 None => Cell::new("handled").tone(Tone::Good),
-                Some(failure) => {
-                    Cell::new(format!("{} {}", failure.reason, gist(&failure.error_type, &failure.message)))
-                }
+                Some(failure) => Cell::new(format!(
+                    "{} {}",
+                    failure.reason,
+                    error_summary(&failure.error_type, &failure.message)
+                )),
             };
             table.row(vec![
                 Cell::new(attempt.attempt.to_string()),
                 Cell::new(attempt.kind.as_str()),
-                Cell::new(moment(attempt.at, self.now)),
+                Cell::new(time_with_age(attempt.at, self.now)),
                 Cell::new(took(attempt.took_seconds)),
                 result,
             ]);
@@ -243,16 +245,16 @@ impl View {
     fn payload(&self, content: &MessageDetail) -> Vec<Line> {
         let size = format!("{} bytes", count(content.payload_bytes));
         let kind =
-            content.content_type.as_deref().map_or_else(String::new, |kind| format!(", {}", neutral(kind)));
+            content.content_type.as_deref().map_or_else(String::new, |kind| format!(", {}", sanitize(kind)));
         let mut lines = vec![heading(&format!("payload ({size}{kind})"))];
         match content.payload_state {
             PayloadState::Shown => lines.extend(self.payload_shown(content)),
-            PayloadState::Hidden => lines.push(dim("hidden: the token may not see payloads")),
+            PayloadState::Hidden => lines.push(dim("hidden: the token lacks the scope payload")),
             PayloadState::None => lines.push(dim("none: a tombstone")),
-            PayloadState::LeftOut => lines.push(dim("left out when the letter ended")),
+            PayloadState::LeftOut => lines.push(dim("not stored: removed when the letter was closed")),
         }
         if let Some(why) = &content.undecodable {
-            lines.push(Line::new().add("the source could not make sense of it: ", Tone::Bad).plain(why));
+            lines.push(Line::new().add("the source could not decode the message: ", Tone::Bad).plain(why));
         }
         lines
     }
@@ -260,15 +262,15 @@ impl View {
     fn payload_shown(&self, content: &MessageDetail) -> Vec<Line> {
         let (bytes, note) = match (&content.payload, &content.payload_base64) {
             (Some(text), _) => (text.as_bytes(), None),
-            (None, Some(base64)) => (base64.as_bytes(), Some("not text, in base64:")),
+            (None, Some(base64)) => (base64.as_bytes(), Some("binary, shown as base64:")),
             (None, None) => (&b""[..], None),
         };
-        let most = if self.full { usize::MAX } else { PAYLOAD_SHOWN };
+        let most = if self.full { usize::MAX } else { MAX_PAYLOAD_SHOWN };
         let mut lines: Vec<Line> = note.into_iter().map(dim).collect();
         lines.extend(payload_lines(bytes, most).iter().map(Line::of));
         if bytes.len() > most {
             lines.push(dim(&format!(
-                "… cut after {most} bytes; --full shows all, --payload prints the bytes"
+                "… truncated after {most} bytes; show all with --full, or print the bytes with --payload"
             )));
         }
         lines
@@ -287,14 +289,14 @@ fn took(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0}ms", seconds * 1000.0) } else { span(seconds) }
 }
 
-/// How many attempts failed. One that succeeds closes the letter, and is not counted.
+/// Formats the failed attempts. A successful attempt closes the letter and is not counted.
 fn attempts(letter: &Letter) -> String {
     let mut text = plural(u64::from(letter.attempts), "attempt");
     if letter.replay_attempts > 0 {
         text.push_str(&format!(", {} in replays", letter.replay_attempts));
     }
     if letter.crash_attempts > 0 {
-        text.push_str(&format!(", {} ended with the death of the process", letter.crash_attempts));
+        text.push_str(&format!(", {} crashed the process", letter.crash_attempts));
     }
     text
 }
@@ -304,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_cannot_write_lines_that_look_like_ours() {
+    fn a_payload_cannot_imitate_the_output() {
         let lines = payload_lines(b"{\n\"a\": \"\x1b[2J\"\r\n}\n\xff", usize::MAX);
         assert_eq!(lines, ["{", r#""a": "\u{1b}[2J""#, "}", r"\xff"]);
         assert_eq!(payload_lines(b"abc", 2), ["ab"]);

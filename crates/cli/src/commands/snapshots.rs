@@ -1,67 +1,17 @@
-//! How the tables look, at fixed widths and at a fixed time.
+//! Snapshot tests of the tables, at fixed widths and at a fixed time.
 
-use std::collections::BTreeMap;
-
-use jiff::Timestamp;
 use lazaret_api::{
-    Action, Actor, AuditEntry, Breaker, Consumer, ConsumerState, Fuse, Group, Item, Letter, LetterError,
-    LetterMessage, Operation, OperationState, Outcome, Phase, State, StateCounts,
+    AuditEntry, Consumer, ConsumerState, Group, Item, LetterError, OperationState, Outcome, State,
+    StateCounts,
 };
 
+use crate::fixtures::{NOW, at, consumer, letter, operation};
 use crate::output::Record;
 
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(second).unwrap()
-}
-
-/// An hour after the epoch, which is when all of this is looked at.
-const NOW: i64 = 3600;
-
-/// A table at the widths that terminals have.
+/// Renders a table at common terminal widths.
 fn at_widths<R: Record>(records: &[R]) -> String {
     let table = R::table(records, at(NOW));
     [160, 100, 80, 50].map(|width| format!("{width}:\n{}", table.render(width, false))).join("\n")
-}
-
-pub(super) fn letter(id: &str, sequence: &str, state: State) -> Letter {
-    let is_waiting = state == State::Waiting;
-    let error = LetterError {
-        error_type: "DbError".into(),
-        message: "connection to 10.0.0.7 reset by peer\nretry later".into(),
-    };
-    Letter {
-        id: format!("{id}-0000-8000-8000-000000000000"),
-        queue: "payments/ledger".into(),
-        consumer: "payments".into(),
-        stream: "charges".into(),
-        sequence: sequence.into(),
-        index: 3,
-        state,
-        reason: (!is_waiting).then(|| "TIMEOUT".into()),
-        phase: (!is_waiting).then_some(Phase::Handle),
-        error: (!is_waiting).then_some(error),
-        attempts: if is_waiting { 0 } else { 5 },
-        crash_attempts: 0,
-        replay_attempts: u32::from(!is_waiting),
-        message: LetterMessage {
-            id: "evt-1".into(),
-            key: Some(sequence.into()),
-            key_base64: None,
-            event_type: Some("ChargeRequested".into()),
-            position: "0:41".into(),
-        },
-        enqueued_at: at(60),
-        first_failed_at: Some(at(60)),
-        last_failed_at: Some(at(120)),
-        last_touched_at: at(120),
-        due_at: (state == State::Retrying).then(|| at(NOW + 90)),
-        expires_at: None,
-        owner: (!is_waiting).then(|| "payments-team".into()),
-        assignee: None,
-        poison: false,
-        group: None,
-        diagnostics: BTreeMap::new(),
-    }
 }
 
 #[test]
@@ -98,30 +48,6 @@ fn groups() {
     ]));
 }
 
-pub(crate) fn consumer(name: &str, state: ConsumerState, dead: u64) -> Consumer {
-    Consumer {
-        name: name.into(),
-        state,
-        error: None,
-        paused: None,
-        pauses: vec![],
-        lag: Some(12_345),
-        in_flight: Some(64),
-        handled: Some(9_876_543),
-        failed: Some(321),
-        retrying: 17,
-        dead,
-        parked: 0,
-        quarantined: 1,
-        waiting: 412,
-        oldest_age_seconds: Some(22_320.0),
-        fuse: Fuse::Intact,
-        breaker: Breaker::HalfOpen,
-        store_trouble: false,
-        queues: vec![],
-    }
-}
-
 #[test]
 fn consumers() {
     let elsewhere = Consumer {
@@ -135,33 +61,6 @@ fn consumers() {
         consumer("notification-service", ConsumerState::Running, 1284),
         elsewhere
     ]));
-}
-
-pub(crate) fn operation(state: OperationState, failed_again: u64) -> Operation {
-    let by = Actor { who: "maria".into(), via: "cli".into(), why: "fixed in 2.8.2, OPS-1421".into() };
-    Operation {
-        id: "op_31".into(),
-        state,
-        sent: 1240,
-        ok: 1240 - failed_again,
-        failed_again,
-        skipped: 3,
-        letters: 1284,
-        plan: "p_7".into(),
-        action: Action::Retry,
-        note: None,
-        stage: 2,
-        rate: Some(50.0),
-        ramp: vec![1, 5, 25, 100],
-        stop_at: Some(0.05),
-        start_at: None,
-        needs_approval: false,
-        by,
-        approved_by: None,
-        created_at: at(3000),
-        updated_at: at(3500),
-        ended_at: None,
-    }
 }
 
 #[test]

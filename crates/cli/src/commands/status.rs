@@ -1,4 +1,4 @@
-//! `status`: how everything stands.
+//! `status`: shows consumers, open letters and operations.
 
 use clap::Args;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::hints::resume_command;
 use crate::output::{Cell, Column, Format, Line, Record, Screen, Tone, age, count, print_page, span};
 
-/// How everything stands.
+/// Show consumers, open letters and operations.
 #[derive(Debug, Args)]
 pub struct Status {}
 
@@ -24,8 +24,8 @@ impl Run for Status {
             return Ok(Exit::Ok);
         }
         if status.consumers.is_empty() {
-            screen.say("there are no consumers");
-            screen.next("lazaret run -c lazaret.yaml");
+            screen.info("no consumers");
+            screen.next_command("lazaret run -c lazaret.yaml");
             return Ok(Exit::Ok);
         }
         screen.table(&Consumer::table(&status.consumers, now))?;
@@ -36,12 +36,12 @@ impl Run for Status {
             screen.line(&Line::new())?;
             screen.table(&Record::table(&status.operations, now))?;
         }
-        screen.next(&next(&status));
+        screen.next_command(&next(&status));
         Ok(Exit::Ok)
     }
 }
 
-/// What numbers cannot say: why something does not run.
+/// Prints why a consumer is failed, blocked or paused.
 fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<()> {
     if let Some(error) = &consumer.error {
         screen
@@ -49,12 +49,12 @@ fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<(
     }
     if consumer.store_trouble {
         let name = Line::new().add(&consumer.name, Tone::Strong);
-        screen.line(&name.add(" waits: the store does not take letters", Tone::Bad))?;
+        screen.line(&name.add(" is blocked: the store does not accept letters", Tone::Bad))?;
     }
     if matches!(consumer.breaker, Breaker::Open | Breaker::HalfOpen) {
         let name = Line::new().add(&consumer.name, Tone::Strong);
         screen.line(&name.add(
-            format!(" has its breaker {}: few or no attempts for now", consumer.breaker.as_str()),
+            format!(" circuit breaker {}: handler calls are limited", consumer.breaker.as_str()),
             Tone::Bad,
         ))?;
     }
@@ -64,7 +64,7 @@ fn print_notes(screen: &Screen, consumer: &Consumer, now: Timestamp) -> Result<(
     Ok(())
 }
 
-/// Who paused what, since when and why.
+/// Formats a pause: who paused what, when and why.
 pub(super) fn pause_line(consumer: &str, pause: &Pause, now: Timestamp) -> Line {
     let what = match pause.scope {
         PauseScope::Consumer => String::new(),
@@ -84,16 +84,16 @@ fn next(status: &lazaret_api::Status) -> String {
     let pauses = status.consumers.iter().flat_map(|consumer| {
         consumer.pauses.iter().filter_map(move |pause| Some((pause, resume_command(&consumer.name, pause)?)))
     });
-    // What holds most stands first.
-    if let Some((_, resume)) = pauses.min_by_key(|(pause, _)| extent(pause.scope)) {
+    // Suggest the widest pause first.
+    if let Some((_, resume)) = pauses.min_by_key(|(pause, _)| scope_rank(pause.scope)) {
         return resume;
     }
     if let Some(operation) = status.operations.first() {
         let id = &operation.id;
         return match operation.state {
-            // A second person does that.
+            // A second person runs this.
             OperationState::AwaitingApproval => format!("lazaret op approve {id} --reason TEXT"),
-            // One that is paused does not move: there is nothing to watch.
+            // A paused operation makes no progress to watch.
             OperationState::Paused => format!("lazaret op show {id}"),
             _ => format!("lazaret op watch {id}"),
         };
@@ -107,8 +107,8 @@ fn next(status: &lazaret_api::Status) -> String {
     }
 }
 
-/// How much a pause holds, the most first.
-fn extent(scope: PauseScope) -> u8 {
+/// Ranks pauses by scope, the widest first.
+fn scope_rank(scope: PauseScope) -> u8 {
     match scope {
         PauseScope::Consumer => 0,
         PauseScope::Stream => 1,
@@ -122,28 +122,28 @@ fn number(value: Option<u64>) -> Cell {
     Cell::or_dash(value.map(count))
 }
 
-/// A number that should be 0.
-fn trouble(value: u64, tone: Tone) -> Cell {
+/// Formats a count that should be 0.
+fn problem_count(value: u64, tone: Tone) -> Cell {
     let cell = Cell::new(count(value));
     if value == 0 { cell.tone(Tone::Dim) } else { cell.tone(tone) }
 }
 
 impl Record for Consumer {
     const COLUMNS: &'static [Column] = &[
-        Column::new("CONSUMER").cut(8),
+        Column::new("CONSUMER").min_width(8),
         Column::new("STATE"),
-        Column::new("LAG").right().drop(2),
-        Column::new("IN-FLIGHT").right().drop(5),
-        Column::new("HANDLED").right().drop(4),
-        Column::new("FAILED").right().drop(3),
+        Column::new("LAG").right().drop_priority(2),
+        Column::new("IN-FLIGHT").right().drop_priority(5),
+        Column::new("HANDLED").right().drop_priority(4),
+        Column::new("FAILED").right().drop_priority(3),
         Column::new("RETRYING").right(),
         Column::new("DEAD").right(),
-        Column::new("PARKED").right().drop(6),
-        Column::new("QUARANTINED").right().drop(7),
-        Column::new("WAITING").right().drop(1),
+        Column::new("PARKED").right().drop_priority(6),
+        Column::new("QUARANTINED").right().drop_priority(7),
+        Column::new("WAITING").right().drop_priority(1),
         Column::new("OLDEST").right(),
-        Column::new("FUSE").drop(9),
-        Column::new("BREAKER").drop(8),
+        Column::new("FUSE").drop_priority(9),
+        Column::new("BREAKER").drop_priority(8),
     ];
     const CSV: &'static [&'static str] = &[
         "name",
@@ -179,11 +179,11 @@ impl Record for Consumer {
             number(self.in_flight),
             number(self.handled),
             number(self.failed),
-            trouble(self.retrying, Tone::Warning),
-            trouble(self.dead, Tone::Bad),
-            trouble(self.parked, Tone::Warning),
-            trouble(self.quarantined, Tone::Bad),
-            trouble(self.waiting, Tone::Warning),
+            problem_count(self.retrying, Tone::Warning),
+            problem_count(self.dead, Tone::Bad),
+            problem_count(self.parked, Tone::Warning),
+            problem_count(self.quarantined, Tone::Bad),
+            problem_count(self.waiting, Tone::Warning),
             Cell::or_dash(self.oldest_age_seconds.map(span)),
             Cell::new(self.fuse.as_str()).tone(fuse),
             Cell::new(self.breaker.as_str()).tone(breaker),

@@ -1,4 +1,4 @@
-//! `tail`: follows what happens, and comes back after a broken connection to where it was.
+//! `tail`: streams events, and resumes after a broken connection.
 
 use std::time::Duration;
 
@@ -13,25 +13,26 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{short_group, short_id};
+use crate::operation_summary::progress_counts;
 use crate::output::{Cell, Column, Format, Line, Record, Tone, age};
-use crate::watch::{Interrupt, numbers};
+use crate::watch::Interrupt;
 
-/// How long to wait before coming back: the first time, and at most.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The first and the longest delay before a reconnect.
+const FIRST_DELAY: Duration = Duration::from_millis(250);
+const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Follow what happens.
+/// Stream events as they happen.
 #[derive(Debug, Args)]
 pub struct Tail {
-    /// Only what concerns this consumer
+    /// Show events of this consumer only
     #[arg(long, value_name = "CONSUMER")]
     consumer: Option<String>,
 
-    /// Only these kinds of events
+    /// Show these kinds of events only
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = kind())]
     kind: Vec<EventKind>,
 
-    /// End after so many
+    /// Stop after N events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
@@ -47,10 +48,10 @@ impl Run for Tail {
         let mut interrupt = Interrupt::listen();
         let exit = tokio::select! {
             followed = self.follow(context, &client) => followed.map(|()| Exit::Ok)?,
-            () = interrupt.heard() => Exit::Interrupted,
+            () = interrupt.received() => Exit::Interrupted,
         };
         if context.format() == Format::Table {
-            context.screen.next("lazaret ls");
+            context.screen.next_command("lazaret ls");
         }
         Ok(exit)
     }
@@ -70,19 +71,18 @@ impl Tail {
     async fn follow(&self, context: &Context, client: &Client) -> Result<()> {
         let parameters = self.parameters();
         let mut position = Position::default();
-        // The first connection says what is wrong; later ones are made again.
+        // Errors of the first connection are reported; later connections are retried.
         let mut stream = client.events(&parameters, None).await?;
         if context.format() == Format::Table {
-            context.screen.say("following; Ctrl-C ends it");
+            context.screen.info("streaming events; press Ctrl-C to stop");
         }
         loop {
             match stream.next().await {
                 Ok(Some(event)) => {
-                    position.wait = FIRST_WAIT;
+                    position.delay = FIRST_DELAY;
                     position.last = event.id.or(position.last);
-                    let event = serde_json::from_str(&event.data).map_err(|error| Error::Unreadable {
-                        path: "/v1/events".to_owned(),
-                        why: error.to_string(),
+                    let event = serde_json::from_str(&event.data).map_err(|error| {
+                        Error::InvalidResponse { path: "/v1/events".to_owned(), why: error.to_string() }
                     })?;
                     self.print(context, &event, position.printed == 0)?;
                     position.printed += 1;
@@ -91,26 +91,26 @@ impl Tail {
                     }
                 }
                 Ok(None) | Err(Error::Unreachable { .. }) => {
-                    context.screen.warn("the connection ended; trying again");
-                    stream = self.come_back(client, &parameters, &mut position).await?;
+                    context.screen.warn("connection lost; reconnecting");
+                    stream = self.reconnect(client, &parameters, &mut position).await?;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn come_back(
+    async fn reconnect(
         &self,
         client: &Client,
         parameters: &[(&str, String)],
         position: &mut Position,
     ) -> Result<crate::client::EventStream> {
         loop {
-            tokio::time::sleep(position.wait).await;
-            position.wait = (position.wait * 2).min(LONGEST_WAIT);
+            tokio::time::sleep(position.delay).await;
+            position.delay = (position.delay * 2).min(MAX_DELAY);
             match client.events(parameters, position.last.as_deref()).await {
-                Err(Error::NothingListens { .. } | Error::Unreachable { .. }) => {}
-                answered => return answered,
+                Err(Error::ConnectionRefused { .. } | Error::Unreachable { .. }) => {}
+                result => return result,
             }
         }
     }
@@ -123,16 +123,16 @@ impl Tail {
     }
 }
 
-/// How far the events were followed.
+/// The position in the event stream.
 struct Position {
     last: Option<String>,
     printed: u64,
-    wait: Duration,
+    delay: Duration,
 }
 
 impl Default for Position {
     fn default() -> Self {
-        Self { last: None, printed: 0, wait: FIRST_WAIT }
+        Self { last: None, printed: 0, delay: FIRST_DELAY }
     }
 }
 
@@ -155,7 +155,7 @@ fn tone(kind: EventKind) -> Tone {
     }
 }
 
-/// One event on one line: when, what, where, and what else it knows.
+/// Formats an event on one line: time, kind, place and details.
 fn line(event: &Event) -> Line {
     let time = Timestamp::from_second(event.at.as_second()).unwrap_or(event.at);
     let line = Line::new().add(time.to_string(), Tone::Dim).plain(" ");
@@ -164,15 +164,15 @@ fn line(event: &Event) -> Line {
     line.plain(" ").add(place, Tone::Strong).plain(details(event))
 }
 
-/// What the id of an event names. Before there is a letter it is that of the message, which the letter will have as well.
-fn named(kind: EventKind) -> &'static str {
+/// Returns the label of an event's id. Before a letter is stored, it is the id that the letter will have.
+fn id_label(kind: EventKind) -> &'static str {
     match kind {
         EventKind::Failed | EventKind::RetryScheduled => "id ",
         _ => "letter ",
     }
 }
 
-/// When something is due. The first retries are due in less than a second.
+/// Formats the time until a retry is due, in milliseconds below a second.
 fn until(due: Timestamp, at: Timestamp) -> String {
     let milliseconds = due.duration_since(at).as_millis();
     if (1..1000).contains(&milliseconds) { format!("in {milliseconds}ms") } else { age(due, at) }
@@ -180,34 +180,34 @@ fn until(due: Timestamp, at: Timestamp) -> String {
 
 fn details(event: &Event) -> String {
     let mut text = String::new();
-    let mut say = |word: &str, value: Option<String>| {
+    let mut add = |label: &str, value: Option<String>| {
         if let Some(value) = value {
-            text.push_str(&format!(" {word}{value}"));
+            text.push_str(&format!(" {label}{value}"));
         }
     };
-    say(named(event.kind), event.letter.as_deref().map(|letter| short_id(letter).to_owned()));
-    say("", event.state.map(|state| state.as_str().to_owned()));
-    say("", event.consumer_state.map(|state| state.as_str().to_owned()));
-    say("", event.event_type.clone());
-    say("", event.reason.clone());
-    say("in ", event.phase.map(|phase| phase.as_str().to_owned()));
-    say("attempt ", event.attempt.map(|attempt| attempt.to_string()));
-    say("group ", event.group.as_deref().map(|group| short_group(group).to_owned()));
-    say("due ", event.due_at.map(|due| until(due, event.at)));
-    say("letters ", event.letters.map(|letters| letters.to_string()));
-    say("partition ", event.partition.clone());
-    say("", event.action.clone());
-    say("by ", event.who.clone());
+    add(id_label(event.kind), event.letter.as_deref().map(|letter| short_id(letter).to_owned()));
+    add("", event.state.map(|state| state.as_str().to_owned()));
+    add("", event.consumer_state.map(|state| state.as_str().to_owned()));
+    add("", event.event_type.clone());
+    add("", event.reason.clone());
+    add("in ", event.phase.map(|phase| phase.as_str().to_owned()));
+    add("attempt ", event.attempt.map(|attempt| attempt.to_string()));
+    add("group ", event.group.as_deref().map(|group| short_group(group).to_owned()));
+    add("due ", event.due_at.map(|due| until(due, event.at)));
+    add("letters ", event.letters.map(|letters| letters.to_string()));
+    add("partition ", event.partition.clone());
+    add("", event.action.clone());
+    add("by ", event.who.clone());
     if let Some(operation) = &event.operation {
-        say("", Some(format!("{} {}: {}", operation.id, operation.state, numbers(operation))));
+        add("", Some(format!("{} {}: {}", operation.id, operation.state, progress_counts(operation))));
     }
-    say("why: ", event.why.clone());
+    add("why: ", event.why.clone());
     text
 }
 
 impl Record for Event {
     const COLUMNS: &'static [Column] =
-        &[Column::new("AT"), Column::new("EVENT"), Column::new("WHAT").cut(16)];
+        &[Column::new("AT"), Column::new("EVENT"), Column::new("WHAT").min_width(16)];
     const CSV: &'static [&'static str] = &[
         "at",
         "kind",
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_in_less_than_a_second_is_told_in_milliseconds() {
+    fn a_due_time_below_a_second_is_shown_in_milliseconds() {
         let at = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
         assert_eq!(until(at(1300), at(1000)), "in 300ms");
         assert_eq!(until(at(61_000), at(1000)), "in 1m00s");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_whatever_stands_in_it() {
+    fn an_event_is_one_line_whatever_it_contains() {
         let event = Event {
             queue: Some("shop/mail\n".into()),
             letter: Some("0123456789abcdef".into()),

@@ -1,4 +1,4 @@
-//! `token`: makes a token and the lines for the configuration, or hashes one that is there.
+//! `token`: creates a token with its configuration, or hashes an existing one.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -16,12 +16,12 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::output::{Format, Line, Tone, csv_header, csv_row};
-use crate::rollout::duration;
+use crate::values::lifetime;
 
-/// A token with less than this can be guessed. Random ones of 128 bits have more, whatever they are written in.
-const ENOUGH_BITS: f64 = 90.0;
+/// The least entropy of a token. Random tokens of 128 bits have more in any encoding.
+const MIN_TOKEN_BITS: f64 = 90.0;
 
-/// Make a token.
+/// Create an API token.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Token {
@@ -29,29 +29,29 @@ pub struct Token {
     verb: Option<Verb>,
 
     #[command(flatten)]
-    new: New,
+    new: NewArgs,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make a token; it is shown once
-    New(New),
-    /// Hash a token that is read from standard input
+    /// Create a token; it is shown once
+    New(NewArgs),
+    /// Hash a token from standard input
     Hash,
 }
 
-/// What the token is for.
+/// The properties of a new token.
 #[derive(Debug, Args)]
-struct New {
-    /// Who it is for, as it stands in the audit; you unless said otherwise
+struct NewArgs {
+    /// Name the owner, as shown in the audit log; default: your user name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// What it may do
+    /// Grant these scopes
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', default_value = "read", value_parser = scope())]
     scopes: Vec<Scope>,
 
-    /// How long it is good: 90d; for ever unless said otherwise
+    /// Expire after this duration, such as 90d; default: never
     #[arg(long, value_name = "DURATION", value_parser = lifetime)]
     expires: Option<SignedDuration>,
 }
@@ -60,18 +60,9 @@ fn scope() -> impl TypedValueParser<Value = Scope> {
     PossibleValuesParser::new(Scope::ALL.map(Scope::as_str)).try_map(|word| word.parse::<Scope>())
 }
 
-/// How long a token is good. One that has ended when it is made is good for nothing.
-fn lifetime(text: &str) -> std::result::Result<SignedDuration, String> {
-    let lifetime = duration(text)?;
-    if lifetime < SignedDuration::from_secs(1) {
-        return Err("such a token has ended before it can be used: write it as 12h or 90d".to_owned());
-    }
-    Ok(lifetime)
-}
-
-/// What is printed, once.
+/// A new token, printed once.
 #[derive(Serialize)]
-struct Made {
+struct NewToken {
     token: String,
     name: String,
     hash: String,
@@ -83,67 +74,68 @@ impl Run for Token {
     async fn run(self, context: &mut Context) -> Result<Exit> {
         match self.verb {
             Some(Verb::Hash) => hash(context),
-            Some(Verb::New(new)) => new.make(context),
-            None => self.new.make(context),
+            Some(Verb::New(new)) => new.create(context),
+            None => self.new.create(context),
         }
     }
 }
 
-impl New {
-    fn make(self, context: &Context) -> Result<Exit> {
+impl NewArgs {
+    fn create(self, context: &Context) -> Result<Exit> {
         let name = self.name.or_else(user).unwrap_or_else(|| "operator".to_owned());
-        let is_fine = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
-        if name.is_empty() || name.len() > 100 || !name.chars().all(is_fine) {
-            let hint = "names have up to 100 letters, digits, and . _ - @";
-            return Err(Error::usage_hint(format!("{name:?} is no name for a token"), hint));
+        let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+        if name.is_empty() || name.len() > 100 || !name.chars().all(is_valid) {
+            let hint = "use up to 100 letters, digits, and . _ - @";
+            return Err(Error::usage_hint(format!("invalid token name {name:?}"), hint));
         }
-        let expires = self.expires.map(end).transpose()?;
+        let expires = self.expires.map(expiry).transpose()?;
         let (token, hash) =
-            generate_token().map_err(|error| Error::io("the system has no random numbers", error))?;
-        let made = Made { token, name, hash: hash.to_string(), scopes: self.scopes, expires };
-        print(context, &made)?;
+            generate_token().map_err(|error| Error::io("cannot read random bytes from the system", error))?;
+        let new = NewToken { token, name, hash: hash.to_string(), scopes: self.scopes, expires };
+        print(context, &new)?;
         Ok(Exit::Ok)
     }
 }
 
-/// When a token ends that is good for so long, to the next whole second.
-fn end(wait: SignedDuration) -> Result<Timestamp> {
-    let end = Timestamp::now().checked_add(wait).and_then(|end| Timestamp::from_second(end.as_second() + 1));
-    end.map_err(|error| Error::usage(format!("that is too long: {error}")))
+/// Returns the expiry of a token with this lifetime, rounded up to the second.
+fn expiry(lifetime: SignedDuration) -> Result<Timestamp> {
+    let end = Timestamp::now().checked_add(lifetime);
+    let end = end.and_then(|end| Timestamp::from_second(end.as_second() + 1));
+    end.map_err(|error| Error::usage(format!("the lifetime is too long: {error}")))
 }
 
-fn print(context: &Context, made: &Made) -> Result<()> {
+fn print(context: &Context, new: &NewToken) -> Result<()> {
     let screen = &context.screen;
     match context.format() {
-        Format::Json | Format::Jsonl => return screen.json_line(made),
+        Format::Json | Format::Jsonl => return screen.json_line(new),
         Format::Csv => {
             const PATHS: [&str; 5] = ["token", "name", "hash", "scopes", "expires"];
-            let row = csv_row(&PATHS, &serde_json::to_value(made).unwrap_or_default());
+            let row = csv_row(&PATHS, &serde_json::to_value(new).unwrap_or_default());
             return screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes());
         }
         Format::Table => {}
     }
-    screen.say("the token, shown this once:");
-    screen.line(&Line::new().add(&made.token, Tone::Strong))?;
-    screen.say("in the configuration:");
-    for line in configuration(made) {
+    screen.info("token (shown only once):");
+    screen.line(&Line::new().add(&new.token, Tone::Strong))?;
+    screen.info("add to the configuration:");
+    for line in configuration(new) {
         screen.line(&Line::of(line))?;
     }
-    screen.say("whoever has it puts it into LAZARET_TOKEN, or into a file for --token-file");
-    screen.next("lazaret status");
+    screen.info("clients pass the token with LAZARET_TOKEN or --token-file");
+    screen.next_command("lazaret status");
     Ok(())
 }
 
-fn configuration(made: &Made) -> Vec<String> {
-    let scopes: Vec<&str> = made.scopes.iter().map(|scope| scope.as_str()).collect();
+fn configuration(new: &NewToken) -> Vec<String> {
+    let scopes: Vec<&str> = new.scopes.iter().map(|scope| scope.as_str()).collect();
     let mut lines = vec![
         "auth:".to_owned(),
         "  tokens:".to_owned(),
-        format!("    - name: {:?}", made.name),
-        format!("      hash: {:?}", made.hash),
+        format!("    - name: {:?}", new.name),
+        format!("      hash: {:?}", new.hash),
         format!("      scopes: [{}]", scopes.join(", ")),
     ];
-    lines.extend(made.expires.map(|expires| format!("      expires: \"{expires}\"")));
+    lines.extend(new.expires.map(|expires| format!("      expires: \"{expires}\"")));
     lines
 }
 
@@ -153,15 +145,15 @@ fn hash(context: &Context) -> Result<Exit> {
         .lock()
         .take(64 * 1024)
         .read_to_string(&mut token)
-        .map_err(|error| Error::io("the token cannot be read", error))?;
+        .map_err(|error| Error::io("cannot read the token from standard input", error))?;
     let token = token.trim();
     if token.is_empty() {
-        return Err(Error::usage_hint("there is no token on standard input", "lazaret token hash < FILE"));
+        return Err(Error::usage_hint("no token on standard input", "lazaret token hash < FILE"));
     }
-    let bits = most_bits(token);
-    if bits < ENOUGH_BITS {
-        let strength = format!("it has {bits:.0} bits at most, and {ENOUGH_BITS:.0} are the least");
-        context.screen.warn(&format!("this token can be guessed: {strength}; `lazaret token new` makes one"));
+    let bits = entropy_bits(token);
+    if bits < MIN_TOKEN_BITS {
+        let strength = format!("at most {bits:.0} bits of entropy, at least {MIN_TOKEN_BITS:.0} required");
+        context.screen.warn(&format!("weak token: {strength}; create one with `lazaret token new`"));
     }
     let hash = TokenHash::of(token).to_string();
     match context.format() {
@@ -169,15 +161,15 @@ fn hash(context: &Context) -> Result<Exit> {
         Format::Csv => context.screen.raw(format!("hash\n{hash}\n").as_bytes())?,
         Format::Table => {
             context.screen.line(&Line::of(&hash))?;
-            context.screen.next("lazaret check -c lazaret.yaml");
+            context.screen.next_command("lazaret check -c lazaret.yaml");
         }
     }
     Ok(Exit::Ok)
 }
 
-/// How much somebody who knows which characters stand in a token, and how often, has to guess: Shannon's entropy. A token that
-/// was drawn at random has about as much, any other has less.
-fn most_bits(token: &str) -> f64 {
+/// Returns the Shannon entropy of the token's characters, an upper bound of its strength. A random token has about as much, any
+/// other has less.
+fn entropy_bits(token: &str) -> f64 {
     let mut times: HashMap<char, f64> = HashMap::new();
     token.chars().for_each(|c| *times.entry(c).or_default() += 1.0);
     let length: f64 = times.values().sum();
@@ -189,14 +181,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_guessed_is_told_from_what_was_drawn() {
+    fn weak_tokens_are_told_from_random_ones() {
         for weak in ["a", "mytoken", "correct horse battery", &"ab".repeat(40)] {
-            assert!(most_bits(weak) < ENOUGH_BITS, "{weak}");
+            assert!(entropy_bits(weak) < MIN_TOKEN_BITS, "{weak}");
         }
-        // Ours, and 128 bits as others write them.
+        // A generated token, and 128 random bits in other encodings.
         let (ours, _) = generate_token().unwrap();
         for strong in [&*ours, "9f86d081884c7d659a2feaa0c55ad015", "6fa459ea-ee8a-4ca4-894e-db77e160355e"] {
-            assert!(most_bits(strong) >= ENOUGH_BITS, "{strong}");
+            assert!(entropy_bits(strong) >= MIN_TOKEN_BITS, "{strong}");
         }
     }
 }

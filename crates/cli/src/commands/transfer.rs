@@ -1,4 +1,4 @@
-//! `export` and `import`: letters, whole, one a line.
+//! `export` and `import`: write and read letters with their content, one per line.
 
 use std::io::Read;
 
@@ -12,11 +12,11 @@ use crate::client::Lines;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::neutral::json_text;
 use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
+use crate::sanitize::escape_json;
 use crate::selection::Query;
 
-/// The columns of an export as CSV: those of a list, and the content.
+/// The CSV columns of an export: those of a list, and the content.
 const COLUMNS: &[&str] = &[
     "id",
     "queue",
@@ -43,13 +43,13 @@ const COLUMNS: &[&str] = &[
     "content.payload-base64",
 ];
 
-/// Write letters, whole.
+/// Export letters with their content.
 #[derive(Debug, Args)]
 pub struct Export {
     #[command(flatten)]
     query: Query,
 
-    /// Write at most so many
+    /// Limit the number of letters
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
@@ -59,8 +59,8 @@ impl Run for Export {
         let format = context.chosen_format().unwrap_or(Format::Jsonl);
         if format == Format::Table {
             return Err(Error::usage_hint(
-                "an export is no table",
-                "use -o jsonl, -o json or -o csv, or lazaret ls",
+                "export cannot print a table",
+                "use -o jsonl, -o json or -o csv, or run `lazaret ls`",
             ));
         }
         let client = context.client()?;
@@ -71,35 +71,35 @@ impl Run for Export {
     }
 }
 
-/// How many letters were written.
+/// Counts the exported letters.
 #[derive(Clone, Copy, Debug, Default)]
-struct Written {
+struct Exported {
     letters: u64,
-    /// Those of them whose content the token may not see.
+    /// The letters whose content the token may not read.
     hidden: u64,
 }
 
-impl Written {
+impl Exported {
     fn conclude(self, context: &Context, format: Format) {
         let screen = &context.screen;
-        screen.say(&format!("{} written", plural(self.letters, "letter")));
+        screen.info(&format!("{} exported", plural(self.letters, "letter")));
         if self.hidden > 0 {
             let without = format!("{} without payload and headers", count(self.hidden));
             screen.warn(&format!(
-                "{without}: the token lacks the scope payload. Such letters cannot be imported"
+                "{without}: the token lacks the scope payload; these letters cannot be imported"
             ));
-            screen.next("lazaret token new --scope read,payload");
+            screen.next_command("lazaret token new --scope read,payload");
         } else if format == Format::Jsonl && self.letters > 0 {
-            screen.next("lazaret import FILE --url URL");
+            screen.next_command("lazaret import FILE --url URL");
         } else {
-            screen.next("lazaret ls");
+            screen.next_command("lazaret ls");
         }
     }
 }
 
-async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) -> Result<Written> {
+async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) -> Result<Exported> {
     let screen = &context.screen;
-    let mut written = Written::default();
+    let mut written = Exported::default();
     match format {
         Format::Csv => screen.raw(format!("{}\n", csv_header(COLUMNS)).as_bytes())?,
         Format::Json => screen.raw(b"[")?,
@@ -123,19 +123,19 @@ async fn write(context: &Context, format: Format, mut lines: Lines, limit: u64) 
     Ok(written)
 }
 
-/// One letter in its format. JSON goes on as it came, so that nothing of it is lost.
+/// Formats one letter. JSON is passed through, so that no field is lost.
 fn one(format: Format, line: &Bytes) -> Result<String> {
-    let unreadable = |why: String| Error::Unreadable { path: "/v1/letters".to_owned(), why };
+    let unreadable = |why: String| Error::InvalidResponse { path: "/v1/letters".to_owned(), why };
     if format == Format::Csv {
         let value = serde_json::from_slice(line).map_err(|error| unreadable(error.to_string()))?;
         return Ok(csv_row(COLUMNS, &value));
     }
     let text = std::str::from_utf8(line).map_err(|error| unreadable(error.to_string()))?;
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| unreadable(error.to_string()))?;
-    Ok(json_text(text))
+    Ok(escape_json(text))
 }
 
-/// Whether the token may not see what is in a letter.
+/// Returns whether the content of a letter is hidden from the token.
 fn is_hidden(line: &Bytes) -> bool {
     #[derive(Deserialize)]
     struct Whole {
@@ -150,17 +150,17 @@ fn is_hidden(line: &Bytes) -> bool {
         .is_ok_and(|letter| letter.content.payload_state == PayloadState::Hidden)
 }
 
-/// Take in letters that were exported.
+/// Import exported letters.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// The file; - for standard input
+    /// Read letters from this file, or - for standard input
     file: String,
 
-    /// Put them into this queue instead of the one they came from: consumer/component
+    /// Import into this queue, as consumer/component; default: the queue of each letter
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
 
-    /// Why; it stands in the audit
+    /// State the reason for the audit log
     #[arg(long, value_name = "TEXT", default_value = "import")]
     reason: String,
 }
@@ -173,7 +173,7 @@ impl Run for Import {
             "-" => std::io::stdin().lock().read_to_end(&mut bytes),
             path => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
         };
-        read.map_err(|error| Error::io(format!("{} cannot be read", self.file), error))?;
+        read.map_err(|error| Error::io(format!("cannot read {}", self.file), error))?;
         let answer = client.import(bytes.into(), self.queue.as_deref(), &self.reason).await?;
         let screen = &context.screen;
         match context.format() {
@@ -186,15 +186,15 @@ impl Run for Import {
             Format::Table => {
                 for failure in &answer.failed {
                     let line = Line::new().add(format!("line {}", failure.line), Tone::Bad);
-                    screen.talk(&line.plain(format!(": {}", failure.why)));
+                    screen.stderr_line(&line.plain(format!(": {}", failure.why)));
                 }
-                let failed = format!("{} not", count(answer.failures));
+                let failed = format!("{} failed", count(answer.failures));
                 let taken = plural(answer.taken, "letter");
                 screen.line(&Line::of(format!(
-                    "{taken} taken in, {} known already, {failed}",
+                    "{taken} imported, {} already known, {failed}",
                     count(answer.known)
                 )))?;
-                screen.next("lazaret ls");
+                screen.next_command("lazaret ls");
             }
         }
         Ok(if answer.failures > 0 { Exit::Partly } else { Exit::Ok })

@@ -1,15 +1,15 @@
-//! CSV from any JSON object: a column for each path that was named.
+//! Formats JSON objects as CSV, one column per path.
 
 use serde_json::Value;
 
-use crate::neutral::csv_cell;
+use crate::sanitize::csv_cell;
 
-/// The first line.
+/// Returns the header line.
 pub(crate) fn csv_header(paths: &[&str]) -> String {
     paths.join(",")
 }
 
-/// The line of one object. A path such as `error.type` leads into objects; what is not there is empty.
+/// Returns the line of one object. A path such as `error.type` selects a nested field; a missing field is empty.
 pub(crate) fn csv_row(paths: &[&str], value: &Value) -> String {
     let cells: Vec<String> = paths.iter().map(|path| csv_cell(&text(find(value, path)))).collect();
     cells.join(",")
@@ -23,7 +23,7 @@ fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        // A map without entries says nothing.
+        // An empty map is an empty cell.
         Value::Object(map) if map.is_empty() => String::new(),
         other => other.to_string(),
     }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_into_objects() {
+    fn paths_select_nested_fields() {
         let value = serde_json::json!({
             "id": "a", "n": 3, "error": {"type": "=Evil()", "message": "x,\n\"y\""}, "none": null, "map": {}, "list": [1, "b"],
         });

@@ -1,4 +1,4 @@
-//! One thing, described by names and values below each other.
+//! Formats one record as aligned names and values.
 
 use super::line::{Line, Tone};
 
@@ -9,7 +9,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// No fields yet.
+    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -19,7 +19,7 @@ impl Fields {
         self.toned(name, value, Tone::Plain);
     }
 
-    /// Adds a field in a tone.
+    /// Adds a field with a tone.
     pub(crate) fn toned(&mut self, name: &'static str, value: impl Into<String>, tone: Tone) {
         self.fields.push((name, value.into(), tone));
     }
@@ -31,7 +31,7 @@ impl Fields {
         }
     }
 
-    /// The lines.
+    /// Returns the lines, with the values aligned.
     pub(crate) fn lines(&self) -> impl Iterator<Item = Line> {
         let width = self.fields.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
         self.fields.iter().map(move |(name, value, tone)| {

@@ -1,26 +1,26 @@
-//! A line of text with styles. Whatever stands in it is made harmless when it is added, so nothing else can get in.
+//! A styled line of text. Text is sanitized when it is added.
 
 use owo_colors::{OwoColorize, Style};
 
-use crate::neutral::neutral;
+use crate::sanitize::sanitize;
 
-/// What a piece of text wants to say by its looks.
+/// The meaning of a span of text, which selects its style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing.
+    /// No style.
     #[default]
     Plain,
-    /// A heading, or the thing itself.
+    /// A heading or a subject.
     Strong,
-    /// Of less weight.
+    /// Secondary text.
     Dim,
-    /// All is well.
+    /// Success.
     Good,
-    /// Look here.
+    /// A warning.
     Warning,
-    /// Something is wrong.
+    /// An error.
     Bad,
-    /// Something that can be typed.
+    /// A command to type.
     Hint,
 }
 
@@ -37,7 +37,7 @@ impl Tone {
         }
     }
 
-    /// The text in this tone, if colours are wanted. The text must be harmless already.
+    /// Returns the text in this tone, if colors are enabled. The text must be sanitized already.
     pub(super) fn paint(self, text: &str, color: bool) -> String {
         if !color || self == Self::Plain || text.is_empty() {
             return text.to_owned();
@@ -46,37 +46,37 @@ impl Tone {
     }
 }
 
-/// A line of text with styles.
+/// A styled line of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     spans: Vec<(String, Tone)>,
 }
 
 impl Line {
-    /// An empty line.
+    /// Creates an empty line.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A line of plain text.
+    /// Creates a line of plain text.
     pub fn of(text: impl AsRef<str>) -> Self {
         Self::new().plain(text)
     }
 
-    /// The same line with more text.
+    /// Appends plain text.
     #[must_use]
     pub fn plain(self, text: impl AsRef<str>) -> Self {
         self.add(text, Tone::Plain)
     }
 
-    /// The same line with more text in a tone.
+    /// Appends text in a tone.
     #[must_use]
     pub fn add(mut self, text: impl AsRef<str>, tone: Tone) -> Self {
-        self.spans.push((neutral(text.as_ref()), tone));
+        self.spans.push((sanitize(text.as_ref()), tone));
         self
     }
 
-    /// The line as it is written.
+    /// Renders the line.
     pub fn render(&self, color: bool) -> String {
         self.spans.iter().map(|(text, tone)| tone.paint(text, color)).collect()
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn styles_are_ours_and_never_the_messages() {
+    fn text_cannot_inject_styles() {
         let line = Line::of("a ").add("\u{1b}[31mred\u{1b}[0m", Tone::Bad);
         assert_eq!(line.render(false), r"a \u{1b}[31mred\u{1b}[0m");
         let painted = line.render(true);

@@ -1,8 +1,8 @@
-//! Numbers and times as people read them.
+//! Formats numbers, durations and times.
 
 use jiff::Timestamp;
 
-/// A number with commas: `1,284`.
+/// Formats a number with commas: `1,284`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut written = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,9 +15,9 @@ pub(crate) fn count(number: u64) -> String {
     written
 }
 
-/// A time span in its two largest units: `6h12m`.
+/// Formats a duration in its two largest units: `6h12m`.
 pub(crate) fn span(seconds: f64) -> String {
-    // Times of years fit; what is negative is a clock that differs.
+    // Negative durations come from clock skew.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let seconds = seconds.max(0.0) as u64;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -30,31 +30,31 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// How long ago that was; `in 5m00s` for what is yet to come.
+/// Formats the age of a time; `in 5m00s` for the future.
 pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs_f64();
     if seconds < 0.0 { format!("in {}", span(-seconds)) } else { span(seconds) }
 }
 
-/// A time with the seconds, and how long ago it was.
-pub(crate) fn moment(at: Timestamp, now: Timestamp) -> String {
+/// Formats a time to the second, with its age.
+pub(crate) fn time_with_age(at: Timestamp, now: Timestamp) -> String {
     let seconds = Timestamp::from_second(at.as_second()).unwrap_or(at);
     let age = age(at, now);
     if age.starts_with("in ") { format!("{seconds} ({age})") } else { format!("{seconds} ({age} ago)") }
 }
 
-/// `1 letter`, `2 letters`.
+/// Formats a count with its noun: `1 letter`, `2 letters`.
 pub(crate) fn plural(number: u64, word: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{} {word}{s}", count(number))
 }
 
-/// Numbers as a row of bars, the largest one full.
-pub(crate) fn bars(numbers: &[u64]) -> String {
+/// Renders numbers as a sparkline, scaled to the largest.
+pub(crate) fn sparkline(numbers: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = numbers.iter().copied().max().unwrap_or(0).max(1);
     let bar = |number: &u64| {
-        // A little is more than nothing.
+        // Only 0 gets the lowest bar.
         let height = (u128::from(*number) * 7).div_ceil(u128::from(most));
         BARS[usize::try_from(height).unwrap_or(7).min(7)]
     };
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_told_in_two_units() {
+    fn durations_have_two_units() {
         for (seconds, written) in [
             (-5.0, "0s"),
             (0.9, "0s"),
@@ -89,20 +89,20 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_told_from_the_given_time() {
+    fn ages_are_relative_to_the_given_time() {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(age(at(0), at(64)), "1m04s");
         assert_eq!(age(at(64), at(0)), "in 1m04s");
-        assert_eq!(moment(Timestamp::new(0, 5).unwrap(), at(64)), "1970-01-01T00:00:00Z (1m03s ago)");
-        assert_eq!(moment(at(64), at(0)), "1970-01-01T00:01:04Z (in 1m04s)");
+        assert_eq!(time_with_age(Timestamp::new(0, 5).unwrap(), at(64)), "1970-01-01T00:00:00Z (1m03s ago)");
+        assert_eq!(time_with_age(at(64), at(0)), "1970-01-01T00:01:04Z (in 1m04s)");
     }
 
     #[test]
-    fn bars_show_shape_and_the_least_bit() {
-        assert_eq!(bars(&[0, 1, 50, 100]), "▁▂▅█");
-        assert_eq!(bars(&[0, 0]), "▁▁");
-        assert_eq!(bars(&[u64::MAX, 0]), "█▁");
-        assert_eq!(bars(&[]), "");
+    fn a_sparkline_is_scaled_and_shows_small_values() {
+        assert_eq!(sparkline(&[0, 1, 50, 100]), "▁▂▅█");
+        assert_eq!(sparkline(&[0, 0]), "▁▁");
+        assert_eq!(sparkline(&[u64::MAX, 0]), "█▁");
+        assert_eq!(sparkline(&[]), "");
     }
 
     #[test]

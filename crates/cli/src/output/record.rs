@@ -1,4 +1,4 @@
-//! Things that stand in lists, and how a list is printed in each format.
+//! Records of lists, and printing them in each format.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,17 +9,17 @@ use super::screen::Screen;
 use super::table::{Cell, Column, Table};
 use crate::error::{Error, Result};
 
-/// A thing that stands in lists.
+/// A record of a list.
 pub(crate) trait Record: Serialize + Sized {
     /// The columns of the table.
     const COLUMNS: &'static [Column];
-    /// The columns of CSV: paths into its JSON.
+    /// The CSV columns: paths into the JSON of the record.
     const CSV: &'static [&'static str];
 
-    /// Its cells, one for each column.
+    /// Returns the cells, one per column.
     fn cells(&self, now: Timestamp) -> Vec<Cell>;
 
-    /// A table of these.
+    /// Builds a table of records.
     fn table<'a>(records: impl IntoIterator<Item = &'a Self>, now: Timestamp) -> Table
     where
         Self: 'a,
@@ -31,7 +31,7 @@ pub(crate) trait Record: Serialize + Sized {
         table
     }
 
-    /// One of many, as JSON or CSV on a line. CSV begins with its header when this is the first.
+    /// Prints the record on one line, as JSON or CSV. The first CSV line is preceded by the header.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -47,7 +47,7 @@ pub(crate) trait Record: Serialize + Sized {
     }
 }
 
-/// Prints one page of records: a table, JSON of the page itself, or a line each.
+/// Prints one page of records: as a table, as JSON of the page, or one line each.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -69,7 +69,7 @@ pub(crate) fn print_page<R: Record>(
     }
 }
 
-/// Prints things that have no table of their own: as one JSON list, as JSON a line, or as CSV with these columns.
+/// Prints values without a table: as one JSON array, as JSON lines, or as CSV with these columns.
 ///
 /// # Errors
 /// When they cannot be written.

@@ -1,21 +1,21 @@
-//! Standard output and standard error, and what is known about them.
+//! Writes to standard output and standard error, with the colors and widths of each.
 
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+use super::color::ColorChoice;
 use super::line::{Line, Tone};
 use super::table::Table;
-use crate::context::ColorChoice;
 use crate::error::{Error, Result};
-use crate::neutral::json_text;
+use crate::sanitize::escape_json;
 
-/// How wide a table is that goes to a file or another program: nothing is cut there.
-const WIDTH_ELSEWHERE: usize = usize::MAX;
-/// How narrow a terminal is believed to be.
-const NARROWEST: usize = 20;
+/// The width without a terminal: nothing is truncated in files and pipes.
+const UNLIMITED_WIDTH: usize = usize::MAX;
+/// The smallest width of a terminal; smaller values are not trusted.
+const MIN_WIDTH: usize = 20;
 
-/// Where a command prints.
+/// The output of a command.
 #[derive(Clone, Debug)]
 pub struct Screen {
     width: usize,
@@ -26,8 +26,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// What this process was given.
-    pub fn of_process(choice: ColorChoice) -> Self {
+    /// Creates the output on the standard streams of this process.
+    pub fn from_stdio(choice: ColorChoice) -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let decide = |auto: anstream::ColorChoice| match choice {
             ColorChoice::Always => true,
@@ -43,41 +43,41 @@ impl Screen {
         }
     }
 
-    /// How wide a table may be.
+    /// Returns the width available for tables.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Whether somebody looks at what goes to standard output.
-    pub fn is_terminal(&self) -> bool {
+    /// Returns whether standard output is a terminal.
+    pub fn stdout_is_terminal(&self) -> bool {
         self.out_is_terminal
     }
 
-    /// Whether standard output may have colours.
+    /// Returns whether standard output uses colors.
     #[cfg(feature = "demo")]
-    pub fn is_in_color(&self) -> bool {
+    pub fn stdout_in_color(&self) -> bool {
         self.out_color
     }
 
-    /// Whether somebody looks at what goes to standard error.
-    pub fn talks_to_terminal(&self) -> bool {
+    /// Returns whether standard error is a terminal.
+    pub fn stderr_is_terminal(&self) -> bool {
         self.err_is_terminal
     }
 
-    /// How wide a line on standard error may be, at this moment.
-    pub fn talk_width(&self) -> usize {
+    /// Returns the current width available for lines on standard error.
+    pub fn stderr_width(&self) -> usize {
         width(terminal_size::terminal_size_of(io::stderr()))
     }
 
-    /// Whether standard error may have colours.
-    pub fn talks_in_color(&self) -> bool {
+    /// Returns whether standard error uses colors.
+    pub fn stderr_in_color(&self) -> bool {
         self.err_color
     }
 
     /// Prints a line.
     ///
     /// # Errors
-    /// When it cannot be written; [`Error::Closed`] when nobody reads it any more.
+    /// When it cannot be written; [`Error::OutputClosed`] when the reader is gone.
     pub fn line(&self, line: &Line) -> Result<()> {
         self.raw(format!("{}\n", line.render(self.out_color)).as_bytes())
     }
@@ -90,7 +90,7 @@ impl Screen {
         self.raw(table.render(self.width, self.out_color).as_bytes())
     }
 
-    /// Prints a value as JSON: for people to read on a terminal, on one line elsewhere.
+    /// Prints a value as JSON: indented on a terminal, on one line elsewhere.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -99,7 +99,7 @@ impl Screen {
             return self.json_line(value);
         }
         let json = serde_json::to_string_pretty(value).map_err(|error| Error::Other(error.to_string()))?;
-        self.raw(format!("{}\n", json_text(&json)).as_bytes())
+        self.raw(format!("{}\n", escape_json(&json)).as_bytes())
     }
 
     /// Prints a value as JSON on one line.
@@ -108,10 +108,10 @@ impl Screen {
     /// When it cannot be written.
     pub fn json_line(&self, value: &impl Serialize) -> Result<()> {
         let json = serde_json::to_string(value).map_err(|error| Error::Other(error.to_string()))?;
-        self.raw(format!("{}\n", json_text(&json)).as_bytes())
+        self.raw(format!("{}\n", escape_json(&json)).as_bytes())
     }
 
-    /// Prints bytes as they are. For what is harmless by construction, or does not go to a terminal.
+    /// Prints raw bytes: output that is sanitized already, or does not go to a terminal.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -121,58 +121,58 @@ impl Screen {
         Ok(out.flush()?)
     }
 
-    /// Says something to whoever runs the command.
-    pub fn say(&self, text: &str) {
-        self.talk(&Line::of(text));
+    /// Prints a message to standard error.
+    pub fn info(&self, text: &str) {
+        self.stderr_line(&Line::of(text));
     }
 
-    /// Says a line with styles.
-    pub fn talk(&self, line: &Line) {
-        // Who does not listen is not told.
+    /// Prints a styled line to standard error.
+    pub fn stderr_line(&self, line: &Line) {
+        // A closed standard error is no reason to fail.
         let _ = writeln!(io::stderr().lock(), "{}", line.render(self.err_color));
     }
 
-    /// Says that something should be looked at.
+    /// Prints a warning.
     pub fn warn(&self, text: &str) {
-        self.talk(&Line::new().add("warning: ", Tone::Warning).plain(text));
+        self.stderr_line(&Line::new().add("warning: ", Tone::Warning).plain(text));
     }
 
-    /// Names the next useful command.
-    pub fn next(&self, command: &str) {
-        self.next_of(&[command.to_owned()]);
+    /// Suggests the next command.
+    pub fn next_command(&self, command: &str) {
+        self.next_commands(&[command.to_owned()]);
     }
 
-    /// Names the next useful commands, each on a line of its own, so that they can be copied.
-    pub fn next_of(&self, commands: &[String]) {
+    /// Suggests the next commands, one per line, so that they can be copied.
+    pub fn next_commands(&self, commands: &[String]) {
         for (index, command) in commands.iter().enumerate() {
             let word = if index == 0 { "next: " } else { "  or: " };
-            self.talk(&Line::new().add(word, Tone::Dim).add(command, Tone::Hint));
+            self.stderr_line(&Line::new().add(word, Tone::Dim).add(command, Tone::Hint));
         }
     }
 
-    /// Says what went wrong, and what to do.
+    /// Prints an error with its hint.
     pub fn error(&self, error: &Error) {
-        if matches!(error, Error::Closed) {
+        if matches!(error, Error::OutputClosed) {
             return;
         }
-        self.talk(&Line::new().add("error: ", Tone::Bad).plain(error.headline()));
-        if let Some((query, mark)) = error.place() {
-            self.talk(&Line::of("  ").plain(query));
-            self.talk(&Line::of("  ").add(mark, Tone::Bad));
+        self.stderr_line(&Line::new().add("error: ", Tone::Bad).plain(error.headline()));
+        if let Some((query, mark)) = error.query_marker() {
+            self.stderr_line(&Line::of("  ").plain(query));
+            self.stderr_line(&Line::of("  ").add(mark, Tone::Bad));
         }
         if let Some(hint) = error.hint() {
-            self.talk(&Line::new().add("hint: ", Tone::Hint).plain(hint));
+            self.stderr_line(&Line::new().add("hint: ", Tone::Hint).plain(hint));
         }
         if let Error::Declined { next } = error {
-            self.next(next);
+            self.next_command(next);
         }
     }
 }
 
-/// The width that `COLUMNS` says, or the terminal that was found; elsewhere there is no end.
-fn width(found: Option<(terminal_size::Width, terminal_size::Height)>) -> usize {
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
-    let found = found.map(|(terminal_size::Width(width), _)| usize::from(width));
-    let widths = [said, found].into_iter().flatten();
-    widths.filter(|columns| *columns > 0).map(|width| width.max(NARROWEST)).next().unwrap_or(WIDTH_ELSEWHERE)
+/// Returns the width from `COLUMNS`, or of the terminal; unlimited without either.
+fn width(terminal: Option<(terminal_size::Width, terminal_size::Height)>) -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
+    let terminal = terminal.map(|(terminal_size::Width(width), _)| usize::from(width));
+    let widths = [columns, terminal].into_iter().flatten();
+    widths.filter(|width| *width > 0).map(|width| width.max(MIN_WIDTH)).next().unwrap_or(UNLIMITED_WIDTH)
 }

@@ -1,55 +1,55 @@
-//! Tables of one line a row that fit the terminal: columns that matter less go first, then the long ones are cut.
+//! Renders tables that fit the terminal: less important columns are dropped first, then long ones are truncated.
 //!
-//! The layout is our own because rows must stay one line, columns must go by what they are worth, and colours must follow
-//! one decision (`--color`, `NO_COLOR`) that a table library would make a second time.
+//! No table library is used, because rows must stay on one line, columns are dropped by priority, and colors follow one decision
+//! (`--color`, `NO_COLOR`) that a library would make a second time.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::line::Tone;
-use crate::neutral::neutral;
+use crate::sanitize::sanitize;
 
-/// What stands between two columns.
+/// The space between two columns.
 const GAP: usize = 2;
-/// The least width of a column that can be cut, when all else fails.
-const LEAST: usize = 3;
+/// The smallest width of any column on a very narrow terminal.
+const MIN_COLUMN: usize = 3;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     name: &'static str,
     right: bool,
-    /// How narrow it may become; `None` when it is never cut.
+    /// The smallest width; `None` when the column is never truncated.
     min: Option<usize>,
-    /// How early it may go; 0 for never.
+    /// The drop priority, the highest is dropped first; 0 for never.
     drop: u8,
 }
 
 impl Column {
-    /// A column that is never cut and never left out.
+    /// Creates a column that is never truncated and never dropped.
     pub const fn new(name: &'static str) -> Self {
         Self { name, right: false, min: None, drop: 0 }
     }
 
-    /// The same column for numbers.
+    /// Aligns the column to the right, for numbers.
     #[must_use]
     pub const fn right(self) -> Self {
         Self { right: true, ..self }
     }
 
-    /// The same column, which may be cut down to this width.
+    /// Allows the column to be truncated to this width.
     #[must_use]
-    pub const fn cut(self, min: usize) -> Self {
+    pub const fn min_width(self, min: usize) -> Self {
         Self { min: Some(min), ..self }
     }
 
-    /// The same column, which may be left out; those with the highest number go first.
+    /// Allows the column to be dropped; the highest priority is dropped first.
     #[must_use]
-    pub const fn drop(self, order: u8) -> Self {
-        Self { drop: order, ..self }
+    pub const fn drop_priority(self, priority: u8) -> Self {
+        Self { drop: priority, ..self }
     }
 }
 
-/// A cell of a table. Its text is harmless by construction.
+/// A cell of a table. Its text is sanitized.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     text: String,
@@ -57,24 +57,24 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell with this text, made harmless.
+    /// Creates a cell with this text, sanitized.
     pub fn new(text: impl AsRef<str>) -> Self {
-        Self { text: neutral(text.as_ref()), tone: Tone::Plain }
+        Self { text: sanitize(text.as_ref()), tone: Tone::Plain }
     }
 
-    /// The same cell in a tone.
+    /// Sets the tone.
     #[must_use]
     pub fn tone(self, tone: Tone) -> Self {
         Self { tone, ..self }
     }
 
-    /// A cell with text, or a dash.
+    /// Creates a cell with this text, or a dash.
     pub fn or_dash(text: Option<impl AsRef<str>>) -> Self {
         text.map_or_else(|| Self::new("-").tone(Tone::Dim), Self::new)
     }
 }
 
-/// Rows below columns.
+/// A table.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,
@@ -82,18 +82,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row with a cell for each column.
+    /// Adds a row with one cell per column.
     pub fn row(&mut self, cells: Vec<Cell>) {
-        debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
+        debug_assert_eq!(cells.len(), self.columns.len(), "one cell per column");
         self.rows.push(cells);
     }
 
-    /// The table in lines that are no wider than `width`.
+    /// Renders the table in lines that are no wider than `width`.
     pub fn render(&self, width: usize, color: bool) -> String {
         let layout = self.layout(width);
         let mut text = String::new();
@@ -108,7 +108,7 @@ impl Table {
     fn render_row(&self, cells: &[Cell], layout: &[(usize, usize)], color: bool, text: &mut String) {
         for (place, (index, width)) in layout.iter().enumerate() {
             let cell = &cells[*index];
-            let shown = cut(&cell.text, *width);
+            let shown = truncate(&cell.text, *width);
             let fill = " ".repeat(width.saturating_sub(shown.width()));
             let is_last = place + 1 == layout.len();
             if place > 0 {
@@ -125,7 +125,7 @@ impl Table {
         text.push('\n');
     }
 
-    /// Which columns are shown, and how wide each is.
+    /// Returns the columns that are shown, with their widths.
     fn layout(&self, width: usize) -> Vec<(usize, usize)> {
         let natural = |index: usize| {
             let cells = self.rows.iter().map(|row| row[index].text.width());
@@ -144,9 +144,9 @@ impl Table {
         }
         let mins: Vec<usize> = shown.iter().map(least).collect();
         shrink(&mut shown, &mins, width);
-        let mins: Vec<usize> = shown.iter().map(|(_, natural)| LEAST.min(*natural)).collect();
+        let mins: Vec<usize> = shown.iter().map(|(_, natural)| MIN_COLUMN.min(*natural)).collect();
         shrink(&mut shown, &mins, width);
-        // On a terminal that narrow, what stands first is worth most.
+        // Too narrow even for minimal columns: keep the first ones.
         while total(shown.iter().map(|(_, width)| *width)) > width && shown.len() > 1 {
             shown.pop();
         }
@@ -162,19 +162,19 @@ fn total(widths: impl ExactSizeIterator<Item = usize>) -> usize {
     widths.sum::<usize>() + gaps
 }
 
-/// Takes from the widest column, again and again, until all fit or none can give.
+/// Shrinks the widest column step by step, until all fit or none can shrink.
 fn shrink(shown: &mut [(usize, usize)], mins: &[usize], width: usize) {
     let mut excess = total(shown.iter().map(|(_, width)| *width)).saturating_sub(width);
     while excess > 0 {
-        let can_give = shown.iter_mut().zip(mins).filter(|((_, width), min)| *width > **min);
-        let Some(((_, widest), _)) = can_give.max_by_key(|((_, width), _)| *width) else { return };
+        let shrinkable = shown.iter_mut().zip(mins).filter(|((_, width), min)| *width > **min);
+        let Some(((_, widest), _)) = shrinkable.max_by_key(|((_, width), _)| *width) else { return };
         *widest -= 1;
         excess -= 1;
     }
 }
 
-/// The beginning of a text that is no wider than `width`, with a sign that there is more.
-pub(crate) fn cut(text: &str, width: usize) -> String {
+/// Truncates a text to this width, with an ellipsis.
+pub(crate) fn truncate(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -203,8 +203,8 @@ mod tests {
     const COLUMNS: [Column; 4] = [
         Column::new("ID"),
         Column::new("LETTERS").right(),
-        Column::new("OWNER").cut(5).drop(1),
-        Column::new("ERROR").cut(10),
+        Column::new("OWNER").min_width(5).drop_priority(1),
+        Column::new("ERROR").min_width(10),
     ];
 
     fn table() -> Table {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn long_columns_are_cut_first() {
+    fn long_columns_are_truncated_first() {
         insta::assert_snapshot!(table().render(44, false), @r"
         ID   LETTERS  OWNER          ERROR
         g_1    1,284  payments-team  timeout after…
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_of_less_worth_go_when_cutting_is_not_enough() {
+    fn less_important_columns_are_dropped_when_truncation_is_not_enough() {
         insta::assert_snapshot!(table().render(26, false), @r"
         ID   LETTERS  ERROR
         g_1    1,284  timeout aft…
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_do_not_change_the_layout() {
+    fn colors_do_not_change_the_layout() {
         let strip = |text: &str| {
             let mut plain = String::new();
             let mut rest = text;

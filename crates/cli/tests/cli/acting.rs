@@ -1,4 +1,4 @@
-//! Changing: plans, retries, parking, evicting, restoring, purging, editing, pausing.
+//! Changes: plan, retry, park, evict, restore, purge, edit, pause.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ fn ids(bench: &Bench, query: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_plan_is_frozen_shown_and_carried_out_once() {
+fn a_plan_is_frozen_shown_and_run_once() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 3);
     let plan = bench.run(&["plan", "retry", "state:dead", "-o", "json"]).ends(0).json();
@@ -28,7 +28,7 @@ fn a_plan_is_frozen_shown_and_carried_out_once() {
         shown.out
     );
 
-    bench.mend();
+    bench.repair();
     let id = plan["id"].as_str().unwrap();
     let ran =
         bench.run(&["retry", "--plan", id, "--reason", "mended", "--yes", "--wait", "-o", "json"]).ends(0);
@@ -37,13 +37,13 @@ fn a_plan_is_frozen_shown_and_carried_out_once() {
         assert!(outcome.get(name).is_some(), "{name} in {outcome}");
     }
     assert_eq!((&outcome["state"], &outcome["sent"], &outcome["ok"]), (&"done".into(), &2.into(), &2.into()));
-    // A plan is carried out once.
+    // A plan runs once.
     let stale = bench.run(&["retry", "--plan", id, "--reason", "again", "--yes"]).ends(4);
-    assert!(stale.err.contains("LZ0219") && stale.err.contains("hint: make a new plan"), "{}", stale.err);
+    assert!(stale.err.contains("LZ0219") && stale.err.contains("hint: create a new plan"), "{}", stale.err);
     bench.run(&["retry", "--plan", "p_999", "--reason", "x", "--yes"]).ends(4);
-    // The letter behind the first goes its way.
+    // The letter behind the first is handled.
     bench.eventually_open("", 0);
-    // Another action than the plan's is a mistake.
+    // Another action than the plan's is a usage error.
     let other = bench.run(&["plan", "park", "state:dead", "-o", "json"]).ends(0).json();
     bench.run(&["evict", "--plan", other["id"].as_str().unwrap(), "--reason", "x", "--yes"]).ends(2);
 }
@@ -52,7 +52,7 @@ fn a_plan_is_frozen_shown_and_carried_out_once() {
 fn what_fails_again_ends_with_3_and_is_named() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "hopeless")], 2);
-    bench.mend();
+    bench.repair();
     let arguments =
         ["retry", "--all", "--reason", "test", "--yes", "--wait", "--stop-at", "never", "--ramp", "none"];
     let ran = bench.run(&arguments).ends(3);
@@ -79,7 +79,7 @@ fn the_stop_rule_ends_the_waiting() {
 }
 
 #[test]
-fn letters_are_named_by_their_first_digits_and_from_standard_input() {
+fn letters_are_selected_by_id_prefix_and_from_standard_input() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "c", "bad")], 3);
     let all = ids(&bench, "");
@@ -89,19 +89,19 @@ fn letters_are_named_by_their_first_digits_and_from_standard_input() {
         bench.run_with(&arguments, input)
     };
     assert_eq!(park(&[&all[0][..10]], "").ends(0).last()["ok"], 1);
-    // What `ls -o jsonl` prints can be piped on.
+    // The output of `ls -o jsonl` can be piped.
     let line = bench.run(&["ls", &format!("id:{}", all[1]), "-o", "jsonl"]).ends(0).out;
     assert_eq!(park(&["-"], &format!("{line}\n{}\n", all[2])).ends(0).last()["ok"], 2);
     assert_eq!(ids(&bench, "state:parked").len(), 3);
     park(&["-"], "").ends(2);
     park(&["00000000-0000-0000-0000-000000000000"], "").ends(4);
-    // Already parked: nothing to do, and that is said.
+    // Already parked: nothing to do.
     let ran = bench.run(&["park", "--ids", &all[0], "--reason", "test", "--yes"]).ends(0);
-    assert!(ran.err.contains("nothing to do: left out: 1 already in that state"), "{}", ran.err);
+    assert!(ran.err.contains("nothing to do: excluded: 1 already in that state"), "{}", ran.err);
 }
 
 #[test]
-fn nothing_is_done_without_a_yes_a_reason_and_a_meaning() {
+fn changes_need_confirmation_a_reason_and_a_selection() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
     let no_yes = bench.run(&["evict", "state:dead", "--reason", "x"]).ends(2);
@@ -118,16 +118,16 @@ fn nothing_is_done_without_a_yes_a_reason_and_a_meaning() {
 }
 
 #[test]
-fn evicted_letters_come_back_until_they_are_purged() {
+fn evicted_letters_can_be_restored_until_they_are_purged() {
     // I11
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
     bench.run(&["evict", "--all", "--reason", "out", "--yes", "--wait", "--ramp", "none"]).ends(0);
     assert_eq!(ids(&bench, "state:evicted").len(), 2);
     let restored = bench.run(&["restore", "seq:a", "--reason", "back", "--yes"]).ends(0);
-    assert_eq!(restored.out, "1 letter restored, 0 not\n");
+    assert_eq!(restored.out, "1 letter restored, 0 failed\n");
     assert_eq!(ids(&bench, "state:dead").len(), 1);
-    // An open letter is not purged.
+    // An open letter cannot be purged.
     let open = bench.run(&["purge", "state:dead", "--reason", "gone", "--yes", "-o", "json"]).ends(3).json();
     assert_eq!((&open["done"], &open["failed"][0]["code"]), (&0.into(), &"LZ0218".into()));
     bench.run(&["purge", "--all", "--reason", "gone", "--yes"]).ends(0);
@@ -143,34 +143,31 @@ fn where_nothing_matches_there_is_nothing_to_do() {
         let ran = bench.run(&[verb, "--all", "--reason", "x", "--yes"]).ends(0);
         assert_eq!(ran.out, format!("0 letters {verb}d, 0 not\n"));
         assert_eq!(ran.err, "nothing to do: no letters match\nnext: lazaret status\n");
-        // What they are about is not what is open.
+        // They select evicted letters, not open ones.
         let help = bench.run(&[verb, "--help"]).ends(0).out;
-        assert!(
-            help.contains("Yes, every evicted letter is meant") && !help.contains("every open"),
-            "{help}"
-        );
+        assert!(help.contains("Select every evicted letter") && !help.contains("every open"), "{help}");
     }
-    assert!(bench.run(&["retry", "--help"]).ends(0).out.contains("Yes, every open letter is meant"));
+    assert!(bench.run(&["retry", "--help"]).ends(0).out.contains("Select every open letter"));
 }
 
 #[test]
-fn released_letters_are_tried_again() {
+fn released_letters_are_retried() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
-    bench.mend();
+    bench.repair();
     bench.run(&["release", "--all", "--reason", "mended", "--yes", "--wait"]).ends(0);
     bench.eventually_open("", 0);
     assert_eq!(ids(&bench, "state:resolved").len(), 1);
 }
 
 #[test]
-fn a_payload_is_replaced_and_the_one_before_it_is_kept() {
+fn a_payload_is_replaced_and_the_original_is_kept() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
     let id = &ids(&bench, "")[0];
     let file = bench.folder().join("payload");
     std::fs::write(&file, "\"good\"").unwrap();
-    // Nothing is asked without a terminal, and nothing is changed without a yes.
+    // Without a terminal, --yes is required.
     let arguments = ["edit", id, "--payload", file.to_str().unwrap(), "--reason", "typo"];
     let no_yes = bench.run(&arguments).ends(2);
     assert!(no_yes.err.contains("say --yes"), "{}", no_yes.err);
@@ -186,7 +183,7 @@ fn a_payload_is_replaced_and_the_one_before_it_is_kept() {
     assert_eq!(detail(id)["content"]["payload"], "x\ty\n");
     bench.run(&["edit", id, "--tombstone", "--reason", "none", "--yes"]).ends(0);
     assert_eq!(detail(id)["content"]["payload-state"], "none");
-    // Without a terminal there is no editor.
+    // Without a terminal, no editor is opened.
     let ran = bench.run(&["edit", id, "--reason", "x"]).ends(2);
     assert!(ran.err.contains("--payload FILE"), "{}", ran.err);
     bench.run(&["edit", id, "--payload", "/nowhere/file", "--reason", "x", "--yes"]).ends(1);
@@ -210,7 +207,7 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
         json!({"resumed": true})
     );
     let again = bench.run(&["resume", "orders", "--reason", "done"]).ends(0);
-    assert_eq!(again.out, "orders: that was not paused\n");
+    assert_eq!(again.out, "orders was not paused\n");
     for part in [
         &["--stream", "s"][..],
         &["--stream", "s", "--partition", "3"],
@@ -225,7 +222,7 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
         };
         let pause = paused("pause");
         assert_ne!(pause["scope"], "consumer", "{pause}");
-        // What status names as the next command is what ends it.
+        // The command that status suggests ends the pause.
         let status = bench.run(&["status"]).ends(0);
         let next = status.err.strip_prefix("next: lazaret ").unwrap().replace("TEXT", "test");
         let next = next.trim_end().replace("'a b'", "a\tb");
@@ -235,12 +232,12 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
         assert_eq!(bench.run(&words).ends(0).json(), json!({"resumed": true}), "{}", status.err);
         assert_eq!(paused("resume"), json!({"resumed": false}));
     }
-    // A stream is not guessed; letters name one that there is.
+    // A stream is not guessed; the hint names the streams of letters.
     let bare = ["pause", "orders", "--partition", "3", "--reason", "x"];
     assert!(!bench.run(&bare).ends(2).err.contains("hint"));
     bench.letters(&[message("m-1", "a", "bad")], 1);
     let refused = bench.run(&bare).ends(2);
-    let hint = "hint: its letters come from orders: say --stream orders --partition 3\n";
+    let hint = "hint: its letters come from orders: pass --stream orders --partition 3\n";
     assert!(refused.err.ends_with(hint), "{}", refused.err);
     bench.run(&["pause", "orders", "--replay", "--sequence", "a", "--reason", "x"]).ends(2);
     bench.run(&["pause", "orders"]).ends(2);
@@ -248,7 +245,7 @@ fn consumers_and_parts_of_them_are_paused_and_resumed() {
 }
 
 #[test]
-fn a_token_is_made_and_its_hash_is_for_the_configuration() {
+fn a_token_is_created_with_its_hash_for_the_configuration() {
     let bench = Bench::new();
     let made = bench
         .run(&["token", "new", "--name", "bob", "--scope", "read,triage", "--expires", "90d", "-o", "json"])
@@ -267,7 +264,7 @@ fn a_token_is_made_and_its_hash_is_for_the_configuration() {
     );
     assert!(shown.out.ends_with("      scopes: [read]\n"), "{}", shown.out);
     assert!(bench.run(&["token"]).ends(0).out.contains("name: \"ada\""));
-    // What is printed below the token is what the configuration takes.
+    // The printed configuration is valid.
     let made =
         bench.run(&["token", "new", "--name", "ci", "--scope", "read,admin", "--expires", "1d"]).ends(0).out;
     let (_, lines) = made.split_once('\n').unwrap();
@@ -277,15 +274,15 @@ fn a_token_is_made_and_its_hash_is_for_the_configuration() {
         checked.config.unwrap_or_else(|| panic!("{}", checked.diagnostics.plain())).auth.unwrap().tokens;
     assert_eq!((tokens[0].name.as_str(), tokens[0].scopes.len()), ("ci", 2));
     assert!(tokens[0].expires.is_some());
-    // One that has ended before it is used is good for nothing.
+    // A lifetime of zero is refused.
     for never in ["0s", "500ms"] {
         let refused = bench.run(&["token", "new", "--expires", never]).ends(2);
         assert!(refused.out.is_empty() && refused.err.contains("--expires"), "{}", refused.err);
     }
-    // What can be guessed is hashed, and that it can be guessed is said.
+    // A weak token is hashed with a warning.
     let weak = bench.run_with(&["token", "hash"], "mytoken\n").ends(0);
     assert!(weak.out.starts_with("sha256:"), "{}", weak.out);
-    assert!(weak.err.starts_with("warning: this token can be guessed"), "{}", weak.err);
+    assert!(weak.err.starts_with("warning: weak token: "), "{}", weak.err);
     assert!(!bench.run_with(&["token", "hash"], token).ends(0).err.contains("warning"));
     bench.run(&["token", "new", "--name", "a b"]).ends(2);
     bench.run(&["token", "new", "--scope", "everything"]).ends(2);

@@ -1,4 +1,4 @@
-//! Who may do what, and what needs a second person.
+//! Scopes, and operations that need a second person.
 
 use lazaret_api::Scope;
 use lazaret_server::Approval;
@@ -22,12 +22,12 @@ fn bench(approval: Approval) -> Bench {
 }
 
 #[test]
-fn a_second_person_approves_what_the_first_began() {
+fn a_second_person_approves_an_operation() {
     let bench = bench(Approval::SecondPerson);
-    bench.mend();
+    bench.repair();
     let plan = bench.run_as("ada", &["plan", "retry", "--all", "-o", "json"]).ends(0).json();
     assert_eq!(plan["needs-approval"], true);
-    // Waiting makes no difference: nothing moves until somebody says yes.
+    // Waiting makes no difference: nothing happens until a person approves.
     let begun = bench
         .run_as("ada", &["retry", "--all", "--reason", "mended", "--yes", "--wait", "-o", "json"])
         .ends(5);
@@ -54,7 +54,7 @@ fn a_second_person_approves_what_the_first_began() {
 }
 
 #[test]
-fn what_is_rejected_is_denied() {
+fn a_rejected_operation_exits_as_denied() {
     let bench = bench(Approval::SecondPerson);
     bench.run_as("ada", &["retry", "--all", "--reason", "x", "--yes"]).ends(5);
     let rejected = bench.run_as("bob", &["op", "reject", "op_1", "--reason", "no"]).ends(0);
@@ -67,7 +67,7 @@ fn what_is_rejected_is_denied() {
 }
 
 #[test]
-fn who_may_not_is_told_so() {
+fn a_token_without_the_scope_is_refused() {
     let bench = bench(Approval::None);
     let none = bench.run(&["ls"]).ends(6);
     assert!(
@@ -89,11 +89,11 @@ fn who_may_not_is_told_so() {
             denied.err
         );
     }
-    // Who may not see payloads sees the letter without it.
+    // Without the scope, a letter is shown without its payload.
     let id = bench.run_as("rita", &["ls", "-o", "jsonl"]).last()["id"].as_str().unwrap().to_owned();
     let shown = bench.run_as("rita", &["show", &id]).ends(0);
     assert!(
-        shown.out.contains("hidden: the token may not see payloads") && !shown.out.contains("acme"),
+        shown.out.contains("hidden: the token lacks the scope payload") && !shown.out.contains("acme"),
         "{}",
         shown.out
     );
@@ -101,13 +101,13 @@ fn who_may_not_is_told_so() {
 }
 
 #[test]
-fn a_token_comes_from_a_file_too() {
+fn a_token_can_be_read_from_a_file() {
     let bench = bench(Approval::None);
     let file = bench.folder().join("token");
     std::fs::write(&file, format!("{}\n", secret("rita"))).unwrap();
     let file = file.to_str().unwrap();
     bench.run(&["status", "--token-file", file]).ends(0);
-    // A file that is named counts more than the variable.
+    // The option overrides the variable.
     bench.run_as("eve", &["status", "--token-file", file]).ends(0);
     std::fs::write(file, "\n").unwrap();
     bench.run(&["status", "--token-file", file]).ends(2);

@@ -1,4 +1,4 @@
-//! The commands about a configuration file: written, checked, looked at and run by the real binary.
+//! Commands on a configuration file: init, check, doctor and run with the real binary.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Ran {
     finish(command, "")
 }
 
-/// A file source with a command that takes all messages but those of `bad`.
+/// A configuration with a file source and a command that refuses messages of `bad`.
 fn configure(folder: &Path) {
     let config = "
 listen: 127.0.0.1:0
@@ -28,7 +28,7 @@ consumers:
     retry: { max-attempts: 1 }
 ";
     fs::write(folder.join("lazaret.yaml"), config).unwrap();
-    // 65 is a dead letter by the contract.
+    // Exit code 65 means dead-letter.
     fs::write(folder.join("handler.sh"), "grep -q bad && exit 65; exit 0\n").unwrap();
     let events = r#"{"id": "e-1", "key": "a", "payload": "good"}
 {"id": "e-2", "key": "b", "payload": "bad"}
@@ -43,10 +43,10 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
     configure(folder.path());
     run(folder.path(), &["run", "--check"]).ends(0);
     let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
-    // The last words say what is left and what can be done: letters are looked at while a daemon runs.
+    // The last lines report the open letters and the next commands.
     let last = "2 open letters: orders\nnext: lazaret run -c lazaret.yaml\nthen: lazaret groups\n";
     assert!(left.err.ends_with(last), "{}", left.err);
-    // I1, I8: a second run finds the same letters and takes nothing in twice.
+    // I1, I8: a second run finds the same letters and stores none twice.
     run(folder.path(), &["run", "-c", "lazaret.yaml", "--until-idle"]).ends(3);
     fs::write(
         folder.path().join("events.jsonl"),
@@ -61,7 +61,7 @@ fn a_run_until_idle_ends_with_three_when_letters_remain_and_with_nothing_when_no
 }
 
 #[test]
-fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
+fn open_letters_after_a_run_are_reported_by_consumer_and_as_json_logs() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     let path = folder.path().join("lazaret.yaml");
@@ -70,7 +70,7 @@ fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
     fs::write(&path, format!("{config}  mail:\n{consumer}")).unwrap();
     let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
     assert!(left.err.contains("\n4 open letters: mail 2, orders 2\nnext: "), "{}", left.err);
-    // Lines for machines stay lines for machines.
+    // JSON logs contain JSON lines only.
     let config = fs::read_to_string(&path).unwrap();
     fs::write(&path, format!("{config}telemetry: {{ log-format: json }}\n")).unwrap();
     let left = run(folder.path(), &["run", "--until-idle"]).ends(3);
@@ -86,7 +86,7 @@ fn what_a_run_leaves_is_told_by_consumer_and_to_machines() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
+fn a_mistake_is_reported_with_its_line_by_check_run_and_doctor() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     let wrong = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
@@ -108,7 +108,7 @@ fn a_mistake_is_told_with_its_line_by_check_run_and_doctor() {
 }
 
 #[test]
-fn check_tells_what_holds_for_a_consumer_and_doctor_looks_at_all_of_it() {
+fn check_prints_the_effective_configuration_and_doctor_checks_all_of_it() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     let ran = run(folder.path(), &["check", "--effective", "orders"]).ends(0);
@@ -122,7 +122,7 @@ fn check_tells_what_holds_for_a_consumer_and_doctor_looks_at_all_of_it() {
 }
 
 #[test]
-fn a_new_file_passes_its_check_and_is_never_written_over_another() {
+fn a_new_file_is_valid_and_never_overwrites_another() {
     let folder = TempDir::new().unwrap();
     for source in ["inbox", "file"] {
         let file = format!("{source}.yaml");
@@ -134,7 +134,7 @@ fn a_new_file_passes_its_check_and_is_never_written_over_another() {
         run(folder.path(), &init).ends(2);
         assert_eq!(fs::read_to_string(folder.path().join(&file)).unwrap(), before);
     }
-    // Nothing asks where there is no terminal.
+    // Without a terminal, nothing is asked.
     run(folder.path(), &["init"]).ends(0);
     run(folder.path(), &["check"]).ends(0);
     let text = fs::read_to_string(folder.path().join("lazaret.yaml")).unwrap();
@@ -143,9 +143,9 @@ fn a_new_file_passes_its_check_and_is_never_written_over_another() {
     assert!(!folder.path().join("bad.yaml").exists());
 }
 
-/// Whatever is asked for, what is written can be used, and what cannot be used is not written.
+/// Every written file is valid, and invalid choices write no file.
 #[test]
-fn every_choice_of_init_passes_its_check_or_is_refused_with_a_word() {
+fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
     let folder = TempDir::new().unwrap();
     let mut written = 0;
     for source in ["inbox", "file", "kafka"] {
@@ -176,10 +176,10 @@ fn every_choice_of_init_passes_its_check_or_is_refused_with_a_word() {
         }
     }
     assert!(written >= 18, "{written}");
-    // The source is an inbox unless said otherwise.
+    // The default source is an inbox.
     let ran = run(folder.path(), &["init", "-c", "memory.yaml", "--store", "memory"]).ends(2);
     assert!(
-        ran.err.contains("an inbox needs a store that lasts") && ran.err.contains("--store sqlite"),
+        ran.err.contains("an inbox needs a durable store") && ran.err.contains("--store sqlite"),
         "{}",
         ran.err
     );
@@ -196,7 +196,7 @@ fn problems_of_a_file_are_a_list_for_programs() {
     fs::write(folder.path().join("wrong.yaml"), WRONG).unwrap();
     let check =
         |file: &str, format: &[&str]| run(folder.path(), &[&["check", "-c", file][..], format].concat());
-    // All is well: an empty list.
+    // A valid file: an empty list.
     let ran = check("lazaret.yaml", &["-o", "json"]).ends(0);
     assert_eq!((ran.json(), &*ran.err), (serde_json::json!([]), ""));
     assert_eq!(check("lazaret.yaml", &["-o", "jsonl"]).ends(0).out, "");
@@ -204,7 +204,7 @@ fn problems_of_a_file_are_a_list_for_programs() {
         check("lazaret.yaml", &["-o", "csv"]).ends(0).out,
         "code,severity,file,line,column,message,hint\n"
     );
-    // A warning is one of the list, and no reason to fail.
+    // A warning is listed and does not fail the check.
     let ran = check("suspicious.yaml", &["--json"]).ends(0);
     assert_eq!(ran.json()[0]["severity"], "warning");
     let ran = check("wrong.yaml", &["--json"]).ends(1);
@@ -234,7 +234,7 @@ fn problems_of_a_file_are_a_list_for_programs() {
     assert_eq!(check("wrong.yaml", &["-o", "jsonl"]).ends(1).lines(), *list.as_array().unwrap());
     let csv = check("wrong.yaml", &["-o", "csv"]).ends(1).out;
     assert!(csv.lines().nth(2).unwrap().starts_with("LZ0120,error,wrong.yaml,2,1,"), "{csv}");
-    // The same from `run --check`, and a file that is not there is one of the list, too.
+    // `run --check` prints the same, and a missing file is listed as well.
     assert_eq!(run(folder.path(), &["run", "--check", "-c", "wrong.yaml", "--json"]).ends(1).json(), list);
     let nowhere = check("nowhere.yaml", &["--json"]).ends(1).json();
     assert_eq!(
@@ -242,7 +242,7 @@ fn problems_of_a_file_are_a_list_for_programs() {
         (&"there is no file nowhere.yaml".into(), &serde_json::Value::Null)
     );
     assert!(nowhere[0]["hint"].as_str().unwrap().contains("lazaret init"));
-    // What is no list is not printed in the place of one.
+    // YAML is not printed in place of a list.
     run(folder.path(), &["check", "--effective", "orders", "--json"]).ends(2);
 }
 
@@ -258,7 +258,7 @@ fn the_next_step_explains_the_first_error_and_not_a_warning_before_it() {
 }
 
 #[test]
-fn what_the_doctor_found_is_a_list_for_programs() {
+fn findings_of_doctor_are_a_list_for_programs() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     fs::remove_file(folder.path().join("events.jsonl")).unwrap();
@@ -285,9 +285,9 @@ fn what_the_doctor_found_is_a_list_for_programs() {
     assert_eq!(csv.lines().count(), list.len() + 1);
 }
 
-/// What needs no daemon may be asked by a script that reads only the beginning, or nothing.
+/// Scripts may read only the beginning of the output, or nothing.
 #[test]
-fn no_command_minds_that_nobody_reads() {
+fn no_command_fails_on_a_closed_pipe() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     fs::write(folder.path().join("wrong.yaml"), WRONG).unwrap();
@@ -316,7 +316,7 @@ fn no_command_minds_that_nobody_reads() {
 }
 
 #[test]
-fn the_schema_is_one() {
+fn the_schema_is_valid_json() {
     let ran = finish(lazaret(&["schema"]), "").ends(0);
     let schema = ran.json();
     assert!(schema["properties"]["consumers"].is_object(), "{}", ran.out);
@@ -327,7 +327,7 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// A daemon that does not outlive a test that fails.
+/// A daemon that is killed when the test fails.
 struct Daemon(Option<Child>);
 
 impl Daemon {
@@ -345,7 +345,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until the daemon answers.
+/// Waits until the daemon responds.
 fn wait_for(url: &str, daemon: &mut Child) {
     let deadline = Instant::now() + DEADLINE;
     while finish(lazaret(&["status", "--url", url]), "").code != 0 {
@@ -357,7 +357,7 @@ fn wait_for(url: &str, daemon: &mut Child) {
 
 #[test]
 #[cfg(unix)]
-fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
+fn the_letters_of_a_daemon_are_repaired_and_replayed_with_the_same_binary() {
     let folder = TempDir::new().unwrap();
     configure(folder.path());
     let port = free_port();
@@ -386,6 +386,6 @@ fn the_letters_of_a_daemon_are_mended_and_replayed_with_the_same_binary() {
     let stopped = Command::new("kill").args(["-TERM", &daemon.child().id().to_string()]).status().unwrap();
     assert!(stopped.success());
     ended(daemon.0.take().unwrap()).ends(0);
-    // I2: what waited behind it went on by itself.
+    // I2: the waiting letter was handled without intervention.
     run(folder.path(), &["run", "--until-idle"]).ends(0);
 }

@@ -1,4 +1,4 @@
-//! The demo, as the first thing that somebody tries: told to its end, checked, and played with.
+//! The demo: headless, on a terminal, and interrupted.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ fn is_empty(folder: &Path) {
 }
 
 #[test]
-fn the_story_is_told_to_its_end_and_every_promise_is_kept() {
+fn a_headless_demo_completes_and_every_guarantee_holds() {
     // I1, I2, I4, I5, I8, I11, I12
     let folder = TempDir::new().unwrap();
     let ran = finish(demo(folder.path(), &["--headless", "--seconds", "1", "-o", "json"]), "").ends(0);
@@ -32,7 +32,7 @@ fn the_story_is_told_to_its_end_and_every_promise_is_kept() {
     let ids: Vec<&str> = checks.iter().map(|check| check["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["I1", "I2", "I4", "I5", "I8", "I11", "I12", "story"]);
     assert!(checks.iter().all(|check| check["ok"] == true), "{outcome}");
-    // The handler was really called, failed and died; the numbers fit each other.
+    // The handler was really called, failed and crashed; the counts are consistent.
     let number = |name: &str| outcome[name].as_u64().unwrap();
     let open = outcome["open"].as_array().unwrap();
     assert_eq!(number("handled") + open.len() as u64, number("orders"));
@@ -42,9 +42,9 @@ fn the_story_is_told_to_its_end_and_every_promise_is_kept() {
     let mut reasons: Vec<&str> = open.iter().filter_map(|letter| letter["reason"].as_str()).collect();
     reasons.sort_unstable();
     assert_eq!(reasons, ["CRASHED", "DOMAIN_INVALID", "DOMAIN_INVALID", "INVALID_SCHEMA", "PANICKED"]);
-    // What happened is talk, the outcome is data.
+    // Log lines go to standard error, the outcome is data.
     assert!(
-        ran.err.contains("Harbour Bank answers again") && ran.err.contains("the API is at"),
+        ran.err.contains("Harbour Bank is up again") && ran.err.contains("serving the API at"),
         "{}",
         ran.err
     );
@@ -52,11 +52,10 @@ fn the_story_is_told_to_its_end_and_every_promise_is_kept() {
 }
 
 #[test]
-fn without_a_terminal_the_story_is_told_line_by_line_and_ends_with_tables() {
+fn without_a_terminal_the_demo_logs_lines_and_ends_with_tables() {
     let folder = TempDir::new().unwrap();
     let ran = finish(demo(folder.path(), &["--seconds", "1"]), "").ends(0);
-    for part in
-        ["killed by SIGABRT", "is a dead letter: CRASHED", "is done: ", "PROMISE", "only poison remains"]
+    for part in ["killed by SIGABRT", "dead-lettered: CRASHED", " done: ", "GUARANTEE", "only poison remains"]
     {
         assert!(ran.out.contains(part), "{part} is not in\n{}", ran.out);
     }
@@ -66,7 +65,7 @@ fn without_a_terminal_the_story_is_told_line_by_line_and_ends_with_tables() {
 }
 
 #[test]
-fn an_outcome_is_a_row_too() {
+fn an_outcome_can_be_printed_as_csv() {
     let folder = TempDir::new().unwrap();
     let ran = finish(demo(folder.path(), &["--headless", "--seconds", "1", "-o", "csv"]), "").ends(0);
     let lines: Vec<&str> = ran.out.lines().collect();
@@ -76,12 +75,12 @@ fn an_outcome_is_a_row_too() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_anything_starts() {
+fn usage_errors_are_reported_before_anything_starts() {
     let folder = TempDir::new().unwrap();
     for arguments in [&["--seconds", "0"], &["--seconds", "x"]] {
         finish(demo(folder.path(), arguments), "").ends(2);
     }
-    // Who starts the worker by hand is told so.
+    // The worker cannot be started by hand.
     let ran = finish(demo(folder.path(), &["--worker", folder.path().to_str().unwrap()]), "").ends(1);
     assert!(ran.err.contains("started by `lazaret demo`"), "{}", ran.err);
     is_empty(folder.path());
@@ -89,20 +88,20 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
 
 #[test]
 #[cfg(unix)]
-fn whoever_is_asked_to_end_leaves_nothing_behind() {
+fn an_interrupted_demo_removes_its_files() {
     for signal in ["-INT", "-TERM"] {
         let folder = TempDir::new().unwrap();
         let mut command = demo(folder.path(), &["--headless", "--seconds", "60"]);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It is under way when the worker has read orders.
+        // It runs when the worker has read orders.
         let deadline = Instant::now() + DEADLINE;
         let journal = || {
             let found = std::fs::read_dir(folder.path()).unwrap().next()?;
             std::fs::metadata(found.unwrap().path().join("journal.jsonl")).ok().filter(|file| file.len() > 0)
         };
         while journal().is_none() {
-            assert!(Instant::now() < deadline, "it does not begin");
+            assert!(Instant::now() < deadline, "the demo does not start");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
@@ -113,27 +112,27 @@ fn whoever_is_asked_to_end_leaves_nothing_behind() {
 
 #[test]
 #[cfg(unix)]
-fn a_viewer_repairs_the_bank_replays_and_quits_with_keys() {
+fn a_user_repairs_the_bank_replays_and_quits_with_keys() {
     use crate::terminal::Terminal;
     let folder = TempDir::new().unwrap();
     let temporary = folder.path().to_str().unwrap();
-    // Without colours a text on the screen is one text.
+    // Without colors, a text on the screen is contiguous.
     let variables = [("TMPDIR", temporary), ("NO_COLOR", "1")];
     let mut terminal = Terminal::open((140, 30), &["demo"], &variables);
-    terminal.sees("CUSTOMERS BLOCKED").sees("DIED").sees("press r to repair the bank").types("r");
-    terminal.sees("Harbour Bank answers again").sees("press p to replay").types("p");
-    terminal.sees("op_1 done [########################]").sees("what is left is poison");
+    terminal.sees("CUSTOMERS BLOCKED").sees("RESTARTING").sees("press r to repair the bank").types("r");
+    terminal.sees("Harbour Bank is up again").sees("press p to replay").types("p");
+    terminal.sees("op_1 done [########################]").sees("only poison letters remain");
     assert!(!terminal.is_as_before(), "keys come as they are pressed");
     terminal.types("q");
     let shown = terminal.ends(0);
-    let (_, after) = shown.rsplit_once("\u{1b}[?25h\u{1b}[?1049l").expect("the screen is given back");
+    let (_, after) = shown.rsplit_once("\u{1b}[?25h\u{1b}[?1049l").expect("the screen is restored");
     assert!(after.contains("orders sent") && after.contains("next: "), "{after}");
     is_empty(folder.path());
 }
 
 #[test]
 #[cfg(unix)]
-fn colours_of_the_demo_can_be_turned_off_and_ctrl_c_ends_it() {
+fn colors_of_the_demo_can_be_disabled_and_ctrl_c_quits() {
     use crate::terminal::Terminal;
     let folder = TempDir::new().unwrap();
     let variables = [("TMPDIR", folder.path().to_str().unwrap()), ("NO_COLOR", "1")];

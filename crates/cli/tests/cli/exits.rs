@@ -1,4 +1,4 @@
-//! Every exit code of the contract, and what comes with it.
+//! Every exit code of the contract, with its messages.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use lazaret_server::Approval;
 use crate::support::{Bench, Setup, finish, lazaret, message, secret, token};
 
 #[test]
-fn each_code_means_one_thing() {
+fn each_exit_code_has_one_meaning() {
     let scopes = [Scope::Read, Scope::Triage, Scope::Approve];
     let tokens = vec![token("ada", &scopes), token("rita", &[Scope::Read]), token("feed", &[Scope::Ingest])];
     let open = Bench::new();
@@ -38,26 +38,30 @@ fn each_code_means_one_thing() {
     for (who, arguments, code) in table {
         let ran = if who.is_empty() { open.run(arguments) } else { closed.run_as(who, arguments) };
         assert_eq!(ran.code, code, "{arguments:?} by {who:?}\nout: {}\nerr: {}", ran.out, ran.err);
-        // What went wrong is told, and data stays data.
+        // Errors go to standard error only.
         assert_eq!(ran.err.contains("error: "), matches!(code, 1 | 2 | 4 | 6), "{arguments:?}: {}", ran.err);
     }
 }
 
 #[test]
-fn where_nothing_listens_it_is_said_what_to_start() {
+fn a_refused_connection_hints_at_how_to_start_the_daemon() {
     // A port that was free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
-    assert!(ran.err.starts_with(&format!("error: nothing listens at {url}\n")), "{}", ran.err);
+    assert!(
+        ran.err.starts_with(&format!("error: connection refused: no daemon listens at {url}\n")),
+        "{}",
+        ran.err
+    );
     assert!(ran.err.contains("lazaret run -c lazaret.yaml"), "{}", ran.err);
     let ran = finish(lazaret(&["retry", "--all", "--yes", "--reason", "x", "--url", &url]), "").ends(1);
-    assert!(ran.err.contains("nothing listens"), "{}", ran.err);
+    assert!(ran.err.contains("connection refused"), "{}", ran.err);
     finish(lazaret(&["status", "--url", "localhost:7117"]), "").ends(2);
 }
 
 #[test]
-fn something_else_that_answers_is_told_from_a_daemon() {
+fn another_server_is_told_from_a_daemon() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
@@ -68,13 +72,13 @@ fn something_else_that_answers_is_told_from_a_daemon() {
             .unwrap();
     });
     let ran = finish(lazaret(&["status", "--url", &url]), "").ends(1);
-    assert!(ran.err.contains("answered 404, and not as Lazaret does"), "{}", ran.err);
+    assert!(ran.err.contains("status 404 is not from a Lazaret daemon"), "{}", ran.err);
     server.join().unwrap();
 }
 
 #[test]
 #[cfg(unix)]
-fn ctrl_c_detaches_and_the_operation_goes_on() {
+fn ctrl_c_detaches_and_the_operation_continues() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
     let arguments = ["retry", "--all", "--reason", "x", "--yes", "--wait", "--at", "+1h"];
@@ -86,11 +90,11 @@ fn ctrl_c_detaches_and_the_operation_goes_on() {
 }
 
 #[test]
-fn the_usage_names_what_is_missing_and_not_what_a_variable_says() {
+fn the_usage_line_lists_missing_arguments_and_no_environment_variables() {
     let bench = Bench::new();
     let ran = bench.run(&["resume", "orders"]).ends(2);
     assert!(ran.err.contains("Usage: lazaret resume --reason <TEXT> <CONSUMER>\n"), "{}", ran.err);
-    // The help still says which variable there is, and what it says.
+    // The help still shows the variable and its value.
     let help = bench.run(&["resume", "--help"]).ends(0).out;
     assert!(help.contains(&format!("LAZARET_URL={}", bench.url)), "{help}");
 }
@@ -104,13 +108,13 @@ fn error_codes_are_explained() {
 }
 
 #[test]
-fn a_daemon_is_asked_whether_it_lives_and_whether_it_works() {
+fn health_checks_liveness_and_readiness() {
     let bench = Bench::new();
     assert!(bench.run(&["health"]).ends(0).out.starts_with("alive, version "));
     assert_eq!(bench.run(&["health", "--json"]).ends(0).json()["status"], "ok");
     assert_eq!(bench.run(&["health", "--ready"]).ends(0).out, "ready\n");
 
-    // A daemon that is there and does not work is told from one that is not there.
+    // A daemon that is not ready is told from one that does not run.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = std::thread::spawn(move || {

@@ -1,8 +1,8 @@
-//! Every command that prints data prints it in every format, and ends its talk by naming the next command.
+//! Every command that prints data supports every format, and ends its messages with the next command.
 
 use crate::support::{Bench, Ran, message};
 
-/// A bench with a dead letter, one behind it, an evicted one and an operation that is over.
+/// A bench with a dead letter, one behind it, an evicted one and a finished operation.
 fn bench() -> Bench {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "bad")], 3);
@@ -10,7 +10,7 @@ fn bench() -> Bench {
     bench
 }
 
-/// Commands with what they read. None of them leaves anything that another one does not find any more.
+/// Commands with their standard input. None affects the data of another.
 const COMMANDS: [(&[&str], &str); 28] = [
     (&["status"], ""),
     (&["health"], ""),
@@ -51,7 +51,7 @@ fn run(bench: &Bench, arguments: &[&str], input: &str, format: &str) -> Ran {
 }
 
 #[test]
-fn data_comes_in_the_format_that_was_asked_for() {
+fn data_is_printed_in_the_chosen_format() {
     let bench = bench();
     for (arguments, input) in COMMANDS {
         let in_format = |format| run(&bench, arguments, input, format);
@@ -63,14 +63,14 @@ fn data_comes_in_the_format_that_was_asked_for() {
         assert!(!header.is_empty() && header.chars().all(is_name), "{arguments:?}: {csv}");
         assert!(csv.lines().count() >= 2, "{arguments:?}: {csv}");
     }
-    // What explains a code says all that is known of it.
+    // `explain` prints every field of a code.
     let explained = run(&bench, &["explain", "lz0203"], "", "json").json();
     assert_eq!((&explained["code"], &explained["status"]), (&"LZ0203".into(), &404.into()), "{explained}");
     assert!(explained["page"].as_str().is_some_and(|page| !page.is_empty()), "{explained}");
 }
 
 #[test]
-fn talk_ends_with_the_next_useful_command() {
+fn messages_end_with_the_next_command() {
     let bench = bench();
     for (arguments, input) in COMMANDS {
         let ran = run(&bench, arguments, input, "table");
@@ -81,6 +81,6 @@ fn talk_ends_with_the_next_useful_command() {
     // An audit without entries is no exception.
     let new = Bench::new();
     for arguments in [&["audit"][..], &["audit", "--last", "5"]] {
-        assert_eq!(new.run(arguments).ends(0).err, "nothing was done yet\nnext: lazaret status\n");
+        assert_eq!(new.run(arguments).ends(0).err, "no audit entries\nnext: lazaret status\n");
     }
 }

@@ -1,6 +1,6 @@
-//! Messages whose senders want something else than to be handled.
+//! Messages with hostile content.
 
-use lazaret_cli::neutral::is_dangerous;
+use lazaret_cli::sanitize::needs_escape;
 
 use crate::support::{Bench, Ran, message};
 
@@ -11,7 +11,7 @@ const PAYLOAD: &str =
 #[track_caller]
 fn harmless(ran: &Ran) {
     for text in [&ran.out, &ran.err] {
-        let found = text.chars().find(|c| is_dangerous(*c) && *c != '\n');
+        let found = text.chars().find(|c| needs_escape(*c) && *c != '\n');
         assert!(found.is_none(), "{found:?} in {text:?}");
     }
 }
@@ -26,7 +26,7 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
+fn text_from_messages_is_sanitized() {
     let bench = bench();
     let letter = bench.run(&["ls", "state:dead", "-o", "jsonl"]).ends(0).last();
     let field = |name: &str| letter[name].as_str().unwrap().to_owned();
@@ -53,7 +53,7 @@ fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
     ] {
         harmless(&bench.run(arguments).ends(0));
     }
-    // What a user typed comes back in an error, and is as harmless.
+    // User input in error messages is sanitized as well.
     harmless(&bench.run(&["ls", "\u{1b}[2J:x"]).ends(2));
     harmless(&bench.run(&["show", "\u{1b}[2J"]).ends(2));
     harmless(&bench.run(&["seq", "orders", KEY]).ends(4));
@@ -63,7 +63,7 @@ fn nothing_of_a_message_reaches_a_terminal_as_it_is() {
 
 #[test]
 #[cfg(unix)]
-fn the_command_that_ends_a_pause_means_the_same_sequence() {
+fn the_suggested_resume_command_selects_the_same_sequence() {
     let bench = bench();
     let next = |ran: &Ran| {
         harmless(ran);
@@ -73,7 +73,7 @@ fn the_command_that_ends_a_pause_means_the_same_sequence() {
     for command in [&["pause", "orders", "--sequence", KEY, "--reason", "x"][..], &["status"]] {
         bench.run(&["pause", "orders", "--sequence", KEY, "--reason", "x"]).ends(0);
         let command = next(&bench.run(command).ends(0));
-        // As somebody would copy it into a shell.
+        // As copied into a shell.
         let program = std::path::Path::new(env!("CARGO_BIN_EXE_lazaret")).parent().unwrap();
         let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
         let mut shell = std::process::Command::new("bash");
@@ -84,7 +84,7 @@ fn the_command_that_ends_a_pause_means_the_same_sequence() {
 }
 
 #[test]
-fn a_payload_cannot_write_a_line_of_its_own() {
+fn a_payload_cannot_imitate_output_lines() {
     let bench = bench();
     let ran = bench.run(&["groups"]).ends(0);
     assert_eq!(ran.out.lines().count(), 2, "{}", ran.out);
@@ -94,7 +94,7 @@ fn a_payload_cannot_write_a_line_of_its_own() {
 }
 
 #[test]
-fn json_is_exact_all_the_same() {
+fn json_is_exact() {
     // I5
     let bench = bench();
     let letter = bench.run(&["ls", "state:dead", "-o", "jsonl"]).ends(0).last();
@@ -108,7 +108,7 @@ fn json_is_exact_all_the_same() {
 }
 
 #[test]
-fn csv_holds_no_formulas() {
+fn csv_contains_no_formulas() {
     let bench = bench();
     let csv = bench.run(&["ls", "state:dead", "-o", "csv"]).ends(0).out;
     assert_eq!(csv.lines().count(), 2, "{csv}");

@@ -1,11 +1,12 @@
-//! The command line as users have it: the real binary against a real server, store and consumer.
+//! End-to-end tests: the real binary against a real server, store and consumer.
 
-// What tests share is part of the tests, too.
+// Shared modules are test code as well.
 #![allow(clippy::unwrap_used)]
 
 mod acting;
 mod approval;
 mod daemon;
+mod daemon_failures;
 #[cfg(feature = "demo")]
 mod demo;
 mod exits;
@@ -18,4 +19,3 @@ mod support;
 #[cfg(unix)]
 mod terminal;
 mod transfer;
-mod trouble;

@@ -1,4 +1,4 @@
-//! Many letters: tables page, lines print all, and whoever has read enough is no trouble.
+//! Many letters: tables are paged, lines print all, and a closed pipe is no error.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -24,7 +24,7 @@ fn tables_page_and_lines_print_every_match() {
     assert_eq!(first.out.lines().count(), 51);
     assert!(first.err.starts_with("50 of 120 letters\nnext: lazaret ls --after "), "{}", first.err);
 
-    // The cursor that is named leads on, to the end.
+    // The suggested cursor continues to the end.
     let cursor = |talk: &str| {
         talk.split("--after ").nth(1).map(|rest| rest.split([',', '\n']).next().unwrap().to_owned())
     };
@@ -60,7 +60,7 @@ fn a_closed_pipe_is_no_error() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    // `head -1`: 120 whole letters do not fit into a pipe.
+    // `head -1`: 120 complete letters do not fit into a pipe.
     let mut out = BufReader::with_capacity(16, child.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
     drop(out);

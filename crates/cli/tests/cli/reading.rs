@@ -1,4 +1,4 @@
-//! Looking: status, groups, letters, sequences, the audit and what happens now.
+//! Reading: status, groups, letters, sequences, the audit log and events.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ fn has(value: &Value, names: &str) {
 }
 
 #[test]
-fn status_tells_how_consumers_and_operations_stand() {
+fn status_shows_consumers_and_operations() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "b", "good")], 2);
     let status = bench.run(&["status", "-o", "json"]).ends(0).json();
@@ -66,12 +66,12 @@ fn letters_are_listed_with_every_field_of_the_contract() {
     assert_eq!(table.err, format!("1 letter\nnext: lazaret show {short}\n"));
     let none = bench.run(&["ls", "state:parked"]).ends(0);
     assert_eq!((none.out.as_str(), none.err.as_str()), ("", "no letters match\nnext: lazaret ls\n"));
-    // Several words are one query.
+    // Several arguments form one query.
     assert_eq!(bench.run(&["ls", "state:dead", "seq:b", "-o", "jsonl"]).ends(0).out, "");
 }
 
 #[test]
-fn a_wrong_query_is_shown_with_its_place() {
+fn an_invalid_query_is_shown_with_the_position() {
     let bench = Bench::new();
     let ran = bench.run(&["ls", "state:dead staet:x"]).ends(2);
     let told = "error: LZ0201: invalid query: there is no field staet: did you mean state?\n";
@@ -80,7 +80,7 @@ fn a_wrong_query_is_shown_with_its_place() {
 }
 
 #[test]
-fn groups_are_found_by_their_first_digits() {
+fn groups_are_found_by_prefix() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad"), message("m-3", "a", "good")], 3);
     let page = bench.run(&["groups", "-o", "json"]).ends(0).json();
@@ -101,18 +101,18 @@ fn groups_are_found_by_their_first_digits() {
         bench.run(&["group", group["id"].as_str().unwrap(), "-o", "json"]).ends(0).json()["id"],
         group["id"]
     );
-    // The command that is named next works as it stands.
+    // The suggested command works unchanged.
     let query = shown.err.lines().next().unwrap().trim_start_matches("next: lazaret ls ");
     assert_eq!(bench.run(&["ls", query, "-o", "jsonl"]).ends(0).lines().len(), 2);
     bench.run(&["group", "g1_ffffffff"]).ends(4);
-    // Where nothing is open any more, nothing can be retried.
+    // Without open letters, no retry is suggested.
     bench.run(&["evict", "--all", "--reason", "x", "--yes", "--wait"]).ends(0);
     let shown = bench.run(&["group", &short]).ends(0);
     assert!(shown.err.contains("state:closed") && !shown.err.contains("plan retry"), "{}", shown.err);
 }
 
 #[test]
-fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
+fn a_letter_is_shown_complete_with_its_raw_payload() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad\nthing")], 1);
     let id = bench.run(&["ls", "-o", "jsonl"]).last()["id"].as_str().unwrap().to_owned();
@@ -120,7 +120,7 @@ fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
     for part in [
         "dead",
         "orders/orders",
-        "DOMAIN_INVALID while in handle",
+        "DOMAIN_INVALID in phase handle",
         "tenant: acme",
         "--- history",
         r#""bad\nthing""#,
@@ -139,7 +139,7 @@ fn a_letter_is_shown_whole_and_its_payload_as_it_is() {
 }
 
 #[test]
-fn a_letter_is_shown_by_a_query_that_finds_it_alone() {
+fn a_letter_is_shown_by_a_query_that_matches_it_alone() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
     let shown = bench.run(&["show", "message:m-2", "-o", "json"]).ends(0).json();
@@ -148,7 +148,7 @@ fn a_letter_is_shown_by_a_query_that_finds_it_alone() {
     assert!(several.err.contains("several letters match"), "{}", several.err);
     let none = bench.run(&["show", "message:m-3"]).ends(4);
     assert!(none.err.contains("no letter matches"), "{}", none.err);
-    // A letter that is closed by now is still the one that is meant; open ones go first.
+    // A closed letter is found as well; open ones take precedence.
     bench.run(&["evict", "message:m-2", "--reason", "x", "--yes", "--wait"]).ends(0);
     let closed = bench.run(&["show", "message:m-2", "-o", "json"]).ends(0).json();
     assert_eq!((&closed["message"]["id"], &closed["state"]), (&"m-2".into(), &"evicted".into()));
@@ -159,9 +159,9 @@ fn a_letter_is_shown_by_a_query_that_finds_it_alone() {
 }
 
 #[test]
-fn an_error_of_several_lines_is_shown_in_lines_that_are_set_in() {
+fn continuation_lines_of_an_error_are_indented() {
     let bench = Bench::new();
-    // "bad", and a line that pretends to be Lazaret's.
+    // "bad", and a line that imitates Lazaret's output.
     let sent = serde_json::json!({"id": "m-1", "key": "a", "payload-base64": "YmFkCnN0YXRlICByZXNvbHZlZA=="});
     bench.letters(&[sent], 1);
     let shown = bench.run(&["show", "message:m-1"]).ends(0).out;
@@ -169,7 +169,7 @@ fn an_error_of_several_lines_is_shown_in_lines_that_are_set_in() {
 }
 
 #[test]
-fn a_sequence_shows_its_head_and_who_waits() {
+fn a_sequence_shows_its_head_and_waiting_letters() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), message("m-3", "a", "good")], 3);
     let shown = bench.run(&["seq", "orders", "a"]).ends(0);
@@ -184,7 +184,7 @@ fn a_sequence_shows_its_head_and_who_waits() {
 }
 
 #[test]
-fn the_audit_tells_who_did_what_and_is_verified() {
+fn the_audit_log_is_listed_and_verified() {
     let bench = Bench::new();
     bench.run(&["pause", "orders", "--replay", "--reason", "a test"]).ends(0);
     bench.run(&["resume", "orders", "--replay", "--reason", "enough"]).ends(0);
@@ -204,7 +204,7 @@ fn the_audit_tells_who_did_what_and_is_verified() {
 }
 
 #[test]
-fn tail_follows_what_happens() {
+fn tail_streams_events() {
     let bench = Bench::new();
     let child = bench.start_until(&["tail", "--kind", "letter-stored", "--limit", "1"], "following");
     bench.feed(&[message("m-1", "a", "bad")]);
@@ -215,7 +215,7 @@ fn tail_follows_what_happens() {
 }
 
 #[test]
-fn tail_comes_back_to_where_a_broken_connection_ended() {
+fn tail_resumes_after_a_broken_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {

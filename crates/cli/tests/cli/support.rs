@@ -1,4 +1,4 @@
-//! A real server with a real consumer in this process, and the binary beside it.
+//! A test bench: a real server with a real consumer in this process, and the binary as a client.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -20,26 +20,27 @@ use tokio_util::sync::CancellationToken;
 
 /// The consumer; its only queue is `orders/orders`.
 pub(crate) const ORDERS: &str = "orders";
-/// How long anything may take before a test gives up.
+/// The timeout of every wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a bench is made of.
+/// The settings of a bench.
 #[derive(Default)]
 pub(crate) struct Setup {
     pub(crate) tokens: Vec<Token>,
     pub(crate) approval: Approval,
 }
 
-/// A server that runs, with a consumer whose handler does not take what holds `bad`, and never what holds `hopeless`.
+/// A running server with a consumer whose handler refuses messages that contain `bad` until it is repaired, and always those
+/// that contain `hopeless`.
 pub(crate) struct Bench {
     pub(crate) url: String,
     runtime: Runtime,
-    mended: Arc<AtomicBool>,
+    repaired: Arc<AtomicBool>,
     shutdown: CancellationToken,
     folder: tempfile::TempDir,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -48,45 +49,45 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// What it did, which must have ended like this.
+    /// Asserts the exit code.
     #[track_caller]
     pub(crate) fn ends(self, code: i32) -> Self {
         assert_eq!(self.code, code, "out: {}\nerr: {}", self.out, self.err);
         self
     }
 
-    /// The output, which must be one JSON value.
+    /// Parses the output as one JSON value.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 
-    /// The output, which must be one JSON value a line.
+    /// Parses the output as JSON lines.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         self.out.lines().map(parse).collect()
     }
 
-    /// The last line of the output as JSON.
+    /// Parses the last line of the output as JSON.
     #[track_caller]
     pub(crate) fn last(&self) -> Value {
         self.lines().pop().expect("a line")
     }
 }
 
-/// A token that may do this. Its secret is made of its name.
+/// Returns a token with these scopes. Its secret is derived from its name.
 pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
     let hash = TokenHash::of(&secret(name));
     Token { name: name.to_owned(), hash, scopes: scopes.to_vec(), expires_at: None }
 }
 
-/// The secret of that token.
+/// Returns the secret of a token.
 pub(crate) fn secret(name: &str) -> String {
     format!("lz_secret-of-{name}")
 }
 
-/// A message for [`Bench::feed`].
+/// Returns a message for [`Bench::feed`].
 pub(crate) fn message(id: &str, key: &str, payload: &str) -> Value {
     json!({"id": id, "key": key, "type": "OrderPlaced", "headers": {"tenant": "acme"}, "payload": payload})
 }
@@ -100,19 +101,19 @@ impl Bench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mended = Arc::new(AtomicBool::new(false));
+        let repaired = Arc::new(AtomicBool::new(false));
         let shutdown = CancellationToken::new();
         let store = SqliteStore::open(folder.path().join("lazaret.db"), Default::default()).unwrap();
-        let url = runtime.block_on(serve(&store, setup, &mended, &shutdown));
-        Self { url, runtime, mended, shutdown, folder }
+        let url = runtime.block_on(serve(&store, setup, &repaired, &shutdown));
+        Self { url, runtime, repaired, shutdown, folder }
     }
 
-    /// From now on the handler takes what is `bad`.
-    pub(crate) fn mend(&self) {
-        self.mended.store(true, Ordering::SeqCst);
+    /// Repairs the handler: from now on it accepts `bad`.
+    pub(crate) fn repair(&self) {
+        self.repaired.store(true, Ordering::SeqCst);
     }
 
-    /// A folder that goes with the bench.
+    /// Returns a folder that is removed with the bench.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -125,7 +126,7 @@ impl Bench {
     /// Posts messages to the inbox.
     pub(crate) fn feed_as(&self, messages: &[Value], token: Option<&str>) {
         let lines: Vec<String> = messages.iter().map(Value::to_string).collect();
-        // One test is the first; the others find it installed.
+        // The first test installs it; the others find it installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let mut request = client
@@ -139,20 +140,20 @@ impl Bench {
         assert_eq!(answer, 202);
     }
 
-    /// Posts messages and waits until so many open letters are there.
+    /// Posts messages and waits for this many open letters.
     pub(crate) fn letters(&self, messages: &[Value], open: usize) {
         self.feed(messages);
         self.eventually_open("", open);
     }
 
-    /// Waits until so many letters match.
+    /// Waits until this many letters match.
     pub(crate) fn eventually_open(&self, query: &str, wanted: usize) {
         self.eventually(&format!("{wanted} letters"), || {
             self.run(&["ls", query, "-o", "jsonl"]).ends(0).out.lines().count() == wanted
         });
     }
 
-    /// Waits until this holds.
+    /// Waits until a condition holds.
     pub(crate) fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !holds() {
@@ -161,20 +162,20 @@ impl Bench {
         }
     }
 
-    /// The binary, set up to speak with this server and to be as wide as said.
+    /// Returns the binary, configured for this server and a table width.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = lazaret(arguments);
         command.env("LAZARET_URL", &self.url);
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it exits.
     #[track_caller]
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         finish(self.command(arguments), "")
     }
 
-    /// Runs a command with something on its standard input.
+    /// Runs a command with this standard input.
     #[track_caller]
     pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
         finish(self.command(arguments), input)
@@ -188,7 +189,7 @@ impl Bench {
         finish(command, "")
     }
 
-    /// Starts a command and reads its talk until a line holds this.
+    /// Starts a command and reads its standard error until a line contains this text.
     pub(crate) fn start_until(&self, arguments: &[&str], said: &str) -> Child {
         let mut child = self
             .command(arguments)
@@ -199,7 +200,7 @@ impl Bench {
             .unwrap();
         let talk = BufReader::new(child.stderr.take().unwrap());
         let (tell, lines) = std::sync::mpsc::channel();
-        // Read to its end, so that the child can say the rest when nobody listens any more.
+        // Read to the end, so that the child can write the rest.
         std::thread::spawn(move || {
             talk.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
         });
@@ -222,7 +223,7 @@ impl Drop for Bench {
     }
 }
 
-/// The binary without anything from the environment that could change what it does.
+/// Returns the binary with an environment that does not affect it.
 pub(crate) fn lazaret(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lazaret"));
     command.args(arguments).env("USER", "ada").env("COLUMNS", "120");
@@ -233,7 +234,7 @@ pub(crate) fn lazaret(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end, within the deadline.
+/// Runs a command until it exits, within the deadline.
 #[track_caller]
 pub(crate) fn finish(command: Command, input: &str) -> Ran {
     let output = assert_cmd::Command::from_std(command)
@@ -248,7 +249,7 @@ pub(crate) fn finish(command: Command, input: &str) -> Ran {
     }
 }
 
-/// Waits for a child to end, within the deadline.
+/// Waits until a child exits, within the deadline.
 #[track_caller]
 pub(crate) fn ended(mut child: Child) -> Ran {
     let deadline = Instant::now() + DEADLINE;
@@ -269,13 +270,13 @@ pub(crate) fn ended(mut child: Child) -> Ran {
 async fn serve(
     store: &SqliteStore,
     setup: Setup,
-    mended: &Arc<AtomicBool>,
+    repaired: &Arc<AtomicBool>,
     shutdown: &CancellationToken,
 ) -> String {
     let inbox = store.inbox_log(ORDERS, InboxOptions::default());
     let registry = Registry::default();
     registry.starting(ORDERS, setup.approval);
-    let consumer = consumer(store, &inbox, &registry, mended);
+    let consumer = consumer(store, &inbox, &registry, repaired);
     registry.running(consumer.handle());
     tokio::spawn({
         let shutdown = shutdown.clone();
@@ -300,14 +301,14 @@ fn consumer(
     store: &SqliteStore,
     inbox: &InboxLog,
     registry: &Registry,
-    mended: &Arc<AtomicBool>,
+    repaired: &Arc<AtomicBool>,
 ) -> Consumer {
-    let mended = mended.clone();
+    let repaired = repaired.clone();
     let handler = move |Payload(payload): Payload| {
         let text = String::from_utf8_lossy(payload.as_deref().unwrap_or_default()).into_owned();
-        let fails = text.contains("hopeless") || (text.contains("bad") && !mended.load(Ordering::SeqCst));
+        let fails = text.contains("hopeless") || (text.contains("bad") && !repaired.load(Ordering::SeqCst));
         async move {
-            // The payload is part of the error, so that whatever is sent reaches every column.
+            // The payload is part of the error, so that hostile content reaches every column.
             if fails {
                 Err(HandlerError::msg(format!("cannot take {text}")).reason(Reason::DOMAIN_INVALID))
             } else {

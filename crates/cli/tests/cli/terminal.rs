@@ -1,4 +1,4 @@
-//! What people see at a terminal: colours, questions, bars, and an editor.
+//! Output on a terminal: colors, prompts, progress bars and the editor.
 
 use std::io::{Read, Write};
 use std::sync::mpsc::{Receiver, channel};
@@ -8,14 +8,14 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 
 use crate::support::{Bench, DEADLINE, message};
 
-/// A command at a terminal of its own.
+/// A command on a pseudoterminal.
 pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
     output: Receiver<Vec<u8>>,
     shown: String,
     master: Box<dyn MasterPty + Send>,
-    /// How the terminal was before.
+    /// The terminal modes before.
     before: String,
 }
 
@@ -25,7 +25,7 @@ impl Terminal {
         Self::open((width, 24), arguments, &variables)
     }
 
-    /// A command at a terminal of this size.
+    /// Starts a command on a terminal of this size.
     pub(crate) fn open((cols, rows): (u16, u16), arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let size = PtySize { rows, cols, pixel_width: 0, pixel_height: 0 };
         let pair = native_pty_system().openpty(size).unwrap();
@@ -55,7 +55,7 @@ impl Terminal {
         let (sender, output) = channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // A terminal whose last user has gone answers with an error.
+            // A closed pseudoterminal returns an error.
             while let Ok(read) = reader.read(&mut buffer)
                 && read > 0
                 && sender.send(buffer[..read].to_vec()).is_ok()
@@ -65,12 +65,12 @@ impl Terminal {
         Self { child, keyboard, output, shown: String::new(), master: pair.master, before }
     }
 
-    /// Whether the terminal is as it was before.
+    /// Returns whether the terminal modes are restored.
     pub(crate) fn is_as_before(&self) -> bool {
         self.before == modes(&*self.master)
     }
 
-    /// Waits until this is on the screen.
+    /// Waits until the screen shows this text.
     #[track_caller]
     pub(crate) fn sees(&mut self, text: &str) -> &mut Self {
         let deadline = Instant::now() + DEADLINE;
@@ -81,7 +81,7 @@ impl Terminal {
         self
     }
 
-    /// The end of what was shown: a screen that is drawn again and again is long.
+    /// Returns the end of the output: a redrawn screen is long.
     fn end(&self) -> String {
         let mut end: Vec<char> = self.shown.chars().rev().take(6000).collect();
         end.reverse();
@@ -104,7 +104,7 @@ impl Terminal {
         self
     }
 
-    /// Waits for the end; what was shown, and the code.
+    /// Waits until the command exits with this code. Returns the output.
     #[track_caller]
     pub(crate) fn ends(mut self, code: u32) -> String {
         let deadline = Instant::now() + DEADLINE;
@@ -113,12 +113,12 @@ impl Terminal {
         }
         let status = self.child.wait().unwrap();
         assert_eq!(status.exit_code(), code, "{:?}", self.end());
-        assert!(self.is_as_before(), "the terminal is left in another state");
+        assert!(self.is_as_before(), "the terminal is not restored");
         self.shown
     }
 }
 
-/// How a terminal treats what is typed and shown.
+/// Returns the terminal modes.
 fn modes(master: &dyn MasterPty) -> String {
     format!("{:?}", master.get_termios().unwrap())
 }
@@ -130,7 +130,7 @@ fn bench() -> Bench {
 }
 
 #[test]
-fn colours_are_for_terminals() {
+fn colors_are_for_terminals() {
     let bench = bench();
     let colored = |text: &str| text.contains("\u{1b}[31m");
     assert!(colored(&Terminal::start(&bench, 120, &["ls"], &[]).ends(0)));
@@ -138,7 +138,7 @@ fn colours_are_for_terminals() {
     assert!(!Terminal::start(&bench, 120, &["ls", "--color", "never"], &[]).ends(0).contains('\u{1b}'));
     assert!(!bench.run(&["ls"]).ends(0).out.contains('\u{1b}'));
     assert!(colored(&bench.run(&["ls", "--color", "always"]).ends(0).out));
-    // A choice on the command line counts more than the variable.
+    // The option overrides the variable.
     assert!(colored(
         &Terminal::start(&bench, 120, &["ls", "--color", "always"], &[("NO_COLOR", "1")]).ends(0)
     ));
@@ -151,7 +151,7 @@ fn tables_fit_the_terminal() {
         for command in [&["ls"][..], &["groups"], &["status"], &["seq", "orders", "a"]] {
             let arguments = [command, &["--color", "never"]].concat();
             let shown = Terminal::start(&bench, width, &arguments, &[]).ends(0);
-            // Sums and commands are talk, which may break.
+            // Messages may wrap.
             let is_talk = |line: &str| line.contains("next:") || line.contains("letters failed");
             for line in shown.lines().filter(|line| !is_talk(line)) {
                 assert!(line.chars().count() <= usize::from(width), "{command:?} at {width}: {line:?}");
@@ -168,13 +168,13 @@ fn json_is_indented_for_people() {
 }
 
 #[test]
-fn a_terminal_asks_before_it_acts() {
+fn changes_are_confirmed_on_a_terminal() {
     let bench = bench();
     let mut no = Terminal::start(&bench, 100, &["evict", "--all", "--reason", "test"], &[]);
     no.sees("Evict 3 letters of 2 sequences? [y/N] ").types("\n");
     let shown = no.ends(1);
-    // First that nothing was done, then what can be done.
-    let (before, after) = shown.split_once("nothing was done").unwrap();
+    // The outcome is printed before the next command.
+    let (before, after) = shown.split_once("aborted: nothing was changed").unwrap();
     assert!(!before.contains("next: ") && after.contains("lazaret evict --plan p_1"), "{shown}");
     assert_eq!(bench.run(&["op", "ls", "-o", "jsonl"]).ends(0).out, "");
 
@@ -182,14 +182,14 @@ fn a_terminal_asks_before_it_acts() {
     yes.sees("? [y/N] ").types("y\n");
     assert!(yes.ends(0).contains("done"), "it is done");
 
-    // What cannot be undone has to be typed.
+    // Irreversible actions need a typed word.
     let mut half = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
-    half.sees("Purge 3 letters? They cannot be brought back. Type purge to go on: ").types("y\n");
+    half.sees("Purge 3 letters? This cannot be undone. Type purge to confirm: ").types("y\n");
     half.ends(1);
     let mut typed = Terminal::start(&bench, 100, &["purge", "--all", "--reason", "test"], &[]);
-    typed.sees("to go on: ").types("purge\n");
-    assert!(typed.ends(0).contains("3 letters purged, 0 not"));
-    // Where nothing is left there is nothing to ask.
+    typed.sees("to confirm: ").types("purge\n");
+    assert!(typed.ends(0).contains("3 letters purged, 0 failed"));
+    // Without matches there is nothing to confirm.
     for verb in ["purge", "restore"] {
         let shown = Terminal::start(&bench, 100, &[verb, "--all", "--reason", "test"], &[]).ends(0);
         assert!(shown.contains("no letters match") && !shown.contains('?'), "{shown}");
@@ -199,13 +199,13 @@ fn a_terminal_asks_before_it_acts() {
 #[test]
 fn a_bar_shows_progress_and_ctrl_c_detaches() {
     let bench = bench();
-    // Slow enough that it is seen: one letter each ten seconds.
+    // Slow enough to observe: one letter every ten seconds.
     let arguments =
         ["park", "--all", "--reason", "test", "--yes", "--wait", "--ramp", "none", "--rate", "6/m"];
     let mut terminal = Terminal::start(&bench, 140, &arguments, &[]);
     terminal.sees("op_1 running [").sees("1/3 1 sent, 1 ok, 0 failed again, 0 skipped").types("\u{3}");
     let shown = terminal.ends(130);
-    assert!(shown.contains("detached; op_1 goes on"), "{shown}");
+    assert!(shown.contains("detached: op_1 continues in the daemon"), "{shown}");
     assert!(shown.contains("next: ") && shown.contains("lazaret op cancel op_1"), "{shown}");
     assert_eq!(bench.run(&["op", "show", "op_1", "-o", "json"]).ends(0).json()["state"], "running");
 }
@@ -219,17 +219,17 @@ fn a_bar_fits_the_terminal() {
         let mut terminal = Terminal::start(&bench, width, &arguments, &[]);
         terminal.sees("op_1 running [").sees("] 1/3 ").types("\u{3}");
         let shown = terminal.ends(130);
-        // Talk may be long. What is drawn is drawn again and again, and must not break into the next line.
+        // Messages may be long. A redrawn line must not wrap.
         let drawn = shown.split(['\r', '\n']).filter(|line| line.contains(" running ["));
         for line in drawn.map(without_controls) {
-            // The terminal itself shows what was typed.
+            // The terminal echoes typed text.
             let line = line.trim_end_matches("^C").trim_end();
             assert!(line.chars().count() < usize::from(width), "at {width}: {line:?}");
         }
     }
 }
 
-/// What is seen of a line: without what moves the cursor or clears.
+/// Returns the visible part of a line, without control sequences.
 fn without_controls(line: &str) -> String {
     let mut pieces = line.split('\u{1b}');
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -238,7 +238,7 @@ fn without_controls(line: &str) -> String {
 }
 
 #[test]
-fn a_terminal_asks_before_a_payload_is_changed() {
+fn payload_changes_are_confirmed_on_a_terminal() {
     let bench = bench();
     let id = bench.run(&["ls", "seq:b", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();
     let file = bench.folder().join("payload");
@@ -246,17 +246,17 @@ fn a_terminal_asks_before_a_payload_is_changed() {
     let payload = || bench.run(&["show", &id, "--payload"]).ends(0).out;
     let from_file = ["edit", &id, "--payload", file.to_str().unwrap(), "--reason", "typo"];
     let mut no = Terminal::start(&bench, 100, &from_file, &[]);
-    no.sees(&format!("Give {} this payload (6 bytes)? [y/N] ", &id[..8])).types("n\n");
+    no.sees(&format!("Replace the payload of {} (6 bytes)? [y/N] ", &id[..8])).types("n\n");
     assert!(no.ends(1).contains(&format!("lazaret show {}", &id[..8])));
     let mut away = Terminal::start(&bench, 100, &["edit", &id, "--tombstone", "--reason", "typo"], &[]);
-    away.sees(&format!("Take the payload of {} away? [y/N] ", &id[..8])).types("\n");
+    away.sees(&format!("Remove the payload of {}? [y/N] ", &id[..8])).types("\n");
     away.ends(1);
     assert_eq!(payload(), "\"bad\"");
     let mut yes = Terminal::start(&bench, 100, &from_file, &[]);
     yes.sees("[y/N] ").types("y\n");
     yes.ends(0);
     assert_eq!(payload(), "\"good\"");
-    // Who says yes beforehand is not asked.
+    // --yes skips the confirmation.
     let said = [&from_file[..], &["--yes"]].concat();
     assert!(!Terminal::start(&bench, 100, &said, &[]).ends(0).contains("[y/N]"));
 }
@@ -276,13 +276,13 @@ fn a_payload_is_changed_in_an_editor() {
     let payload = || bench.run(&["show", &id, "--payload"]).ends(0).out;
 
     script("exit 0");
-    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(0).contains("nothing was changed"));
+    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(0).contains("payload unchanged"));
     script("exit 7");
-    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(1).contains("nothing was done"));
-    // An editor writes another file and ends it with a line break.
+    assert!(Terminal::start(&bench, 100, &arguments, &variables).ends(1).contains("nothing was changed"));
+    // The editor replaces the file and appends a line break.
     script("ls -l \"$1\" | cut -c1-10; echo '\"mended\"' > \"$1.new\"; mv \"$1.new\" \"$1\"");
     let mut no = Terminal::start(&bench, 100, &arguments, &variables);
-    no.sees("Take this payload (8 bytes, 5 before)? [y/N] ").types("n\n");
+    no.sees("Save this payload (8 bytes, 5 before)? [y/N] ").types("n\n");
     let shown = no.ends(1);
     assert!(shown.contains("-rw-------"), "only its owner reads it: {shown}");
     assert_eq!(payload(), "\"bad\"");
@@ -292,12 +292,12 @@ fn a_payload_is_changed_in_an_editor() {
     assert_eq!(payload(), "\"mended\"");
     script("echo '{' > \"$1\"");
     let mut broken = Terminal::start(&bench, 100, &arguments, &variables);
-    broken.sees("it was JSON, and is not any more").types("n\n");
+    broken.sees("the payload is no longer valid JSON").types("n\n");
     broken.ends(1);
 }
 
 #[test]
-fn a_terminal_is_given_a_harmless_payload() {
+fn a_payload_is_sanitized_on_a_terminal() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad \u{202e}")], 1);
     let id = bench.run(&["ls", "-o", "jsonl"]).ends(0).last()["id"].as_str().unwrap().to_owned();

@@ -1,31 +1,31 @@
-//! Letters that move from one daemon to another.
+//! Export and import between daemons.
 
 use lazaret_api::Scope;
 
 use crate::support::{Bench, Setup, message, secret, token};
 
 #[test]
-fn an_export_is_taken_in_elsewhere_as_it_was() {
+fn an_export_is_imported_unchanged() {
     // I5, I8
     let from = Bench::new();
     let hostile = message("m-3", "c\u{202e}\u{1b}", "bad \u{2028}\u{1b}[2J");
     from.letters(&[message("m-1", "a", "bad"), message("m-2", "a", "good"), hostile], 3);
     let export = from.run(&["export"]).ends(0);
-    assert!(export.err.starts_with("3 letters written\nnext: lazaret import"), "{}", export.err);
+    assert!(export.err.starts_with("3 letters exported\nnext: lazaret import"), "{}", export.err);
     let file = from.folder().join("letters.jsonl");
     std::fs::write(&file, &export.out).unwrap();
 
     let to = Bench::new();
-    // Where nobody works on them they stay as they are.
+    // Without a running consumer they stay unchanged.
     to.run(&["pause", "orders", "--reason", "test"]).ends(0);
     let taken = to.run(&["import", file.to_str().unwrap()]).ends(0);
-    assert_eq!(taken.out, "3 letters taken in, 0 known already, 0 not\n");
+    assert_eq!(taken.out, "3 letters imported, 0 already known, 0 failed\n");
     let mut before = export.lines();
     let mut after = to.run(&["export"]).ends(0).lines();
     for letters in [&mut before, &mut after] {
         letters.sort_by_key(|letter| letter["id"].to_string());
         for letter in letters.iter_mut() {
-            // The other store counts its own places and touches.
+            // Index and touch time are assigned by the other store.
             for name in ["index", "last-touched-at", "enqueued-at"] {
                 letter.as_object_mut().unwrap().remove(name);
             }
@@ -38,12 +38,12 @@ fn an_export_is_taken_in_elsewhere_as_it_was() {
         to.run_with(&["import", "-", "--queue", "other/mail", "--reason", "moved"], &export.out).ends(0);
     let audit = to.run(&["audit", "-o", "jsonl"]).ends(0).out;
     assert!(audit.lines().any(|line| line.contains("\"import\"") && line.contains("\"moved\"")), "{audit}");
-    assert!(moved.out.starts_with("3 letters taken in"), "{}", moved.out);
+    assert!(moved.out.starts_with("3 letters imported"), "{}", moved.out);
     assert_eq!(to.run(&["ls", "queue:other", "-o", "jsonl"]).ends(0).lines().len(), 3);
 }
 
 #[test]
-fn an_export_without_payloads_says_that_it_cannot_be_taken_in() {
+fn an_export_without_payloads_warns_that_it_cannot_be_imported() {
     let tokens = vec![token("rita", &[Scope::Read]), token("feed", &[Scope::Ingest])];
     let bench = Bench::with(Setup { tokens, ..Setup::default() });
     bench.feed_as(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], Some(&secret("feed")));
@@ -59,11 +59,11 @@ fn an_export_without_payloads_says_that_it_cannot_be_taken_in() {
     // That is so.
     let open = Bench::new();
     let refused = open.run_with(&["import", "-"], &export.out).ends(3);
-    assert!(refused.out.contains("0 letters taken in, 0 known already, 2 not"), "{}", refused.out);
+    assert!(refused.out.contains("0 letters imported, 0 already known, 2 failed"), "{}", refused.out);
 }
 
 #[test]
-fn lines_that_are_no_letters_are_named() {
+fn invalid_lines_of_an_import_are_reported() {
     let bench = Bench::new();
     let ran = bench.run_with(&["import", "-"], "{}\nno json\n").ends(3);
     assert_eq!(ran.out, "0 letters taken in, 0 known already, 2 not\n");
@@ -72,7 +72,7 @@ fn lines_that_are_no_letters_are_named() {
 }
 
 #[test]
-fn an_export_comes_in_other_formats() {
+fn an_export_supports_other_formats() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad"), message("m-2", "b", "bad")], 2);
     assert_eq!(bench.run(&["export", "--json"]).ends(0).json().as_array().unwrap().len(), 2);

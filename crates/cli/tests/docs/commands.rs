@@ -1,4 +1,4 @@
-//! Every command that the documentation shows is one that the program understands.
+//! Every command in the documentation can be parsed.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -42,8 +42,8 @@ fn commands_in_the_text_are_understood() {
     assert!(tried > 40, "only {tried} commands were found");
 }
 
-/// Whether it can be read. In the text, a command may be mentioned by its name alone; with anything behind its name it is one to
-/// type, and needs all that it needs.
+/// Checks that a command can be parsed. In prose, a command may be mentioned by its name alone; with arguments it must be
+/// complete.
 fn understood(command: &str, is_text: bool) -> Result<(), String> {
     let words = words(command);
     if is_text && is_name(&words) {
@@ -58,7 +58,7 @@ fn understood(command: &str, is_text: bool) -> Result<(), String> {
     }
 }
 
-/// Whether these words name a command and say nothing else.
+/// Returns whether these words are the name of a command only.
 fn is_name(words: &[String]) -> bool {
     let mut command = Cli::command();
     words[1..].iter().all(|word| match command.find_subcommand(word) {
@@ -70,7 +70,7 @@ fn is_name(words: &[String]) -> bool {
     })
 }
 
-/// The calls of `lazaret` in a block that is for a shell.
+/// Returns the calls of `lazaret` in a shell block.
 fn commands(block: &Block) -> Vec<String> {
     let is_console = block.language() == "console";
     if !is_console && block.language() != "sh" {
@@ -91,7 +91,7 @@ fn commands(block: &Block) -> Vec<String> {
     calls.collect()
 }
 
-/// A line of a shell, cut where one command ends and another begins, without redirections and remarks.
+/// Splits a shell line into commands, without redirections and comments.
 fn parts(line: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut quote = None;
@@ -135,7 +135,7 @@ fn without_here_documents(text: &str) -> String {
     kept
 }
 
-/// The words of a command as a shell would pass them.
+/// Splits a command into words as a shell does.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -163,7 +163,7 @@ fn a_shell_line_is_taken_apart() {
     assert_eq!(words("lazaret ls 'a b' --x \"c\""), ["lazaret", "ls", "a b", "--x", "c"]);
     assert!(understood("lazaret fly", true).is_err() && understood("lazaret op approve", true).is_ok());
     assert!(understood("lazaret retry", true).is_ok() && understood("lazaret retry", false).is_err());
-    // It would end with a usage error.
+    // It is a usage error.
     assert!(understood("lazaret resume CONSUMER", true).is_err());
     assert!(understood("lazaret resume CONSUMER --reason TEXT", true).is_ok());
 }

@@ -1,10 +1,10 @@
-//! Every configuration that the documentation shows can be used.
+//! Every configuration in the documentation is valid.
 
 use lazaret_config::{Env, check};
 
 use crate::pages::{Block, pages};
 
-/// What a part of a configuration needs around it to be a whole one.
+/// The rest of a complete configuration around a fragment.
 const CONSUMER: &str =
     "consumers: { shown: { source: { inbox: {} }, handler: { command: { program: [x] } } } }\n";
 
@@ -17,14 +17,14 @@ impl Env for AllSet {
     }
 }
 
-/// Whether it is a file of another program: the first line names it, as in `# prometheus.yml`.
+/// Returns whether it is a file of another program: the first line names it, as in `# prometheus.yml`.
 fn is_of_others(block: &Block) -> bool {
     let name = block.text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
     let is_file = !name.contains(' ') && (name.ends_with(".yml") || name.ends_with(".yaml"));
     is_file && !name.starts_with("lazaret")
 }
 
-/// A whole configuration, or one made of the part that is shown.
+/// Returns the complete configuration of a block, which may be a fragment.
 fn whole(block: &Block) -> String {
     if block.text.lines().any(|line| line.starts_with("consumers:")) {
         return block.text.clone();
@@ -37,7 +37,7 @@ fn configurations_can_be_used() {
     let mut tried = 0;
     for page in pages() {
         for block in page.blocks().iter().filter(|block| block.language() == "yaml") {
-            // A secret, or its hash, is nothing that one shows.
+            // Secrets and hashes are placeholders.
             if block.text.contains('…') || is_of_others(block) {
                 continue;
             }

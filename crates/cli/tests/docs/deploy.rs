@@ -1,5 +1,5 @@
-//! What is shipped for running Lazaret fits the program: files that are named are there, commands are understood, configurations
-//! are fine. Images are not built here.
+//! The deployment files match the program: referenced files exist, commands parse, configurations are valid. Images are not built
+//! here.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,7 +77,7 @@ fn deploy(file: &str) -> String {
     fs::read_to_string(root().join("deploy").join(file)).unwrap()
 }
 
-/// A configuration as the image has it, which is built with these parts.
+/// Validates a configuration for the image, which is built with these features.
 fn configured(file: &str) -> Loaded {
     let image = Capabilities::of([
         Capability::SourceInbox,
@@ -203,7 +203,7 @@ fn the_unit_starts_reloads_and_stops_as_the_daemon_wants() {
     assert!(Duration::from_secs(stop) > drain_deadline());
 }
 
-/// systemd says itself what it thinks of the unit, where it is there to say so.
+/// Verifies the unit with systemd, where it is installed.
 #[test]
 #[cfg(target_os = "linux")]
 fn systemd_takes_the_unit() {
@@ -215,7 +215,7 @@ fn systemd_takes_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.service");
     let text = deploy("lazaret.service").replace("/usr/local/bin/lazaret", env!("CARGO_BIN_EXE_lazaret"));
-    // The manual page need not be installed here.
+    // The man page need not be installed here.
     let text: Vec<&str> = text.lines().filter(|line| !line.starts_with("Documentation=")).collect();
     fs::write(&path, text.join("\n")).unwrap();
     let told = verify(&path);

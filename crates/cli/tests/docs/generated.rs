@@ -1,4 +1,4 @@
-//! Pages that are made from the code are up to date. `cargo xtask book` writes them anew.
+//! Generated pages are up to date. `cargo xtask book` regenerates them.
 
 use std::fs;
 
@@ -11,22 +11,22 @@ fn is_up_to_date(page: &str, made: &str) {
         fs::write(&path, made).unwrap();
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == made, "docs/{page} is not what the code says: `cargo xtask book` writes it anew");
+    assert!(written == made, "docs/{page} is out of date: regenerate it with `cargo xtask book`");
 }
 
-// A build without the demo has one command less.
+// Only with the demo: the reference includes its command.
 #[test]
 #[cfg(feature = "demo")]
-fn the_reference_of_the_command_line_is_that_of_the_commands() {
+fn the_reference_of_the_command_line_is_up_to_date() {
     is_up_to_date("cli.md", &lazaret_cli::reference());
 }
 
 #[test]
-fn the_pages_of_error_codes_are_those_of_the_tables() {
+fn the_pages_of_error_codes_are_up_to_date() {
     is_up_to_date("errors.md", &lazaret_cli::error_codes());
 }
 
-/// The summary ends with the decisions, by number and title.
+/// The summary ends with the decisions by number and title.
 #[test]
 fn the_summary_lists_every_decision_by_its_title() {
     const HEAD: &str = "- [Decisions](decisions/index.md)\n";

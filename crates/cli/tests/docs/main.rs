@@ -1,7 +1,7 @@
-//! The documentation holds: pages are found, links lead somewhere, generated pages are those of the code, and whatever can be
-//! tried is tried.
+//! Tests of the documentation: the summary is complete, links resolve, generated pages are up to date, and commands, configurations
+//! and the tutorial work.
 
-// What tests share is part of the tests, too.
+// Shared modules are test code as well.
 #![allow(clippy::unwrap_used)]
 
 mod book;

@@ -1,9 +1,8 @@
-//! The tutorial is followed as a new user would: its own blocks, in order, in an empty folder, with the real program and the real
-//! handler. What it shows must come out.
+//! Runs the tutorial: its blocks in order, in an empty folder, with the real program and handler, and compares the output.
 //!
-//! Blocks of `sh` are run. A block of `text` behind one is what it prints: `…` stands for anything, on a line or as lines, and
-//! columns may be wider. A remark above a block says how it is run; see [`How`]. Only the port is another one, because the
-//! machine may have a Lazaret of its own.
+//! `sh` blocks are run. A `text` block after one is its expected output: `…` matches anything on a line, or any lines, and columns
+//! may be wider. A comment above a block selects how it is run; see [`How`]. Only the port differs, because the machine may run
+//! a daemon already.
 
 use std::fs;
 use std::io::Read;
@@ -14,21 +13,21 @@ use std::time::{Duration, Instant};
 
 use crate::pages::Page;
 
-/// How long anything may take.
+/// The timeout of every wait.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The port that the tutorial uses.
+/// The port in the tutorial.
 const PORT: &str = "7117";
 
 /// How a block is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// Once. It must succeed and print what is shown.
+    /// Once. It must succeed with the expected output.
     Once,
-    /// Again and again until it prints what is shown, as somebody who looks would do.
+    /// Repeatedly, until it prints the expected output.
     Look { any_order: bool },
-    /// In another terminal, where it stays. What is shown is among what it prints, in any order.
+    /// In the background. The expected lines occur in its output, in any order.
     SecondTerminal,
-    /// Not at all.
+    /// Not run.
     NotRun,
 }
 
@@ -65,7 +64,7 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Whether a text is what is shown.
+/// Returns whether a text matches the expected output.
 fn is_shown(shown: &str, text: &str, any_order: bool) -> bool {
     let (mut shown, mut text): (Vec<&str>, Vec<&str>) = (shown.lines().collect(), text.lines().collect());
     if any_order {
@@ -100,7 +99,7 @@ fn line_matches(shown: &str, line: &str) -> bool {
 }
 
 #[test]
-fn what_is_shown_is_compared() {
+fn outputs_are_compared_with_wildcards() {
     assert!(line_matches("a  b …  d", "a b ccc d") && line_matches("a …", "a") && line_matches("… d", "c d"));
     assert!(!line_matches("a b", "a b c") && !line_matches("a … d", "a d e") && !line_matches("a", "b"));
     assert!(is_shown("a\n…\nd\n", "a\nb\nc\nd\n", false) && is_shown("a\n…\n", "a\n", false));
@@ -108,7 +107,7 @@ fn what_is_shown_is_compared() {
     assert!(is_shown("a\nb\n", "b\na\n", true));
 }
 
-/// Somebody with a shell.
+/// A user with a shell.
 struct User {
     folder: PathBuf,
     port: String,
@@ -137,7 +136,7 @@ impl User {
         command
     }
 
-    /// Runs a script to its end. The folder that it leaves it in is that of the next one.
+    /// Runs a script until it exits. Its last working directory is that of the next script.
     fn run(&mut self, script: &str) -> (bool, String) {
         let place = self.home.path().join("place");
         let whole = format!("exec 2>&1\n{script}\npwd > '{}'\n", place.display());
@@ -164,7 +163,7 @@ impl User {
         text.replace(&self.port, PORT)
     }
 
-    /// Ctrl-C in the second terminal.
+    /// Sends Ctrl-C to the second terminal.
     fn interrupt(&mut self) -> Option<i32> {
         let (child, _) = self.daemon.as_mut().unwrap();
         let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -190,17 +189,17 @@ impl Drop for User {
     }
 }
 
-/// Does this until it holds, or says what was seen last.
+/// Retries until the check succeeds; panics with the last output.
 fn eventually(line: usize, mut look: impl FnMut() -> Result<(), String>) {
     let deadline = Instant::now() + DEADLINE;
     while let Err(seen) = look() {
-        assert!(Instant::now() < deadline, "line {line} of the tutorial promises something else:\n{seen}");
+        assert!(Instant::now() < deadline, "unexpected output at line {line} of the tutorial:\n{seen}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
-fn whoever_follows_the_tutorial_sees_what_it_shows() {
+fn the_tutorial_prints_what_it_shows() {
     let mut user = User::new();
     for step in steps() {
         let shown = step.shown.as_deref();
@@ -210,7 +209,7 @@ fn whoever_follows_the_tutorial_sees_what_it_shows() {
                 let (well, text) = user.run(&step.script);
                 assert!(well, "line {}:\n{}\n{text}", step.line, step.script);
                 let fits = shown.is_none_or(|shown| is_shown(shown, &text, false));
-                assert!(fits, "line {} of the tutorial promises something else:\n{text}", step.line);
+                assert!(fits, "unexpected output at line {} of the tutorial:\n{text}", step.line);
             }
             How::Look { any_order } => eventually(step.line, || {
                 let (well, text) = user.run(&step.script);
@@ -227,5 +226,5 @@ fn whoever_follows_the_tutorial_sees_what_it_shows() {
             }
         }
     }
-    assert_eq!(user.interrupt(), Some(0), "Ctrl-C stops the daemon in good order");
+    assert_eq!(user.interrupt(), Some(0), "Ctrl-C stops the daemon gracefully");
 }

@@ -1,4 +1,4 @@
-//! The concepts name every state and every verdict that there is, and no page knows a reason that the core does not.
+//! The concepts page lists every state and verdict, and the guide to retries every reason.
 
 use lazaret_core::{LetterState, Reason, Verdict};
 

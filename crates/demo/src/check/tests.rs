@@ -1,20 +1,20 @@
-//! Proves that each check can fail: good evidence, changed in one place, breaks the promise that it concerns and no other.
+//! Proves that each check can fail: good evidence, changed in one place, breaks that guarantee and no other.
 
 use super::*;
 use crate::evidence::Sent;
 use crate::orders::{customer, id};
 
-/// The evidence of a story that went well: all orders in one life, one outage, one replay, and poison.
+/// Returns the evidence of a successful story: all orders in one incarnation, one outage, one replay, and poison.
 fn good() -> Evidence {
     let mut evidence = Evidence::default();
-    let poisonous: HashSet<u32> = orders::poisonous().collect();
+    let poison_orders: HashSet<u32> = orders::poison_orders().collect();
     let mut blocked = HashSet::new();
-    for number in 1..=orders::SHORTEST {
+    for number in 1..=orders::MIN_ORDERS {
         let payload = u64::from(number);
         evidence.sent.push(Sent { id: id(number), customer: customer(number), payload });
         if !blocked.contains(&customer(number)) {
             begin(&mut evidence, number, 1, i64::from(number) * 10);
-            if !poisonous.contains(&number) {
+            if !poison_orders.contains(&number) {
                 note(&mut evidence, number, 0, Fact::Done);
                 continue;
             }
@@ -24,7 +24,7 @@ fn good() -> Evidence {
         let poison = orders::poison(number);
         let state = if poison.is_some() { LetterState::Dead } else { LetterState::Waiting };
         note(&mut evidence, number, 0, Fact::Letter(state.to_string()));
-        evidence.letters.push(Held {
+        evidence.letters.push(StoredLetter {
             id: id(number),
             state,
             reason: poison.map(|poison| poison.reason().to_owned()),
@@ -36,14 +36,14 @@ fn good() -> Evidence {
 }
 
 fn note(evidence: &mut Evidence, number: u32, at: i64, fact: Fact) {
-    evidence.journal.push(Entry { life: 1, at, id: id(number), fact });
+    evidence.journal.push(Entry { incarnation: 1, at, id: id(number), fact });
 }
 
 fn begin(evidence: &mut Evidence, number: u32, attempt: u32, at: i64) {
     note(evidence, number, at, Fact::Begun { attempt, replay: false, payload: u64::from(number) });
 }
 
-/// The ids of the promises that are broken after a change to good evidence.
+/// Returns the ids of the guarantees that are broken after a change to good evidence.
 #[track_caller]
 fn broken(change: impl FnOnce(&mut Evidence)) -> Vec<&'static str> {
     let mut evidence = good();
@@ -51,19 +51,19 @@ fn broken(change: impl FnOnce(&mut Evidence)) -> Vec<&'static str> {
     check(&evidence).into_iter().filter(|finding| !finding.ok).map(|finding| finding.id).collect()
 }
 
-/// The last order, which is fine, and its place in the journal.
+/// Returns the last order, which succeeded, and its position in the journal.
 fn last(evidence: &Evidence) -> (u32, usize) {
     let place = evidence.journal.iter().rposition(|entry| matches!(entry.fact, Fact::Begun { .. })).unwrap();
     (orders::number_of(&evidence.journal[place].id).unwrap(), place)
 }
 
 #[test]
-fn a_story_that_went_well_breaks_nothing() {
+fn a_successful_story_breaks_nothing() {
     assert_eq!(broken(|_| {}), [""; 0]);
 }
 
 #[test]
-fn an_order_that_is_gone_breaks_i1() {
+fn a_lost_order_breaks_i1() {
     // I1
     assert_eq!(broken(|evidence| drop(evidence.journal.pop())), ["I1"]);
     let lost_letter = broken(|evidence| {
@@ -76,8 +76,8 @@ fn an_order_that_is_gone_breaks_i1() {
 #[test]
 fn an_order_that_overtakes_another_of_its_customer_breaks_i2() {
     // I2
-    let after_poison = orders::deadly() + 30;
-    assert_eq!(customer(after_poison), customer(orders::deadly()));
+    let after_poison = orders::crashing_order() + 30;
+    assert_eq!(customer(after_poison), customer(orders::crashing_order()));
     assert_eq!(broken(|evidence| begin(evidence, after_poison, 1, 0)), ["I2"]);
 }
 
@@ -94,13 +94,13 @@ fn two_attempts_of_one_customer_at_once_break_i2() {
 }
 
 #[test]
-fn handling_an_order_again_needs_a_death_in_between() {
+fn handling_an_order_again_needs_a_crash_in_between() {
     // I2, I8
-    let again = |life| {
+    let again = |incarnation| {
         move |evidence: &mut Evidence| {
             begin(evidence, 1, 1, 0);
             note(evidence, 1, 0, Fact::Done);
-            evidence.journal.iter_mut().rev().take(2).for_each(|entry| entry.life = life);
+            evidence.journal.iter_mut().rev().take(2).for_each(|entry| entry.incarnation = incarnation);
         }
     };
     assert_eq!(broken(again(1)), ["I2"]);
@@ -115,26 +115,27 @@ fn one_attempt_too_many_breaks_i4() {
     assert_eq!(broken(changed(MAX_ATTEMPTS + 1)), ["I4"]);
 }
 
-/// The deadly order is due, and tried again in this life.
-fn retry(evidence: &mut Evidence, life: u32, attempt: u32) {
-    let deadly = orders::deadly();
-    let fact = Fact::Begun { attempt, replay: false, payload: u64::from(deadly) };
+/// Schedules the crashing order and retries it in this incarnation.
+fn retry(evidence: &mut Evidence, incarnation: u32, attempt: u32) {
+    let crashing_order = orders::crashing_order();
+    let fact = Fact::Begun { attempt, replay: false, payload: u64::from(crashing_order) };
     for fact in [Fact::Due(0), fact, Fact::Failed { reason: "X".to_owned() }] {
-        evidence.journal.push(Entry { life, at: 0, id: id(deadly), fact });
+        evidence.journal.push(Entry { incarnation, at: 0, id: id(crashing_order), fact });
     }
 }
 
 #[test]
 fn an_engine_that_does_not_count_its_attempts_breaks_i4() {
     // I4
-    let calls =
-        |life, calls: u32| move |evidence: &mut Evidence| (0..calls).for_each(|_| retry(evidence, life, 1));
+    let calls = |incarnation, calls: u32| {
+        move |evidence: &mut Evidence| (0..calls).for_each(|_| retry(evidence, incarnation, 1))
+    };
     // The first is in the evidence already.
     assert_eq!(broken(calls(1, MAX_ATTEMPTS - 1)), [""; 0]);
     assert_eq!(broken(calls(1, MAX_ATTEMPTS)), ["I4"]);
-    // Of what a process had in memory when it died, the next one does not know.
-    assert_eq!(broken(calls(2, MAX_ATTEMPTS - 1 + IN_MEMORY)), [""; 0]);
-    assert_eq!(broken(calls(2, MAX_ATTEMPTS + IN_MEMORY)), ["I4"]);
+    // A new incarnation does not know the attempts that the crashed one had in memory.
+    assert_eq!(broken(calls(2, MAX_ATTEMPTS - 1 + ATTEMPTS_IN_MEMORY)), [""; 0]);
+    assert_eq!(broken(calls(2, MAX_ATTEMPTS + ATTEMPTS_IN_MEMORY)), ["I4"]);
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_second_letter_breaks_i8() {
     };
     assert_eq!(broken(twice), ["I8"]);
     let again = |evidence: &mut Evidence| {
-        let resolved = Held {
+        let resolved = StoredLetter {
             id: id(1),
             state: LetterState::Resolved,
             reason: None,
@@ -167,12 +168,18 @@ fn a_second_letter_breaks_i8() {
 }
 
 #[test]
-fn a_letter_that_ends_without_a_trace_breaks_i11() {
+fn a_letter_closed_without_history_breaks_i11() {
     // I11
     let gone = |state| {
         move |evidence: &mut Evidence| {
             let reason = Some("TIMEOUT".to_owned());
-            evidence.letters.push(Held { id: id(1), state, reason, crash_attempts: 0, ended_well: false });
+            evidence.letters.push(StoredLetter {
+                id: id(1),
+                state,
+                reason,
+                crash_attempts: 0,
+                ended_well: false,
+            });
         }
     };
     assert_eq!(broken(gone(LetterState::Evicted)), ["I11"]);
@@ -182,18 +189,18 @@ fn a_letter_that_ends_without_a_trace_breaks_i11() {
     assert_eq!(broken(|evidence| evidence.operations.push(anonymous)), ["I11"]);
 }
 
-/// The first attempt of the deadly order failed, and the retry is due at 1000: then this.
-fn retried(life: u32, at: i64, attempt: u32, replay: bool) -> impl FnOnce(&mut Evidence) {
+/// Returns a change: the first attempt of the crashing order fails, its retry is due at 1000, and then this attempt runs.
+fn retried(incarnation: u32, at: i64, attempt: u32, replay: bool) -> impl FnOnce(&mut Evidence) {
     move |evidence| {
-        let deadly = orders::deadly();
-        note(evidence, deadly, 0, Fact::Due(1000));
-        let fact = Fact::Begun { attempt, replay, payload: u64::from(deadly) };
-        evidence.journal.push(Entry { life, at, id: id(deadly), fact });
+        let crashing_order = orders::crashing_order();
+        note(evidence, crashing_order, 0, Fact::Due(1000));
+        let fact = Fact::Begun { attempt, replay, payload: u64::from(crashing_order) };
+        evidence.journal.push(Entry { incarnation, at, id: id(crashing_order), fact });
     }
 }
 
 #[test]
-fn a_retry_before_its_time_breaks_i12_and_one_that_somebody_asked_for_does_not() {
+fn an_early_retry_breaks_i12_and_a_replay_does_not() {
     // I12
     assert_eq!(broken(retried(1, 999, 2, false)), ["I12"]);
     assert_eq!(broken(retried(1, 1000, 2, false)), [""; 0]);
@@ -201,13 +208,13 @@ fn a_retry_before_its_time_breaks_i12_and_one_that_somebody_asked_for_does_not()
 }
 
 #[test]
-fn a_retry_that_was_never_due_breaks_i12_unless_the_process_died_or_somebody_asked_for_it() {
+fn an_unscheduled_retry_breaks_i12_unless_after_a_crash_or_as_a_replay() {
     // I12
-    let again = |life, replay| {
+    let again = |incarnation, replay| {
         move |evidence: &mut Evidence| {
-            let deadly = orders::deadly();
-            let fact = Fact::Begun { attempt: 2, replay, payload: u64::from(deadly) };
-            evidence.journal.push(Entry { life, at: i64::MAX, id: id(deadly), fact });
+            let crashing_order = orders::crashing_order();
+            let fact = Fact::Begun { attempt: 2, replay, payload: u64::from(crashing_order) };
+            evidence.journal.push(Entry { incarnation, at: i64::MAX, id: id(crashing_order), fact });
         }
     };
     assert_eq!(broken(again(1, false)), ["I12"]);
@@ -216,7 +223,7 @@ fn a_retry_that_was_never_due_breaks_i12_unless_the_process_died_or_somebody_ask
 }
 
 #[test]
-fn a_death_does_not_make_a_retry_early_but_may_repeat_an_attempt() {
+fn a_crash_does_not_make_a_retry_early_but_may_repeat_an_attempt() {
     // I12
     assert_eq!(broken(retried(2, 999, 2, false)), ["I12"]);
     assert_eq!(broken(retried(2, 999, 1, false)), [""; 0]);
@@ -224,16 +231,22 @@ fn a_death_does_not_make_a_retry_early_but_may_repeat_an_attempt() {
 }
 
 #[test]
-fn anything_but_the_poison_that_is_left_breaks_the_story() {
+fn any_other_open_letter_breaks_the_story() {
     let left = |evidence: &mut Evidence| {
         let reason = Some("DEPENDENCY_UNAVAILABLE".to_owned());
         let state = LetterState::Dead;
-        evidence.letters.push(Held { id: id(1), state, reason, crash_attempts: 0, ended_well: false });
+        evidence.letters.push(StoredLetter {
+            id: id(1),
+            state,
+            reason,
+            crash_attempts: 0,
+            ended_well: false,
+        });
     };
     assert_eq!(broken(left), ["story"]);
     let no_crash = |evidence: &mut Evidence| {
-        let deadly = id(orders::deadly());
-        let letter = evidence.letters.iter_mut().find(|letter| letter.id == deadly).unwrap();
+        let crashing_order = id(orders::crashing_order());
+        let letter = evidence.letters.iter_mut().find(|letter| letter.id == crashing_order).unwrap();
         letter.crash_attempts = 0;
     };
     assert_eq!(broken(no_crash), ["story"]);

@@ -1,4 +1,4 @@
-//! Daemons that break off, go away and come back. They are played here, answer by answer.
+//! Daemons that drop connections, stop and restart, simulated response by response.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::support::{finish, lazaret};
 
-/// What a played daemon does with one connection.
+/// What a simulated daemon does with one connection.
 enum Does {
     Answers(Value),
     BreaksOff,
 }
 
-/// Serves one connection for each step, one request each; gives back the requests with lower-case heads.
+/// Serves one request per connection and step; returns the requests with lower-case headers.
 fn play(listener: TcpListener, steps: Vec<Does>) -> JoinHandle<Vec<String>> {
     std::thread::spawn(move || {
         let mut requests = Vec::new();
@@ -72,7 +72,7 @@ fn operation(state: &str) -> Value {
 }
 
 #[test]
-fn a_change_without_an_answer_is_sent_again_under_the_same_key() {
+fn a_change_without_a_response_is_sent_again_with_the_same_key() {
     let (listener, _, url) = listen();
     let played = play(listener, vec![Does::BreaksOff, Does::Answers(json!({"resumed": true}))]);
     let ran =
@@ -85,20 +85,24 @@ fn a_change_without_an_answer_is_sent_again_under_the_same_key() {
 }
 
 #[test]
-fn a_change_that_is_never_answered_may_have_happened() {
+fn a_change_without_any_response_may_have_been_applied() {
     let (listener, _, url) = listen();
     let played = play(listener, vec![Does::BreaksOff, Does::BreaksOff, Does::BreaksOff]);
     let ran = finish(lazaret(&["--url", &url, "pause", "orders", "--reason", "x"]), "").ends(1);
-    assert!(ran.err.contains("it may have happened") && ran.err.contains("lazaret status"), "{}", ran.err);
+    assert!(
+        ran.err.contains("the change may have been applied") && ran.err.contains("lazaret status"),
+        "{}",
+        ran.err
+    );
     played.join().unwrap();
 }
 
 #[test]
-fn a_daemon_that_is_restarted_is_waited_for() {
+fn a_restarted_daemon_is_waited_for() {
     let (listener, address, url) = listen();
     let restarted = std::thread::spawn(move || {
         play(listener, vec![Does::Answers(operation("running")), Does::BreaksOff]).join().unwrap();
-        // The port is closed for a moment, and then somebody else listens there.
+        // The port is closed briefly, and then another server listens there.
         let listener = TcpListener::bind(address).unwrap();
         play(listener, vec![Does::Answers(operation("running")), Does::Answers(operation("done"))])
             .join()
@@ -106,19 +110,19 @@ fn a_daemon_that_is_restarted_is_waited_for() {
     });
     let ran = finish(lazaret(&["--url", &url, "op", "watch", "op_1", "-o", "json"]), "").ends(0);
     assert_eq!(ran.last()["state"], "done");
-    assert_eq!(ran.err.matches("op_1 goes on when it is back").count(), 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("retrying until the daemon is back").count(), 1, "{}", ran.err);
     restarted.join().unwrap();
 }
 
 #[test]
-fn a_list_that_breaks_off_is_an_error() {
+fn a_truncated_list_is_an_error() {
     let (listener, _, url) = listen();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         read_request(&stream);
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n";
-        // One line, and then the end of the connection instead of the end of the answer.
+        // One line, and then the connection closes before the end of the response.
         write!(stream, "{head}9\r\n{{\"id\":\"a\"\r\n1\r\n}}\r\n1\r\n\n\r\n").unwrap();
     });
     let ran = finish(lazaret(&["--url", &url, "export"]), "").ends(1);
@@ -128,10 +132,10 @@ fn a_list_that_breaks_off_is_an_error() {
 }
 
 #[test]
-fn an_answer_of_another_kind_is_an_error() {
+fn an_unexpected_response_is_an_error() {
     let (listener, _, url) = listen();
     let played = play(listener, vec![Does::Answers(json!({"consumers": 7}))]);
     let ran = finish(lazaret(&["--url", &url, "status"]), "").ends(1);
-    assert!(ran.err.contains("the answer of /v1/status cannot be read"), "{}", ran.err);
+    assert!(ran.err.contains("invalid response from /v1/status"), "{}", ran.err);
     played.join().unwrap();
 }

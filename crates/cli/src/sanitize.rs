@@ -1,23 +1,23 @@
-//! Makes text that came with messages harmless: a terminal, a spreadsheet or a reader must not be led astray by it.
+//! Sanitizes text from messages, so that it cannot control a terminal, a spreadsheet or what a reader sees.
 //!
-//! Keys, ids, types, headers and error messages are written by anybody who can send a message. Everything that goes to
-//! a terminal goes through [`neutral`]; cells of CSV go through [`csv_cell`]; JSON keeps every character and only writes
-//! the dangerous ones as `\u` escapes ([`json_text`]).
+//! Anybody who can send a message chooses its keys, ids, types, headers and error messages. Text for a terminal passes
+//! through [`sanitize`](sanitize()), CSV cells through [`csv_cell`]; JSON keeps every character and escapes the unsafe ones as `\u`
+//! ([`escape_json`]).
 
 use std::fmt::Write;
 
 use unicode_width::UnicodeWidthChar;
 
-/// How many marks may stand on one letter. More would reach into other lines.
-const MARKS_LIMIT: usize = 3;
+/// The most combining marks on one character. More would overlap other lines.
+const MAX_MARKS: usize = 3;
 
-/// Whether a character does something else than being seen: moves the cursor, turns the direction of writing, hides.
-pub fn is_dangerous(c: char) -> bool {
+/// Returns whether a character is not simply visible: it moves the cursor, changes the text direction, or is invisible.
+pub fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
             | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' // zero width, marks of direction
+            | '\u{200b}'..='\u{200f}' // zero width, direction marks
             | '\u{2028}'..='\u{202e}' // line and paragraph separators, embeddings and overrides
             | '\u{2060}'..='\u{206f}' // joiners, isolates, deprecated formats
             | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
@@ -28,26 +28,26 @@ pub fn is_dangerous(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}') // tags and more variation selectors
 }
 
-/// The text as a terminal can show it on one line: whatever is not simply seen is written out.
+/// Returns the text on one line with unsafe characters escaped.
 ///
 /// ```
-/// use lazaret_cli::neutral::neutral;
-/// assert_eq!(neutral("order-7 ü"), "order-7 ü");
-/// assert_eq!(neutral("a\u{1b}[2Jb\n\u{202e}c"), r"a\u{1b}[2Jb\n\u{202e}c");
+/// use lazaret_cli::sanitize::sanitize;
+/// assert_eq!(sanitize("order-7 ü"), "order-7 ü");
+/// assert_eq!(sanitize("a\u{1b}[2Jb\n\u{202e}c"), r"a\u{1b}[2Jb\n\u{202e}c");
 /// ```
-pub fn neutral(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut marks = 0;
     for c in text.chars() {
         let is_mark = c.width() == Some(0);
         marks = if is_mark { marks + 1 } else { 0 };
-        // A mark with nothing to stand on would change what is written before the text.
-        let too_many = is_mark && (marks > MARKS_LIMIT || shown.is_empty());
+        // A leading mark would combine with the text printed before.
+        let too_many = is_mark && (marks > MAX_MARKS || shown.is_empty());
         match c {
             '\n' => shown.push_str("\\n"),
             '\r' => shown.push_str("\\r"),
             '\t' => shown.push_str("\\t"),
-            c if is_dangerous(c) || too_many => {
+            c if needs_escape(c) || too_many => {
                 // Writing to a string cannot fail.
                 let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
             }
@@ -57,11 +57,11 @@ pub fn neutral(text: &str) -> String {
     shown
 }
 
-/// Bytes as a terminal can show them on one line. What is not text is written as `\x` and two digits.
-pub fn neutral_bytes(bytes: &[u8]) -> String {
+/// Returns the bytes on one line with unsafe characters escaped, and invalid UTF-8 as `\x` and two digits.
+pub fn sanitize_bytes(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
-        shown.push_str(&neutral(chunk.valid()));
+        shown.push_str(&sanitize(chunk.valid()));
         for byte in chunk.invalid() {
             let _ = write!(shown, "\\x{byte:02x}");
         }
@@ -69,18 +69,18 @@ pub fn neutral_bytes(bytes: &[u8]) -> String {
     shown
 }
 
-/// JSON with the same meaning in which no dangerous character stands as it is. Outside of strings there are none, and
-/// inside of them an escape means the same.
+/// Escapes unsafe characters in JSON without changing its meaning. They only occur inside strings, where an escape is
+/// equivalent.
 ///
 /// ```
-/// use lazaret_cli::neutral::json_text;
-/// assert_eq!(json_text("{\"a\":\"\u{202e}x\u{e0041}\"}"), r#"{"a":"\u202ex\udb40\udc41"}"#);
+/// use lazaret_cli::sanitize::escape_json;
+/// assert_eq!(escape_json("{\"a\":\"\u{202e}x\u{e0041}\"}"), r#"{"a":"\u202ex\udb40\udc41"}"#);
 /// ```
-pub fn json_text(json: &str) -> String {
+pub fn escape_json(json: &str) -> String {
     let mut written = String::with_capacity(json.len());
     for c in json.chars() {
-        // Between values, line breaks are JSON's own; inside of strings, they are escaped already.
-        if is_dangerous(c) && !matches!(c, '\n' | '\r' | '\t') {
+        // Line breaks are JSON's own whitespace; inside strings they are escaped already.
+        if needs_escape(c) && !matches!(c, '\n' | '\r' | '\t') {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(written, "\\u{unit:04x}");
             }
@@ -91,16 +91,16 @@ pub fn json_text(json: &str) -> String {
     written
 }
 
-/// A cell of CSV: harmless on a terminal, no formula for a spreadsheet, quoted where it has to be.
+/// Formats a CSV cell: sanitized, never a formula, quoted where needed.
 ///
 /// ```
-/// use lazaret_cli::neutral::csv_cell;
+/// use lazaret_cli::sanitize::csv_cell;
 /// assert_eq!(csv_cell("a"), "a");
 /// assert_eq!(csv_cell("=cmd()"), "'=cmd()");
 /// assert_eq!(csv_cell(r#"say "hi", you"#), r#""say ""hi"", you""#);
 /// ```
 pub fn csv_cell(text: &str) -> String {
-    let mut cell = neutral(text);
+    let mut cell = sanitize(text);
     if is_formula(text) {
         cell.insert(0, '\'');
     }
@@ -110,11 +110,10 @@ pub fn csv_cell(text: &str) -> String {
     cell
 }
 
-/// Whether a spreadsheet may take it for something to compute. Spreadsheets look past blanks, and some know the wide
-/// forms of the signs.
+/// Returns whether a spreadsheet may evaluate the text. Spreadsheets skip leading blanks, and some accept full-width signs.
 fn is_formula(text: &str) -> bool {
-    let begins = |text: &str| text.starts_with(['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠']);
-    begins(text) || begins(text.trim_start())
+    let has_sign = |text: &str| text.starts_with(['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠']);
+    has_sign(text) || has_sign(text.trim_start())
 }
 
 fn needs_quotes(cell: &str) -> bool {
@@ -153,7 +152,7 @@ mod tests {
     }
 
     fn harmless(text: &str) -> bool {
-        !text.chars().any(is_dangerous)
+        !text.chars().any(needs_escape)
     }
 
     /// Reads one line of CSV as RFC 4180 has it.
@@ -175,27 +174,27 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_dangerous_reaches_a_terminal(text in hostile()) {
-            let shown = neutral(&text);
+            let shown = sanitize(&text);
             prop_assert!(harmless(&shown), "{shown:?}");
-            prop_assert_eq!(neutral(&shown), shown.clone());
+            prop_assert_eq!(sanitize(&shown), shown.clone());
         }
 
         #[test]
         fn bytes_that_are_no_text_are_shown_too(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(harmless(&neutral_bytes(&bytes)));
+            prop_assert!(harmless(&sanitize_bytes(&bytes)));
         }
 
         #[test]
         fn what_people_write_stays_as_it_is(text in "[ -~äöüßéñ漢字かなабвЯ]{0,60}") {
-            prop_assert_eq!(neutral(&text), text);
+            prop_assert_eq!(sanitize(&text), text);
         }
 
         #[test]
         fn json_keeps_every_character(text in hostile()) {
             let value = serde_json::json!({ text.clone(): [text.clone(), 1, null] });
             for json in [serde_json::to_string(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap()] {
-                let written = json_text(&json);
-                prop_assert!(!written.chars().any(|c| is_dangerous(c) && c != '\n'), "{written:?}");
+                let written = escape_json(&json);
+                prop_assert!(!written.chars().any(|c| needs_escape(c) && c != '\n'), "{written:?}");
                 prop_assert_eq!(&serde_json::from_str::<serde_json::Value>(&written).unwrap(), &value);
             }
         }
@@ -207,30 +206,30 @@ mod tests {
             let cells = read_csv(&line);
             prop_assert_eq!(cells.len(), 2, "{:?}", line);
             prop_assert!(!is_formula(&cells[0]), "{:?}", cells);
-            prop_assert_eq!(cells[0].strip_prefix('\'').filter(|_| is_formula(&text)).unwrap_or(&cells[0]), neutral(&text));
+            prop_assert_eq!(cells[0].strip_prefix('\'').filter(|_| is_formula(&text)).unwrap_or(&cells[0]), sanitize(&text));
         }
     }
 
     #[test]
     fn known_attacks_are_shown_and_do_nothing() {
         // kubectl's CVE-2021-25743 was a missing function like this one.
-        assert_eq!(neutral(HOSTILE[0]), r"\u{1b}]52;c;cm0gLXJmIH4=\u{7}");
-        assert_eq!(neutral(HOSTILE[2]), r"\u{9b}31m");
-        assert_eq!(neutral(HOSTILE[3]), r"user\u{202e}gpj.exe");
-        assert_eq!(neutral(HOSTILE[6]), r"line\r\nnew line\u{2028}another");
-        assert_eq!(neutral_bytes(b"a\xff\x1bb"), r"a\xff\u{1b}b");
+        assert_eq!(sanitize(HOSTILE[0]), r"\u{1b}]52;c;cm0gLXJmIH4=\u{7}");
+        assert_eq!(sanitize(HOSTILE[2]), r"\u{9b}31m");
+        assert_eq!(sanitize(HOSTILE[3]), r"user\u{202e}gpj.exe");
+        assert_eq!(sanitize(HOSTILE[6]), r"line\r\nnew line\u{2028}another");
+        assert_eq!(sanitize_bytes(b"a\xff\x1bb"), r"a\xff\u{1b}b");
         for attack in HOSTILE {
-            assert!(harmless(&neutral(attack)) && harmless(&csv_cell(attack)), "{attack:?}");
+            assert!(harmless(&sanitize(attack)) && harmless(&csv_cell(attack)), "{attack:?}");
         }
     }
 
     #[test]
     fn marks_do_not_pile_up() {
         let tower = format!("e{}", "\u{301}".repeat(50));
-        let shown = neutral(&tower);
-        assert_eq!(shown.chars().filter(|c| *c == '\u{301}').count(), MARKS_LIMIT);
-        assert_eq!(neutral("\u{301}x"), r"\u{301}x");
-        assert_eq!(neutral("e\u{301}"), "e\u{301}");
+        let shown = sanitize(&tower);
+        assert_eq!(shown.chars().filter(|c| *c == '\u{301}').count(), MAX_MARKS);
+        assert_eq!(sanitize("\u{301}x"), r"\u{301}x");
+        assert_eq!(sanitize("e\u{301}"), "e\u{301}");
     }
 
     #[test]

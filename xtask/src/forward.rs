@@ -1,17 +1,17 @@
-//! The commands that hand their arguments to a program of the workspace.
+//! Commands that forward their arguments to a program of the workspace.
 
 use crate::process::Cargo;
 use crate::services::Services;
 
-/// Every group of benchmarks.
+/// The name of all benchmark groups.
 const ALL: &str = "all";
-/// The benchmarks that need a broker, and its client.
+/// The benchmark group that needs a broker and its client.
 const KAFKA: &str = "kafka";
 
-/// The simulation, always built for release. `--mutation` needs a build with the known bugs.
+/// Returns the call of the simulation. It always runs in release mode; `--mutation` needs a build with the known bugs.
 ///
 /// # Errors
-/// When there is no simulation on that store.
+/// When the store has no simulation.
 pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
     let mut rest = Vec::new();
     let mut store = "memory";
@@ -26,7 +26,7 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
         "memory" => "-p lazaret-simulation --bin sim",
         "sqlite" => "-p lazaret-store-sqlite --example simulation",
         other => {
-            return Err(format!("there is no simulation on a store {other:?}, but on memory and sqlite"));
+            return Err(format!("unknown store {other:?}: expected memory or sqlite"));
         }
     };
     let features = match store {
@@ -37,15 +37,15 @@ pub(crate) fn simulation(arguments: &[String]) -> Result<Cargo, String> {
     Ok(Cargo::new(&format!("run --release {package}{features} --")).with_arguments(rest))
 }
 
-/// The kill loop.
+/// Returns the call of the kill loop.
 pub(crate) fn torture(arguments: &[String]) -> Cargo {
     Cargo::new("run --release -p lazaret-torture -- drive").with_arguments(arguments.iter().cloned())
 }
 
-/// The long story of the daemon: the test that the others run with fewer messages and kills.
+/// Returns the call of the daemon's kill test, with more messages and kills than in a test run.
 ///
 /// # Errors
-/// When a number is missing or none.
+/// When a number is missing or invalid.
 pub(crate) fn story(arguments: &[String]) -> Result<Cargo, String> {
     let (mut messages, mut kills) = (10_000_u64, 50_u64);
     let mut words = arguments.iter();
@@ -53,16 +53,16 @@ pub(crate) fn story(arguments: &[String]) -> Result<Cargo, String> {
         let number = match word.as_str() {
             "--messages" => &mut messages,
             "--kills" => &mut kills,
-            other => return Err(format!("story takes no {other:?}, but --messages N and --kills N")),
+            other => return Err(format!("unknown argument {other:?}: expected --messages N or --kills N")),
         };
         let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
-        *number = value.parse().map_err(|_| format!("{word} needs a number, and {value:?} is none"))?;
+        *number = value.parse().map_err(|_| format!("{word} needs a number, not {value:?}"))?;
     }
     let test = Cargo::new("test -p lazaret-daemon story -- --nocapture");
     Ok(test.with_variable("LAZARET_STORY", &format!("{messages},{kills}")))
 }
 
-/// A group of benchmarks, by default all of them.
+/// Returns the call of a benchmark group; default: all.
 pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     let (name, rest) = match arguments.split_first() {
         Some((name, rest)) if !name.starts_with('-') => (name.clone(), rest),
@@ -77,7 +77,7 @@ pub(crate) fn benchmark(arguments: &[String]) -> Cargo {
     Cargo::new(program).with_arguments([name]).with_arguments(rest.to_vec())
 }
 
-/// Runs a benchmark, with the services that it needs.
+/// Runs a benchmark group with the services that it needs.
 pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     let benchmark = benchmark(arguments);
     let name = arguments.first().filter(|name| !name.starts_with('-')).map_or(ALL, String::as_str);
@@ -86,12 +86,12 @@ pub(crate) fn run_benchmark(arguments: &[String]) -> Result<(), String> {
     }
     let services = Services::take()?;
     let run = if services.missing.is_empty() {
-        let told = services.variables.iter();
-        told.fold(benchmark, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
+        let variables = services.variables.iter();
+        variables.fold(benchmark, |run, (name, value)| run.with_variable(name, value)).run().map(|_| ())
     } else {
-        Err(format!("services that the benchmark needs cannot be had:\n{}", services.missing.join("\n")))
+        Err(format!("services of the benchmark are unavailable:\n{}", services.missing.join("\n")))
     };
-    // Released in any case. What failed before is what counts.
+    // Released in any case; an earlier failure takes precedence.
     let released = services.release();
     run.and(released)
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_simulation_gets_its_arguments() {
+    fn arguments_are_forwarded_to_the_simulation() {
         let call = simulation(&words("--release --seeds 300")).unwrap();
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-simulation --bin sim -- --seeds 300");
         let call = simulation(&words("--seeds 9 --store sqlite")).unwrap();
@@ -120,24 +120,24 @@ mod tests {
     }
 
     #[test]
-    fn the_kill_loop_gets_its_arguments() {
+    fn arguments_are_forwarded_to_the_kill_loop() {
         let call = torture(&words("--kills 15"));
         assert_eq!(call.to_string(), "cargo run --release -p lazaret-torture -- drive --kills 15");
     }
 
     #[test]
-    fn the_story_is_as_long_as_is_said() {
-        let told = |text: &str| story(&words(text)).map(|call| call.to_string());
+    fn the_kill_test_gets_its_numbers() {
+        let call = |text: &str| story(&words(text)).map(|call| call.to_string());
         let expected = |numbers: &str| {
             Ok(format!("LAZARET_STORY={numbers:?} cargo test -p lazaret-daemon story -- --nocapture"))
         };
-        assert_eq!(told(""), expected("10000,50"));
-        assert_eq!(told("--kills 3 --messages 200"), expected("200,3"));
-        assert!(told("--kills").is_err() && told("--kills x").is_err() && told("--fast").is_err());
+        assert_eq!(call(""), expected("10000,50"));
+        assert_eq!(call("--kills 3 --messages 200"), expected("200,3"));
+        assert!(call("--kills").is_err() && call("--kills x").is_err() && call("--fast").is_err());
     }
 
     #[test]
-    fn without_a_name_all_benchmarks_are_run() {
+    fn the_default_group_is_all() {
         for (given, passed) in [("", "all"), ("--json results.json", "all --json results.json")] {
             let expected =
                 format!("cargo run --release -p lazaret-bench --features kafka,daemon -- {passed}");

@@ -1,4 +1,4 @@
-//! How things stand in the worker, and the replay that a key begins.
+//! Reads the state of the worker for reports, and starts replays.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use lazaret::store::{
     Selection, Triage,
 };
 
-use crate::report;
+use crate::protocol;
 use crate::worker::queue;
 
-/// How many blocked customers are told of.
-const CUSTOMERS_TOLD: usize = 16;
-/// How many orders of each.
-const ORDERS_TOLD: usize = 12;
-/// How many groups.
-const GROUPS_TOLD: usize = 8;
+/// The most blocked customers in a report.
+const MAX_CUSTOMERS: usize = 16;
+/// The most orders of each customer in a report.
+const MAX_ORDERS: usize = 12;
+/// The most groups in a report.
+const MAX_GROUPS: usize = 8;
 
 /// Letters per second in a replay.
 const REPLAY_RATE: f64 = 15.0;
 
-/// The letters that a replay is about: those that died because of the bank.
-pub(crate) const REPLAYED: &str = "state:dead reason:DEPENDENCY_UNAVAILABLE";
+/// The letters of a replay: dead letters caused by the bank.
+pub(crate) const REPLAY_QUERY: &str = "state:dead reason:DEPENDENCY_UNAVAILABLE";
 
-/// How things stand.
-pub(crate) async fn state(store: &SqliteStore, handle: &Handle) -> Result<report::State> {
+/// Reads the current state.
+pub(crate) async fn state(store: &SqliteStore, handle: &Handle) -> Result<protocol::State> {
     let queue = queue();
     let counts = store.counts(&queue).await?;
     let letters = LetterState::ALL.iter().map(|state| (state.as_str().to_owned(), counts.of(*state)));
     let groups = store
-        .groups(&GroupsRequest { queue: Some(queue.clone()), limit: GROUPS_TOLD, ..Default::default() })
+        .groups(&GroupsRequest { queue: Some(queue.clone()), limit: MAX_GROUPS, ..Default::default() })
         .await?;
     let latest = store.operations(None, 1).await?.operations.into_iter().next();
     let fuse = match handle.fuse() {
         Some(FuseState::Blown { why }) => Some(why),
         _ => None,
     };
-    Ok(report::State {
+    Ok(protocol::State {
         letters: letters.collect(),
         blocked: counts.sequences,
         customers: customers(store, &queue).await?,
@@ -51,14 +51,14 @@ pub(crate) async fn state(store: &SqliteStore, handle: &Handle) -> Result<report
     })
 }
 
-async fn customers(store: &SqliteStore, queue: &QueueName) -> Result<Vec<report::Blocked>> {
+async fn customers(store: &SqliteStore, queue: &QueueName) -> Result<Vec<protocol::Blocked>> {
     let now = Timestamp::now();
     let mut customers = Vec::new();
-    for head in store.heads(queue, None, CUSTOMERS_TOLD).await?.heads {
+    for head in store.heads(queue, None, MAX_CUSTOMERS).await?.heads {
         let count = store.sequence_size(queue, &head.sequence).await?;
-        let orders = store.sequence(queue, &head.sequence, 0, ORDERS_TOLD).await?;
+        let orders = store.sequence(queue, &head.sequence, 0, MAX_ORDERS).await?;
         let due = head.due_at.map(|due| due.duration_since(now).as_millis());
-        customers.push(report::Blocked {
+        customers.push(protocol::Blocked {
             customer: head.sequence.to_string(),
             state: head.state.as_str().to_owned(),
             reason: head.cause.map(|cause| cause.reason.to_string()).unwrap_or_default(),
@@ -71,8 +71,8 @@ async fn customers(store: &SqliteStore, queue: &QueueName) -> Result<Vec<report:
     Ok(customers)
 }
 
-fn group(group: lazaret::store::Group) -> report::Group {
-    report::Group {
+fn group(group: lazaret::store::Group) -> protocol::Group {
+    protocol::Group {
         id: group.id.fingerprint.to_string(),
         reason: group.reason.to_string(),
         message: group.message,
@@ -82,8 +82,8 @@ fn group(group: lazaret::store::Group) -> report::Group {
     }
 }
 
-fn operation(operation: lazaret::store::Operation) -> report::Operation {
-    report::Operation {
+fn operation(operation: lazaret::store::Operation) -> protocol::Operation {
+    protocol::Operation {
         id: operation.id.to_string(),
         state: operation.state.as_str().to_owned(),
         letters: operation.letters,
@@ -94,21 +94,21 @@ fn operation(operation: lazaret::store::Operation) -> report::Operation {
     }
 }
 
-/// Replays what died because of the bank, as `lazaret retry` does: first one letter, then more, and no further when they
-/// fail again. A replay that was stopped goes on. Says what was done.
+/// Replays the dead letters of the bank as `lazaret retry` does: one letter first, then more, pausing when letters fail again.
+/// Resumes a paused replay. Returns a log message.
 pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<String> {
-    let by = Actor::new("demo", "library", "the bank answers again");
+    let by = Actor::new("demo", "library", "the bank is up again");
     let latest = store.operations(None, 1).await?.operations.into_iter().next();
     if let Some(latest) = latest.filter(|latest| !latest.state.is_over()) {
         let id = latest.id;
         if latest.state == OperationState::Paused {
             store.command(id, Command::Resume, &by).await?;
             handle.wake();
-            return Ok(format!("replay {id} goes on"));
+            return Ok(format!("replay {id} resumed"));
         }
-        return Ok(format!("replay {id} is {} already", latest.state));
+        return Ok(format!("replay {id} is already {}", latest.state));
     }
-    let query = Query::parse(REPLAYED).map_err(|error| {
+    let query = Query::parse(REPLAY_QUERY).map_err(|error| {
         lazaret::store::StoreError::not_done(lazaret::store::ErrorKind::Invalid, "replay", error.to_string())
     })?;
     let request = PlanRequest {
@@ -119,14 +119,14 @@ pub(crate) async fn replay(store: &SqliteStore, handle: &Handle) -> Result<Strin
     };
     let plan = store.freeze(&request, &by).await?;
     if plan.letters == 0 {
-        return Ok("nothing to replay: no order is dead because of the bank".to_owned());
+        return Ok("nothing to replay: no dead letters caused by the bank".to_owned());
     }
-    // Slow enough to be watched.
+    // Slow enough to watch.
     let rollout = RolloutPolicy { rate: Some(REPLAY_RATE), ..RolloutPolicy::default() };
     let operation = store.begin(plan.id, &rollout, &by).await?;
     handle.wake();
     Ok(format!(
-        "replay {} begins: {} dead letters, first one, then five, then the rest",
+        "replay {} started: {} dead letters, one first, then five, then the rest",
         operation.id, plan.letters
     ))
 }

@@ -1,58 +1,58 @@
-//! What the worker and the stage say to each other: one JSON value a line, over the worker's standard input and output.
+//! The protocol between session and worker: JSON lines over the worker's standard input and output.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What the worker is told.
+/// A command to the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Told {
-    /// Begin. The first thing that it is told.
+pub(crate) enum WorkerCommand {
+    /// Start. The first command.
     Start {
-        /// Which life of the worker, from 1.
-        life: u32,
-        /// Where the API should listen; another place when that is taken.
+        /// The incarnation of the worker, from 1.
+        incarnation: u32,
+        /// The preferred port of the API; another one when it is in use.
         port: u16,
     },
-    /// Replay the orders that died because of the bank.
+    /// Replay the orders that were dead-lettered because of the bank.
     Replay,
-    /// Settle what is in flight, and end.
+    /// Settle messages in flight and exit.
     Stop,
 }
 
-/// What the worker says.
+/// A report of the worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Report {
-    /// It runs, and the API listens here.
+    /// The worker runs and serves the API.
     Ready {
         /// The port.
         port: u16,
     },
-    /// How things stand.
+    /// The current state.
     State(Box<State>),
-    /// Something happened that people want to know.
-    Said(String),
+    /// A message for the log.
+    Log(String),
 }
 
-/// How things stand, as the store and the consumer say.
+/// The state of the store and the consumer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
     /// Letters by state.
     pub(crate) letters: BTreeMap<String, u64>,
-    /// How many customers are blocked.
+    /// The number of blocked customers.
     pub(crate) blocked: u64,
-    /// Those that were touched longest ago.
+    /// The blocked customers with the oldest activity.
     pub(crate) customers: Vec<Blocked>,
     /// The groups with open letters.
     pub(crate) groups: Vec<Group>,
     /// The latest operation.
     pub(crate) operation: Option<Operation>,
-    /// Orders that are read and not settled.
+    /// Orders that are read but not settled.
     pub(crate) in_flight: u64,
-    /// Why the fuse has blown.
+    /// Why the fuse is blown.
     pub(crate) fuse: Option<String>,
 }
 
@@ -61,31 +61,31 @@ impl State {
         self.letters.get(state).copied().unwrap_or(0)
     }
 
-    /// How many letters are open.
+    /// Returns the number of open letters.
     pub(crate) fn open(&self) -> u64 {
         ["retrying", "dead", "parked", "quarantined", "waiting"].map(|state| self.of(state)).iter().sum()
     }
 }
 
-/// A customer whose orders wait.
+/// A blocked customer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Blocked {
     pub(crate) customer: String,
-    /// The state of the first order.
+    /// The state of the head.
     pub(crate) state: String,
-    /// Why.
+    /// The reason code of the head.
     pub(crate) reason: String,
     /// Attempts so far.
     pub(crate) attempts: u32,
-    /// In how many milliseconds it is tried again.
+    /// The time until the next retry, in milliseconds.
     pub(crate) due_ms: Option<u64>,
-    /// The ids of the first orders that wait, in order.
+    /// The ids of the first waiting orders, in order.
     pub(crate) orders: Vec<String>,
-    /// How many wait.
+    /// The number of waiting orders.
     pub(crate) count: u64,
 }
 
-/// Letters with one cause.
+/// Letters with the same cause.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) id: String,
@@ -93,13 +93,13 @@ pub(crate) struct Group {
     pub(crate) message: String,
     /// Open letters.
     pub(crate) open: u64,
-    /// Of which so many are dead.
+    /// Dead letters among them.
     pub(crate) dead: u64,
-    /// Open letters behind them.
+    /// Open letters waiting behind them.
     pub(crate) behind: u64,
 }
 
-/// A replay.
+/// An operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Operation {

@@ -1,8 +1,8 @@
-//! Lines with tones that fit a width. What came with orders is made harmless: a viewer may send orders of his own.
+//! Styled lines that fit a width. Text is sanitized, because users may send orders of their own.
 
 use unicode_width::UnicodeWidthChar;
 
-/// What a piece of text wants to say by its looks.
+/// The meaning of a span of text, which selects its style.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -32,7 +32,7 @@ impl Tone {
     }
 }
 
-/// A line of text in tones.
+/// A styled line of text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line(Vec<(String, Tone)>);
 
@@ -47,10 +47,10 @@ impl Line {
 
     #[must_use]
     pub(crate) fn add(mut self, text: impl AsRef<str>, tone: Tone) -> Self {
-        // What takes no room does something else than being seen: it moves the cursor, turns the direction, hides.
-        let harmless = |c: char| if c.width().unwrap_or(0) == 0 { '·' } else { c };
-        let harmless = text.as_ref().chars().map(harmless).collect();
-        self.0.push((harmless, tone));
+        // Characters without width are control characters, direction marks or invisible.
+        let sanitize = |c: char| if c.width().unwrap_or(0) == 0 { '·' } else { c };
+        let sanitized = text.as_ref().chars().map(sanitize).collect();
+        self.0.push((sanitized, tone));
         self
     }
 
@@ -59,16 +59,16 @@ impl Line {
         self.add(text, Tone::Plain)
     }
 
-    /// How wide it is.
+    /// Returns the width.
     pub(crate) fn width(&self) -> usize {
         self.0.iter().flat_map(|(text, _)| text.chars()).map(|c| c.width().unwrap_or(0)).sum()
     }
 
-    /// The line, cut to a width.
+    /// Renders the line, truncated to a width.
     pub(crate) fn render(&self, width: usize, color: bool) -> String {
         let mut left = width;
-        let is_cut = self.width() > width;
-        if is_cut {
+        let is_truncated = self.width() > width;
+        if is_truncated {
             left = left.saturating_sub(1);
         }
         let mut rendered = String::new();
@@ -92,7 +92,7 @@ impl Line {
                 rendered.push_str("\x1b[0m");
             }
         }
-        if is_cut && width > 0 {
+        if is_truncated && width > 0 {
             rendered.push('…');
         }
         rendered
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_with_a_sign_and_colours_take_no_room() {
+    fn a_line_is_truncated_with_an_ellipsis_and_colors_have_no_width() {
         let line = Line::of("abc", Tone::Bad).plain("defgh");
         assert_eq!(line.render(8, false), "abcdefgh");
         assert_eq!(line.render(5, false), "abcd…");
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_is_shown() {
+    fn invisible_characters_are_replaced() {
         let line = Line::new().plain("a\u{1b}[2J\u{202e}b\u{200b}c\n");
         assert_eq!(line.render(80, false), "a·[2J·b·c·");
     }
 
     proptest! {
         #[test]
-        fn whatever_stands_in_a_line_it_fits_and_controls_nothing(text in any::<String>(), width in 1_usize..100) {
+        fn any_text_fits_and_has_no_control_characters(text in any::<String>(), width in 1_usize..100) {
             let rendered = Line::new().plain(&text).plain("end").render(width, false);
             let wide: usize = rendered.chars().map(|c| c.width().unwrap_or(0)).sum();
             prop_assert!(wide <= width);

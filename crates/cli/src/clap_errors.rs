@@ -1,0 +1,44 @@
+//! Improves clap's usage errors where the parser lacks context.
+
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::Cli;
+
+/// Returns the error clap reports when environment variables are ignored. Clap treats a value from a variable as typed, and its
+/// usage line would list that option as required.
+pub(crate) fn without_env(error: clap::Error, args: impl IntoIterator<Item = OsString>) -> clap::Error {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return error;
+    }
+    let command = Cli::command().mut_arg("url", |url| url.env(None::<&'static str>));
+    command.try_get_matches_from(args).err().unwrap_or(error)
+}
+
+/// Adds a tip when a configuration file is given as a positional argument instead of with `-c`.
+pub(crate) fn with_config_tip(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
+    let is_file = [".yaml", ".yml"].iter().any(|extension| argument.ends_with(extension));
+    if error.kind() == ErrorKind::UnknownArgument && is_file {
+        let tip = format!("pass a configuration file with '-c {argument}'");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn a_positional_configuration_file_gets_a_tip_with_the_flag() {
+        let error = |args: &[&str]| with_config_tip(Cli::try_parse_from(args).unwrap_err()).to_string();
+        let text = error(&["lazaret", "check", "shop.yaml"]);
+        assert!(text.contains("tip: pass a configuration file with '-c shop.yaml'"), "{text}");
+        assert!(!error(&["lazaret", "check", "shop"]).contains("-c shop"));
+    }
+}

@@ -1,0 +1,55 @@
+//! Summarizes a failure on one line.
+
+use lazaret_core::Traceback;
+use lazaret_core::traceback::last_line;
+
+/// Formats the type and message of an error: the exception of a Python traceback anywhere in the message, the last line of a
+/// command's standard error, or otherwise the whole message.
+pub(crate) fn error_summary(error_type: &str, message: &str) -> String {
+    let summary = match Traceback::last(message) {
+        Some(trace) => trace.headline(),
+        None if is_of_command(error_type) => last_line(message),
+        None => message,
+    };
+    format!("{error_type}: {summary}")
+}
+
+/// Returns whether the message is the standard error of a command handler.
+fn is_of_command(error_type: &str) -> bool {
+    ["exit code ", "killed by signal "].iter().any(|prefix| error_type.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str =
+        "Traceback (most recent call last):\n  File \"handler.py\", line 9\nKeyError: 'USD'\n\n";
+
+    #[test]
+    fn a_python_traceback_is_summarized_by_its_exception() {
+        assert_eq!(error_summary("exit code 1", TRACE), "exit code 1: KeyError: 'USD'");
+        assert_eq!(error_summary("HTTP 500", TRACE), "HTTP 500: KeyError: 'USD'");
+    }
+
+    #[test]
+    fn log_lines_around_a_traceback_do_not_hide_it() {
+        let logged = format!("INFO:shop:handling e-7\nINFO:shop:asking\n{TRACE}INFO:shop:bye\n");
+        assert_eq!(error_summary("exit code 1", &logged), "exit code 1: KeyError: 'USD'");
+    }
+
+    #[test]
+    fn a_command_without_a_traceback_is_summarized_by_its_last_line() {
+        assert_eq!(error_summary("exit code 2", "loading\ncannot pay\n\n"), "exit code 2: cannot pay");
+        assert_eq!(
+            error_summary("killed by signal 9", "loading\ncannot pay"),
+            "killed by signal 9: cannot pay"
+        );
+    }
+
+    #[test]
+    fn any_other_message_is_kept_whole() {
+        assert_eq!(error_summary("DbError", "no answer\nfrom db-3"), "DbError: no answer\nfrom db-3");
+        assert_eq!(error_summary("exit code 1", ""), "exit code 1: ");
+    }
+}
