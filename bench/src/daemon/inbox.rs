@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lazaret_api::InboxBacklog;
+use lazaret_core::source::{Backlog, Ingest};
 use lazaret_core::source::{NewMessage, Posted};
 use lazaret_core::{Position, store};
-use lazaret_server::{Ingest, Server};
+use lazaret_server::Server;
 use lazaret_store_sqlite::InboxOptions;
 use reqwest::{Client, StatusCode};
 use tokio_util::sync::CancellationToken;
@@ -109,7 +109,7 @@ impl Ingest for Nothing {
         Ok(messages.into_iter().map(answer).collect())
     }
 
-    async fn backlog(&self) -> store::Result<InboxBacklog> {
-        Ok(InboxBacklog { messages: 0, bytes: 0 })
+    async fn backlog(&self) -> store::Result<Backlog> {
+        Ok(Backlog::default())
     }
 }

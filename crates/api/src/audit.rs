@@ -85,3 +85,14 @@ pub struct AuditCheck {
     /// The hash of the last intact entry. Store it elsewhere to detect truncation.
     pub hash: String,
 }
+
+impl From<&store::AuditCheck> for AuditCheck {
+    fn from(check: &store::AuditCheck) -> Self {
+        Self {
+            ok: check.broken.is_none(),
+            intact: check.intact,
+            broken: check.broken,
+            hash: check.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+}

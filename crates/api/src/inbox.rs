@@ -38,3 +38,9 @@ pub struct InboxBacklog {
     /// Their bytes.
     pub bytes: u64,
 }
+
+impl From<lazaret_core::source::Backlog> for InboxBacklog {
+    fn from(backlog: lazaret_core::source::Backlog) -> Self {
+        Self { messages: backlog.messages, bytes: backlog.bytes }
+    }
+}

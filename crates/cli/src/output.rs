@@ -12,7 +12,7 @@ mod table;
 
 use clap::ValueEnum;
 
-pub use color::ColorChoice;
+pub(crate) use color::ColorChoice;
 pub(crate) use csv::{csv_header, csv_row};
 pub(crate) use error_summary::error_summary;
 pub(crate) use fields::Fields;

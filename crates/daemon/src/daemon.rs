@@ -225,12 +225,9 @@ fn server(
     Ok(builder.build())
 }
 
-/// Adds the features of the embedded store: inboxes and audit verification.
+/// Adds the inboxes of the embedded store.
 #[cfg(feature = "sqlite")]
 fn with_inboxes(mut builder: Builder, config: &Config, stores: &Stores) -> Builder {
-    if let Some(store) = &stores.sqlite {
-        builder = builder.verify_audit(store.clone());
-    }
     for consumer in config.consumers.iter().filter(|consumer| consumer.source == Source::Inbox) {
         if let Some(inbox) = stores.inbox(&consumer.name) {
             builder = builder.inbox(&consumer.name, inbox);

@@ -60,7 +60,7 @@ pub async fn run(folder: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
 
     let listener = listen(port).await?;
     let port = listener.local_addr()?.port();
-    let server = Server::builder(store.clone()).registry(registry).verify_audit((*store).clone()).build();
+    let server = Server::builder(store.clone()).registry(registry).build();
     let stop = CancellationToken::new();
     let serving = tokio::spawn({
         let stop = stop.clone();

@@ -152,8 +152,8 @@ pub mod sqlite {
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
-        Approval, Builder, Error, Ingest, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
-        TokenHash, Tokens, VerifyAudit, generate_token, openapi,
+        Approval, Builder, Error, InvalidTokenHash, Limits, Options, Posted, Registry, Server, Token,
+        TokenHash, Tokens, generate_token, openapi,
     };
 }
 

@@ -47,11 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(consumer.run(shutdown.clone()));
 
-    let server = Server::builder(Arc::new(store.clone()))
-        .registry(registry)
-        .inbox("orders", inbox)
-        .verify_audit(store)
-        .build();
+    let server = Server::builder(Arc::new(store.clone())).registry(registry).inbox("orders", inbox).build();
     let listener = TcpListener::bind("127.0.0.1:7117").await?;
     println!("listening on http://{}", listener.local_addr()?);
     server.serve(listener, shutdown.clone()).await?;

@@ -5,16 +5,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lazaret_core::source::Ingest;
 use lazaret_core::{Clock, LetterId, QueueName, Store};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_error::{ApiError, Result};
-use crate::audit::VerifyAudit;
 use crate::auth::{Hosts, Tokens};
 use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
-use crate::ingest::Ingest;
 use crate::options::Options;
 use crate::registry::Registry;
 
@@ -35,7 +34,6 @@ pub(crate) struct Shared {
     pub(crate) feed: Feed,
     pub(crate) idempotency: IdempotencyStore,
     pub(crate) metrics: Option<Metrics>,
-    pub(crate) verify: Option<Arc<dyn VerifyAudit>>,
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per concurrent request.
     pub(crate) requests: Arc<Semaphore>,

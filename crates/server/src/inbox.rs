@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use lazaret_api::{BatchAnswer, Code, InboxAnswer, InboxBacklog, Problem};
-use lazaret_core::source::{NewMessage, Posted, jsonl};
+use lazaret_core::source::{Ingest, NewMessage, Posted, jsonl};
 use lazaret_core::{Headers, MessageId};
 use percent_encoding::percent_decode;
 
@@ -16,7 +16,6 @@ use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::extract::{Name, read};
 use crate::idempotency;
-use crate::ingest::Ingest;
 
 /// The `Retry-After` of a full inbox, in seconds.
 const FULL_RETRY_AFTER: u32 = 1;
@@ -30,7 +29,7 @@ pub(crate) async fn backlog(
     State(app): State<App>,
     Name(consumer): Name,
 ) -> Result<axum::Json<InboxBacklog>> {
-    Ok(axum::Json(inbox(&app, &consumer)?.backlog().await?))
+    Ok(axum::Json(InboxBacklog::from(inbox(&app, &consumer)?.backlog().await?)))
 }
 
 pub(crate) async fn post(

@@ -22,7 +22,6 @@
 
 mod api_error;
 mod app;
-mod audit;
 mod auth;
 mod change;
 mod cursor;
@@ -31,7 +30,6 @@ mod event_feed;
 mod extract;
 mod idempotency;
 mod inbox;
-mod ingest;
 mod middleware;
 mod ndjson;
 mod openapi;
@@ -42,10 +40,8 @@ mod registry;
 mod routes;
 mod server;
 
-pub use audit::VerifyAudit;
 pub use auth::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};
 pub use error::Error;
-pub use ingest::Ingest;
 pub use lazaret_core::source::Posted;
 pub use options::{Limits, Options};
 pub use registry::{Approval, Registry};

@@ -19,11 +19,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::app::{App, Metrics, Shared};
-use crate::audit::VerifyAudit;
 use crate::auth::{Hosts, Tokens};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
-use crate::ingest::Ingest;
 use crate::operation_watch::watch_operations;
 use crate::options::Options;
 use crate::registry::Registry;
@@ -46,7 +44,6 @@ pub struct Builder {
     tokens: Tokens,
     options: Options,
     metrics: Option<Metrics>,
-    verify: Option<Arc<dyn VerifyAudit>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -60,7 +57,6 @@ impl Server {
             tokens: Tokens::default(),
             options: Options::default(),
             metrics: None,
-            verify: None,
             clock: Arc::new(SystemClock),
         }
     }
@@ -197,13 +193,6 @@ impl Builder {
         self
     }
 
-    /// Sets the verification of the audit.
-    #[must_use]
-    pub fn verify_audit(mut self, verify: impl VerifyAudit) -> Self {
-        self.verify = Some(Arc::new(verify));
-        self
-    }
-
     /// Sets the clock. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -230,7 +219,6 @@ impl Builder {
             tokens: self.tokens,
             options: self.options,
             metrics: self.metrics,
-            verify: self.verify,
             clock: self.clock,
         });
         Server { app }

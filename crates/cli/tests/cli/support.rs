@@ -286,7 +286,6 @@ async fn serve(
         .registry(registry)
         .inbox(ORDERS, inbox)
         .tokens(Tokens::new(setup.tokens).unwrap())
-        .verify_audit(store.clone())
         .build();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_api::InboxBacklog;
 use lazaret_core::source::NewMessage;
+use lazaret_core::source::{Backlog, Ingest};
 use lazaret_core::store;
-use lazaret_server::{Ingest, Limits, Posted};
+use lazaret_server::{Limits, Posted};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,8 +37,8 @@ impl Ingest for Slow {
         Ok(vec![Posted::Full])
     }
 
-    async fn backlog(&self) -> store::Result<InboxBacklog> {
-        Ok(InboxBacklog { messages: 0, bytes: 0 })
+    async fn backlog(&self) -> store::Result<Backlog> {
+        Ok(Backlog::default())
     }
 }
 
