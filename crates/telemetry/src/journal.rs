@@ -71,7 +71,7 @@ impl Observer for Journal {
                     consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "a letter left"
                 );
             }
-            Event::PassedOn { queue, message, state, .. } => {
+            Event::Relayed { queue, message, state, .. } => {
                 tracing::debug!(consumer, %queue, message_id = %message.id, %state, "a message was passed on");
             }
             Event::Poison { queue, message } => {
@@ -93,7 +93,7 @@ impl Journal {
                     tracing::error!(consumer, %queue, error, left_out, "the store does not take a letter; the source waits");
                 }
             }
-            Event::PassingFailed { queue, error, .. } => {
+            Event::RelayFailed { queue, error, .. } => {
                 if let Some(left_out) = self.pace.admit("passing") {
                     tracing::warn!(consumer, %queue, error, left_out, "a message could not be passed on; the store keeps it");
                 }

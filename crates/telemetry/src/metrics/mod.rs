@@ -226,7 +226,7 @@ impl Metrics {
     fn read(&self, consumer: &str, scraped: &mut Scraped) {
         let labels = || vec![label("consumer", consumer)];
         let (stats, before) = (scraped.handle.stats(), scraped.counted);
-        let lost = |stats: &Stats| stats.hand_off_failures + stats.passing_failures;
+        let lost = |stats: &Stats| stats.hand_off_failures + stats.relay_failures;
         for (family, now, then) in [
             (&names::HANDLED, stats.handled, before.handled),
             (&names::DUPLICATES, stats.duplicates, before.duplicates),

@@ -87,7 +87,7 @@ impl Observer for Counting {
                     self.replayed(queue, "failed-again");
                 }
             }
-            Event::PassedOn { queue, state, cause, .. } => self.letters(queue, *state, *cause, 1),
+            Event::Relayed { queue, state, cause, .. } => self.letters(queue, *state, *cause, 1),
             Event::LetterClosed { queue, state, replay, .. } => {
                 self.letters(queue, *state, None, 1);
                 if replay.is_some() {
