@@ -113,7 +113,11 @@ mod tests {
 
     #[test]
     fn what_a_person_has_to_mend_does_not_pass() {
-        let stopped = lazaret_engine::Error::Stopped { message: "m".into(), why: lazaret_engine::StopReason::Classified, failure: None };
+        let stopped = lazaret_engine::Error::Stopped {
+            message: "m".into(),
+            why: lazaret_engine::StopReason::Classified,
+            failure: None,
+        };
         assert!(!Trouble::from(stopped).may_pass());
         assert!(!Trouble::from(SourceError::permanent("the file is gone")).may_pass());
         assert!(!Trouble::from(BuildError::NoHandler).may_pass());
