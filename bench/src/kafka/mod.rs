@@ -69,7 +69,7 @@ fn consumer<A: 'static>(
 async fn timed(consumer: Consumer, messages: usize) -> (Duration, Stats) {
     let handle = consumer.handle();
     let run = tokio::spawn(consumer.run(CancellationToken::new()));
-    let settled = |stats: Stats| stats.handled + stats.handed_off + stats.passed_on;
+    let settled = |stats: Stats| stats.handled + stats.handed_off + stats.relayed;
     until(&handle, |stats| stats.read > 0).await;
     let started = Instant::now();
     until(&handle, |stats| settled(stats) >= messages as u64).await;

@@ -113,7 +113,11 @@ mod tests {
 
     #[test]
     fn errors_that_need_an_operator_are_permanent() {
-        let stopped = lazaret_engine::Error::Stopped { message: "m".into(), why: "stop", failure: None };
+        let stopped = lazaret_engine::Error::Stopped {
+            message: "m".into(),
+            why: lazaret_engine::StopReason::Classified,
+            failure: None,
+        };
         assert!(!ConsumerError::from(stopped).is_temporary());
         assert!(!ConsumerError::from(SourceError::permanent("the file is gone")).is_temporary());
         assert!(!ConsumerError::from(BuildError::NoHandler).is_temporary());

@@ -1,4 +1,4 @@
-//! One attempt: everything between "may start" and "how did it end".
+//! One attempt: checks, filter, duplicate filter, handler, timeout, panics.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,16 +12,16 @@ use lazaret_core::handler::{Delivery, HandlerFuture};
 use lazaret_core::store::DedupeClaim;
 use lazaret_core::{HandlerError, Phase, Reason};
 
-use crate::gate::Sign;
+use crate::component::Component;
+use crate::gate::Health;
 use crate::options::DedupeOptions;
-use crate::shared::Component;
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The handler took it.
+    /// The handler succeeded.
     Handled,
-    /// The filter did not want it.
+    /// The filter rejected it.
     Filtered,
     /// It was handled before.
     Duplicate,
@@ -32,21 +32,21 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// What an attempt that did not fail says about the dependencies of the handler.
-    pub(crate) const fn sign(&self) -> Sign {
+    /// The health of the handler's dependencies that an attempt without failure shows.
+    pub(crate) const fn health(&self) -> Health {
         match self {
-            Self::Handled | Self::SentToDlq => Sign::Well,
-            Self::Filtered | Self::Duplicate | Self::Failed(_) => Sign::None,
+            Self::Handled | Self::SentToDlq => Health::Up,
+            Self::Filtered | Self::Duplicate | Self::Failed(_) => Health::Unknown,
         }
     }
 }
 
-/// A handler at work. Panics come out as errors.
+/// A running handler. Panics are returned as errors.
 pub(crate) struct Running {
     future: HandlerFuture,
 }
 
-/// What can be said of a message before a handler sees it.
+/// The begin of an attempt.
 pub(crate) enum Start {
     Running(Running),
     Ended(Outcome),
@@ -55,7 +55,7 @@ pub(crate) enum Start {
 /// Checks the message and starts the handler.
 pub(crate) fn start(component: &Component, delivery: &Delivery) -> Start {
     let message = delivery.message();
-    let options = &component.shared.options;
+    let options = &component.options;
     if let Some(why) = &message.undecodable {
         let error = HandlerError::foreign("decode error", &**why).reason(Reason::INVALID_SCHEMA);
         return Start::Ended(Outcome::Failed(error.phase(Phase::Decode)));
@@ -103,7 +103,7 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
         Start::Running(running) => running,
         Start::Ended(outcome) => return outcome,
     };
-    let result = match component.shared.options.attempt_timeout {
+    let result = match component.options.attempt_timeout {
         None => running.await,
         Some(limit) => match tokio::time::timeout(limit, running).await {
             Ok(result) => result,
@@ -113,7 +113,7 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
     ended(delivery, result)
 }
 
-/// What becomes of a handler that did not answer in time.
+/// The outcome of a handler that timed out.
 pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     delivery.cancel();
     if delivery.sent_to_dlq() {
@@ -123,7 +123,7 @@ pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     Outcome::Failed(error.reason(Reason::TIMEOUT).phase(delivery.phase()))
 }
 
-/// What the handler's answer means.
+/// The outcome of a handler that returned.
 pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Outcome {
     match result {
         _ if delivery.sent_to_dlq() => Outcome::SentToDlq,
@@ -132,27 +132,27 @@ pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Ou
     }
 }
 
-/// Runs an attempt behind the idempotent receiver: claim, handle, done. A duplicate that arrives while the first is
-/// in flight waits for its outcome.
+/// Runs an attempt behind the duplicate filter: claim, handle, done. A duplicate that arrives while the first one is in
+/// flight waits for its outcome.
 pub(crate) async fn run_once(component: &Component, delivery: &Delivery, dedupe: &DedupeOptions) -> Outcome {
     let (queue, id) = (&component.queue, &delivery.message().id);
-    let shared = &component.shared;
+    let (options, owner) = (&component.options, &component.identity.instance);
     let failed = |error: lazaret_core::store::StoreError| {
         Outcome::Failed(HandlerError::from(error).reason(Reason::DEPENDENCY_UNAVAILABLE).phase(Phase::Ack))
     };
-    let lease = shared.options.attempt_timeout.map_or(shared.options.lease, |timeout| timeout * 2);
+    let lease = options.attempt_timeout.map_or(options.lease, |timeout| timeout * 2);
     loop {
-        match dedupe.filter.claim(queue, id, &shared.instance, lease).await {
+        match dedupe.filter.claim(queue, id, owner, lease).await {
             Ok(DedupeClaim::Claimed) => break,
             Ok(DedupeClaim::Done) => return Outcome::Duplicate,
-            Ok(DedupeClaim::InFlight) => tokio::time::sleep(shared.options.refresh).await,
+            Ok(DedupeClaim::InFlight) => tokio::time::sleep(options.refresh).await,
             Err(error) => return failed(error),
         }
     }
     let outcome = run(component, delivery).await;
     let marked = match outcome {
-        Outcome::Handled => dedupe.filter.done(queue, id, &shared.instance, dedupe.window).await,
-        _ => dedupe.filter.abandon(queue, id, &shared.instance).await,
+        Outcome::Handled => dedupe.filter.done(queue, id, owner, dedupe.window).await,
+        _ => dedupe.filter.abandon(queue, id, owner).await,
     };
     match (outcome, marked) {
         (Outcome::Handled, Err(error)) => failed(error),
@@ -160,7 +160,7 @@ pub(crate) async fn run_once(component: &Component, delivery: &Delivery, dedupe:
     }
 }
 
-/// Calls the user's code; a panic comes back as an error that knows where it happened (I10).
+/// Calls the user's code; a panic is returned as an error with its location (I10).
 pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, HandlerError> {
     watch_panics();
     WATCHING.set(true);
@@ -181,7 +181,7 @@ thread_local! {
     static PLACE: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Has the place of a panic in user code noted down. Whatever panic hook the program has is still called.
+/// Installs a panic hook that records the location of a panic in user code. The previous hook is still called.
 fn watch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

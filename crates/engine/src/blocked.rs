@@ -1,15 +1,15 @@
-//! The open sequences of a queue, in memory: the reason why healthy messages never touch the store.
+//! The open sequences of a queue in memory, so that healthy messages never touch the store.
 //!
 //! The set answers "surely absent" or "maybe open". Absent is always right; a "maybe" is checked with the store before
 //! anything follows from it. Up to its limit it is a flat table of 128-bit hashes, 16 bytes a slot and at most 4/5 full,
-//! behind a small bit filter that stays in the cache and turns most absent sequences away. Above the limit only a filter
+//! behind a small bit filter that stays in the cache and rejects most absent sequences. Above the limit only a filter
 //! is left, of fixed size, that grows fuller and fuller; the set becomes exact again when it is rebuilt at the next start.
 
 use crate::hash::SequenceHash;
 
 /// The smallest table. A power of two.
 const SMALLEST: usize = 64;
-/// Bits of the filter per sequence of the limit; with four probes about 4 % of absent sequences are asked for.
+/// Bits of the filter per sequence of the limit; with four probes about 4 % of absent sequences cost a store call.
 const FILTER_BITS_PER_SEQUENCE: usize = 8;
 const FILTER_PROBES: u32 = 4;
 /// Bits of the front per slot of the table: at least 5 for each sequence that is there.
@@ -34,7 +34,7 @@ impl BlockedSet {
         Self { form: Form::Exact(Table::default()), limit: limit.max(1) }
     }
 
-    /// Whether the sequence may be open. `false` is certain.
+    /// Returns `false` when the sequence is certainly not open.
     #[doc(hidden)]
     pub fn maybe(&self, sequence: SequenceHash) -> bool {
         match &self.form {
@@ -43,7 +43,7 @@ impl BlockedSet {
         }
     }
 
-    /// Notes that the sequence is open. Twice is once.
+    /// Adds an open sequence; one that is there already is not added again.
     #[doc(hidden)]
     pub fn insert(&mut self, sequence: SequenceHash) {
         match &mut self.form {
@@ -60,7 +60,7 @@ impl BlockedSet {
         }
     }
 
-    /// Notes that the sequence is closed. A filter cannot forget; it goes on saying "maybe".
+    /// Removes a closed sequence. A filter cannot remove; it keeps answering "maybe".
     #[doc(hidden)]
     pub fn remove(&mut self, sequence: SequenceHash) {
         if let Form::Exact(table) = &mut self.form {
@@ -68,7 +68,7 @@ impl BlockedSet {
         }
     }
 
-    /// How many sequences the set holds; `None` once it is a filter.
+    /// The number of sequences in the set; `None` once it is a filter.
     pub fn len(&self) -> Option<usize> {
         match &self.form {
             Form::Exact(table) => Some(table.len),
@@ -76,12 +76,12 @@ impl BlockedSet {
         }
     }
 
-    /// Whether it is known to hold nothing.
+    /// Returns `true` when the set is certainly empty.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// The memory that the set takes, in bytes.
+    /// The memory of the set, in bytes.
     pub fn byte_size(&self) -> usize {
         match &self.form {
             Form::Exact(table) => {
@@ -105,9 +105,9 @@ fn pack(sequence: SequenceHash) -> u128 {
 struct Table {
     slots: Vec<u128>,
     len: usize,
-    /// Says of most absent hashes that they are absent, without a look at the slots. Bits are only ever set.
+    /// Answers for most absent hashes without reading the slots. Bits are only ever set.
     front: Filter,
-    /// How many hashes were removed whose bits still stand in the front.
+    /// The number of removed hashes whose bits are still set in the front.
     stale: usize,
 }
 
@@ -140,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Puts the hash into the first free slot from its home; `false` when it was there.
+    /// Stores the hash in the first free slot from its home; `false` when it was there.
     fn place(&mut self, packed: u128) -> bool {
         let mut at = self.home(packed);
         while self.slots[at] != EMPTY {
@@ -164,7 +164,7 @@ impl Table {
         self.renew_front();
     }
 
-    /// Sets exactly the bits of what is there.
+    /// Sets exactly the bits of the stored hashes.
     fn renew_front(&mut self) {
         self.front = Filter::with_bits(self.slots.len() * FRONT_BITS_PER_SLOT);
         self.slots.iter().filter(|slot| **slot != EMPTY).for_each(|slot| self.front.insert(*slot));
@@ -203,7 +203,7 @@ impl Table {
     }
 }
 
-/// A Bloom filter with all bits of a hash in one word: one look in memory. Without words it holds nothing.
+/// A Bloom filter with all bits of a hash in one word: one memory access. Without words it is empty.
 #[derive(Debug, Default)]
 struct Filter {
     words: Vec<u64>,

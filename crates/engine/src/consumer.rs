@@ -2,31 +2,35 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lazaret_core::handler::{BoxHandler, Handler, handler};
 use lazaret_core::store::{Limits, Store};
 use lazaret_core::{Clock, ConsumerName, QueueName, Source, SystemClock};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::component::{Component, QueueSignals};
 use crate::error::{BuildError, Error};
-use crate::events::{Observer, Observers, Stats};
-use crate::feed::Shards;
+use crate::events::Observer;
+use crate::flight::Flight;
+use crate::flow::Shards;
+use crate::guards::Guards;
 use crate::hand_offs::{self, HandOffs, Inbound};
 use crate::handle::Handle;
+use crate::identity::Identity;
 use crate::intake::Intake;
-use crate::lanes::OpenSequences;
-use crate::lookout;
+use crate::lifecycle::Lifecycle;
 use crate::mailbox::Mailbox;
+use crate::open_sequences::OpenSequences;
 use crate::operations;
 use crate::options::Options;
 use crate::reprocess;
+use crate::retention;
 use crate::scheduler;
 use crate::shard::Shard;
-use crate::shared::{Component, Parts, Shared};
-use crate::upkeep;
+use crate::store_refresh;
+use crate::telemetry::{Stats, Telemetry};
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
 ///
@@ -73,33 +77,34 @@ impl Consumer {
     /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
     pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
         let Self { source, handle, inbound } = self;
-        let Handle { shared, components, shards } = handle;
-        let limits = shared.options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
+        let Handle { first, components, shards } = handle;
+        let Component { options, store, lifecycle, telemetry, .. } = &*first;
+        let limits = options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(hand_offs::write(inbound, shared.store.clone(), limits));
+        tasks.spawn(hand_offs::write(inbound, store.clone(), limits));
         for mailbox in shards.iter() {
-            let per_shard = shared.options.blocked_limit.div_ceil(shards.len());
+            let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
             tasks.spawn(Shard::new(components.clone(), open, mailbox.clone(), notices.clone()).run());
         }
         // Retries may take half of the attempts that run at once, so that live messages always find room (I3).
-        let places = Arc::new(Semaphore::new((shared.options.concurrency / 2).max(1)));
+        let places = Arc::new(Semaphore::new((options.concurrency / 2).max(1)));
         // Replays take a quarter at most.
-        let replays = Arc::new(Semaphore::new((shared.options.concurrency / 4).max(1)));
+        let replays = Arc::new(Semaphore::new((options.concurrency / 4).max(1)));
         for component in &components {
             tasks.spawn(scheduler::schedule(component.clone(), shards.clone(), places.clone()));
             tasks.spawn(operations::operate(component.clone(), shards.clone(), replays.clone()));
             tasks.spawn(reprocess::reprocess(component.clone()));
-            tasks.spawn(upkeep::keep_up(component.clone()));
+            tasks.spawn(retention::run(component.clone()));
         }
-        tasks.spawn(lookout::look_out(shared.clone(), components.clone(), shards.clone()));
+        tasks.spawn(store_refresh::run(components.clone(), shards.clone()));
         let intake = Intake::new(source, components, shards, notices).run();
         tokio::pin!(intake);
         loop {
             tokio::select! {
                 biased;
-                () = drain.cancelled(), if !shared.drain.is_cancelled() => shared.drain.cancel(),
+                () = drain.cancelled(), if !lifecycle.drain.is_cancelled() => lifecycle.drain.cancel(),
                 Some(ended) = tasks.join_next() => match ended {
                     Ok(()) => {}
                     Err(panicked) => return Err(Error::Panicked(panicked.to_string())),
@@ -108,10 +113,10 @@ impl Consumer {
             }
         }
         drop(tasks);
-        shared.ended.store(true, Ordering::Release);
-        match shared.take_stopped() {
+        lifecycle.end();
+        match lifecycle.take_error() {
             Some(error) => Err(error),
-            None => Ok(shared.counters.read()),
+            None => Ok(telemetry.counters.read()),
         }
     }
 }
@@ -188,30 +193,32 @@ impl Builder {
         let source = source.ok_or(BuildError::NoSource)?;
         let store = store.ok_or(BuildError::NoStore)?;
         let (hand_offs, inbound) = HandOffs::new();
-        let parts = Parts {
-            name: ConsumerName::from(name.as_str()),
-            options,
-            store,
-            clock,
-            hand_offs,
-            observers: Observers::new(observers),
-        };
-        let shared = Arc::new(Shared::new(parts));
+        let options = Arc::new(options);
+        let consumer = ConsumerName::from(name.as_str());
+        let identity = Arc::new(Identity::new(consumer, &options, &*clock));
+        let telemetry = Arc::new(Telemetry::new(observers));
+        let guards = Arc::new(Guards::new(&options, clock.clone(), telemetry.clone()));
+        let lifecycle = Arc::new(Lifecycle::default());
+        let flight = Arc::new(Flight::new(options.flight_recorder.clone()));
         let components = components.into_iter().enumerate().map(|(index, (component, handler))| {
             Arc::new(Component {
                 index,
                 queue: QueueName::of(&name, &component),
                 handler,
-                shared: shared.clone(),
-                due: Notify::new(),
-                turn_over: Notify::new(),
-                operating: AtomicBool::new(true),
-                revision: AtomicU64::new(0),
+                signals: QueueSignals::default(),
+                options: options.clone(),
+                identity: identity.clone(),
+                clock: clock.clone(),
+                store: store.clone(),
+                hand_offs: hand_offs.clone(),
+                guards: guards.clone(),
+                lifecycle: lifecycle.clone(),
+                telemetry: telemetry.clone(),
+                flight: flight.clone(),
             })
         });
         let components: Vec<_> = components.collect();
-        let shards: Shards =
-            (0..shared.options.shard_count()).map(|_| Arc::new(Mailbox::default())).collect();
-        Ok(Consumer { source, handle: Handle { shared, components, shards }, inbound })
+        let shards: Shards = (0..options.shard_count()).map(|_| Arc::new(Mailbox::default())).collect();
+        Ok(Consumer { source, handle: Handle { first: components[0].clone(), components, shards }, inbound })
     }
 }

@@ -1,4 +1,4 @@
-//! Why a consumer could not be built, or ended.
+//! The errors of building and running a consumer.
 
 use lazaret_core::Failure;
 use lazaret_core::policy::PolicyError;
@@ -14,38 +14,50 @@ pub enum BuildError {
     TooSmall {
         /// Which one.
         field: &'static str,
-        /// The smallest that makes sense.
+        /// The smallest valid value.
         least: u128,
     },
-    /// A rate that never ends.
-    #[error("a rate of {0} a second makes no sense; use a number above 0, or none for no limit")]
+    /// A rate that is not above 0.
+    #[error("a rate of {0} per second is not valid; use a number above 0, or none for no limit")]
     Rate(f64),
     /// A policy contradicts itself.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Retry topics need a broker.
+    /// Retry topics without a broker.
     #[error("strategy topics needs a source that can hold retry topics; use ordered, unordered or in-place")]
     TopicsWithoutBroker,
-    /// What a broker does not take has to go somewhere.
+    /// Retry topics without dead letters: what the broker does not take cannot be kept.
     #[error(
         "strategy topics needs dead letters: what the broker does not take is kept in the store; enable them"
     )]
     TopicsWithoutLetters,
-    /// There is nothing to call.
+    /// No handler was given.
     #[error("a consumer needs at least one handler")]
     NoHandler,
-    /// Two components want one queue.
+    /// Two components have one name.
     #[error("two components are named {0:?}; each needs a queue of its own")]
     DuplicateComponent(String),
-    /// A name cannot be part of a queue name.
+    /// A name is not valid in a queue name.
     #[error("{0:?} cannot be a name: use 1 to 200 characters, none of them a slash or a control character")]
     BadName(String),
-    /// There is nothing to read from.
+    /// No source was given.
     #[error("a consumer needs a source")]
     NoSource,
-    /// There is nothing to keep letters in.
+    /// No store was given.
     #[error("a consumer needs a store")]
     NoStore,
+}
+
+/// Why a consumer stopped at a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The classifier answered `stop`.
+    #[error("the failure was classified as stop")]
+    Classified,
+    /// The message failed for good, and there is no queue to keep it in.
+    #[error("it failed for good and dead letters are disabled")]
+    DeadLettersDisabled,
 }
 
 /// Why a running consumer ended.
@@ -55,18 +67,18 @@ pub enum Error {
     /// The source failed for good.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The store failed in a way that waiting does not mend.
+    /// The store failed for good.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A failure was classified as `stop`, or there was nowhere to put a message that failed for good. The position
     /// stays before the message.
-    #[error("stopped at message {message}: {why}{}", told(failure.as_deref()))]
+    #[error("stopped at message {message}: {why}{}", suffix(failure.as_deref()))]
     Stopped {
         /// The message.
         message: String,
         /// Why.
-        why: &'static str,
-        /// The failure that led to it. Its words may hold what the message holds.
+        why: StopReason,
+        /// The failure that led to it. Its text may contain data of the message.
         failure: Option<Box<Failure>>,
     },
     /// A part of the engine panicked: a bug in Lazaret.
@@ -75,14 +87,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same without the words of a failure, for logs: they may hold what messages hold.
+    /// The error without the text of a failure, for logs: it may contain data of messages.
     ///
     /// ```
     /// use lazaret_core::{Failure, Reason};
-    /// use lazaret_engine::Error;
+    /// use lazaret_engine::{Error, StopReason};
     /// let failure = Box::new(Failure::new(Reason::TIMEOUT, "HttpError", "customer 4711"));
-    /// let error = Error::Stopped { message: "m-1".into(), why: "classified as stop", failure: Some(failure) };
-    /// assert_eq!(error.without_words(), "stopped at message m-1: classified as stop: TIMEOUT");
+    /// let error = Error::Stopped { message: "m-1".into(), why: StopReason::Classified, failure: Some(failure) };
+    /// assert_eq!(error.without_words(), "stopped at message m-1: the failure was classified as stop: TIMEOUT");
     /// assert!(error.to_string().contains("customer 4711"));
     /// ```
     pub fn without_words(&self) -> String {
@@ -95,7 +107,7 @@ impl Error {
     }
 }
 
-/// What a failure says, as the end of a sentence.
-fn told(failure: Option<&Failure>) -> String {
+/// The text of a failure, as the end of a sentence.
+fn suffix(failure: Option<&Failure>) -> String {
     failure.map_or_else(String::new, |failure| format!(": {failure}"))
 }

@@ -1,8 +1,5 @@
-//! What observers are told, and the counters that need no observer.
+//! The events that a consumer reports to its observers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lazaret_core::policy::Limit;
@@ -11,7 +8,7 @@ use lazaret_core::{
     Failure, LetterState, Message, Partition, QueueName, Reason, SequenceId, Timestamp, Verdict,
 };
 
-/// Something that happened. Handled messages are counted, not told one by one.
+/// An event of a consumer. Handled messages are counted, not reported one by one.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -25,7 +22,7 @@ pub enum Event<'a> {
         attempt: u32,
         /// Why.
         failure: &'a Failure,
-        /// What the classifier said.
+        /// The classifier's verdict.
         verdict: Verdict,
     },
     /// The message will be tried again.
@@ -34,20 +31,20 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
-        /// When.
+        /// The time of the attempt.
         due: Timestamp,
-        /// Whether it waits in memory, or in the store or the broker.
+        /// `true` when it waits in memory, `false` when it waits in the store or the broker.
         in_memory: bool,
         /// Why the last attempt failed.
         reason: &'a Reason,
     },
-    /// A retry began this long after its due time, wherever it had waited.
+    /// A retry started; `lateness` is the time since it was due, wherever it waited.
     RetryStarted {
         /// In which queue.
         queue: &'a QueueName,
         /// Which attempt begins.
         attempt: u32,
-        /// How late.
+        /// The time since it was due.
         lateness: Duration,
     },
     /// The retries of a message are used up.
@@ -61,14 +58,14 @@ pub enum Event<'a> {
         /// Why the last attempt failed.
         reason: &'a Reason,
     },
-    /// The same failure came back too often.
+    /// The same failure was repeated too often.
     Poison {
         /// In which queue.
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
     },
-    /// A message became a letter, or a letter was written anew after a further attempt.
+    /// A message became a letter, or a letter was updated after a further attempt.
     LetterStored {
         /// In which queue.
         queue: &'a QueueName,
@@ -78,15 +75,15 @@ pub enum Event<'a> {
         sequence: &'a SequenceId,
         /// In which state.
         state: LetterState,
-        /// In which state it was before; `None` when it was no letter.
+        /// Its state before; `None` when it was no letter.
         before: Option<LetterState>,
-        /// Why it is there; `None` when it only waits.
+        /// Its cause; `None` when it only waits.
         cause: Option<&'a Failure>,
         /// The operation that replayed it, if one did.
         replay: Option<&'a str>,
     },
-    /// A message was passed on to the broker, which holds it now.
-    PassedOn {
+    /// A message was relayed to the broker, which holds it now.
+    Relayed {
         /// In which queue.
         queue: &'a QueueName,
         /// Which message.
@@ -96,16 +93,16 @@ pub enum Event<'a> {
         /// Why.
         cause: Option<&'a Failure>,
     },
-    /// A message could not be passed on to the broker. It is tried again, and then kept in the store.
-    PassingFailed {
+    /// A message could not be relayed to the broker. It is tried again, and then kept in the store.
+    RelayFailed {
         /// In which queue.
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
-        /// What the relay said.
+        /// The error of the relay.
         error: &'a str,
     },
-    /// A letter left: handled at last, given up or skipped.
+    /// A letter was closed: resolved, evicted or skipped.
     LetterClosed {
         /// In which queue.
         queue: &'a QueueName,
@@ -116,13 +113,13 @@ pub enum Event<'a> {
         /// The operation that replayed it, if one did.
         replay: Option<&'a str>,
     },
-    /// A letter could not be stored. The message stays, the source waits.
+    /// A letter could not be stored. The message stays unsettled, the source waits.
     HandOffFailed {
         /// In which queue.
         queue: &'a QueueName,
-        /// What kind of trouble it is.
+        /// The kind of the error.
         kind: ErrorKind,
-        /// What the store said.
+        /// The error of the store.
         error: &'a str,
     },
     /// A known duplicate was acknowledged.
@@ -132,137 +129,65 @@ pub enum Event<'a> {
         /// Which message.
         message: &'a Message,
     },
-    /// The time of open letters ran out; those behind them are released.
+    /// Open letters expired; those behind them are released.
     Expired {
         /// In which queue.
         queue: &'a QueueName,
-        /// How many.
+        /// The number of letters.
         letters: u64,
     },
     /// Something was paused.
     Paused {
-        /// What.
+        /// The scope of the pause.
         scope: &'a PauseScope,
         /// Why.
         why: &'a str,
     },
     /// A pause ended.
     Resumed {
-        /// What goes on.
+        /// The scope of the pause.
         scope: &'a PauseScope,
     },
-    /// The breaker opened: no attempts until then.
+    /// The circuit breaker opened: handler calls are suspended until then.
     BreakerOpened {
         /// Until when.
         until: Timestamp,
     },
-    /// The breaker closed.
+    /// The circuit breaker closed.
     BreakerClosed,
     /// The fuse blew: the consumer is paused.
     FuseBlown {
         /// Why.
         why: &'a str,
     },
-    /// A partition came.
+    /// A partition was assigned.
     Assigned {
         /// Which one.
         partition: &'a Partition,
     },
-    /// A partition went.
+    /// A partition was revoked.
     Revoked {
         /// Which one.
         partition: &'a Partition,
-        /// Whether it was taken without asking.
+        /// `true` when it was lost without a chance to finish.
         lost: bool,
     },
-    /// Positions could not be committed. They will be tried again.
+    /// Positions could not be committed. The commit will be retried.
     CommitFailed {
-        /// What the source said.
+        /// The error of the source.
         error: &'a str,
     },
 }
 
-/// Is told what happens. Called from the engine's tasks: it must be quick. A panic in it hurts nobody (I10).
+/// Receives the events of a consumer. Called from the engine's tasks: it must return quickly. A panic in it affects nothing
+/// else (I10).
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened.
+    /// Receives an event.
     fn on(&self, event: &Event<'_>);
 }
 
 impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
     fn on(&self, event: &Event<'_>) {
         self(event);
-    }
-}
-
-/// Tells events to whoever listens.
-#[derive(Clone, Default)]
-pub(crate) struct Observers(Arc<[Arc<dyn Observer>]>);
-
-impl Observers {
-    pub(crate) fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
-        Self(observers.into())
-    }
-
-    pub(crate) fn tell(&self, event: &Event<'_>) {
-        for observer in self.0.iter() {
-            // I10: an observer that panics loses its own event and nothing else.
-            let _ = catch_unwind(AssertUnwindSafe(|| observer.on(event)));
-        }
-    }
-}
-
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
-        /// Live counters of a consumer.
-        #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),+ }
-
-        /// What a consumer has done so far.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Stats { $($(#[$doc])* pub $name: u64),+ }
-
-        impl Counters {
-            pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed)),+ }
-            }
-        }
-    };
-}
-
-counters! {
-    /// Messages that a handler took, live or from the store.
-    handled,
-    /// Messages that a filter did not want.
-    filtered,
-    /// Attempts that failed.
-    failed,
-    /// Attempts after the first.
-    retries,
-    /// Messages that became letters.
-    handed_off,
-    /// Messages appended behind an open sequence.
-    appended,
-    /// Messages that were known already.
-    duplicates,
-    /// Letters that were handled at last.
-    resolved,
-    /// Messages that were skipped with a trace.
-    skipped,
-    /// Store calls for hand-off that failed.
-    hand_off_failures,
-    /// Messages that were passed on to the broker.
-    passed_on,
-    /// Calls to pass a message on that failed.
-    passing_failures,
-    /// Commits that succeeded.
-    commits,
-    /// Messages read from the source.
-    read,
-}
-
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
     }
 }

@@ -1,8 +1,8 @@
-//! Finds the message that kills the process.
+//! Finds messages that crash the process.
 //!
-//! Every attempt stands in the flight recorder while it runs. After a death, what stood there is suspect. While there are
-//! suspects, each of them runs alone: should the process die again, there is no doubt who did it, and the recorder
-//! charges that message with a crash. All others run side by side as ever, only not beside a suspect.
+//! Every attempt is in the flight recorder while it runs. After a crash, the messages that were in it are suspects. Each
+//! suspect runs alone: if the process crashes again, that message is the cause, and the recorder charges it with a crash.
+//! All others run concurrently as usual, only not beside a suspect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,29 +13,29 @@ use lazaret_core::{Message, MessageId, Partition, QueueName};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
-/// How long a suspect that does not come is waited for. It may belong to somebody else by now.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The time for which a suspect that is not delivered is waited for. Another instance may own it by now.
+const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The recorder of one consumer, and whom it suspects.
+/// The flight recorder of one consumer, and its suspects.
 pub(crate) struct Flight {
     recorder: Option<Arc<dyn FlightRecorder>>,
-    suspects: Mutex<Vec<Known>>,
-    /// Whether anybody is still to be run alone.
+    suspects: Mutex<Vec<TrackedSuspect>>,
+    /// A suspect is still to be run alone.
     suspicious: AtomicBool,
     until: Instant,
-    /// Suspects hold it alone, others together. Nobody takes it when there is no suspect.
+    /// Suspects hold it for writing, others for reading. It is not taken while there is no suspect.
     alone: RwLock<()>,
 }
 
-struct Known {
+struct TrackedSuspect {
     suspect: Suspect,
-    /// It has had its turn alone and we are still here.
+    /// It ran alone, and the process survived.
     cleared: bool,
-    /// It was handled; as long as its position is not committed, it may come again.
+    /// It was handled; until its position is committed, it may be delivered again.
     handled: bool,
 }
 
-/// An attempt that stands in the recorder for as long as this lives.
+/// An attempt that is in the recorder for as long as this lives.
 pub(crate) struct Recorded {
     recorder: Arc<dyn FlightRecorder>,
     slot: Slot,
@@ -47,19 +47,22 @@ impl Drop for Recorded {
     }
 }
 
-/// An attempt that may be a suspect's.
+/// An attempt that is in the recorder, alone if it is that of a suspect.
 pub(crate) struct Watched<'a> {
     flight: &'a Flight,
     suspect: Option<(&'a QueueName, &'a MessageId)>,
     recorded: Option<Recorded>,
-    _company: Company<'a>,
+    _isolation: Isolation<'a>,
 }
 
-/// Who else may run meanwhile.
-enum Company<'a> {
-    Anybody,
-    NoSuspect(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
-    Nobody(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
+/// Which other attempts may run meanwhile.
+enum Isolation<'a> {
+    /// All of them: there are no suspects.
+    None,
+    /// All but those of suspects.
+    Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
+    /// None.
+    Exclusive(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
 }
 
 impl Drop for Watched<'_> {
@@ -77,7 +80,7 @@ impl Flight {
         for suspect in &suspects {
             tracing::warn!(
                 queue = %suspect.queue, message = %suspect.message, attempt = suspect.attempt,
-                crashes = suspect.crashes, "was in flight when the process died"
+                crashes = suspect.crashes, "message was in flight when the process crashed"
             );
         }
         Self {
@@ -86,15 +89,15 @@ impl Flight {
             suspects: Mutex::new(
                 suspects
                     .into_iter()
-                    .map(|suspect| Known { suspect, cleared: false, handled: false })
+                    .map(|suspect| TrackedSuspect { suspect, cleared: false, handled: false })
                     .collect(),
             ),
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + SUSPECT_TIMEOUT,
             alone: RwLock::new(()),
         }
     }
 
-    /// Whether a message may be waiting for its turn alone. All attempts must be [watched](Self::watch) then.
+    /// Returns `true` while a suspect is still to be run alone. All attempts must be [watched](Self::watch) then.
     pub(crate) fn is_suspicious(&self) -> bool {
         self.suspicious.load(Ordering::Acquire)
     }
@@ -112,23 +115,23 @@ impl Flight {
         attempt: u32,
     ) -> Watched<'a> {
         let mut suspect = None;
-        let company = if !self.is_suspicious() {
-            Company::Anybody
+        let isolation = if !self.is_suspicious() {
+            Isolation::None
         } else if self.is_suspect(queue, &message.id) {
             suspect = Some((queue, &message.id));
-            Company::Nobody(self.alone.write().await)
+            Isolation::Exclusive(self.alone.write().await)
         } else {
-            Company::NoSuspect(self.alone.read().await)
+            Isolation::Shared(self.alone.read().await)
         };
         let recorded = self.recorder.as_ref().map(|recorder| record(recorder, queue, message, attempt));
-        Watched { flight: self, suspect, recorded, _company: company }
+        Watched { flight: self, suspect, recorded, _isolation: isolation }
     }
 
     fn is_suspect(&self, queue: &QueueName, message: &MessageId) -> bool {
         self.with(|suspects| suspects.iter().any(|known| !known.cleared && known.suspect.is(queue, message)))
     }
 
-    /// How often this message was charged with the death of the process, and what is known of it.
+    /// The suspect of this message, if it was charged with a crash.
     pub(crate) fn charged(&self, queue: &QueueName, message: &MessageId) -> Option<Suspect> {
         self.recorder.as_ref()?;
         self.with(|suspects| {
@@ -137,7 +140,7 @@ impl Flight {
         })
     }
 
-    /// A suspect has had its turn and we are still here. What it was charged with before stays until its fate is durable.
+    /// Clears a suspect that ran alone. Earlier charges stay until its outcome is durable.
     fn clear(&self, queue: &QueueName, message: &MessageId) {
         let charged = self.with(|suspects| {
             let known = suspects.iter_mut().find(|known| known.suspect.is(queue, message));
@@ -153,8 +156,8 @@ impl Flight {
         }
     }
 
-    /// The fate of the message is durable: its crashes count no longer, or they stand in its letter. That of a message that
-    /// was handled live is durable when its position is [committed](Self::committed).
+    /// Removes a suspect whose outcome is durable: its crashes no longer count, or are in its letter. The outcome of a message
+    /// that was handled live is durable when its position is [committed](Self::committed).
     pub(crate) fn forget(&self, queue: &QueueName, message: &MessageId) {
         let Some(recorder) = &self.recorder else { return };
         let known = self.with(|suspects| {
@@ -168,7 +171,7 @@ impl Flight {
         }
     }
 
-    /// A live message was handled.
+    /// Records that a live message was handled.
     pub(crate) fn handled(&self, queue: &QueueName, message: &MessageId) {
         if self.recorder.is_some() {
             self.with(|suspects| {
@@ -178,27 +181,27 @@ impl Flight {
         }
     }
 
-    /// No message of this partition up to here comes again. Letters of it may still be tried.
+    /// Removes the handled suspects of this partition up to here: they are not delivered again. Letters may still be tried.
     pub(crate) fn committed(&self, partition: &Partition, offset: u64) {
         let Some(recorder) = &self.recorder else { return };
         let gone = self.with(|suspects| {
-            let is_gone = |known: &mut Known| {
+            let is_gone = |known: &mut TrackedSuspect| {
                 let Suspect { partition: of, offset: at, .. } = &known.suspect;
                 known.handled && of == partition && *at <= offset
             };
-            let gone: Vec<Known> = suspects.extract_if(.., is_gone).collect();
+            let gone: Vec<TrackedSuspect> = suspects.extract_if(.., is_gone).collect();
             self.suspicious.store(suspects.iter().any(|known| !known.cleared), Ordering::Release);
             gone
         });
-        for Known { suspect, .. } in gone {
+        for TrackedSuspect { suspect, .. } in gone {
             recorder.forget(&suspect.queue, &suspect.message);
         }
     }
 
-    /// Stops waiting for suspects that do not come.
-    pub(crate) fn lose_patience(&self) {
+    /// Stops waiting for suspects that are not delivered.
+    pub(crate) fn expire_suspects(&self) {
         if self.is_suspicious() && Instant::now() >= self.until {
-            tracing::warn!("some messages that were in flight when the process died did not come again");
+            tracing::warn!("suspects expired, not delivered since the crash");
             let gone = self.with(|suspects| {
                 suspects.iter_mut().for_each(|known| known.cleared = true);
                 let gone: Vec<Suspect> = suspects.iter().map(|known| known.suspect.clone()).collect();
@@ -212,12 +215,12 @@ impl Flight {
         }
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Vec<Known>) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut Vec<TrackedSuspect>) -> T) -> T {
         look(&mut self.suspects.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Puts an attempt into the recorder.
+/// Records an attempt.
 pub(crate) fn record(
     recorder: &Arc<dyn FlightRecorder>,
     queue: &QueueName,
@@ -229,13 +232,13 @@ pub(crate) fn record(
 }
 
 impl Recorded {
-    /// The attempt ended, and another one will follow it.
-    pub(crate) fn rest(&self) {
+    /// Empties the slot between two attempts.
+    pub(crate) fn idle(&self) {
         self.recorder.rest(&self.slot);
     }
 
-    /// Another attempt begins.
-    pub(crate) fn again(&self, queue: &QueueName, message: &Message, attempt: u32) {
+    /// Records another attempt in the same slot.
+    pub(crate) fn reuse(&self, queue: &QueueName, message: &Message, attempt: u32) {
         self.recorder.enter_again(&self.slot, queue, message, attempt);
     }
 }

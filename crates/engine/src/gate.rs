@@ -1,7 +1,6 @@
-//! Whether an attempt may start: pauses, the breaker, and trouble with the store.
+//! The gate: pauses, the circuit breaker, and store outages.
 //!
-//! One owner for all reasons to hold still. Healthy traffic reads one flag; only when that is up does anybody look
-//! closer.
+//! It owns every reason to suspend attempts. Healthy traffic reads one flag, and takes the lock only when that is set.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,17 +11,17 @@ use lazaret_core::store::{Pause, PauseScope};
 use lazaret_core::{Message, Partition, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
-/// All reasons to hold still.
+/// Every reason to suspend attempts.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Up when anything demands a closer look before an attempt.
+    /// Set while a pause holds or the breaker is not closed.
     shut: AtomicBool,
-    /// When an attempt was last seen to succeed, in nanoseconds since 1970.
+    /// The time of the last success, in nanoseconds since 1970.
     last_success: AtomicI64,
-    /// For how long a success shows the dependencies well.
+    /// The time for which a success shows that the dependencies respond.
     trust: Duration,
-    /// How many lanes wait for the store.
-    store_trouble: AtomicUsize,
+    /// The number of callers that wait for the store.
+    store_outages: AtomicUsize,
     state: Mutex<State>,
     changed: Arc<Changes>,
 }
@@ -30,37 +29,37 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct State {
     pauses: Vec<Pause>,
-    /// Pauses that hold already and that the store does not know yet.
+    /// Pauses that hold already and are not written to the store yet.
     unstored: Vec<Pause>,
-    /// The number of the last question to the store, and of the last one that was answered.
+    /// The number of the last query for pauses, and of the last one that was answered.
     asked: u64,
     answered: u64,
     breaker: Option<Breaker>,
 }
 
-/// Whether a message may be tried now.
+/// The gate's answer to an attempt.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// Yes.
+    /// It may start.
     Go(Pass),
-    /// Its sequence is paused: it belongs into the store.
-    Sidetrack,
-    /// No; `Some` says when to ask again at the latest.
+    /// Its sequence is paused: it is to wait in the store.
+    HoldInStore,
+    /// It may not start; `Some` says when to ask again at the latest.
     Wait(Option<Timestamp>),
 }
 
-/// What the end of an attempt says about the dependencies of the handler.
+/// The health of the handler's dependencies, as an attempt shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sign {
-    /// They answer.
-    Well,
-    /// They are away, or do not work.
-    Sick,
-    /// Nothing: they were not asked.
-    None,
+pub(crate) enum Health {
+    /// They respond.
+    Up,
+    /// They are unavailable or fail.
+    Down,
+    /// Nothing: they were not called.
+    Unknown,
 }
 
-/// The right to one attempt. Tell it how the attempt ended; dropping it means that it was cancelled.
+/// The permission for one attempt. Report its end with it; dropping it means that the attempt was cancelled.
 #[derive(Debug)]
 pub(crate) struct Pass {
     probe_of: Option<Arc<Gate>>,
@@ -72,7 +71,7 @@ impl Gate {
             shut: AtomicBool::new(false),
             last_success: AtomicI64::new(i64::MIN),
             trust: breaker.as_ref().map_or(Duration::ZERO, |breaker| breaker.open_for),
-            store_trouble: AtomicUsize::new(0),
+            store_outages: AtomicUsize::new(0),
             state: Mutex::new(State {
                 pauses: Vec::new(),
                 unstored: Vec::new(),
@@ -84,17 +83,17 @@ impl Gate {
         }
     }
 
-    /// Whether attempts may start without a closer look.
+    /// Returns `true` when attempts may start without a look at pauses and breaker.
     pub(crate) fn is_open(&self) -> bool {
         !self.shut.load(Ordering::Acquire)
     }
 
-    /// Resolves when anything changed. Take it before looking.
+    /// Watches for changes from now on. Take it before reading the state.
     pub(crate) fn watch(&self) -> Watcher {
         Watcher { seen: self.changed.version.load(Ordering::Acquire), changes: self.changed.clone() }
     }
 
-    /// Whether this message may be tried now.
+    /// Answers the attempt at a live message.
     pub(crate) fn enter(self: &Arc<Self>, message: &Message, sequence: &SequenceId, now: Timestamp) -> Entry {
         if self.is_open() {
             return Entry::Go(Pass::free());
@@ -109,10 +108,14 @@ impl Gate {
                 {
                     return Entry::Wait(None);
                 }
-                PauseScope::Sequence(paused) if paused == sequence => return Entry::Sidetrack,
+                PauseScope::Sequence(paused) if paused == sequence => return Entry::HoldInStore,
                 _ => {}
             }
         }
+        self.ask_breaker(&mut state, now)
+    }
+
+    fn ask_breaker(self: &Arc<Self>, state: &mut State, now: Timestamp) -> Entry {
         match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
             Admit::Yes => Entry::Go(Pass::free()),
             Admit::Probe => Entry::Go(Pass::probe_of(self)),
@@ -120,9 +123,9 @@ impl Gate {
         }
     }
 
-    /// Whether letters may be tried at all now; `Err` says when to ask again at the latest.
+    /// Checks that letters may be claimed at all now; `Err` says when to ask again at the latest.
     ///
-    /// Pauses of streams and partitions hold back live messages only; sequences are held back by the store.
+    /// Pauses of streams and partitions hold live messages only; paused sequences are held by the store.
     pub(crate) fn allows_stored(&self, replay: bool, now: Timestamp) -> Result<(), Option<Timestamp>> {
         let state = self.lock();
         if state.holds_stored(replay) {
@@ -134,23 +137,19 @@ impl Gate {
         }
     }
 
-    /// The right to try a letter now, if there is one.
-    pub(crate) fn enter_stored(self: &Arc<Self>, replay: bool, now: Timestamp) -> Option<Pass> {
+    /// Answers the attempt at a letter.
+    pub(crate) fn enter_stored(self: &Arc<Self>, replay: bool, now: Timestamp) -> Entry {
         if self.is_open() && !replay {
-            return Some(Pass::free());
+            return Entry::Go(Pass::free());
         }
         let mut state = self.lock();
         if state.holds_stored(replay) {
-            return None;
+            return Entry::Wait(None);
         }
-        match state.breaker.as_mut().map_or(Admit::Yes, |breaker| breaker.admit(now)) {
-            Admit::Yes => Some(Pass::free()),
-            Admit::Probe => Some(Pass::probe_of(self)),
-            Admit::No { .. } => None,
-        }
+        self.ask_breaker(&mut state, now)
     }
 
-    /// Whether the source may deliver messages of this partition.
+    /// Returns `true` when the source may deliver messages of this partition.
     pub(crate) fn admits_partition(&self, partition: &Partition) -> bool {
         self.is_open()
             || !self.lock().pauses.iter().any(|pause| match &pause.scope {
@@ -161,25 +160,25 @@ impl Gate {
             })
     }
 
-    /// What is paused now.
+    /// The pauses that hold now.
     pub(crate) fn pauses(&self) -> Vec<Pause> {
         self.lock().pauses.clone()
     }
 
-    /// How the breaker stands; `None` when there is none.
+    /// The state of the breaker; `None` when there is none.
     pub(crate) fn breaker(&self, now: Timestamp) -> Option<BreakerState> {
         self.lock().breaker.as_ref().map(|breaker| breaker.state(now))
     }
 
-    /// The number under which the store is asked for the pauses.
+    /// Numbers a query for the pauses in the store.
     pub(crate) fn ask_pauses(&self) -> u64 {
         let mut state = self.lock();
         state.asked += 1;
         state.asked
     }
 
-    /// Replaces the pauses by what the store says; those it does not know yet stay. An answer to an earlier question than
-    /// the last answered one is old and changes nothing. Returns what is new and what is gone.
+    /// Replaces the pauses by those in the store; pauses that are not written yet stay. A stale answer changes nothing.
+    /// Returns what is new and what has ended.
     pub(crate) fn set_pauses(&self, asked: u64, mut pauses: Vec<Pause>) -> (Vec<Pause>, Vec<Pause>) {
         let mut state = self.lock();
         if asked < state.answered {
@@ -197,13 +196,13 @@ impl Gate {
         state.pauses = pauses;
         if !new.is_empty() || !gone.is_empty() {
             self.publish(&state);
-            // A pause of replays alone shuts nothing, but whoever replays waits for its end.
-            self.changed.tell();
+            // A pause of replays suspends no live attempt, but replays wait for its end.
+            self.changed.notify_all();
         }
         (new, gone)
     }
 
-    /// Pauses at once, before the store knows. Says whether it was not paused before.
+    /// Pauses at once, before that is written to the store. Returns `false` when the scope was paused already.
     pub(crate) fn pause_now(&self, pause: Pause) -> bool {
         let mut state = self.lock();
         if state.pauses.iter().any(|known| known.scope == pause.scope) {
@@ -215,23 +214,23 @@ impl Gate {
         true
     }
 
-    /// The pauses that the store does not know yet.
+    /// The pauses that are not written to the store yet.
     pub(crate) fn unstored(&self) -> Vec<Pause> {
         self.lock().unstored.clone()
     }
 
-    /// The store knows this pause now, or it was lifted.
+    /// Records that this pause is written to the store, or was lifted.
     pub(crate) fn stored(&self, scope: &PauseScope) {
         self.lock().unstored.retain(|pause| pause.scope != *scope);
     }
 
-    /// Tells the breaker of a failure that speaks of a sick dependency. Answers until when it opened, if it did.
+    /// Reports a failure of a dependency to the breaker. Returns until when it opened, if it did.
     pub(crate) fn failed(&self, pass: Pass, now: Timestamp) -> Option<Timestamp> {
         let probe = pass.used();
         let success = self.last_success(now);
         let mut state = self.lock();
         let breaker = state.breaker.as_mut()?;
-        // Successes are only timed where they happen: a closed breaker hears of the last one when it matters.
+        // Successes are only timed where they happen: a closed breaker learns of the last one when it matters.
         if breaker.is_closed()
             && let Some(last) = success
         {
@@ -249,10 +248,10 @@ impl Gate {
         }
     }
 
-    /// Tells the breaker of an attempt that shows the dependencies well. Answers whether it closed.
+    /// Reports to the breaker that the dependencies respond. Returns `true` when it closed.
     pub(crate) fn succeeded(&self, pass: Pass, now: Timestamp) -> bool {
         let probe = pass.used();
-        self.is_well(now);
+        self.record_success(now);
         if self.is_open() {
             return false;
         }
@@ -264,14 +263,14 @@ impl Gate {
         closed
     }
 
-    /// Takes note that attempts show the dependencies well.
-    pub(crate) fn is_well(&self, now: Timestamp) {
-        // The latest word counts, not the highest number: clocks go back, too.
+    /// Records the time of a success.
+    pub(crate) fn record_success(&self, now: Timestamp) {
+        // The latest report counts, not the highest time: clocks go back, too.
         self.last_success.store(nanos(now), Ordering::Release);
     }
 
-    /// When an attempt last succeeded. Threads may bring their times out of order by a little; a success that lies further ahead
-    /// is one from before the clock went back, and says nothing.
+    /// The time of the last success. Threads may report slightly out of order; a success that lies further ahead is one from
+    /// before the clock went back, and does not count.
     fn last_success(&self, now: Timestamp) -> Option<Timestamp> {
         let last = self.last_success.load(Ordering::Acquire);
         let ahead = last.saturating_sub(nanos(now));
@@ -280,38 +279,38 @@ impl Gate {
         Some(last.min(now))
     }
 
-    /// Whether the failure of a retry is put down to its message: others have succeeded since it first failed, and not long
-    /// ago. Without this, messages that never succeed would open the breaker as soon as nothing else is left to do.
+    /// Returns `true` when the failure of a retry is attributed to its message: others have succeeded since it first failed,
+    /// and recently. Without this, messages that never succeed would open the breaker as soon as no others are left.
     pub(crate) fn blames_message(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
         self.last_success(now).is_some_and(|last| {
             last > first_failed_at && now.duration_since(last).unsigned_abs() <= self.trust
         })
     }
 
-    /// Says that somebody waits for the store, until the guard is dropped.
-    pub(crate) fn trouble(self: &Arc<Self>) -> Trouble {
-        if self.store_trouble.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.changed.tell();
+    /// Records a store outage that lasts until the guard is dropped.
+    pub(crate) fn store_outage(self: &Arc<Self>) -> StoreOutage {
+        if self.store_outages.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.changed.notify_all();
         }
-        Trouble(self.clone())
+        StoreOutage(self.clone())
     }
 
-    /// Whether anybody waits for the store.
-    pub(crate) fn has_store_trouble(&self) -> bool {
-        self.store_trouble.load(Ordering::Acquire) > 0
+    /// Returns `true` while a caller waits for the store.
+    pub(crate) fn has_store_outage(&self) -> bool {
+        self.store_outages.load(Ordering::Acquire) > 0
     }
 
-    /// Makes whoever watches look again.
-    pub(crate) fn poke(&self) {
-        self.changed.tell();
+    /// Wakes all watchers.
+    pub(crate) fn notify_watchers(&self) {
+        self.changed.notify_all();
     }
 
     fn publish(&self, state: &State) {
-        let calm = state.pauses.iter().all(|pause| pause.scope == PauseScope::Replay)
+        let open = state.pauses.iter().all(|pause| pause.scope == PauseScope::Replay)
             && state.breaker.as_ref().is_none_or(Breaker::is_closed);
-        let was = self.shut.swap(!calm, Ordering::AcqRel);
-        if was || !calm {
-            self.changed.tell();
+        let was = self.shut.swap(!open, Ordering::AcqRel);
+        if was || !open {
+            self.changed.notify_all();
         }
     }
 
@@ -332,7 +331,7 @@ impl State {
 }
 
 impl Pass {
-    /// The pass of an attempt that started while the gate stood open.
+    /// The pass of an attempt that started while the gate was open.
     pub(crate) const fn free() -> Self {
         Self { probe_of: None }
     }
@@ -341,7 +340,7 @@ impl Pass {
         Self { probe_of: Some(gate.clone()) }
     }
 
-    /// The attempt has ended; answers whether it was a probe of the breaker.
+    /// Consumes the pass; returns `true` when the attempt was a probe of the breaker.
     fn used(mut self) -> bool {
         self.probe_of.take().is_some()
     }
@@ -359,25 +358,25 @@ impl Drop for Pass {
     }
 }
 
-/// Nanoseconds since 1970, or the first or last that can be told.
+/// Nanoseconds since 1970, clamped to what fits.
 fn nanos(time: Timestamp) -> i64 {
     let nanos = time.as_nanosecond().clamp(i64::MIN.into(), i64::MAX.into());
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-/// Somebody waits for the store as long as this lives.
+/// A store outage, as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Trouble(Arc<Gate>);
+pub(crate) struct StoreOutage(Arc<Gate>);
 
-impl Drop for Trouble {
+impl Drop for StoreOutage {
     fn drop(&mut self) {
-        if self.0.store_trouble.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.changed.tell();
+        if self.0.store_outages.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.changed.notify_all();
         }
     }
 }
 
-/// Tells many that something changed, in the order in which they wait: a simulation must be able to repeat it.
+/// Notifies watchers of changes in the order in which they wait: a simulation must be able to repeat it.
 #[derive(Debug, Default)]
 struct Changes {
     version: AtomicU64,
@@ -385,13 +384,13 @@ struct Changes {
 }
 
 impl Changes {
-    fn tell(&self) {
+    fn notify_all(&self) {
         self.version.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_waiters();
     }
 }
 
-/// Watches for changes since it last looked.
+/// Watches for changes since its last look.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     changes: Arc<Changes>,
@@ -401,12 +400,12 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Waits until something changed since the last call. Cancellation safe.
     pub(crate) async fn changed(&mut self) {
-        let told = self.changes.notify.notified();
-        tokio::pin!(told);
+        let notified = self.changes.notify.notified();
+        tokio::pin!(notified);
         // From here on no notification is missed; what came before it shows in the version.
-        told.as_mut().enable();
+        notified.as_mut().enable();
         if self.changes.version.load(Ordering::Acquire) == self.seen {
-            told.await;
+            notified.await;
         }
         self.seen = self.changes.version.load(Ordering::Acquire);
     }
@@ -442,7 +441,7 @@ mod tests {
     #[test]
     fn a_success_from_before_the_clock_went_back_does_not_keep_the_breaker_closed() {
         let gate = gate();
-        gate.is_well(at(10_000));
+        gate.record_success(at(10_000));
         let opened: Vec<bool> = (0..3).map(|n| gate.failed(Pass::free(), at(100 + n)).is_some()).collect();
         assert_eq!(opened, [false, false, true]);
         assert!(!gate.blames_message(at(50), at(103)));
@@ -451,9 +450,9 @@ mod tests {
     #[test]
     fn successes_after_the_clock_went_back_count_as_those_before_did() {
         let gate = gate();
-        gate.is_well(at(10_000));
+        gate.record_success(at(10_000));
         for second in 100..200 {
-            gate.is_well(at(second));
+            gate.record_success(at(second));
             assert_eq!(gate.failed(Pass::free(), at(second)), None);
         }
         assert!(gate.blames_message(at(150), at(200)));
@@ -463,7 +462,7 @@ mod tests {
     fn a_retry_is_its_messages_fault_while_a_success_since_its_first_failure_is_fresh() {
         let gate = gate();
         assert!(!gate.blames_message(at(0), at(1)), "nothing is known");
-        gate.is_well(at(10));
+        gate.record_success(at(10));
         assert!(gate.blames_message(at(9), at(40)));
         assert!(!gate.blames_message(at(9), at(41)), "thirty seconds are over");
         assert!(!gate.blames_message(at(10), at(11)), "it first failed after it");

@@ -1,7 +1,7 @@
 //! Writes letters and notes to the store, many in one call.
 //!
-//! One writer per consumer. While a call is under way, the next batch gathers: the slower the store, the larger the
-//! batches. Every caller learns when its own writing is durable.
+//! One writer per consumer. While a call is in progress, the next batch is collected: the slower the store, the larger the
+//! batches. Every caller learns when its own write is durable.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use lazaret_core::store::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// How many requests may wait for the writer.
+/// The number of requests that may wait for the writer.
 const WAITING_LIMIT: usize = 1024;
-/// How many requests go into one call at most.
+/// The number of requests in one call at most.
 const BATCH_LIMIT: usize = 512;
 
-/// The way to the writer.
+/// Sends requests to the writer.
 #[derive(Clone, Debug)]
 pub(crate) struct HandOffs {
     requests: mpsc::Sender<Request>,
@@ -29,13 +29,13 @@ enum Request {
 }
 
 impl HandOffs {
-    /// The way to a writer, and the writer's end of it.
+    /// A sender to a writer, and the writer's end of it.
     pub(crate) fn new() -> (Self, Inbound) {
         let (requests, inbound) = mpsc::channel(WAITING_LIMIT);
         (Self { requests }, Inbound(inbound))
     }
 
-    /// Hands off letters; the answers stand in the order of the letters.
+    /// Hands off letters; the answers are in the order of the letters.
     pub(crate) async fn hand_off(&self, queue: &QueueName, items: Vec<HandOff>) -> Vec<Result<Placed>> {
         let count = items.len();
         let (reply, answer) = oneshot::channel();
@@ -54,7 +54,7 @@ impl HandOffs {
         self.hand_off(queue, vec![item]).await.pop().unwrap_or_else(|| Err(lost("hand_off")))
     }
 
-    /// Notes how often a message was tried.
+    /// Writes a note of the attempts of a message.
     pub(crate) async fn note(&self, queue: &QueueName, note: AttemptNote) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         let request = Request::Note { queue: queue.clone(), note: Box::new(note), reply };
@@ -68,14 +68,14 @@ fn ended(operation: &'static str) -> StoreError {
 }
 
 fn lost(operation: &'static str) -> StoreError {
-    StoreError::maybe(ErrorKind::Unavailable, operation, "the consumer ended meanwhile")
+    StoreError::maybe(ErrorKind::Unavailable, operation, "the consumer ended before the store answered")
 }
 
-/// Where the writer reads its requests.
+/// The requests of the writer.
 #[derive(Debug)]
 pub(crate) struct Inbound(mpsc::Receiver<Request>);
 
-/// Writes until nobody can ask any more.
+/// Writes until all senders are dropped.
 pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: Limits) {
     let mut batch = Vec::with_capacity(BATCH_LIMIT);
     let mut turn = 0;
@@ -98,7 +98,7 @@ pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: L
     }
 }
 
-/// The requests of one queue in one round.
+/// The requests of one queue in one call.
 #[derive(Default)]
 struct Batch {
     items: Vec<HandOff>,
@@ -121,7 +121,7 @@ impl Batch {
         }
     }
 
-    /// Makes the calls and answers. Whoever asked and went away (a dropped receiver) does not matter here.
+    /// Makes the calls and answers. A dropped receiver does not matter here.
     async fn write(mut self, store: &dyn Store, queue: &QueueName, limits: &Limits, turn: u64) {
         if !self.notes.is_empty() {
             let result = store.note_attempts(queue, self.notes).await;
@@ -139,7 +139,8 @@ impl Batch {
         let mut answers = match store.hand_off(queue, limits, self.items).await {
             Ok(answers) if answers.len() == count => answers.into_iter(),
             Ok(_) => {
-                let error = StoreError::maybe(ErrorKind::Corrupt, "hand_off", "the store left answers out");
+                let error =
+                    StoreError::maybe(ErrorKind::Corrupt, "hand_off", "the store returned too few answers");
                 all(count, &error).into_iter()
             }
             Err(error) => all(count, &error).into_iter(),

@@ -8,12 +8,15 @@ use lazaret_core::store::{Act, Actor, Pause, PauseScope, Result, StoreError};
 use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
 use tokio::time::Instant;
 
+use crate::admission::{self, AttemptOf};
 use crate::attempt::guarded;
-use crate::events::Stats;
-use crate::feed::{self, Shards};
-use crate::lookout;
-use crate::shared::{Component, FUSE_PAUSE, Shared};
+use crate::component::Component;
+use crate::flow::Shards;
+use crate::guards::PauseCause;
+use crate::sequence_sync;
+use crate::store_refresh;
 use crate::stored::{Purpose, Run, RunEnd};
+use crate::telemetry::Stats;
 
 /// How many heads are looked at in one step of a replay.
 const PAGE: usize = 100;
@@ -21,7 +24,8 @@ const PAGE: usize = 100;
 /// Talks to a consumer. Cheap to clone; works before, during and after the run.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) shared: Arc<Shared>,
+    /// The first component, for what all of them share.
+    pub(crate) first: Arc<Component>,
     pub(crate) components: Vec<Arc<Component>>,
     pub(crate) shards: Shards,
 }
@@ -40,6 +44,7 @@ pub enum FuseState {
 
 /// What a replay of all sequences did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReplayReport {
     /// Sequences that were handled to their end.
     pub closed: u64,
@@ -52,7 +57,7 @@ pub struct ReplayReport {
 impl Handle {
     /// The consumer's name.
     pub fn name(&self) -> &ConsumerName {
-        &self.shared.name
+        &self.first.identity.consumer
     }
 
     /// The queues of the consumer, one per component.
@@ -62,77 +67,75 @@ impl Handle {
 
     /// What the consumer has done so far.
     pub fn stats(&self) -> Stats {
-        self.shared.counters.read()
+        self.first.telemetry.counters.read()
     }
 
     /// How the breaker stands; `None` when the consumer has none.
     pub fn breaker(&self) -> Option<BreakerState> {
-        self.shared.gate.breaker(self.shared.now())
+        self.first.guards.gate.breaker(self.first.now())
     }
 
     /// How the fuse stands; `None` when the consumer has none. One that blew before a restart has still blown.
     pub fn fuse(&self) -> Option<FuseState> {
-        if !self.shared.has_fuse() {
+        if !self.first.guards.has_fuse() {
             return None;
         }
-        let engine = Actor::engine("");
-        let blown = |pause: Pause| {
-            let by_engine = pause.by.who == engine.who && pause.by.via == engine.via;
-            let is_fuse = pause.scope == PauseScope::Consumer && pause.by.why.starts_with(FUSE_PAUSE);
-            (by_engine && is_fuse).then_some(FuseState::Blown { why: pause.by.why })
+        let blown = |pause: Pause| match PauseCause::of(&pause) {
+            PauseCause::Fuse => Some(FuseState::Blown { why: pause.by.why }),
+            PauseCause::Requested => None,
         };
         Some(self.pauses().into_iter().find_map(blown).unwrap_or(FuseState::Intact))
     }
 
     /// Messages that were read and are not settled, each counted once per component.
     pub fn in_flight(&self) -> u64 {
-        self.shared.gauges.in_flight()
+        self.first.telemetry.gauges.in_flight()
     }
 
     /// How many messages are known to lie in the source beyond what was read; `None` when that is not known. As old as
     /// [`refresh`](crate::Options::refresh) at most.
     pub fn lag(&self) -> Option<u64> {
-        self.shared.gauges.lag()
+        self.first.telemetry.gauges.lag()
     }
 
     /// Whether messages wait because the store does not take them.
     pub fn has_store_trouble(&self) -> bool {
-        self.shared.gate.has_store_trouble()
+        self.first.guards.gate.has_store_outage()
     }
 
     /// Makes the consumer look now for what others changed in the store: letters that may go on, operations that were
     /// begun. Without it, that takes as long as [`refresh`](crate::Options::refresh) says.
     pub fn wake(&self) {
         for component in &self.components {
-            component.due.notify_one();
-            component.turn_over.notify_one();
+            component.signals.retry.notify_one();
+            component.signals.replay.notify_one();
         }
-        self.shared.gate.poke();
+        self.first.guards.gate.notify_watchers();
     }
 
     /// What is paused, as far as this instance knows.
     pub fn pauses(&self) -> Vec<Pause> {
-        self.shared.gate.pauses()
+        self.first.guards.gate.pauses()
     }
 
     /// Pauses the consumer or a part of it, durably. Holds from when this returns.
     pub async fn pause(&self, scope: PauseScope, by: &Actor) -> Result<()> {
-        self.shared.store.pause(&self.shared.name, scope, by).await?;
-        lookout::reload_pauses(&self.shared).await
+        self.first.store.pause(self.name(), scope, by).await?;
+        store_refresh::reload_pauses(&self.first).await
     }
 
     /// Ends a pause. `false` when there was none.
     pub async fn resume(&self, scope: &PauseScope, by: &Actor) -> Result<bool> {
-        self.shared.gate.stored(scope);
-        let ended = self.shared.store.resume(&self.shared.name, scope, by).await?;
-        lookout::reload_pauses(&self.shared).await?;
-        self.components.iter().for_each(|component| component.due.notify_one());
+        self.first.guards.gate.stored(scope);
+        let ended = self.first.store.resume(self.name(), scope, by).await?;
+        store_refresh::reload_pauses(&self.first).await?;
+        self.components.iter().for_each(|component| component.signals.retry.notify_one());
         Ok(ended)
     }
 
     /// Asks the consumer to end: settle what it can, commit, release. Its `run` returns when that is done.
     pub fn drain(&self) {
-        self.shared.drain.cancel();
+        self.first.lifecycle.drain.cancel();
     }
 
     /// The dead-letter side of one component; `None` when there is no component of that name.
@@ -157,11 +160,11 @@ impl Replayer {
 
     /// Changes a letter by hand. The letter is looked at anew if it can go on by itself now.
     pub async fn act(&self, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        let letter = self.component.shared.store.act(&self.component.queue, letter, act, by).await?;
+        let letter = self.component.store.act(&self.component.queue, letter, act, by).await?;
         if act == Act::Restore {
-            feed::refresh(&self.component, &self.shards).await?;
+            sequence_sync::sync(&self.component, &self.shards).await?;
         }
-        self.component.due.notify_one();
+        self.component.signals.retry.notify_one();
         Ok(letter)
     }
 
@@ -176,7 +179,7 @@ impl Replayer {
     pub async fn process(&self, filter: impl Fn(&Letter) -> bool) -> Result<bool> {
         let mut after = None;
         loop {
-            let store = &self.component.shared.store;
+            let store = &self.component.store;
             let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
             for head in &page.heads {
                 if !guarded(|| filter(head)).unwrap_or(false) {
@@ -200,21 +203,21 @@ impl Replayer {
 
     /// Runs every sequence that is open now, each once; one that fails does not keep the others from their turn.
     pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
-        let started = self.component.shared.now();
+        let started = self.component.now();
         let mut report = ReplayReport::default();
         // Heads come by their time of touch, and one that fails goes to the end. The store's clock may lag behind ours
         // or tick slowly, so time alone does not tell which ones had their turn.
         let mut held = HashSet::new();
         let mut after = None;
         loop {
-            let store = &self.component.shared.store;
+            let store = &self.component.store;
             let page = store.heads(&self.component.queue, after.as_deref(), PAGE).await?;
             for head in &page.heads {
                 if head.last_touched_at > started {
                     // From here on they were touched after this replay began.
                     return Ok(report);
                 }
-                let hash = self.component.shared.hasher.hash(head.sequence.as_str());
+                let hash = self.component.hash(&head.sequence);
                 if held.contains(&hash) {
                     continue;
                 }
@@ -239,14 +242,13 @@ impl Replayer {
         sequence: &SequenceId,
         operation: &str,
     ) -> std::result::Result<Option<RunEnd>, StoreError> {
-        let shared = &self.component.shared;
-        if shared.gate.allows_stored(true, shared.now()).is_err() {
+        let Component { queue, store, options, identity, .. } = &*self.component;
+        if admission::may_claim(&self.component, AttemptOf::Replay).is_err() {
             return Ok(None);
         }
         let claimed_at = Instant::now();
-        let lease = shared.options.lease;
-        let owner = format!("{}/{operation}", shared.instance);
-        let Some(claim) = shared.store.claim(&self.component.queue, sequence, &owner, lease).await? else {
+        let owner = format!("{}/{operation}", identity.instance);
+        let Some(claim) = store.claim(queue, sequence, &owner, options.lease).await? else {
             return Ok(None);
         };
         let purpose = Purpose::Replay(operation.to_owned());

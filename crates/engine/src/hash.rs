@@ -1,8 +1,8 @@
-//! The 128-bit name by which the engine knows a sequence in memory.
+//! The 128-bit hash that identifies a sequence in memory.
 //!
-//! Keyed with a secret per engine, so that nobody can craft keys that fall together. At 10 million open sequences
+//! Keyed with a secret per engine, so that keys cannot be crafted to collide. At 10 million open sequences
 //! the chance that any two share a hash is about 10^-25; lanes only need the hash to spread, and the blocked set is
-//! asked "is it surely absent?", for which two sequences under one hash would cost a look at the store.
+//! asked "is it surely absent?", for which two sequences under one hash would cost one store call.
 
 use std::hash::Hasher;
 

@@ -1,65 +1,79 @@
-//! Lazaret's engine: what happens to a message between its source and its settlement.
+//! Lazaret's engine: processes messages between their source and their settlement.
 //!
 //! ```text
 //! source ─► intake ─► shard (lanes) ─► attempt ─► settled ─► intake commits
 //!             ▲                          │ failed
 //!             │ hold                     ▼
-//!            gate ◄──────────────── journey ─► hand-offs ─► store
-//!                                                             │ due
-//!                          shard ◄─ scheduler ◄───────────────┘
+//!            gate ◄──────────────── live message ─► letters ─► hand-offs ─► store
+//!                                                                            │ due
+//!                          shard ◄─ scheduler ◄──────────────────────────────┘
 //! ```
 //!
-//! - [`intake`](self) owns the source and the watermarks; shards own the lanes; nobody shares them.
-//! - A message that succeeds at once never leaves its shard. One that needs time or care goes on a journey, which is
-//!   written top to bottom in `journey.rs`. Letters go the way of `stored.rs`.
-//! - With the strategy `topics` failed messages go to a broker instead of the store, by `passing.rs`, and come back by the
-//!   source; `intake/room.rs` is where they wait until they are due.
-//! - Decisions are pure functions: `decide.rs` here, the policies in `lazaret-core`.
+//! - The intake owns the source and the watermarks, a shard owns its lanes. What flows between them is in `flow.rs`.
+//! - A message that succeeds at once never leaves its shard. The others are processed by `live/`, letters by `stored/`.
+//! - `admission.rs` decides whether an attempt may start, `limits.rs` whether a message gets another one, `letters/` writes
+//!   letters. Decisions are pure functions: `next_step.rs` here, the policies in `lazaret-core`.
+//! - The parts that a consumer shares: `guards.rs` (gate, fuse, budget, concurrency), `lifecycle.rs` (drain, abort, errors),
+//!   `telemetry.rs` (events, counters, gauges), `identity.rs`. A `component.rs` holds those that its queue works with.
+//! - With the strategy `topics`, `publish.rs` sends failed messages to a broker instead of the store; they return by the
+//!   source, and wait in `intake/delay_queue.rs` until they are due.
 //! - Time comes from a [`Clock`](lazaret_core::Clock) and tokio's timers, randomness from a seed, so that a simulation
 //!   can run all of it on a paused clock.
 
+mod admission;
 mod attempt;
 mod blocked;
+mod classify;
+mod component;
 mod consumer;
-mod decide;
-mod desks;
+mod dead_letter_sink;
 mod error;
 mod events;
-mod feed;
 mod flight;
+mod flow;
 mod gate;
-mod gauges;
+mod guards;
 mod hand_offs;
 mod handle;
 mod hash;
+mod identity;
 mod intake;
-mod journey;
-mod judge;
-mod lanes;
-mod lookout;
+mod letters;
+mod lifecycle;
+mod limits;
+mod live;
 mod mailbox;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
 #[cfg(feature = "mutations")]
 pub mod mutation;
+mod next_step;
+mod open_sequences;
 mod operations;
 mod options;
-mod passing;
-mod patience;
+mod ownership;
+mod publish;
+mod record;
 mod reprocess;
+mod retention;
 mod scheduler;
+mod sequence_sync;
 mod shard;
-mod shared;
+mod store_refresh;
+mod store_retry;
 mod stored;
-mod tenure;
+mod telemetry;
+mod time;
 mod tracker;
-mod upkeep;
 
 pub use blocked::BlockedSet;
 pub use consumer::{Builder, Consumer};
-pub use error::{BuildError, Error};
-pub use events::{Event, Observer, Stats};
+pub use error::{BuildError, Error, StopReason};
+pub use events::{Event, Observer};
 pub use handle::{FuseState, Handle, ReplayReport, Replayer};
-// For the benchmark of the blocked set; nobody else needs them.
+// Only for the benchmark of the blocked set.
 #[doc(hidden)]
 pub use hash::{SequenceHash, SequenceHasher};
 pub use options::{DeadLetterOptions, DedupeOptions, Filter, Options, ReplayOptions};
 pub use reprocess::{InvalidSchedule, Reprocess, Schedule};
+pub use telemetry::Stats;

@@ -1,4 +1,4 @@
-//! Hands work from one task to another in batches.
+//! A queue between two tasks that is emptied in batches.
 //!
 //! A mailbox has no capacity of its own: what goes in is bounded by the window of messages in flight, which the
 //! intake keeps. In return a push never waits, so the source is polled whatever the other side does.
@@ -21,20 +21,20 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Puts in one thing.
+    /// Adds one item.
     pub(crate) fn push(&self, item: T) {
         self.lock().push(item);
         self.arrived.notify_one();
     }
 
-    /// Puts in everything, in order, and leaves `items` empty.
+    /// Adds all items, in order, and leaves `items` empty.
     pub(crate) fn append(&self, items: &mut Vec<T>) {
         if items.is_empty() {
             return;
         }
         let mut queue = self.lock();
         match queue.is_empty() {
-            // The other side keeps up, as it should: nothing has to be copied.
+            // The receiver keeps up: nothing has to be copied.
             true => std::mem::swap(&mut *queue, items),
             false => queue.append(items),
         }
@@ -42,14 +42,14 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
-    /// Takes everything that is there into `into`, which must be empty. Returns whether there was anything.
+    /// Moves all items into `into`, which must be empty. Returns `true` when there were any.
     pub(crate) fn take(&self, into: &mut Vec<T>) -> bool {
-        debug_assert!(into.is_empty(), "the last batch was worked off");
+        debug_assert!(into.is_empty(), "the last batch was processed");
         std::mem::swap(&mut *self.lock(), into);
         !into.is_empty()
     }
 
-    /// Waits until something arrived since the last call.
+    /// Waits until an item was added since the last call.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }

@@ -1,7 +1,7 @@
-//! Carries operations out: takes letters whose turn has come and brings their sequences to their shards.
+//! Carries out operations: polls the letters to replay and sends their sequences to their shards.
 //!
-//! What may be done when (schedule, approval, ramp, stop rule, rate) is the store's to decide, so that several processes
-//! and restarts change nothing about it. Here is only the pair of hands.
+//! The store decides what may be done when (schedule, approval, ramp, stop rule, rate), so that several processes and
+//! restarts change nothing about it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,18 +10,20 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::feed::Shards;
+use crate::admission::{self, AttemptOf};
+use crate::component::Component;
+use crate::flow::{Shards, ToShard};
 use crate::gate::change_or;
 use crate::scheduler::until_drained;
-use crate::shard::ToShard;
-use crate::shared::{Component, until};
 use crate::stored::{Purpose, Run};
+use crate::time::until;
 
-/// How many letters are polled at once at most.
-const TAKE_LIMIT: usize = 64;
-/// How long to wait after an error.
-const PAUSE: Duration = Duration::from_millis(100);
-/// An operation that goes on by then is under way. One that is to start tomorrow keeps nobody from ending today.
+/// The number of letters that are polled at once at most.
+const POLL_LIMIT: usize = 64;
+/// The delay after an error.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// An operation that continues within this time counts as active. One that starts tomorrow keeps no consumer from ending
+/// today.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Carries out the operations on one queue until the consumer drains. `places` bounds how many letters are replayed at
@@ -30,56 +32,54 @@ pub(crate) async fn operate(component: Arc<Component>, shards: Shards, places: A
     until_drained(&component, || round(&component, &shards, &places)).await;
 }
 
-/// Takes what has its turn, then waits for the next time to look.
+/// Polls the letters to replay, then waits until there may be more.
 async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semaphore>) {
-    let shared = &component.shared;
+    let Component { queue, store, options, identity, signals, .. } = &**component;
     let Ok(place) = places.clone().acquire_owned().await else { return };
-    let mut changed = shared.gate.watch();
-    let now = shared.now();
-    if let Err(again) = shared.gate.allows_stored(true, now) {
+    let mut changed = component.guards.gate.watch();
+    if let Err(again) = admission::may_claim(component, AttemptOf::Replay) {
         drop(place);
-        component.operating.store(false, Ordering::Release);
-        return change_or(&mut changed, again.map(|again| until(now, again))).await;
+        signals.operations_active.store(false, Ordering::Release);
+        return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
-    // A turn that finds no place would hold its sequence for nothing: never take more than there is room for.
+    // A letter without a place would hold its sequence for nothing: never poll more than there are places.
     let mut held = vec![place];
-    while held.len() < TAKE_LIMIT
+    while held.len() < POLL_LIMIT
         && let Ok(place) = places.clone().try_acquire_owned()
     {
         held.push(place);
     }
     let limit = held.len();
     let claimed_at = Instant::now();
-    let lease = shared.options.lease;
-    let polled = match shared.store.poll_work(&component.queue, &shared.instance, lease, limit).await {
+    let polled = match store.poll_work(queue, &identity.instance, options.lease, limit).await {
         Ok(polled) => polled,
         Err(error) => {
             drop(held);
-            tracing::debug!(%error, "the store could not be asked for operations");
-            return tokio::time::sleep(PAUSE).await;
+            tracing::debug!(%error, "operations not polled");
+            return tokio::time::sleep(RETRY_DELAY).await;
         }
     };
     let busy = polled.items.len() == limit || polled.settled > 0;
-    let soon = polled.again_at.is_some_and(|again| until(shared.now(), again) <= SOON);
-    component.operating.store(busy || soon || !polled.items.is_empty(), Ordering::Release);
-    for (turn, place) in polled.items.into_iter().zip(held) {
-        let purpose = Purpose::Replay(turn.operation.to_string());
-        let run = Run { component: component.clone(), claim: turn.claim, claimed_at, purpose, open: None };
+    let soon = polled.again_at.is_some_and(|again| until(component.now(), again) <= SOON);
+    signals.operations_active.store(busy || soon || !polled.items.is_empty(), Ordering::Release);
+    for (item, place) in polled.items.into_iter().zip(held) {
+        let purpose = Purpose::Replay(item.operation.to_string());
+        let run = Run { component: component.clone(), claim: item.claim, claimed_at, purpose, open: None };
         let shard = run.hash().shard(shards.len());
         shards[shard].push(ToShard::Run(Box::new(run), place));
     }
     if polled.settled > 0 {
-        // Acts may have let something go on.
-        component.due.notify_one();
+        // Letters may have been released.
+        signals.retry.notify_one();
     }
     if busy {
         return;
     }
-    let refresh = shared.options.refresh;
-    let wait = polled.again_at.map_or(refresh, |again| until(shared.now(), again).min(refresh));
+    let refresh = options.refresh;
+    let wait = polled.again_at.map_or(refresh, |again| until(component.now(), again).min(refresh));
     tokio::select! {
         biased;
-        () = component.turn_over.notified() => {}
+        () = signals.replay.notified() => {}
         () = tokio::time::sleep(wait) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Reprocessing by the clock: at set times, the oldest dead letters are replayed.
+//! Scheduled reprocessing: replays the oldest dead letters at the times of a cron schedule.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,24 +11,25 @@ use jiff::tz::TimeZone;
 use lazaret_core::store::{Action, Actor, PlanRequest, Result, RolloutPolicy, Selection};
 use lazaret_core::{LetterId, LetterState, QueueName, Timestamp};
 
-use crate::shared::Component;
+use crate::component::Component;
 
-/// How many heads are looked at in one step.
+/// The number of heads that are read in one step.
 const PAGE: usize = 256;
-/// How long a plan that nobody looks at is good for.
+/// The validity of a plan that is begun at once.
 const VALID_FOR: Duration = Duration::from_secs(60);
 
-/// What happens to dead letters that nobody asks for.
+/// Automatic reprocessing of dead letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reprocess {
-    /// They wait for a person.
+    /// They wait for a person to act.
     #[default]
     Manual,
-    /// At set times the oldest of them are replayed.
+    /// The oldest of them are replayed at the times of a schedule.
     Cron {
         /// The times.
         schedule: Schedule,
-        /// How many letters at a time, at most.
+        /// The number of letters at a time, at most.
         batch_size: u64,
     },
 }
@@ -45,15 +46,16 @@ pub enum Reprocess {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Schedule(Box<Cron>);
 
-/// A text that names no times.
+/// A text that is not a cron schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a schedule: {why}; expected five or six fields in cron notation, as in \"0 */15 * * * *\""
 )]
+#[non_exhaustive]
 pub struct InvalidSchedule {
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason why it is not valid.
     pub why: String,
 }
 
@@ -87,51 +89,49 @@ impl fmt::Debug for Schedule {
     }
 }
 
-/// Begins an operation at each of the set times until the consumer drains.
+/// Begins an operation at each time of the schedule until the consumer drains.
 pub(crate) async fn reprocess(component: Arc<Component>) {
-    let shared = &component.shared;
     let Some(Reprocess::Cron { schedule, batch_size }) =
-        shared.options.dead_letter.as_ref().map(|options| options.reprocess.clone())
+        component.options.dead_letter.as_ref().map(|options| options.reprocess.clone())
     else {
         return;
     };
-    let mut last = shared.now();
+    let mut last = component.now();
     while let Some(next) = schedule.next_after(last) {
         tokio::select! {
             biased;
-            () = shared.drain.cancelled() => return,
-            () = shared.sleep_until(next) => {}
+            () = component.lifecycle.drain.cancelled() => return,
+            () = component.sleep_until(next) => {}
         }
-        // Times that passed meanwhile are not made up for.
-        last = shared.now().max(next);
+        // Times that passed meanwhile are skipped.
+        last = component.now().max(next);
         if let Err(error) = begin(&component, batch_size).await {
-            tracing::warn!(%error, queue = %component.queue, "dead letters could not be reprocessed");
+            tracing::warn!(%error, queue = %component.queue, "dead letters not reprocessed");
         }
     }
 }
 
-/// Begins to replay the heads that have been dead for longest.
+/// Begins to replay the oldest dead heads.
 async fn begin(component: &Component, batch_size: u64) -> Result<()> {
-    let shared = &component.shared;
     let letters = oldest_dead(component, batch_size).await?;
     if letters.is_empty() {
         return Ok(());
     }
-    let by = Actor::engine("reprocessing by the clock");
+    let by = Actor::engine("scheduled reprocessing");
     let request = PlanRequest {
         action: Action::Retry,
         selection: Selection::Letters(letters),
         valid_for: VALID_FOR,
         max_letters: batch_size,
     };
-    let plan = shared.store.freeze(&request, &by).await?;
+    let plan = component.store.freeze(&request, &by).await?;
     if plan.letters == 0 {
         // All of them are part of an operation already.
         return Ok(());
     }
-    let rollout = RolloutPolicy { rate: shared.options.replay.rate, ..RolloutPolicy::unlimited() };
-    shared.store.begin(plan.id, &rollout, &by).await?;
-    component.turn_over.notify_one();
+    let rollout = RolloutPolicy { rate: component.options.replay.rate, ..RolloutPolicy::unlimited() };
+    component.store.begin(plan.id, &rollout, &by).await?;
+    component.signals.replay.notify_one();
     Ok(())
 }
 
@@ -140,7 +140,7 @@ async fn oldest_dead(component: &Component, at_most: u64) -> Result<Vec<(QueueNa
     let mut letters = Vec::new();
     let mut after = None;
     loop {
-        let store = &component.shared.store;
+        let store = &component.store;
         let page = store.heads(&component.queue, after.as_deref(), PAGE).await?;
         let dead = page.heads.iter().filter(|head| head.state == LetterState::Dead && !head.payload_left_out);
         letters.extend(dead.map(|head| (component.queue.clone(), head.id)));

@@ -1,4 +1,4 @@
-//! Finds the stored sequences that are due and brings them to their shards.
+//! Claims the stored sequences that are due and sends them to their shards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,65 +6,64 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::feed::Shards;
+use crate::admission::{self, AttemptOf};
+use crate::component::Component;
+use crate::flow::{Shards, ToShard};
 use crate::gate::change_or;
-use crate::lookout;
-use crate::patience::patiently;
-use crate::shard::ToShard;
-use crate::shared::{Component, until};
+use crate::store_refresh;
+use crate::store_retry::retry_until_ok;
 use crate::stored::{Purpose, Run};
+use crate::time::until;
 
-/// How many sequences are claimed at once at most.
+/// The number of sequences that are claimed at once at most.
 const CLAIM_LIMIT: usize = 64;
-/// How long to wait after an error, and between claims that came to nothing.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The delay after an error, and between claims that returned nothing.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Schedules the retries of one queue until the consumer drains. `places` bounds how many sequences run at once.
 pub(crate) async fn schedule(component: Arc<Component>, shards: Shards, places: Arc<Semaphore>) {
     until_drained(&component, || round(&component, &shards, &places)).await;
 }
 
-/// Works on what is stored, round after round, until the consumer drains.
+/// Repeats a round of work on what is stored, until the consumer drains.
 pub(crate) async fn until_drained<F: Future<Output = ()>>(component: &Component, round: impl Fn() -> F) {
-    // Nothing may run before it is known what is paused.
-    if patiently(component, || lookout::reload_pauses(&component.shared)).await.is_err() {
+    // Nothing may run before the pauses are loaded.
+    if retry_until_ok(component, || store_refresh::reload_pauses(component)).await.is_err() {
         return;
     }
     loop {
         tokio::select! {
             biased;
-            () = component.shared.drain.cancelled() => return,
+            () = component.lifecycle.drain.cancelled() => return,
             () = round() => {}
         }
     }
 }
 
-/// Claims what is due, then waits for the next time to look.
+/// Claims what is due, then waits until more may be due.
 async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semaphore>) {
-    let shared = &component.shared;
-    // Components share the places, and each waits for its turn: the first place is held from here on, so that no two
-    // hand it to and fro.
+    let Component { queue, store, options, identity, guards, .. } = &**component;
+    // Components share the places and wait for them in order: the first place is held from here on, so that two components
+    // do not pass it to each other forever.
     let Ok(place) = places.clone().acquire_owned().await else { return };
     let mut place = Some(place);
-    let mut changed = shared.gate.watch();
-    let now = shared.now();
-    if let Err(again) = shared.gate.allows_stored(false, now) {
+    let mut changed = guards.gate.watch();
+    if let Err(again) = admission::may_claim(component, AttemptOf::Retry) {
         drop(place);
-        return change_or(&mut changed, again.map(|again| until(now, again))).await;
+        return change_or(&mut changed, again.map(|again| until(component.now(), again))).await;
     }
-    let limit = if shared.gate.is_open() { CLAIM_LIMIT.min(1 + places.available_permits()) } else { 1 };
+    let limit = if guards.gate.is_open() { CLAIM_LIMIT.min(1 + places.available_permits()) } else { 1 };
     let claimed_at = Instant::now();
-    let lease = shared.options.lease;
-    let claims = shared.store.claim_due(&component.queue, &shared.instance, lease, limit).await;
+    let claims = store.claim_due(queue, &identity.instance, options.lease, limit).await;
     let Ok(claims) = claims else {
         drop(place);
-        return tokio::time::sleep(PAUSE).await;
+        return tokio::time::sleep(RETRY_DELAY).await;
     };
     let all = claims.len() == limit;
     for claim in claims {
         let Some(place) = place.take().or_else(|| places.clone().try_acquire_owned().ok()) else {
-            // Another component was quicker. Best effort: a lease that is not given back ends by itself.
-            let _ = shared.store.release(&claim.lease).await;
+            // Another component took the place. Best effort: a lease that is not released expires.
+            let _ = store.release(&claim.lease).await;
             continue;
         };
         let purpose = Purpose::Retry;
@@ -73,21 +72,21 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
         shards[shard].push(ToShard::Run(Box::new(run), place));
     }
     drop(place);
-    if !shared.gate.is_open() {
-        return tokio::time::sleep(PAUSE).await;
+    if !guards.gate.is_open() {
+        return tokio::time::sleep(RETRY_DELAY).await;
     }
     if all {
         return;
     }
-    let next = shared.store.next_due(&component.queue).await;
+    let next = store.next_due(queue).await;
     let wait = match next {
-        Ok(Some(next)) => until(shared.now(), next).min(shared.options.refresh),
-        Ok(None) => shared.options.refresh,
-        Err(_) => PAUSE,
+        Ok(Some(next)) => until(component.now(), next).min(options.refresh),
+        Ok(None) => options.refresh,
+        Err(_) => RETRY_DELAY,
     };
     tokio::select! {
         biased;
-        () = component.due.notified() => {}
+        () = component.signals.retry.notified() => {}
         () = tokio::time::sleep(wait) => {}
     }
 }

@@ -1,4 +1,4 @@
-//! How far a partition is settled: the watermark, and what is settled beyond it.
+//! Tracks the settled messages of a partition: the watermark, and what is settled beyond it.
 //!
 //! Messages enter in the order of the source and are settled in any order. Only messages that were delivered are
 //! tracked, so gaps from compaction and transaction markers cost nothing. All operations are O(1) amortised, except
@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 use lazaret_core::Position;
 
-/// How many ranges beyond the watermark are told to the source at most (I7).
+/// The number of ranges beyond the watermark that are reported to the source at most (I7).
 const RANGES_LIMIT: usize = 1024;
 
 /// The messages of one partition between the watermark and the newest.
@@ -24,16 +24,16 @@ pub(crate) struct Tracker {
     tokens: BTreeMap<u64, Bytes>,
     /// The last message of the contiguous settled prefix.
     watermark: Option<Position>,
-    /// Whether anything was settled since that was last taken.
+    /// Something was settled since the watermark was last taken.
     moved: bool,
-    /// Deliveries that are neither settled nor given up.
+    /// Deliveries that are neither settled nor abandoned.
     outstanding: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     offset: u64,
-    /// How many components have not settled it yet.
+    /// The number of components that have not settled it yet.
     unsettled: u32,
 }
 
@@ -50,7 +50,7 @@ impl Tracker {
         }
     }
 
-    /// Takes in the next message, which `components` have to settle. Returns its number.
+    /// Tracks the next message, which `components` have to settle. Returns its number.
     pub(crate) fn push(&mut self, position: &Position, components: u32) -> u64 {
         debug_assert!(
             self.entries.back().is_none_or(|last| last.offset <= position.offset),
@@ -68,7 +68,7 @@ impl Tracker {
         number
     }
 
-    /// One component has settled this message.
+    /// Records that one component has settled this message.
     pub(crate) fn settle(&mut self, number: u64) {
         self.outstanding -= 1;
         let entry = &mut self.entries[(number - self.first) as usize];
@@ -81,8 +81,8 @@ impl Tracker {
         }
     }
 
-    /// One component will not settle this message any more. The watermark stays before it.
-    pub(crate) fn give_up(&mut self) {
+    /// Records that one component will not settle a message any more. The watermark stays before it.
+    pub(crate) fn abandon(&mut self) {
         self.outstanding -= 1;
     }
 
@@ -98,7 +98,7 @@ impl Tracker {
         }
     }
 
-    /// Deliveries that are neither settled nor given up.
+    /// The number of deliveries that are neither settled nor abandoned.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
@@ -109,7 +109,7 @@ impl Tracker {
         std::mem::take(&mut self.moved).then(|| self.watermark.clone())
     }
 
-    /// Says that the watermark that was taken could not be committed.
+    /// Records that the watermark that was taken could not be committed.
     pub(crate) fn not_committed(&mut self) {
         self.moved = true;
     }
@@ -198,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_message_given_up_holds_the_watermark_for_ever() {
+    fn an_abandoned_message_holds_the_watermark_forever() {
         let mut tracker = Tracker::new(3);
         push(&mut tracker, 1);
         let second = push(&mut tracker, 2);
-        tracker.give_up();
+        tracker.abandon();
         tracker.settle(second);
         assert_eq!((tracker.take_moved(), tracker.outstanding()), (Some(None), 0));
     }

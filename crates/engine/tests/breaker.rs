@@ -39,7 +39,7 @@ async fn an_open_breaker_burns_no_attempts_and_probes_close_it() {
     bench.push(&["a1", "b1", "c1", "d1"]);
     let policy = RetryPolicy { initial_delay: millis(100), hold: secs(3600), ..retry(Strategy::Ordered) };
     let running = bench.start(with_breaker(policy), dependency.script());
-    eventually("it opens", || bench.told.count("BreakerOpened") == 1).await;
+    eventually("it opens", || bench.events.count("BreakerOpened") == 1).await;
     let opened = bench.clock.elapsed();
     assert_eq!(bench.calls.len(), 4);
     assert!(matches!(running.handle.breaker(), Some(BreakerState::Open { .. })));
@@ -48,7 +48,7 @@ async fn an_open_breaker_burns_no_attempts_and_probes_close_it() {
     assert_eq!(bench.calls.len(), 4, "no attempts while it is open, of old or new messages");
 
     dependency.set_away(false);
-    eventually("it closes", || bench.told.count("BreakerClosed") == 1).await;
+    eventually("it closes", || bench.events.count("BreakerClosed") == 1).await;
     assert!(bench.clock.elapsed() >= opened + secs(30));
     eventually("all is committed", || bench.committed() == Some(5)).await;
     assert_eq!(running.handle.breaker(), Some(BreakerState::Closed));
@@ -73,14 +73,14 @@ async fn a_half_open_breaker_lets_only_probes_through_and_a_bad_one_opens_it_aga
         let reply = if away.load(Ordering::SeqCst) { Reply::Fail(transient()) } else { Reply::Done };
         Reply::after(secs(1), reply)
     });
-    eventually("it opens", || bench.told.count("BreakerOpened") == 1).await;
+    eventually("it opens", || bench.events.count("BreakerOpened") == 1).await;
     assert_eq!(bench.calls.len(), 4);
-    eventually("it opens again", || bench.told.count("BreakerOpened") == 2).await;
+    eventually("it opens again", || bench.events.count("BreakerOpened") == 2).await;
     assert_eq!(bench.calls.len(), 6, "two probes");
     assert_eq!(bench.clock.elapsed().as_secs(), 32, "one second, thirty open, one for the probes");
     dependency.set_away(false);
     eventually("all is committed", || bench.committed() == Some(5)).await;
-    assert_eq!(bench.told.count("BreakerClosed"), 1);
+    assert_eq!(bench.events.count("BreakerClosed"), 1);
     running.stop().await;
 }
 
@@ -93,18 +93,18 @@ async fn an_open_breaker_holds_stored_retries_too() {
     let policy = RetryPolicy { hold: secs(0), ..retry(Strategy::Ordered) };
     let running = bench.start(with_breaker(policy), dependency.script());
     eventually("all wait in the store", || bench.counts().of(LetterState::Retrying) == 4).await;
-    assert_eq!(bench.told.count("BreakerOpened"), 1);
+    assert_eq!(bench.events.count("BreakerOpened"), 1);
     let_pass(secs(29)).await;
     assert_eq!(bench.calls.len(), 4);
     dependency.set_away(false);
     eventually("all are resolved", || bench.counts().of(LetterState::Resolved) == 4).await;
-    assert_eq!((bench.calls.len(), bench.told.count("BreakerClosed")), (8, 1));
+    assert_eq!((bench.calls.len(), bench.events.count("BreakerClosed")), (8, 1));
     assert!(bench.calls.all()[4..].iter().all(|call| call.at >= secs(30) && call.attempt == 2));
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_it_is_told() {
+async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_reports_it() {
     // The dependency answers again; that it refuses these messages is no fault of its own.
     let bench = Bench::new();
     bench.push(&["a1", "b1", "c1", "d1"]);
@@ -115,7 +115,7 @@ async fn a_stored_retry_that_fails_for_its_own_sake_closes_the_breaker_and_it_is
     });
     eventually("all are dead", || bench.counts().of(LetterState::Dead) == 4).await;
     assert_eq!(running.handle.breaker(), Some(BreakerState::Closed));
-    assert_eq!((bench.told.count("BreakerOpened"), bench.told.count("BreakerClosed")), (1, 1));
+    assert_eq!((bench.events.count("BreakerOpened"), bench.events.count("BreakerClosed")), (1, 1));
     running.stop().await;
 }
 
@@ -131,7 +131,7 @@ async fn a_share_of_failures_does_not_open_the_breaker_while_others_succeed() {
     let script = move |call: &Try| if fails(call) { Reply::Fail(transient()) } else { Reply::Done };
     bench.run(options, script).await;
     assert_eq!(bench.calls.len(), 80 + 53);
-    assert_eq!(bench.told.count("BreakerOpened"), 0);
+    assert_eq!(bench.events.count("BreakerOpened"), 0);
     assert_eq!(bench.committed(), Some(79));
 }
 
@@ -149,7 +149,7 @@ async fn poison_alone_does_not_open_the_breaker_when_all_else_is_done() {
         // At first each of them fails between two that succeed. Then nothing but these is left.
         bench.run(options, script).await;
         let dead = bench.counts().of(LetterState::Dead);
-        assert_eq!((bench.told.count("BreakerOpened"), dead), (0, 8), "hold {hold}");
+        assert_eq!((bench.events.count("BreakerOpened"), dead), (0, 8), "hold {hold}");
         assert_eq!(bench.calls.len(), 8 + 3 * 8);
     }
 }
@@ -164,7 +164,7 @@ async fn retries_open_the_breaker_when_nothing_has_succeeded_since() {
     eventually("both are handled", || bench.committed() == Some(1)).await;
     dependency.set_away(true);
     bench.push(&["a2", "b2"]);
-    eventually("it opens", || bench.told.count("BreakerOpened") == 1).await;
+    eventually("it opens", || bench.events.count("BreakerOpened") == 1).await;
     assert_eq!(bench.calls.len(), 2 + 4);
     dependency.set_away(false);
     eventually("all are handled", || bench.committed() == Some(3)).await;
@@ -178,5 +178,5 @@ async fn failures_that_speak_of_the_message_do_not_open_the_breaker() {
     (0..20).for_each(|n| bench.push(&[&format!("k{n}x")]));
     let policy = retry(Strategy::Ordered);
     bench.run(with_breaker(policy), |_| Reply::Fail(fatal())).await;
-    assert_eq!((bench.told.count("BreakerOpened"), bench.counts().of(LetterState::Dead)), (0, 20));
+    assert_eq!((bench.events.count("BreakerOpened"), bench.counts().of(LetterState::Dead)), (0, 20));
 }

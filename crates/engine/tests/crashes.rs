@@ -1,4 +1,4 @@
-//! Messages that kill the process, as far as the engine has to do with them. The recorder here is one in memory; the one
+//! Messages that crash the process, as the engine sees them. The recorder here is one in memory; the one
 //! that survives a real death has tests of its own.
 
 mod support;
@@ -114,7 +114,7 @@ fn recorded(recorder: &Recorder) -> Options {
     Options { flight_recorder: Some(Arc::new(recorder.clone())), retry, ..options() }
 }
 
-/// The engine dies with what it has in flight: nothing is given back to the recorder.
+/// The engine crashes with what it has in flight: nothing is released in the recorder.
 async fn die(running: Running, recorder: &Recorder) {
     let flying = std::mem::take(&mut recorder.state().flying);
     running.crash().await;
@@ -146,12 +146,12 @@ async fn the_culprit_is_charged_and_its_neighbours_are_not() {
     let running = bench.start(recorded(&recorder), deadly);
     eventually("several are in flight", || recorder.flying().len() >= 3).await;
     die(running, &recorder).await;
-    assert!(recorder.suspects().iter().all(|suspect| suspect.crashes == 0), "nobody was alone");
+    assert!(recorder.suspects().iter().all(|suspect| suspect.crashes == 0), "none was alone");
     for crashes in 1..=3 {
         let running = bench.start(recorded(&recorder), deadly);
         eventually("the culprit is alone", || recorder.flying() == ["events/0/1"]).await;
         let_pass(secs(5)).await;
-        assert_eq!(recorder.flying(), ["events/0/1"], "nobody runs beside a suspect");
+        assert_eq!(recorder.flying(), ["events/0/1"], "nothing runs beside a suspect");
         die(running, &recorder).await;
         assert_eq!(recorder.suspects().iter().map(|suspect| suspect.crashes).max(), Some(crashes));
     }
@@ -194,9 +194,9 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
     let mut options = recorded(&recorder);
     (options.retry.max_crashes, options.retry.hold) = (0, secs(600));
     let script = |this: &Try| match this.before {
-        // It kills the process, alone.
+        // It crashes the process, alone.
         0 => Reply::Hang,
-        // It is in company when the process dies.
+        // It runs beside others when the process crashes.
         1 => Reply::Hang,
         // It fails once, and waits in memory.
         2 => Reply::Fail(support::transient()),
@@ -246,7 +246,7 @@ async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replay_that_killed_the_process_is_not_repeated() {
+async fn a_replay_that_crashed_the_process_is_not_repeated() {
     let (bench, recorder) = (Bench::new(), Recorder::default());
     bench.push(&["x1"]);
     let script = |this: &Try| match this.replay {

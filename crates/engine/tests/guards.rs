@@ -8,7 +8,7 @@ use lazaret_core::{LetterState, Partition, Reason, Verdict};
 use lazaret_engine::{DeadLetterOptions, Error, FuseState, Options};
 use support::{
     Bench, PausedClock, Reply, Running, asking, at_once, eventually, fatal, let_pass, millis, one_attempt,
-    options, payload_of, retry, secs, somebody, transient,
+    operator, options, payload_of, retry, secs, transient,
 };
 
 #[tokio::test(start_paused = true)]
@@ -19,7 +19,7 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     let fuse = FusePolicy { consecutive: 5, ..FusePolicy::default() };
     let options = Options { fuse: Some(fuse), concurrency: 1, shards: 1, ..one_attempt() };
     let running = bench.start(options.clone(), |_| Reply::after(millis(10), Reply::Fail(fatal())));
-    eventually("the fuse blows", || bench.told.count("FuseBlown") == 1).await;
+    eventually("the fuse blows", || bench.events.count("FuseBlown") == 1).await;
     let_pass(secs(60)).await;
     let dead = bench.counts().of(LetterState::Dead);
     assert!((5..=6).contains(&dead), "{dead}: five, and at most the one that was running");
@@ -36,7 +36,7 @@ async fn a_fuse_that_blows_pauses_the_consumer_durably_and_says_why() {
     assert_eq!(bench.calls.len(), held, "the pause survives a restart");
     let why = "fuse: 5 messages in a row failed for good".to_owned();
     assert_eq!(second.handle.fuse(), Some(FuseState::Blown { why }), "and so does what the fuse did");
-    assert!(second.handle.resume(&PauseScope::Consumer, &somebody("mended")).await.unwrap());
+    assert!(second.handle.resume(&PauseScope::Consumer, &operator("repaired")).await.unwrap());
     assert_eq!(second.handle.fuse(), Some(FuseState::Intact));
     eventually("the rest is handled", || bench.committed() == Some(39)).await;
     assert_eq!(bench.calls.done().len() as u64, 40 - dead);
@@ -56,7 +56,7 @@ async fn a_fuse_does_not_wait_for_the_letters_to_be_stored() {
         };
         let options = Options { fuse: Some(fuse), concurrency: 2, shards: 1, ..one_attempt() };
         let running = bench.start(options, |_| Reply::after(millis(1), Reply::Fail(fatal())));
-        eventually("the fuse blows", || bench.told.count("FuseBlown") == 1).await;
+        eventually("the fuse blows", || bench.events.count("FuseBlown") == 1).await;
         let_pass(secs(10)).await;
         let (calls, most) = (bench.calls.len(), if window { 11 } else { 6 });
         assert!(calls <= most, "{calls} calls, {most} at most: those that were running");
@@ -75,7 +75,7 @@ async fn a_fuse_that_blows_while_the_store_is_away_pauses_at_once_and_is_written
     let fuse = FusePolicy { consecutive: 2, ..FusePolicy::default() };
     let options = Options { fuse: Some(fuse), concurrency: 1, shards: 1, ..one_attempt() };
     let running = bench.start(options, |_| Reply::after(millis(10), Reply::Fail(fatal())));
-    eventually("the fuse blows", || bench.told.count("FuseBlown") == 1).await;
+    eventually("the fuse blows", || bench.events.count("FuseBlown") == 1).await;
     let_pass(secs(60)).await;
     assert!(bench.calls.len() <= 3, "{}", bench.calls.len());
     assert!(bench.pauses().is_empty());
@@ -87,7 +87,7 @@ async fn a_fuse_that_blows_while_the_store_is_away_pauses_at_once_and_is_written
 /// Starts a consumer that handles everything, with this paused before it starts.
 fn paused(bench: &Bench, scope: PauseScope) -> Running {
     use lazaret_core::store::LetterStore;
-    let by = somebody("maintenance");
+    let by = operator("maintenance");
     at_once(bench.store.memory().pause(&support::NAME.into(), scope, &by));
     bench.start(options(), |_| Reply::Done)
 }
@@ -111,10 +111,10 @@ async fn pauses_of_consumer_stream_and_partition_hold_their_messages_back_until_
         done.sort();
         assert_eq!(done, flows, "{scope}");
         assert_eq!(bench.log.committed(1).is_some(), flows.len() == 2, "{scope}");
-        assert!(running.handle.resume(&scope, &somebody("done")).await.unwrap());
+        assert!(running.handle.resume(&scope, &operator("done")).await.unwrap());
         eventually("all flows", || bench.calls.done().len() == 2).await;
-        assert!(!running.handle.resume(&scope, &somebody("again")).await.unwrap());
-        assert_eq!((bench.told.count("Paused"), bench.told.count("Resumed")), (1, 1), "{scope}");
+        assert!(!running.handle.resume(&scope, &operator("again")).await.unwrap());
+        assert_eq!((bench.events.count("Paused"), bench.events.count("Resumed")), (1, 1), "{scope}");
         running.stop().await;
     }
 }
@@ -125,17 +125,17 @@ async fn a_pause_holds_from_when_it_returns_for_messages_that_are_in_flight_too(
     bench.push(&["a1", "a2", "b1"]);
     let running = bench.start(options(), |_| Reply::after(secs(1), Reply::Done));
     eventually("a1 and b1 run", || bench.calls.len() == 2).await;
-    running.handle.pause(PauseScope::Consumer, &somebody("stop it")).await.unwrap();
+    running.handle.pause(PauseScope::Consumer, &operator("stop it")).await.unwrap();
     let_pass(secs(30)).await;
     assert_eq!(bench.calls.done().len(), 2, "what runs comes to its end");
     assert_eq!(bench.calls.of("a2").len(), 0, "what waits goes on waiting");
-    running.handle.resume(&PauseScope::Consumer, &somebody("go on")).await.unwrap();
+    running.handle.resume(&PauseScope::Consumer, &operator("go on")).await.unwrap();
     eventually("a2 is handled", || bench.committed() == Some(2)).await;
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_by_somebody_else_is_noticed_and_holds_stored_retries_too() {
+async fn a_pause_by_another_instance_is_noticed_and_holds_stored_retries_too() {
     use lazaret_core::store::LetterStore;
     let bench = Bench::new();
     bench.push(&["a1"]);
@@ -146,12 +146,12 @@ async fn a_pause_by_somebody_else_is_noticed_and_holds_stored_retries_too() {
     });
     eventually("a1 waits in the store", || bench.counts().of(LetterState::Retrying) == 1).await;
     let (memory, name) = (bench.store.memory(), support::NAME.into());
-    memory.pause(&name, PauseScope::Consumer, &somebody("over there")).await.unwrap();
+    memory.pause(&name, PauseScope::Consumer, &operator("over there")).await.unwrap();
     let_pass(secs(30)).await;
     bench.push(&["b1"]);
     let_pass(secs(30)).await;
     assert_eq!(bench.calls.len(), 1);
-    memory.resume(&name, &PauseScope::Consumer, &somebody("over there")).await.unwrap();
+    memory.resume(&name, &PauseScope::Consumer, &operator("over there")).await.unwrap();
     eventually("both are handled", || bench.calls.done().len() == 2).await;
     running.stop().await;
 }
@@ -163,14 +163,14 @@ async fn messages_of_a_paused_sequence_wait_in_the_store_and_are_released_in_ord
         let bench = Bench::new();
         let running = bench.start(Options { retry: retry(strategy), ..options() }, |_| Reply::Done);
         let scope = PauseScope::Sequence("a".into());
-        running.handle.pause(scope.clone(), &somebody("customer asked")).await.unwrap();
+        running.handle.pause(scope.clone(), &operator("customer asked")).await.unwrap();
         bench.push(&["a1", "b1", "a2", "a3"]);
         eventually("the position goes on", || bench.committed() == Some(3)).await;
         let_pass(secs(60)).await;
         assert_eq!(bench.calls.tried(), ["b1"], "{strategy}");
         let waiting = ["a1", "a2", "a3"].map(|name| (name.to_owned(), LetterState::Waiting));
         assert_eq!(bench.standing("a"), waiting, "{strategy}");
-        running.handle.resume(&scope, &somebody("go on")).await.unwrap();
+        running.handle.resume(&scope, &operator("go on")).await.unwrap();
         bench.push(&["a4"]);
         eventually("all are handled", || bench.calls.done().len() == 5).await;
         assert_eq!(bench.calls.done()[1..4], ["a1", "a2", "a3"], "{strategy}");
@@ -191,7 +191,7 @@ async fn a_paused_sequence_stays_paused_over_a_restart() {
     bench.push(&["a2"]);
     let_pass(secs(60)).await;
     assert_eq!(bench.calls.tried(), ["b1"]);
-    second.handle.resume(&PauseScope::Sequence("a".into()), &somebody("go on")).await.unwrap();
+    second.handle.resume(&PauseScope::Sequence("a".into()), &operator("go on")).await.unwrap();
     eventually("a is handled", || bench.calls.done() == ["b1", "a1", "a2"]).await;
     second.stop().await;
 }
@@ -208,7 +208,7 @@ async fn nothing_runs_before_the_pauses_are_known() {
     bench.store.mend("pauses");
     let_pass(secs(30)).await;
     assert_eq!(bench.calls.len(), 0, "it is paused");
-    running.handle.resume(&PauseScope::Consumer, &somebody("go on")).await.unwrap();
+    running.handle.resume(&PauseScope::Consumer, &operator("go on")).await.unwrap();
     eventually("a1 is handled", || bench.calls.done() == ["a1"]).await;
     running.stop().await;
 }
@@ -222,16 +222,16 @@ async fn a_late_answer_from_before_a_pause_does_not_end_it() {
     bench.store.answer_late("pauses", secs(1));
     eventually("the engine asks what is paused", || bench.store.calls("pauses") > asked).await;
     bench.store.answer_late("pauses", secs(0));
-    running.handle.pause(PauseScope::Consumer, &somebody("hold it")).await.unwrap();
+    running.handle.pause(PauseScope::Consumer, &operator("hold it")).await.unwrap();
     bench.push(&["a1"]);
     let_pass(secs(10)).await;
-    assert_eq!((bench.calls.len(), bench.told.count("Resumed")), (0, 0));
+    assert_eq!((bench.calls.len(), bench.events.count("Resumed")), (0, 0));
     running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_that_comes_back_from_the_store_after_a_drain_began_is_not_started() {
-    // I2: it will be delivered again to whoever comes next.
+    // I2: it will be delivered again to the next owner.
     let bench = Bench::new();
     bench.push(&["a1"]);
     let running = bench.start(one_attempt(), |this| match (this.name.as_str(), &this.letter) {
@@ -240,7 +240,7 @@ async fn a_message_that_comes_back_from_the_store_after_a_drain_began_is_not_sta
         _ => Reply::Done,
     });
     eventually("a1 is dead", || bench.committed() == Some(0)).await;
-    let (replayer, by) = (running.replayer(), somebody("test"));
+    let (replayer, by) = (running.replayer(), operator("test"));
     let letter = bench.letter("a").id;
     replayer.act(letter, Act::Evict, &by).await.unwrap();
     bench.push(&["a2", "a3", "a4"]);
@@ -280,7 +280,7 @@ async fn a_drain_does_not_wait_for_retries_pauses_or_a_breaker() {
         _ => Reply::Done,
     });
     eventually("a1 waits", || bench.store.calls("note_attempts") == 1).await;
-    running.handle.pause(PauseScope::Consumer, &somebody("and paused")).await.unwrap();
+    running.handle.pause(PauseScope::Consumer, &operator("and paused")).await.unwrap();
     bench.push(&["c1"]);
     let began = bench.clock.elapsed();
     running.stop().await;
@@ -404,7 +404,7 @@ async fn a_full_queue_holds_the_source_and_goes_on_when_there_is_room() {
                 _ => Reply::Fail(fatal()),
             }
         });
-    eventually("it says that there is no room", || bench.told.count("HandOffFailed") > 0).await;
+    eventually("it reports that the queue is full", || bench.events.count("HandOffFailed") > 0).await;
     bench.push(&["d1"]);
     let_pass(secs(60)).await;
     assert_eq!((bench.counts().sequences, bench.committed()), (1, Some(0)));
@@ -476,9 +476,9 @@ async fn a_store_error_reaches_the_handler_that_sends_a_message_to_the_dead_lett
     bench.push(&["a1"]);
     bench.store.fail("hand_off", ErrorKind::Unavailable);
     let running = bench.start(options(), |_| Reply::SendToDlq("never paid"));
-    eventually("the first attempt failed", || bench.told.count("Failed") == 1).await;
-    let told = bench.told.all().concat();
-    assert!(told.contains("store unavailable during hand_off: broken on purpose"), "{told}");
+    eventually("the first attempt failed", || bench.events.count("Failed") == 1).await;
+    let events = bench.events.all().concat();
+    assert!(events.contains("store unavailable during hand_off: broken on purpose"), "{events}");
     assert_eq!(bench.committed(), None);
     bench.store.mend("hand_off");
     eventually("the second attempt is settled", || bench.committed() == Some(0)).await;
@@ -528,7 +528,7 @@ async fn a_handle_tells_what_is_in_flight_and_what_lies_ahead() {
     running.stop().await;
 
     let slow = bench.start(options(), |_| Reply::after(secs(3600), Reply::Done));
-    slow.handle.resume(&PauseScope::Consumer, &somebody("go")).await.unwrap();
+    slow.handle.resume(&PauseScope::Consumer, &operator("go")).await.unwrap();
     eventually("all are in flight", || slow.handle.in_flight() == 3).await;
     eventually("all are read", || slow.handle.lag() == Some(0)).await;
     assert!(!slow.handle.has_store_trouble());

@@ -164,7 +164,7 @@ async fn when_the_store_takes_no_letter_the_message_stays_unsettled_until_it_doe
         "a1" => Reply::Fail(fatal()),
         _ => Reply::Done,
     });
-    eventually("the engine says so", || bench.told.count("HandOffFailed") > 0).await;
+    eventually("the engine reports it", || bench.events.count("HandOffFailed") > 0).await;
     bench.push(&["c1"]);
     let_pass(secs(30)).await;
     assert_eq!(bench.committed(), None, "nothing may be committed past a1");
@@ -174,7 +174,7 @@ async fn when_the_store_takes_no_letter_the_message_stays_unsettled_until_it_doe
 
     bench.store.mend("hand_off");
     eventually("everything is settled", || bench.committed() == Some(2)).await;
-    assert_eq!(bench.calls.of("a1").len(), 1, "trouble with the store costs no attempts");
+    assert_eq!(bench.calls.of("a1").len(), 1, "a store outage costs no attempts");
     assert_eq!((bench.letter("a").attempts, bench.calls.of("c1").len()), (1, 1));
     running.stop().await;
 }

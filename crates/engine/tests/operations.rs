@@ -12,8 +12,8 @@ use lazaret_core::store::{
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, PausedClock, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, options, secs,
-    somebody, with_dead,
+    Bench, PausedClock, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, operator, options,
+    secs, with_dead,
 };
 
 fn freeze(bench: &Bench, action: Action) -> Plan {
@@ -23,11 +23,11 @@ fn freeze(bench: &Bench, action: Action) -> Plan {
         valid_for: secs(3600),
         max_letters: 1000,
     };
-    at_once(bench.store.memory().freeze(&request, &somebody("it is repaired")))
+    at_once(bench.store.memory().freeze(&request, &operator("it is repaired")))
 }
 
 fn begin(bench: &Bench, plan: &Plan, rollout: &RolloutPolicy) -> OperationId {
-    at_once(bench.store.memory().begin(plan.id, rollout, &somebody("it is repaired"))).id
+    at_once(bench.store.memory().begin(plan.id, rollout, &operator("it is repaired"))).id
 }
 
 fn operation(bench: &Bench, id: OperationId) -> Operation {
@@ -93,7 +93,7 @@ async fn the_rate_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
+async fn a_ramp_stops_at_too_many_failures_and_continues_on_command() {
     let (bench, running, repaired) = with_dead(one_attempt(), &["a9"]).await;
     let_pass(secs(1)).await;
     bench.push(&["b1", "c1", "d1"]);
@@ -108,7 +108,7 @@ async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
     assert!(stopped.note.is_some_and(|note| note.contains('1')), "it says why");
     let_pass(secs(60)).await;
     assert_eq!(operation(&bench, id).sent(), 1, "nothing is sent while it is paused");
-    at_once(bench.store.memory().command(id, Command::Resume, &somebody("seen")));
+    at_once(bench.store.memory().command(id, Command::Resume, &operator("seen")));
     let done = over(&bench, id).await;
     assert_eq!((done.ok, done.failed_again), (3, 1));
     running.stop().await;
@@ -118,12 +118,12 @@ async fn a_ramp_stops_at_too_many_failures_and_goes_on_when_told() {
 async fn replays_wait_while_they_are_paused() {
     let (bench, running, repaired) = with_dead(one_attempt(), &["a1"]).await;
     repaired.repair();
-    running.handle.pause(PauseScope::Replay, &somebody("not now")).await.unwrap();
+    running.handle.pause(PauseScope::Replay, &operator("not now")).await.unwrap();
     let plan = freeze(&bench, Action::Retry);
     let id = begin(&bench, &plan, &RolloutPolicy::unlimited());
     let_pass(secs(60)).await;
     assert_eq!(operation(&bench, id).sent(), 0);
-    running.handle.resume(&PauseScope::Replay, &somebody("now")).await.unwrap();
+    running.handle.resume(&PauseScope::Replay, &operator("now")).await.unwrap();
     assert_eq!(over(&bench, id).await.ok, 1);
     running.stop().await;
 }
@@ -159,7 +159,7 @@ async fn a_consumer_that_ends_when_idle_carries_its_operations_out_first() {
     let plan = freeze(&bench, Action::Retry);
     let id = begin(&bench, &plan, &late);
     bench.run(one_attempt(), repaired.script()).await;
-    assert_eq!(operation(&bench, id).state, OperationState::Scheduled, "nobody waits a day for it");
+    assert_eq!(operation(&bench, id).state, OperationState::Scheduled, "the run does not wait a day for it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +216,7 @@ async fn letters_expire_and_release_those_behind_them() {
     eventually("the head has expired", || bench.counts().of(LetterState::Expired) == 1).await;
     eventually("the other is handled", || bench.calls.done() == ["a2"]).await;
     assert!(bench.clock.elapsed() >= secs(600));
-    assert_eq!(bench.told.count("Expired"), 1);
+    assert_eq!(bench.events.count("Expired"), 1);
     assert!(bench.audit().iter().any(|entry| entry.action == "expire"), "{:?}", bench.audit());
     running.stop().await;
 }

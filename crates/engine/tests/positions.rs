@@ -57,7 +57,7 @@ async fn a_restart_repeats_only_what_was_not_settled() {
         _ => Reply::Done,
     };
     let first = bench.start(options(), slow);
-    eventually("what is settled beyond is told", || bench.log.settled_beyond(0) == [2..=3]).await;
+    eventually("what is settled beyond is reported", || bench.log.settled_beyond(0) == [2..=3]).await;
     first.crash().await;
     bench.run(options(), |_| Reply::Done).await;
     let repeated: Vec<usize> = ["a1", "b1", "c1", "d1"].map(|name| bench.calls.of(name).len()).into();
@@ -74,7 +74,7 @@ async fn what_is_settled_beyond_is_remembered_although_the_first_message_is_not(
         "a1" => Reply::Hang,
         _ => Reply::Done,
     });
-    eventually("what is settled beyond is told", || bench.log.settled_beyond(0) == [1..=2]).await;
+    eventually("what is settled beyond is reported", || bench.log.settled_beyond(0) == [1..=2]).await;
     assert_eq!(bench.committed(), None);
     first.crash().await;
     bench.run(options(), |_| Reply::Done).await;
@@ -83,7 +83,7 @@ async fn what_is_settled_beyond_is_remembered_although_the_first_message_is_not(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_that_the_store_granted_to_somebody_else_is_read_again_and_nothing_is_lost() {
+async fn a_partition_that_the_store_granted_to_another_instance_is_read_again_and_nothing_is_lost() {
     // I1, I6: the other one was late, and the source still calls the partition ours.
     let bench = Bench::new();
     let running = bench.start(one_attempt(), |this| match this.name.as_str() {
@@ -227,7 +227,7 @@ async fn attempts_are_counted_across_a_crash_during_a_wait_in_memory() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_whose_attempts_were_used_up_before_a_crash_is_dead_without_another() {
-    // I4: the last attempt failed, and the process died before its letter was durable.
+    // I4: the last attempt failed, and the process crashed before its letter was durable.
     let bench = Bench::new();
     bench.push(&["a1"]);
     let policy = RetryPolicy { max_attempts: 2, ..retry(Strategy::InPlace) };
@@ -361,7 +361,7 @@ async fn a_revoked_partition_is_drained_before_the_next_consumer_takes_it() {
     let each: Vec<usize> = ["p0x1", "p0x2", "p1x1", "p1x2"].map(|name| bench.calls.of(name).len()).into();
     assert_eq!(each, [1, 1, 1, 1], "nothing was repeated");
     assert_eq!(
-        bench.told.count("Revoked { partition: Partition { stream: \"events\", index: 1 }, lost: false"),
+        bench.events.count("Revoked { partition: Partition { stream: \"events\", index: 1 }, lost: false"),
         1
     );
     first.stop().await;
@@ -383,7 +383,11 @@ async fn a_message_that_waits_in_memory_moves_with_its_partition_and_keeps_its_a
     eventually("a1 waits", || bench.store.calls("note_attempts") == 1).await;
     let second = bench.start(Options { instance: "other".to_owned(), ..options }, script);
     let_pass(secs(1)).await;
-    assert_eq!(bench.log.owner(1), bench.log.members().last().copied(), "nobody waits for the retry");
+    assert_eq!(
+        bench.log.owner(1),
+        bench.log.members().last().copied(),
+        "the revocation does not wait for the retry"
+    );
     eventually("all is committed", || bench.log.committed(1) == Some(1)).await;
     assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 3]);
     assert_eq!(bench.calls.times_of("a1"), [0.0, 20.0, 50.0], "never early (I12)");
@@ -431,7 +435,7 @@ async fn a_lost_partition_commits_nothing_and_hands_off_nothing() {
     let_pass(secs(20)).await;
     assert_eq!((bench.counts().by_state, bench.committed()), ([0; 9], Some(0)));
     let lost = "Revoked { partition: Partition { stream: \"events\", index: 0 }, lost: true";
-    assert_eq!(bench.told.count(lost), 1);
+    assert_eq!(bench.events.count(lost), 1);
     assert_eq!(first.stats().handed_off, 0);
     first.stop().await;
     second.stop().await;

@@ -10,8 +10,8 @@ use lazaret_core::store::Act;
 use lazaret_core::{HandlerError, LetterState, Reason};
 use lazaret_engine::Options;
 use support::{
-    Bench, PausedClock, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs,
-    somebody, transient,
+    Bench, PausedClock, Reply, Running, Try, eventually, fatal, let_pass, millis, operator, options, retry,
+    secs, transient,
 };
 
 /// Fails with a transient failure the first `times`, then succeeds.
@@ -63,21 +63,21 @@ async fn a_message_that_never_succeeds_is_dead_after_its_last_attempt() {
         assert_eq!(letter.last_failed_at, Some(PausedClock::at(secs(3))), "{strategy}");
         let attempts: Vec<u32> = letter.history.iter().map(|record| record.attempt).collect();
         assert_eq!(attempts, [1, 2, 3], "{strategy}");
-        assert_eq!(bench.told.count("RetryExhausted"), 1, "{strategy}");
+        assert_eq!(bench.events.count("RetryExhausted"), 1, "{strategy}");
         let_pass(secs(3600)).await;
         assert_eq!(bench.calls.len(), 3, "{strategy}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_are_told_of_every_retry_why_it_comes_and_how_late_it_began() {
+async fn observers_receive_the_reason_and_the_lateness_of_every_retry() {
     // I12
     for strategy in [Strategy::InPlace, Strategy::Ordered, Strategy::Unordered] {
         let bench = Bench::new();
         bench.push(&["a1"]);
         bench.run(with_retry(retry(strategy)), failing(usize::MAX)).await;
-        let told = bench.told.all();
-        let of = |word: &str| told.iter().filter(|told| told.starts_with(word)).collect::<Vec<_>>();
+        let events = bench.events.all();
+        let of = |word: &str| events.iter().filter(|event| event.starts_with(word)).collect::<Vec<_>>();
         let began = of("RetryStarted");
         assert_eq!(began.len(), 2, "{strategy}");
         assert!(
@@ -85,7 +85,7 @@ async fn observers_are_told_of_every_retry_why_it_comes_and_how_late_it_began() 
             "{began:?}"
         );
         for word in ["RetryScheduled", "RetryExhausted"] {
-            assert!(of(word).iter().all(|told| told.contains("reason: TIMEOUT")), "{told:?}");
+            assert!(of(word).iter().all(|event| event.contains("reason: TIMEOUT")), "{events:?}");
         }
         let stored = of("LetterStored");
         let last = stored.last().expect("it becomes a letter");
@@ -287,7 +287,7 @@ async fn a_failure_that_comes_back_too_often_ends_the_retries_as_poison() {
             (LetterState::Dead, true, 3),
             "{strategy}"
         );
-        assert_eq!((bench.calls.len(), bench.told.count("Poison")), (3, 1), "{strategy}");
+        assert_eq!((bench.calls.len(), bench.events.count("Poison")), (3, 1), "{strategy}");
     }
 }
 
@@ -451,7 +451,7 @@ async fn a_released_letter_is_tried_again_with_fresh_attempts() {
     let running = bench.start(options(), failing(4));
     eventually("a1 is dead", || bench.counts().of(LetterState::Dead) == 1).await;
     let letter = bench.letter("a");
-    running.replayer().act(letter.id, Act::Release, &somebody("it is mended")).await.unwrap();
+    running.replayer().act(letter.id, Act::Release, &operator("repaired")).await.unwrap();
     eventually("a1 is handled", || bench.calls.done() == ["a1"]).await;
     assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 3, 1, 2]);
     running.stop().await;
@@ -467,7 +467,7 @@ async fn a_released_letter_is_tried_although_max_elapsed_has_passed_since_its_fi
     eventually("a1 is dead", || bench.counts().of(LetterState::Dead) == 1).await;
     let_pass(secs(3600)).await;
     let letter = bench.letter("a");
-    running.replayer().act(letter.id, Act::Release, &somebody("it is mended")).await.unwrap();
+    running.replayer().act(letter.id, Act::Release, &operator("repaired")).await.unwrap();
     eventually("a1 is handled", || bench.calls.done() == ["a1"]).await;
     running.stop().await;
 }
@@ -485,7 +485,7 @@ async fn evicting_a_dead_head_releases_those_behind_it_in_order() {
     let_pass(secs(60)).await;
     assert_eq!(bench.calls.tried(), ["a1"]);
     let head = bench.letters("a")[0].id;
-    running.replayer().act(head, Act::Evict, &somebody("broken for good")).await.unwrap();
+    running.replayer().act(head, Act::Evict, &operator("broken for good")).await.unwrap();
     eventually("those behind are handled", || bench.calls.done() == ["a2", "a3"]).await;
     assert_eq!(bench.letter_at(0).map(|letter| letter.state), Some(LetterState::Evicted));
     running.stop().await;

@@ -1,6 +1,6 @@
 //! Strategy `topics`: the broker holds what failed, brings it back when it is due, and the store is the second line.
 //!
-//! The broker is partition 1 of the log, and a relay that fails when it is told to.
+//! The broker is partition 1 of the log, and a relay that fails on request.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,8 +17,8 @@ use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition,
 use lazaret_engine::{BuildError, DeadLetterOptions, Options};
 use lazaret_memory::{MemoryLog, MemorySource};
 use support::{
-    Bench, PausedClock, Reply, Running, Try, asking, eventually, fatal, let_pass, millis, options,
-    payload_of, retry, secs, somebody, transient,
+    Bench, PausedClock, Reply, Running, Try, asking, eventually, fatal, let_pass, millis, operator, options,
+    payload_of, retry, secs, transient,
 };
 
 /// Where the retry topic is.
@@ -239,7 +239,7 @@ async fn a_message_comes_back_when_it_is_due_and_its_attempts_are_counted() {
     }
     assert_eq!((bench.committed(), bench.log.committed(RETRIES)), (Some(0), Some(1)));
     assert_eq!(bench.counts().open(), 0, "the store holds nothing");
-    assert_eq!((bench.told.count("PassedOn"), bench.told.count("RetryStarted")), (2, 2));
+    assert_eq!((bench.events.count("Relayed"), bench.events.count("RetryStarted")), (2, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -281,7 +281,7 @@ async fn attempts_and_due_times_survive_a_crash() {
     let place = Place::new();
     place.bench.push(&["a1"]);
     let running = place.start(place.options(), failing(usize::MAX));
-    eventually("it was passed on for the second time", || place.broker.asked() == 2).await;
+    eventually("it was relayed for the second time", || place.broker.asked() == 2).await;
     let_pass(millis(500)).await;
     running.crash().await;
     place.run(place.options(), failing(usize::MAX)).await;
@@ -298,7 +298,7 @@ async fn a_message_whose_time_is_up_meanwhile_is_not_tried_again() {
     let retry = RetryPolicy { max_elapsed: Some(secs(5)), ..retry(Strategy::Topics) };
     let options = Options { retry, ..place.options() };
     let running = place.start(options.clone(), failing(usize::MAX));
-    eventually("it was passed on", || place.bench.committed() == Some(0)).await;
+    eventually("it was relayed", || place.bench.committed() == Some(0)).await;
     running.crash().await;
     let_pass(secs(60)).await;
     place.run(options, failing(usize::MAX)).await;
@@ -317,7 +317,7 @@ async fn messages_that_wait_take_nothing_of_the_window() {
         if this.name.starts_with('f') && this.before == 0 { Reply::Fail(transient()) } else { Reply::Done }
     };
     let running = place.start(options, script);
-    eventually("all were passed on", || place.broker.asked() == 50).await;
+    eventually("all were relayed", || place.broker.asked() == 50).await;
     place.bench.push(&["a1", "b1", "c1", "d1", "e1"]);
     eventually("the others are handled", || place.bench.calls.done().len() == 5).await;
     assert!(place.bench.clock.elapsed() < secs(5));
@@ -347,25 +347,25 @@ async fn one_that_is_due_late_does_not_hold_up_one_behind_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_broker_refuses_for_a_while_is_passed_on_in_the_end() {
+async fn what_the_broker_refuses_for_a_while_is_relayed_in_the_end() {
     let place = Place::new();
     place.bench.push(&["a1", "b1"]);
     place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
     let running = place.start(place.options(), failing_for("a1", 1));
     eventually("it was refused", || place.broker.asked() >= 3).await;
-    assert!(place.bench.told.count("PassingFailed") >= 2);
+    assert!(place.bench.events.count("RelayFailed") >= 2);
     assert_eq!(place.bench.calls.done(), ["b1"], "others flow on (I3)");
     assert_eq!(place.bench.committed(), None, "nothing of it is committed (I1)");
     place.broker.fail(None);
     eventually("it is handled", || place.bench.calls.done() == ["b1", "a1"]).await;
     assert_eq!(place.bench.counts().open(), 0);
     let stats = running.stop().await;
-    assert!(stats.passing_failures >= 3 && stats.passed_on == 1);
+    assert!(stats.relay_failures >= 3 && stats.relayed == 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_are_not_forgotten_while_the_broker_is_away() {
-    // I4: the process dies while the broker refuses.
+    // I4: the process crashes while the broker refuses.
     let place = Place::new();
     place.bench.push(&["a1"]);
     place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
@@ -387,7 +387,7 @@ async fn what_the_broker_does_not_take_goes_to_the_store_and_is_retried_there() 
         place.bench.push(&["a1"]);
         place.broker.fail(Fault::Refuse(trouble));
         let running = place.start(place.options(), failing(2));
-        eventually("it is a letter", || place.bench.told.count("LetterStored") >= 1).await;
+        eventually("it is a letter", || place.bench.events.count("LetterStored") >= 1).await;
         assert!(place.bench.clock.elapsed() < secs(patience), "{trouble:?}");
         eventually("it is handled", || place.bench.calls.done() == ["a1"]).await;
         assert_eq!(place.bench.calls.attempts_of("a1"), [1, 2, 3], "{trouble:?}");
@@ -405,7 +405,11 @@ async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_wh
     let running = place.start(place.options(), script);
     eventually("both are dead in the store", || place.bench.counts().of(LetterState::Dead) == 2).await;
     let letter = place.bench.letter_at(0).unwrap();
-    assert_eq!(*place.broker.claims.lock().unwrap(), [letter.id], "what is retried in the store is not told");
+    assert_eq!(
+        *place.broker.claims.lock().unwrap(),
+        [letter.id],
+        "what is retried in the store is not claimed"
+    );
     running.stop().await;
 }
 
@@ -419,11 +423,11 @@ async fn when_neither_broker_nor_store_take_it_the_source_waits() {
     place.bench.push(&["a1"]);
     place.broker.fail(Fault::Refuse(RelayTrouble::Permanent));
     place.bench.store.set_down(true);
-    eventually("both refused", || place.bench.told.count("HandOffFailed") > 2).await;
+    eventually("both refused", || place.bench.events.count("HandOffFailed") > 2).await;
     place.bench.push(&["b1"]);
     let_pass(secs(60)).await;
     assert_eq!((place.bench.committed(), place.bench.calls.len()), (Some(0), 2), "the source is held");
-    assert!(place.bench.told.count("PassingFailed") >= 1);
+    assert!(place.bench.events.count("RelayFailed") >= 1);
     place.bench.store.set_down(false);
     eventually("b1 is handled", || place.bench.calls.done() == ["b0", "b1"]).await;
     running.stop().await;
@@ -452,12 +456,12 @@ async fn of_two_copies_of_one_handover_one_runs() {
     place.bench.push(&["a1"]);
     let options = Options { commit_interval: secs(1000), ..place.options() };
     let running = place.start(options, failing(2));
-    eventually("it was passed on", || place.broker.asked() == 1).await;
+    eventually("it was relayed", || place.broker.asked() == 1).await;
     running.crash().await;
     place.run(place.options(), failing(2)).await;
     assert_eq!(place.broker.asked(), 2, "the same handover twice");
     assert_eq!((place.bench.calls.attempts_of("a1"), place.bench.calls.done().len()), (vec![1, 1, 2], 1));
-    assert_eq!(place.bench.told.count("Duplicate"), 1);
+    assert_eq!(place.bench.events.count("Duplicate"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -522,12 +526,12 @@ async fn a_pause_of_the_stream_holds_what_comes_back_to_it() {
     place.bench.push(&["a1"]);
     let options = Options { window: 1, ..place.options() };
     let running = place.start(options, failing(1));
-    eventually("it was passed on", || place.broker.asked() == 1).await;
+    eventually("it was relayed", || place.broker.asked() == 1).await;
     let scope = PauseScope::Stream("events".into());
-    running.handle.pause(scope.clone(), &somebody("look at it")).await.unwrap();
+    running.handle.pause(scope.clone(), &operator("look at it")).await.unwrap();
     let_pass(secs(10)).await;
     assert_eq!(place.bench.calls.len(), 1);
-    running.handle.resume(&scope, &somebody("well")).await.unwrap();
+    running.handle.resume(&scope, &operator("well")).await.unwrap();
     eventually("it is handled", || place.bench.calls.done() == ["a1"]).await;
     running.stop().await;
 }
@@ -541,7 +545,7 @@ async fn a_partition_that_goes_takes_along_what_waits() {
     let retry = RetryPolicy { initial_delay: secs(20), ..retry(Strategy::Topics) };
     let options = Options { retry, ..place.options() };
     let first = place.start(options.clone(), failing(1));
-    eventually("all were passed on", || place.broker.asked() == 20).await;
+    eventually("all were relayed", || place.broker.asked() == 20).await;
     let second = place.start(Options { instance: "second".to_owned(), ..options }, failing(1));
     let_pass(secs(5)).await;
     first.stop().await;

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use lazaret_core::source::Ingest;
 use lazaret_core::{Clock, Store, SystemClock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;

@@ -229,7 +229,7 @@ async fn a_run_to_the_end_waits_for_what_comes_back() {
         _ => Ok(()),
     };
     let stats = chained.run_to_end(retry(millis(300)), script).await;
-    assert_eq!((stats.handled, stats.passed_on), (9, 5));
+    assert_eq!((stats.handled, stats.relayed), (9, 5));
     assert_eq!(chained.read(&chained.dead_topic(), 1).await.len(), 1);
     chained.assert_all_committed();
 }
@@ -283,7 +283,7 @@ async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_t
     chained.until_everything_read_is_committed().await;
     let counts = store.counts(&QueueName::of("mail", "mail")).await.unwrap();
     assert_eq!(counts.of(LetterState::Dead), 1, "the other one is in the store, whole");
-    assert!(running.stop().await.passing_failures >= 1);
+    assert!(running.stop().await.relay_failures >= 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -168,14 +168,14 @@ async fn what_a_broker_rejects_is_neither_committed_nor_lost_and_is_passed_on_wh
     chained.topic.push(0, "ok1").await;
     let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
     cluster.request_errors(RDKafkaApiKey::Produce, &[error; 40]);
-    chained.until_told("PassingFailed", 2).await;
+    chained.until_told("RelayFailed", 2).await;
     chained.topic.until_committed(0, |offset, _| offset <= 1);
     // The member is alive and the rest flows on.
     cluster.clear_request_errors(RDKafkaApiKey::Produce);
     chained.until("it is handled in the end", |calls| calls.iter().any(|call| call.attempt == 2)).await;
     chained.topic.until_committed(0, |offset, _| offset == 3);
     let stats = running.stop().await;
-    assert!(stats.passing_failures >= 2 && stats.handed_off == 0, "{stats:?}");
+    assert!(stats.relay_failures >= 2 && stats.handed_off == 0, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,5 +200,5 @@ async fn when_the_broker_denies_for_good_the_store_takes_over() {
     assert_eq!(counts.of(LetterState::Dead), 1);
     chained.topic.until_committed(0, |offset, _| offset == 2);
     let stats = running.stop().await;
-    assert_eq!((stats.passing_failures, stats.passed_on), (1, 0));
+    assert_eq!((stats.relay_failures, stats.relayed), (1, 0));
 }

@@ -168,7 +168,7 @@ async fn many_messages_share_transactions_and_two_members_share_the_work() {
         let fails = if number % 2 == 0 { "fail" } else { "fine" };
         chained.send((number % 4) as i32, &format!("{fails}{number}"));
     }
-    chained.until_told("PassedOn", MESSAGES / 2).await;
+    chained.until_told("Relayed", MESSAGES / 2).await;
     println!("{} messages were passed on in {:?}", MESSAGES / 2, started.elapsed());
     let second = chained.in_transactions(&ids[1]).start(retry(DELAY), fails_once_if_fail).await;
     chained

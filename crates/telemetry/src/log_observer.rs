@@ -45,7 +45,7 @@ impl LogObserver {
                     tracing::error!(consumer, %queue, error, suppressed, "letter hand-off failed, source held");
                 }
             }
-            Event::PassingFailed { queue, error, .. } => {
+            Event::RelayFailed { queue, error, .. } => {
                 if let Some(suppressed) = self.throttle.admit(LineKind::Publish) {
                     tracing::warn!(
                         consumer, %queue, error, suppressed, "message publish failed, letter kept in the store"
@@ -121,7 +121,7 @@ impl Observer for LogObserver {
                     consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "letter closed"
                 );
             }
-            Event::PassedOn { queue, message, state, .. } => {
+            Event::Relayed { queue, message, state, .. } => {
                 tracing::debug!(consumer, %queue, message_id = %message.id, %state, "message published");
             }
             Event::Poison { queue, message } => {

@@ -1,24 +1,30 @@
-//! Partitions that come and go: assignment, revocation, loss, and the grants in between.
+//! Assignment, revocation and loss of partitions, and the grants in between.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use lazaret_core::Partition;
 use lazaret_core::source::Assignment;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::room::Share;
-use super::{Chore, GRACE, Intake, Known, REWIND_PAUSE, Slot, Stage};
+use super::delay_queue::Usage;
+use super::state::{Background, Known, Slot, Stage};
+use super::task::Intake;
+use crate::component::Component;
 use crate::events::Event;
-use crate::feed::{self, Shards};
-use crate::lookout;
-use crate::patience::{Left, patiently};
-use crate::shard::ToShard;
-use crate::shared::Component;
-use crate::tenure::Tenure;
+use crate::flow::{Shards, ToShard};
+use crate::ownership::PartitionOwnership;
+use crate::sequence_sync;
+use crate::store_refresh;
+use crate::store_retry::{Abandoned, retry_until_ok};
 use crate::tracker::Tracker;
+
+/// The time for cancelled work to end after the deadline of a drain.
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+/// The delay before a fenced partition is read again.
+const REWIND_DELAY: Duration = Duration::from_secs(1);
 
 impl Intake {
     pub(super) fn assigned(&mut self, assignments: Vec<Assignment>) {
@@ -31,17 +37,17 @@ impl Intake {
             slot.tracker = Tracker::new(partition.index);
             slot.settled = in_order(settled);
             slot.held = false;
-            self.shared.tell(&Event::Assigned { partition: &partition });
+            self.telemetry.emit(&Event::Assigned { partition: &partition });
             let (components, shards, generation) =
                 (self.components.clone(), self.shards.clone(), slot.generation);
-            self.chores.push(Box::pin(async move {
-                // One that goes again before the store has answered must not be granted to us any more.
+            self.background.push(Box::pin(async move {
+                // A partition that is revoked before the store has answered must not be granted to us any more.
                 tokio::select! {
                     biased;
-                    () = unwanted.cancelled() => Chore::Done,
+                    () = unwanted.cancelled() => Background::Done,
                     known = prepare(&components, &shards, &partition) => match known {
-                        Ok(known) => Chore::Prepared(index, generation, known),
-                        Err(Left::Gone | Left::Fenced) => Chore::Done,
+                        Ok(known) => Background::Prepared(index, generation, known),
+                        Err(Abandoned::Revoked | Abandoned::Fenced) => Background::Done,
                     },
                 }
             }));
@@ -49,7 +55,7 @@ impl Intake {
         self.update_holds();
     }
 
-    /// The slot of this partition, a new one if it has none.
+    /// The slot of this partition; a new one if it has none.
     fn free_slot(&mut self, partition: &Partition) -> usize {
         let number = partition.index as usize;
         if self.by_number.len() <= number {
@@ -58,7 +64,7 @@ impl Intake {
         let known =
             self.by_number[number].iter().copied().find(|slot| self.slots[*slot].partition == *partition);
         if let Some(known) = known {
-            self.free(known);
+            self.release_slot(known);
             return known;
         }
         self.slots.push(Slot {
@@ -68,17 +74,17 @@ impl Intake {
             tracker: Tracker::new(partition.index),
             settled: Vec::new(),
             held: false,
-            room: Share::default(),
+            delayed: Usage::default(),
         });
         self.by_number[number].push(self.slots.len() - 1);
         self.slots.len() - 1
     }
 
-    pub(super) fn finished(&mut self, chore: Chore) {
-        match chore {
-            Chore::Prepared(slot, generation, known) => self.prepared(slot, generation, known),
-            Chore::Rewind { slot, generation } => self.rewind(slot, generation),
-            Chore::Done => {}
+    pub(super) fn finished(&mut self, done: Background) {
+        match done {
+            Background::Prepared(slot, generation, known) => self.prepared(slot, generation, known),
+            Background::Rewind { slot, generation } => self.rewind(slot, generation),
+            Background::Done => {}
         }
     }
 
@@ -89,11 +95,12 @@ impl Intake {
         }
         let Stage::Preparing { waiting, .. } = &mut slot.stage else { return };
         let waiting = std::mem::take(waiting);
-        let tenure = Arc::new(Tenure::new(index as u32, generation, slot.partition.clone(), known));
+        let ownership =
+            Arc::new(PartitionOwnership::new(index as u32, generation, slot.partition.clone(), known));
         for shard in self.shards.iter() {
-            shard.push(ToShard::Tenure(tenure.clone()));
+            shard.push(ToShard::Assigned(ownership.clone()));
         }
-        slot.stage = Stage::Live(tenure);
+        slot.stage = Stage::Live(ownership);
         for message in waiting {
             self.route(index, message);
         }
@@ -103,7 +110,7 @@ impl Intake {
 
     pub(super) fn revoking(&mut self, partitions: &[Partition]) {
         for index in self.slots_of(partitions) {
-            self.leave(index, true);
+            self.begin_revoke(index, true);
         }
         self.update_holds();
     }
@@ -112,59 +119,59 @@ impl Intake {
         (0..self.slots.len()).filter(|slot| partitions.contains(&self.slots[*slot].partition)).collect()
     }
 
-    /// Starts nothing new of this partition and lets what runs come to its end.
-    pub(super) fn leave(&mut self, index: usize, revoked: bool) {
-        self.send_away(index);
-        let deadline = Instant::now() + self.shared.options.drain_deadline;
+    /// Begins the revocation: nothing new of this partition starts, and what runs may end.
+    pub(super) fn begin_revoke(&mut self, index: usize, revoked: bool) {
+        self.drop_delayed(index);
+        let deadline = Instant::now() + self.options.drain_deadline;
         let slot = &mut self.slots[index];
-        let tenure = match std::mem::replace(&mut slot.stage, Stage::Free) {
-            // Somebody else took it over, and the source waits for us all the same.
+        let ownership = match std::mem::replace(&mut slot.stage, Stage::Free) {
+            // Another instance owns it, and the source waits for us all the same.
             Stage::Free if revoked => None,
             Stage::Free => return,
             Stage::Preparing { .. } => None,
-            Stage::Live(tenure) => Some(tenure),
-            Stage::Leaving { tenure, deadline, revoked: before } => {
-                slot.stage = Stage::Leaving { tenure, deadline, revoked: revoked || before };
+            Stage::Live(ownership) => Some(ownership),
+            Stage::Revoking { ownership, deadline, revoked: before } => {
+                slot.stage = Stage::Revoking { ownership, deadline, revoked: revoked || before };
                 return;
             }
         };
-        if let Some(tenure) = &tenure {
-            tenure.close();
-            let (slot, generation) = (tenure.slot, tenure.generation);
+        if let Some(ownership) = &ownership {
+            ownership.close();
+            let (slot, generation) = (ownership.slot, ownership.generation);
             for shard in self.shards.iter() {
-                shard.push(ToShard::Leave { slot, generation });
+                shard.push(ToShard::Revoking { slot, generation });
             }
         }
-        slot.stage = Stage::Leaving { tenure, deadline, revoked };
+        slot.stage = Stage::Revoking { ownership, deadline, revoked };
     }
 
-    /// Lets go of the partitions whose last message has come to its end.
-    pub(super) async fn leave_empty_slots(&mut self) {
+    /// Releases the partitions whose last message has ended.
+    pub(super) async fn finish_revocations(&mut self) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            if let Stage::Leaving { deadline, revoked, .. } = slot.stage
+            if let Stage::Revoking { deadline, revoked, .. } = slot.stage
                 && (slot.tracker.outstanding() == 0 || Instant::now() >= deadline + GRACE)
             {
                 self.commit_slots(&[index]).await;
                 let partition = self.slots[index].partition.clone();
-                self.free(index);
-                self.shared.tell(&Event::Revoked { partition: &partition, lost: false });
+                self.release_slot(index);
+                self.telemetry.emit(&Event::Revoked { partition: &partition, lost: false });
                 if revoked && let Err(error) = self.source.revoked(&[partition]).await {
-                    tracing::warn!(%error, "the source did not take back a partition");
+                    tracing::warn!(%error, "revocation not confirmed by the source");
                 }
             }
         }
     }
 
-    /// The earliest time at which what goes must be looked at again: partitions, and stored sequences at the end.
+    /// The next deadline of a revocation, or of stored runs in a drain.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let runs = self.drain_until.filter(|_| self.shared.runs.load(Ordering::Acquire) > 0);
-        let runs = runs.map(|until| if self.shared.cut.is_cancelled() { until + GRACE } else { until });
+        let runs = self.drain_until.filter(|_| self.lifecycle.has_runs());
+        let runs = runs.map(|until| if self.lifecycle.abort.is_cancelled() { until + GRACE } else { until });
         let slots = self.slots.iter().filter_map(|slot| match &slot.stage {
-            Stage::Leaving { tenure: Some(tenure), deadline, .. } if tenure.is_gone() => {
+            Stage::Revoking { ownership: Some(ownership), deadline, .. } if ownership.is_revoked() => {
                 Some(*deadline + GRACE)
             }
-            Stage::Leaving { deadline, .. } => Some(*deadline),
+            Stage::Revoking { deadline, .. } => Some(*deadline),
             _ => None,
         });
         slots.chain(runs).min()
@@ -172,41 +179,41 @@ impl Intake {
 
     pub(super) fn deadline_passed(&mut self) {
         if self.drain_until.is_some_and(|until| Instant::now() >= until) {
-            self.shared.cut.cancel();
+            self.lifecycle.abort.cancel();
         }
         for slot in &mut self.slots {
-            if let Stage::Leaving { tenure, deadline, .. } = &slot.stage
+            if let Stage::Revoking { ownership, deadline, .. } = &slot.stage
                 && Instant::now() >= *deadline
             {
-                match tenure {
-                    Some(tenure) => end(&self.shards, tenure),
+                match ownership {
+                    Some(ownership) => revoke(&self.shards, ownership),
                     None => slot.tracker = Tracker::new(slot.partition.index),
                 }
             }
         }
     }
 
-    /// Forgets partitions that somebody else owns already. Nothing of them is committed.
+    /// Drops partitions that another instance owns already. Nothing of them is committed.
     pub(super) fn lost(&mut self, partitions: &[Partition]) {
         for index in self.slots_of(partitions) {
-            self.leave(index, false);
-            self.free(index);
+            self.begin_revoke(index, false);
+            self.release_slot(index);
             let partition = &self.slots[index].partition;
-            self.shared.tell(&Event::Revoked { partition, lost: true });
+            self.telemetry.emit(&Event::Revoked { partition, lost: true });
         }
     }
 
-    /// The store says that somebody else took over a partition that the source still calls ours. Either the source will
-    /// say so too, or the other one was late: then the partition is read again under a new grant.
+    /// Drops a partition that the store granted to another instance while the source still assigns it to us. Either the
+    /// source will revoke it too, or the other instance was late: then the partition is read again under a new grant.
     pub(super) fn fenced(&mut self, index: usize) {
         if !matches!(self.slots[index].stage, Stage::Live(_)) {
             return;
         }
-        self.free(index);
+        self.release_slot(index);
         let (slot, generation) = (index, self.slots[index].generation);
-        self.chores.push(Box::pin(async move {
-            tokio::time::sleep(REWIND_PAUSE).await;
-            Chore::Rewind { slot, generation }
+        self.background.push(Box::pin(async move {
+            tokio::time::sleep(REWIND_DELAY).await;
+            Background::Rewind { slot, generation }
         }));
     }
 
@@ -217,15 +224,15 @@ impl Intake {
         }
     }
 
-    /// Drops what is left of a partition's time here. Notices that still come speak of the past.
-    fn free(&mut self, index: usize) {
-        self.send_away(index);
+    /// Drops what is left of an assignment. Notices that still arrive are stale.
+    fn release_slot(&mut self, index: usize) {
+        self.drop_delayed(index);
         let slot = &mut self.slots[index];
         match std::mem::replace(&mut slot.stage, Stage::Free) {
-            Stage::Live(tenure) | Stage::Leaving { tenure: Some(tenure), .. } => {
-                end(&self.shards, &tenure);
+            Stage::Live(ownership) | Stage::Revoking { ownership: Some(ownership), .. } => {
+                revoke(&self.shards, &ownership);
             }
-            Stage::Free | Stage::Preparing { .. } | Stage::Leaving { tenure: None, .. } => {}
+            Stage::Free | Stage::Preparing { .. } | Stage::Revoking { ownership: None, .. } => {}
         }
         self.in_flight -= slot.tracker.outstanding();
         slot.generation += 1;
@@ -235,7 +242,7 @@ impl Intake {
     }
 }
 
-/// Whatever a source brings: ranges in order that do not overlap.
+/// Sorts ranges and merges those that overlap, whatever a source delivers.
 fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| *range.start());
@@ -249,32 +256,32 @@ fn in_order(mut ranges: Vec<RangeInclusive<u64>>) -> Vec<RangeInclusive<u64>> {
     ranges
 }
 
-/// Drops what still waits or runs of a partition that is gone.
-fn end(shards: &Shards, tenure: &Tenure) {
-    tenure.end();
-    let (slot, generation) = (tenure.slot, tenure.generation);
+/// Drops what still waits or runs of a revoked partition.
+fn revoke(shards: &Shards, ownership: &PartitionOwnership) {
+    ownership.revoke();
+    let (slot, generation) = (ownership.slot, ownership.generation);
     for shard in shards.iter() {
-        shard.push(ToShard::Leave { slot, generation });
-        shard.push(ToShard::Gone);
+        shard.push(ToShard::Revoking { slot, generation });
+        shard.push(ToShard::Revoked);
     }
 }
 
-/// Asks the store what it knows of a partition that came, and brings the shards up to date, before the first message of
-/// it is dispatched. The grant comes first: from then on no earlier owner can open a sequence behind our back.
+/// Queries the store for an assigned partition, and updates the shards, before the first message of it is dispatched. The
+/// grant comes first: from then on no earlier owner can open a sequence unnoticed.
 async fn prepare(
     components: &[Arc<Component>],
     shards: &Shards,
     partition: &Partition,
-) -> Result<Known, Left> {
+) -> Result<Known, Abandoned> {
     let partitions = std::slice::from_ref(partition);
     let mut known = Vec::with_capacity(components.len());
     for component in components {
-        let store = &component.shared.store;
+        let store = &component.store;
         let queue = &component.queue;
-        patiently(component, || lookout::reload_pauses(&component.shared)).await?;
-        let grants = patiently(component, || store.assign(queue, partitions)).await?;
-        let notes = patiently(component, || store.attempt_notes(queue, partitions)).await?;
-        patiently(component, || feed::refresh(component, shards)).await?;
+        retry_until_ok(component, || store_refresh::reload_pauses(component)).await?;
+        let grants = retry_until_ok(component, || store.assign(queue, partitions)).await?;
+        let notes = retry_until_ok(component, || store.attempt_notes(queue, partitions)).await?;
+        retry_until_ok(component, || sequence_sync::sync(component, shards)).await?;
         known.extend(grants.into_iter().next().map(|grant| (grant, notes)));
     }
     Ok(known)

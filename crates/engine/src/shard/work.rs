@@ -1,4 +1,4 @@
-//! Work of a shard that takes time: handlers that wait, journeys, hand-offs and stored runs.
+//! The futures of a shard: handlers that wait, live messages, appends and stored runs.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,45 +9,45 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{LaneKey, Parcel, Ticket, lane_of};
+use super::lane::{LaneItem, LaneKey};
 use crate::attempt::{self, Outcome, Running};
 use crate::flight::Recorded;
-use crate::journey::Fate;
-use crate::tenure::Tenure;
+use crate::flow::{Fate, Ticket};
+use crate::ownership::PartitionOwnership;
 
-/// What comes back from work that took time.
+/// The result of a future.
 pub(super) enum Done {
-    /// The handler has answered; it was started then.
-    Attempted(Parcel, Outcome, Instant, Option<OwnedSemaphorePermit>),
+    /// The handler returned; it was started at this time.
+    Attempted(LaneItem, Outcome, Instant, Option<OwnedSemaphorePermit>),
     /// The handler was dropped with the partition.
     Dropped(LaneKey, Ticket),
-    Journey(LaneKey, Ticket, Fate),
-    Appended(LaneKey, Vec<(Parcel, Option<Fate>)>),
+    Live(LaneKey, Ticket, Fate),
+    Appended(LaneKey, Vec<(LaneItem, Option<Fate>)>),
     Run,
 }
 
-/// Work that takes time. Work for one message ends with the assignment of its partition.
+/// A future of the shard. One that works on a message ends with the assignment of its partition.
 pub(super) enum Work {
-    /// A handler that did not answer at its first poll.
+    /// A handler that was pending at its first poll.
     Attempt(Attempting),
-    /// A journey, with what is to be told when its partition is gone.
-    Journey { tenure: Arc<Tenure>, lane: LaneKey, ticket: Ticket, future: Later },
-    /// Anything that belongs to no single message.
+    /// A message that is processed beyond its first poll, and what to report when its partition is revoked.
+    Live { ownership: Arc<PartitionOwnership>, lane: LaneKey, ticket: Ticket, future: Later },
+    /// Work that belongs to no single message.
     Other(Later),
 }
 
 pub(super) type Later = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// A handler at work. Not a future in a box: handlers that wait for something are the common case.
+/// A running handler. Not boxed: handlers that wait for something are the common case.
 pub(super) struct Attempting {
-    pub(super) tenure: Arc<Tenure>,
-    pub(super) parcel: Option<Parcel>,
+    pub(super) ownership: Arc<PartitionOwnership>,
+    pub(super) item: Option<LaneItem>,
     pub(super) running: Running,
     pub(super) permit: Option<OwnedSemaphorePermit>,
     pub(super) started: Instant,
-    /// In the flight recorder until it has answered.
+    /// Its entry in the flight recorder, until it returns.
     pub(super) recorded: Option<Recorded>,
-    /// The limit that it has passed, once it has.
+    /// The time limit that it exceeded, once it has.
     pub(super) overdue: Option<Duration>,
 }
 
@@ -57,32 +57,32 @@ impl Future for Work {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
         match self.get_mut() {
             Self::Attempt(attempting) => attempting.poll(cx),
-            Self::Journey { tenure, lane, ticket, .. } if tenure.is_gone() => {
-                Poll::Ready(Done::Journey(*lane, *ticket, Fate::Left))
+            Self::Live { ownership, lane, ticket, .. } if ownership.is_revoked() => {
+                Poll::Ready(Done::Live(*lane, *ticket, Fate::Abandoned))
             }
-            Self::Journey { future, .. } | Self::Other(future) => future.as_mut().poll(cx),
+            Self::Live { future, .. } | Self::Other(future) => future.as_mut().poll(cx),
         }
     }
 }
 
 impl Attempting {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
-        let Some(parcel) = &self.parcel else { return Poll::Pending };
-        if self.tenure.is_gone() {
-            return Poll::Ready(Done::Dropped(lane_of(parcel), parcel.ticket));
+        let Some(item) = &self.item else { return Poll::Pending };
+        if self.ownership.is_revoked() {
+            return Poll::Ready(Done::Dropped(item.lane(), item.ticket));
         }
         let outcome = if let Some(limit) = self.overdue {
-            attempt::timed_out(&parcel.delivery, limit)
+            attempt::timed_out(&item.delivery, limit)
         } else {
             match Pin::new(&mut self.running).poll(cx) {
-                Poll::Ready(result) => attempt::ended(&parcel.delivery, result),
+                Poll::Ready(result) => attempt::ended(&item.delivery, result),
                 Poll::Pending => return Poll::Pending,
             }
         };
         self.recorded = None;
         let permit = self.permit.take();
-        match self.parcel.take() {
-            Some(parcel) => Poll::Ready(Done::Attempted(parcel, outcome, self.started, permit)),
+        match self.item.take() {
+            Some(item) => Poll::Ready(Done::Attempted(item, outcome, self.started, permit)),
             None => Poll::Pending,
         }
     }

@@ -71,21 +71,21 @@ pub(crate) struct Bench {
     pub(crate) log: MemoryLog,
     pub(crate) store: Arc<FaultyStore>,
     pub(crate) calls: Calls,
-    pub(crate) told: Told,
+    pub(crate) events: EventLog,
 }
 
-/// What observers were told, as text.
+/// The events that observers received, as text.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<String>>>);
+pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
-impl Told {
+impl EventLog {
     pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().expect("no test panics here").clone()
     }
 
-    /// How many events begin with this word.
+    /// The number of events that begin with this name.
     pub(crate) fn count(&self, event: &str) -> usize {
-        self.all().iter().filter(|told| told.starts_with(event)).count()
+        self.all().iter().filter(|text| text.starts_with(event)).count()
     }
 
     fn note(&self, event: &Event<'_>) {
@@ -119,7 +119,7 @@ impl Bench {
             log: MemoryLog::new("events", partitions),
             store: Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(clock)))),
             calls: Calls::new(clock),
-            told: Told::default(),
+            events: EventLog::default(),
         }
     }
 
@@ -141,13 +141,13 @@ impl Bench {
     }
 
     pub(crate) fn builder_on(&self, options: Options, source: MemorySource) -> Builder {
-        let told = self.told.clone();
+        let events = self.events.clone();
         Consumer::builder(NAME)
             .source(source)
             .store(self.store.clone())
             .clock(Arc::new(self.clock))
             .options(options)
-            .observer(move |event: &Event<'_>| told.note(event))
+            .observer(move |event: &Event<'_>| events.note(event))
     }
 
     /// A handler that writes down its calls and does what the script says.
@@ -334,7 +334,7 @@ pub(crate) fn asking(verdict: Verdict) -> HandlerError {
 }
 
 /// Somebody who acts in a test.
-pub(crate) fn somebody(why: &str) -> Actor {
+pub(crate) fn operator(why: &str) -> Actor {
     Actor::new("ada", "test", why)
 }
 

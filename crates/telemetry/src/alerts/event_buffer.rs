@@ -164,7 +164,7 @@ impl Observer for AlertObserver {
             Event::LetterStored { queue, message, state, cause: Some(cause), .. } => {
                 self.letter(queue, message, *state, cause, true);
             }
-            Event::PassedOn { queue, message, state, cause: Some(cause) } => {
+            Event::Relayed { queue, message, state, cause: Some(cause) } => {
                 self.letter(queue, message, *state, cause, false);
             }
             Event::Failed { queue, failure, .. } if failure.phase == Phase::Decode => {

@@ -391,7 +391,7 @@ mod tests {
         observer.on(&if is_stored {
             Event::LetterStored { queue, message, sequence, state, before: None, cause, replay: None }
         } else {
-            Event::PassedOn { queue, message, state, cause }
+            Event::Relayed { queue, message, state, cause }
         });
         service.drain_events();
     }

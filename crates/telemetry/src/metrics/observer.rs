@@ -85,7 +85,7 @@ impl Observer for MetricsObserver {
                     self.replayed(queue, ReplayOutcome::FailedAgain);
                 }
             }
-            Event::PassedOn { queue, state, cause, .. } => self.letters(queue, *state, *cause, 1),
+            Event::Relayed { queue, state, cause, .. } => self.letters(queue, *state, *cause, 1),
             Event::LetterClosed { queue, state, replay, .. } => {
                 self.letters(queue, *state, None, 1);
                 if replay.is_some() {

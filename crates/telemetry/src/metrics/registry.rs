@@ -256,7 +256,7 @@ impl Metrics {
         let instruments = &self.0.instruments;
         let labels = || vec![label("consumer", consumer)];
         let (stats, before) = (scraped.handle.stats(), scraped.counted);
-        let hand_offs = |stats: &Stats| stats.hand_off_failures + stats.passing_failures;
+        let hand_offs = |stats: &Stats| stats.hand_off_failures + stats.relay_failures;
         for (family, now, then) in [
             (&names::HANDLED, stats.handled, before.handled),
             (&names::DUPLICATES, stats.duplicates, before.duplicates),

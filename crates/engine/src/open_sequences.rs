@@ -1,4 +1,4 @@
-//! What the journeys and runs of one shard know together: which sequences are open, which are being run.
+//! The state that live messages and stored runs of one shard share: open sequences, running sequences, uncertain letters.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,20 +8,20 @@ use lazaret_core::{Letter, MessageId, Partition};
 
 use crate::blocked::BlockedSet;
 use crate::hash::SequenceHash;
-use crate::judge::Record;
-use crate::tenure::Tenure;
+use crate::ownership::PartitionOwnership;
+use crate::record::FailureRecord;
 
-/// The open sequences of each component, as far as one shard is concerned.
+/// The open sequences of each component that belong to one shard.
 #[derive(Debug)]
 pub(crate) struct OpenSequences {
-    /// Before each component's set: turns most healthy messages away without the lock.
+    /// In front of each component's set: answers for most healthy messages without the lock.
     fronts: Vec<Front>,
-    /// How many letters nobody knows of whether they were written.
+    /// The number of letters in `uncertain`.
     uncertainties: AtomicUsize,
     state: Mutex<State>,
 }
 
-/// How many words a front has: 8 KiB, so that it stays in the cache.
+/// The number of words of a front: 8 KiB, so that it stays in the cache.
 const FRONT_WORDS: usize = 1024;
 
 /// A small bit filter that is read without a lock. Bits are set with the set, under its lock, and cleared when that is
@@ -60,18 +60,18 @@ impl Front {
 #[derive(Debug)]
 struct State {
     blocked: Vec<BlockedSet>,
-    /// Stored sequences that are run here now; the flag says that the sequence was opened anew meanwhile.
+    /// Stored sequences that are being run; the flag says that the sequence was opened again meanwhile.
     running: HashMap<(usize, SequenceHash), bool>,
     /// The highest revision of each queue that was applied from the store's list.
     revisions: Vec<u64>,
-    tenures: HashMap<Partition, Arc<Tenure>>,
-    /// Letters that handlers asked for, of which nobody knows whether they were written.
+    ownerships: HashMap<Partition, Arc<PartitionOwnership>>,
+    /// Letters that handlers asked for and that may or may not be written.
     uncertain: HashMap<(usize, MessageId), Letter>,
-    /// How messages failed before that are being tried again now, for handlers that give them up.
-    failures: HashMap<(usize, MessageId), Record>,
+    /// The earlier failures of messages that are being tried again, for handlers that give them up.
+    failures: HashMap<(usize, MessageId), FailureRecord>,
 }
 
-/// A message is being tried again as long as this lives.
+/// A message that is being tried again, as long as this lives.
 pub(crate) struct TryingAgain {
     open: Arc<OpenSequences>,
     key: (usize, MessageId),
@@ -92,30 +92,30 @@ impl OpenSequences {
                 blocked: (0..components).map(|_| BlockedSet::new(limit)).collect(),
                 running: HashMap::new(),
                 revisions: vec![0; components],
-                tenures: HashMap::new(),
+                ownerships: HashMap::new(),
                 uncertain: HashMap::new(),
                 failures: HashMap::new(),
             }),
         }
     }
 
-    /// Whether the sequence may be open. `false` is certain.
+    /// Returns `false` when the sequence is certainly not open.
     pub(crate) fn maybe(&self, component: usize, sequence: SequenceHash) -> bool {
         self.fronts[component].maybe(sequence) && self.lock().blocked[component].maybe(sequence)
     }
 
-    /// This shard put a letter into the sequence.
+    /// Records that this shard wrote a letter of the sequence.
     pub(crate) fn opened(&self, component: usize, sequence: SequenceHash) {
         let mut state = self.lock();
         state.blocked[component].insert(sequence);
         self.fronts[component].insert(sequence);
-        // The end of a run may be on its way to us while the sequence is open again: it must not close this one.
+        // A run that ends later must not close the sequence that is open again.
         if let Some(reopened) = state.running.get_mut(&(component, sequence)) {
             *reopened = true;
         }
     }
 
-    /// The store lists these sequences as open, up to this revision.
+    /// Records the sequences that the store lists as open, up to this revision.
     pub(crate) fn listed(&self, component: usize, sequences: &[SequenceHash], revision: u64) {
         let mut state = self.lock();
         for sequence in sequences {
@@ -128,7 +128,7 @@ impl OpenSequences {
         state.revisions[component] = state.revisions[component].max(revision);
     }
 
-    /// The store said at this revision that the sequence is not open.
+    /// Records that the sequence was not open in the store at this revision.
     pub(crate) fn not_open(&self, component: usize, sequence: SequenceHash, revision: u64) {
         let mut state = self.lock();
         // A list that is newer than the answer may have opened it again.
@@ -144,13 +144,13 @@ impl OpenSequences {
         }
     }
 
-    /// A run of the stored sequence begins here.
+    /// Records the begin of a stored run.
     pub(crate) fn run_begins(&self, component: usize, sequence: SequenceHash) {
         self.opened(component, sequence);
         self.lock().running.insert((component, sequence), false);
     }
 
-    /// A run ended; `closed` says that it emptied the sequence.
+    /// Records the end of a stored run; `closed` says that it closed the sequence.
     pub(crate) fn run_ended(&self, component: usize, sequence: SequenceHash, closed: bool) {
         let mut state = self.lock();
         let reopened = state.running.remove(&(component, sequence)).unwrap_or(false);
@@ -159,30 +159,30 @@ impl OpenSequences {
         }
     }
 
-    /// A message that failed before is being tried again.
+    /// Records that a message that failed before is being tried again.
     pub(crate) fn trying_again(
         self: &Arc<Self>,
         component: usize,
         message: &MessageId,
-        record: Record,
+        record: FailureRecord,
     ) -> TryingAgain {
         let key = (component, message.clone());
         self.lock().failures.insert(key.clone(), record);
         TryingAgain { open: self.clone(), key }
     }
 
-    /// How the message that is being tried failed before.
-    pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<Record> {
+    /// The earlier failures of a message that is being tried again.
+    pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<FailureRecord> {
         self.lock().failures.get(&(component, message.clone())).cloned()
     }
 
-    /// A handler asked for this letter, and the store has not answered.
+    /// Records a letter that a handler asked for, before the store has answered.
     pub(crate) fn uncertain(&self, component: usize, letter: Letter) {
         self.uncertainties.fetch_add(1, Ordering::AcqRel);
         self.lock().uncertain.insert((component, letter.message.id.clone()), letter);
     }
 
-    /// The letter of this message of which nobody knows whether it was written, if there is one.
+    /// Removes the letter of this message that may or may not be written, if there is one.
     pub(crate) fn take_uncertain(&self, component: usize, message: &MessageId) -> Option<Letter> {
         if !self.has_uncertain() {
             return None;
@@ -194,17 +194,17 @@ impl OpenSequences {
         letter
     }
 
-    /// Whether there is any letter of which nobody knows whether it was written.
+    /// Returns `true` when there are letters that may or may not be written.
     pub(crate) fn has_uncertain(&self) -> bool {
         self.uncertainties.load(Ordering::Acquire) > 0
     }
 
-    pub(crate) fn set_tenure(&self, tenure: &Arc<Tenure>) {
-        self.lock().tenures.insert(tenure.partition.clone(), tenure.clone());
+    pub(crate) fn set_ownership(&self, ownership: &Arc<PartitionOwnership>) {
+        self.lock().ownerships.insert(ownership.partition.clone(), ownership.clone());
     }
 
-    pub(crate) fn tenure(&self, partition: &Partition) -> Option<Arc<Tenure>> {
-        self.lock().tenures.get(partition).cloned()
+    pub(crate) fn ownership(&self, partition: &Partition) -> Option<Arc<PartitionOwnership>> {
+        self.lock().ownerships.get(partition).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

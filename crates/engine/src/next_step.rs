@@ -1,28 +1,26 @@
-//! The next step of a message that failed: a pure function of what is known.
+//! The next step of a message that failed, as a pure function.
 
 use std::time::Duration;
 
-use lazaret_core::policy::{Limit, Next, PoisonPolicy, RetryPolicy, Strategy};
+use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::{LetterState, Timestamp, Verdict};
 
-/// What is known about a message that failed.
+use crate::limits::{AttemptUsage, End, RetryLimits};
+
+/// The failure of a message, as far as its next step depends on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
-    /// What the classifier said.
+pub(crate) struct FailedAttempt {
+    /// The classifier's verdict.
     pub(crate) verdict: Verdict,
-    /// Automatic attempts so far.
-    pub(crate) attempts: u32,
-    /// How often in a row it failed in the same way.
-    pub(crate) same_failure: u32,
-    pub(crate) first_failed_at: Timestamp,
+    pub(crate) usage: AttemptUsage,
     pub(crate) now: Timestamp,
-    /// When the other side wants to be called again.
+    /// The delay that the failed dependency asked for.
     pub(crate) hint: Option<Duration>,
-    /// Where this message's jitter comes from.
+    /// The seed of this message's jitter.
     pub(crate) seed: u64,
 }
 
-/// Where the message goes from here.
+/// The next step of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Wait in memory, then try again.
@@ -31,34 +29,23 @@ pub(crate) enum Step {
     Later { due: Timestamp },
     /// No more attempts: keep it as a letter in this state.
     End { state: LetterState, why: End },
-    /// Leave it out, with a trace.
+    /// Skip it, with an audit entry.
     Skip,
-    /// It was handled before.
+    /// Acknowledge it: it was handled before.
     Duplicate,
     /// Stop the consumer.
     Stop,
 }
 
-/// Why there are no more attempts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Verdict,
-    Exhausted(Limit),
-    Poison,
-}
-
-/// Where the message goes. `stored` says that it is a letter already, so that it cannot wait in memory.
-pub(crate) fn decide(retry: &RetryPolicy, poison: &PoisonPolicy, facts: &Facts, stored: bool) -> Step {
+/// Decides the next step. `stored` says that the message is a letter already and cannot wait in memory.
+pub(crate) fn next_step(limits: RetryLimits<'_>, failed: &FailedAttempt, stored: bool) -> Step {
     let end = |state, why| Step::End { state, why };
-    match facts.verdict {
-        Verdict::Retry if poison.is_poison(facts.same_failure) => end(LetterState::Dead, End::Poison),
-        Verdict::Retry => {
-            match retry.next(facts.attempts, facts.first_failed_at, facts.now, facts.hint, facts.seed) {
-                Next::Exhausted(limit) => end(LetterState::Dead, End::Exhausted(limit)),
-                Next::At { at, .. } if !stored && waits_in_memory(retry, facts, at) => Step::Wait { due: at },
-                Next::At { at, .. } => Step::Later { due: at },
-            }
-        }
+    match failed.verdict {
+        Verdict::Retry => match limits.next_due(&failed.usage, failed.now, failed.hint, failed.seed) {
+            Err(why) => end(LetterState::Dead, why),
+            Ok(due) if !stored && waits_in_memory(limits.retry, failed, due) => Step::Wait { due },
+            Ok(due) => Step::Later { due },
+        },
         Verdict::DeadLetter => end(LetterState::Dead, End::Verdict),
         Verdict::Park => end(LetterState::Parked, End::Verdict),
         Verdict::Quarantine => end(LetterState::Quarantined, End::Verdict),
@@ -68,11 +55,11 @@ pub(crate) fn decide(retry: &RetryPolicy, poison: &PoisonPolicy, facts: &Facts, 
     }
 }
 
-fn waits_in_memory(retry: &RetryPolicy, facts: &Facts, due: Timestamp) -> bool {
+fn waits_in_memory(retry: &RetryPolicy, failed: &FailedAttempt, due: Timestamp) -> bool {
     match retry.strategy {
         Strategy::InPlace => true,
         Strategy::Ordered => {
-            let held = due.duration_since(facts.first_failed_at);
+            let held = due.duration_since(failed.usage.first_failed_at);
             Duration::try_from(held).is_ok_and(|held| held <= retry.hold)
         }
         Strategy::Unordered | Strategy::Topics => false,
@@ -81,14 +68,21 @@ fn waits_in_memory(retry: &RetryPolicy, facts: &Facts, due: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::policy::{Limit, PoisonPolicy};
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn facts(verdict: Verdict, attempts: u32) -> Facts {
-        Facts { verdict, attempts, same_failure: 1, first_failed_at: at(0), now: at(0), hint: None, seed: 1 }
+    fn failed(verdict: Verdict, attempts: u32) -> FailedAttempt {
+        let usage = AttemptUsage { attempts, crashes: 0, same_failure: 1, first_failed_at: at(0) };
+        FailedAttempt { verdict, usage, now: at(0), hint: None, seed: 1 }
+    }
+
+    fn decide(retry: &RetryPolicy, poison: &PoisonPolicy, failed: &FailedAttempt, stored: bool) -> Step {
+        next_step(RetryLimits { retry, poison }, failed, stored)
     }
 
     fn policy(strategy: Strategy) -> RetryPolicy {
@@ -115,7 +109,7 @@ mod tests {
         ];
         for (verdict, step) in table {
             let decided =
-                decide(&policy(Strategy::Ordered), &PoisonPolicy::default(), &facts(verdict, 1), false);
+                decide(&policy(Strategy::Ordered), &PoisonPolicy::default(), &failed(verdict, 1), false);
             assert_eq!(decided, step, "{verdict}");
         }
     }
@@ -123,7 +117,7 @@ mod tests {
     #[test]
     fn the_strategy_says_where_a_retry_waits() {
         let poison = PoisonPolicy::default();
-        let second = Facts { attempts: 2, ..facts(Verdict::Retry, 2) };
+        let second = failed(Verdict::Retry, 2);
         let table = [
             (Strategy::InPlace, Step::Wait { due: at(2) }),
             (Strategy::Ordered, Step::Later { due: at(2) }),
@@ -137,17 +131,18 @@ mod tests {
     }
 
     #[test]
-    fn attempts_time_and_sameness_all_end_retries() {
+    fn attempts_time_and_equal_failures_all_end_retries() {
         // I4
         let end = |why| Step::End { state: LetterState::Dead, why };
         let mut retry = policy(Strategy::Ordered);
         let poison = PoisonPolicy { same_failure: Some(2) };
-        let third = facts(Verdict::Retry, 3);
+        let third = failed(Verdict::Retry, 3);
         assert_eq!(decide(&retry, &poison, &third, false), end(End::Exhausted(Limit::Attempts)));
-        let again = Facts { same_failure: 2, ..facts(Verdict::Retry, 2) };
+        let mut again = failed(Verdict::Retry, 2);
+        again.usage.same_failure = 2;
         assert_eq!(decide(&retry, &poison, &again, false), end(End::Poison));
         retry.max_elapsed = Some(Duration::from_secs(1));
-        let late = Facts { now: at(5), ..facts(Verdict::Retry, 1) };
+        let late = FailedAttempt { now: at(5), ..failed(Verdict::Retry, 1) };
         assert_eq!(decide(&retry, &poison, &late, false), end(End::Exhausted(Limit::Elapsed)));
     }
 }

@@ -1,0 +1,130 @@
+//! From the error of an attempt to its classification, its meaning for the breaker, and the next step.
+
+use std::time::Duration;
+
+use lazaret_core::handler::Delivery;
+use lazaret_core::letter::{AttemptKind, AttemptRecord};
+use lazaret_core::policy::{Classification, Subject};
+use lazaret_core::{Failure, HandlerError, Phase, Reason, Timestamp, Verdict};
+
+use crate::attempt::guarded;
+use crate::component::Component;
+use crate::events::Event;
+use crate::gate::Health;
+use crate::limits::End;
+use crate::next_step::{FailedAttempt, Step, next_step};
+use crate::record::FailureRecord;
+use crate::telemetry::Counters;
+
+/// A failure with its verdict.
+#[derive(Debug)]
+pub(crate) struct Classified {
+    pub(crate) failure: Failure,
+    pub(crate) verdict: Verdict,
+}
+
+/// Classifies the error of an attempt and reports it.
+pub(crate) fn classify(
+    component: &Component,
+    delivery: &Delivery,
+    error: &HandlerError,
+    attempt: u32,
+) -> Classified {
+    let options = &component.options;
+    // I10: reading an error runs the user's code down its cause chain.
+    let mut failure = guarded(|| error.failure_in(delivery.phase()))
+        .unwrap_or_else(|panic| panic.failure_in(delivery.phase()));
+    if !options.dead_letter.as_ref().is_some_and(|options| options.include_backtrace) {
+        failure.backtrace = None;
+    }
+    let subject = Subject {
+        failure: &failure,
+        error: error.error(),
+        message: delivery.message(),
+        attempt,
+        asked: error.asked_verdict(),
+        suggested: error.suggested_verdict(),
+    };
+    // I10: a classifier that panics is this message's failure.
+    let Classification { verdict, reason, .. } = guarded(|| options.classifier.classify(&subject))
+        .unwrap_or_else(|_| Classification {
+            verdict: Verdict::DeadLetter,
+            reason: Reason::CLASSIFIER_FAILED,
+            by: "the classifier panicked".into(),
+        });
+    failure.reason = reason;
+    Counters::add(&component.telemetry.counters.failed, 1);
+    component.telemetry.emit(&Event::Failed {
+        queue: &component.queue,
+        message: delivery.message(),
+        attempt,
+        failure: &failure,
+        verdict,
+    });
+    Classified { failure, verdict }
+}
+
+/// The health of the handler's dependencies that a failure shows. A failure that concerns the message alone shows that they
+/// respond. `retry_since` is the time at which the message of a retry first failed.
+pub(crate) fn health(
+    component: &Component,
+    classified: &Classified,
+    retry_since: Option<Timestamp>,
+) -> Health {
+    let gate = &component.guards.gate;
+    match classified.failure.phase {
+        // No dependency was called.
+        Phase::Decode | Phase::Filter => Health::Unknown,
+        _ if classified.verdict != Verdict::Retry => Health::Up,
+        _ if retry_since.is_some_and(|since| gate.blames_message(since, component.now())) => Health::Unknown,
+        _ => Health::Down,
+    }
+}
+
+/// Decides the next step of a failed message, and reports a scheduled retry or the end of its retries.
+pub(crate) fn decide(
+    component: &Component,
+    delivery: &Delivery,
+    verdict: Verdict,
+    record: &FailureRecord,
+    stored: bool,
+) -> Step {
+    let failed = FailedAttempt {
+        verdict,
+        usage: record.usage(),
+        now: component.now(),
+        hint: record.failure.retry_after,
+        seed: component.identity.jitter_seed(delivery.message()),
+    };
+    let step = next_step(component.limits(delivery.message()), &failed, stored);
+    let telemetry = &component.telemetry;
+    let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
+    match step {
+        Step::End { why: End::Exhausted(limit), .. } => {
+            telemetry.emit(&Event::RetryExhausted { queue, message, limit: Some(limit), reason });
+        }
+        Step::End { why: End::Poison, .. } => {
+            telemetry.emit(&Event::Poison { queue, message });
+            telemetry.emit(&Event::RetryExhausted { queue, message, limit: None, reason });
+        }
+        Step::Wait { due } => {
+            telemetry.emit(&Event::RetryScheduled { queue, message, due, in_memory: true, reason });
+        }
+        Step::Later { due } => {
+            telemetry.emit(&Event::RetryScheduled { queue, message, due, in_memory: false, reason });
+        }
+        _ => {}
+    }
+    step
+}
+
+/// The history entry of the attempt that has just ended.
+pub(crate) fn attempt_record(
+    component: &Component,
+    kind: AttemptKind,
+    attempt: u32,
+    took: Duration,
+    failure: Option<&Failure>,
+) -> AttemptRecord {
+    AttemptRecord { attempt, kind, at: component.now(), took, failure: failure.cloned() }
+}

@@ -1,0 +1,97 @@
+//! One handler of a consumer with its queue, and the parts of the consumer that it works with.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use lazaret_core::handler::BoxHandler;
+use lazaret_core::policy::{RetryPolicy, Strategy};
+use lazaret_core::store::Store;
+use lazaret_core::{Clock, Message, QueueName, SequenceId, Timestamp};
+use tokio::sync::Notify;
+
+use crate::flight::Flight;
+use crate::guards::Guards;
+use crate::hand_offs::HandOffs;
+use crate::hash::SequenceHash;
+use crate::identity::Identity;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RetryLimits;
+use crate::options::Options;
+use crate::telemetry::Telemetry;
+use crate::time;
+
+/// One handler of a consumer, with a queue of its own.
+pub(crate) struct Component {
+    pub(crate) index: usize,
+    pub(crate) queue: QueueName,
+    pub(crate) handler: BoxHandler,
+    pub(crate) signals: QueueSignals,
+    pub(crate) options: Arc<Options>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) hand_offs: HandOffs,
+    pub(crate) guards: Arc<Guards>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) flight: Arc<Flight>,
+}
+
+/// Wakes the tasks that work on one queue, and what they publish about it.
+#[derive(Debug)]
+pub(crate) struct QueueSignals {
+    /// A letter may be due: wakes the retry scheduler.
+    pub(crate) retry: Notify,
+    /// A stored run ended or an operation began: wakes the task that carries out operations.
+    pub(crate) replay: Notify,
+    /// Operations on the queue are under way, or the store has not been asked yet.
+    pub(crate) operations_active: AtomicBool,
+    /// The highest revision of the queue that was listed to the shards.
+    pub(crate) revision: AtomicU64,
+}
+
+impl Default for QueueSignals {
+    fn default() -> Self {
+        Self {
+            retry: Notify::new(),
+            replay: Notify::new(),
+            operations_active: AtomicBool::new(true),
+            revision: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Component {
+    /// The time of the consumer's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Sleeps until the clock shows at least `due` (I12).
+    pub(crate) async fn sleep_until(&self, due: Timestamp) {
+        time::sleep_until(&*self.clock, due).await;
+    }
+
+    /// The hash of a sequence id.
+    pub(crate) fn hash(&self, sequence: &SequenceId) -> SequenceHash {
+        self.identity.hasher.hash(sequence.as_str())
+    }
+
+    /// The retry policy that applies to a message: the consumer's, for all of them.
+    pub(crate) fn retry_policy(&self, _message: &Message) -> &RetryPolicy {
+        &self.options.retry
+    }
+
+    /// The limits on the attempts of a message.
+    pub(crate) fn limits(&self, message: &Message) -> RetryLimits<'_> {
+        RetryLimits { retry: self.retry_policy(message), poison: &self.options.poison }
+    }
+
+    /// The id of the sequence that a letter of this message belongs to.
+    pub(crate) fn letter_sequence(&self, message: &Message, sequence: &SequenceId) -> SequenceId {
+        match self.options.retry.strategy {
+            Strategy::Unordered | Strategy::Topics => SequenceId::alone(message),
+            _ => sequence.clone(),
+        }
+    }
+}

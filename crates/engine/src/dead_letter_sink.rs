@@ -1,0 +1,94 @@
+//! The sinks to which handlers send messages that they give up.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::letter::AttemptKind;
+use lazaret_core::store::{Certainty, ErrorKind, Placement, StoreError};
+use lazaret_core::{Failure, LetterState, Partition, Reason};
+
+use crate::classify;
+use crate::component::Component;
+use crate::letters::{LetterWriter, draft};
+use crate::open_sequences::OpenSequences;
+use crate::publish::Publish;
+use crate::record::FailureRecord;
+
+/// Writes a letter for a live message whose handler gives it up.
+pub(crate) struct LiveSink {
+    pub(crate) component: Arc<Component>,
+    pub(crate) open: Arc<OpenSequences>,
+}
+
+#[async_trait]
+impl Desk for LiveSink {
+    async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
+        let component = &*self.component;
+        let Component { index, options, .. } = component;
+        if options.dead_letter.is_none() {
+            let text = "dead letters are disabled for this consumer";
+            return Err(StoreError::not_done(ErrorKind::Invalid, "send_to_dlq", text));
+        }
+        let message = delivery.message();
+        let sequence = options.sequencing.id(message);
+        let failure = Failure::new(reason, "sent by the handler", why).in_phase(delivery.phase());
+        let (attempt, kind) = (delivery.attempt(), AttemptKind::Live);
+        let entry = classify::attempt_record(component, kind, attempt, Duration::ZERO, Some(&failure));
+        let earlier = self.open.earlier_failures(*index, &message.id);
+        let record = FailureRecord::failed(earlier, attempt, entry, failure);
+        let state = LetterState::Dead;
+        let letter = draft::new_letter(component, delivery, &sequence, state, None, Some(&record));
+        let (stream, position) = message.place();
+        let from = Partition { stream: stream.clone(), index: position.partition };
+        // Until the store has answered, the letter may or may not exist, also when the handler is dropped while it waits.
+        self.open.uncertain(*index, letter.clone());
+        if let Some(relay) = options.relay() {
+            let publish = Publish { component, message, from: &from, same_failure: record.same_failure };
+            if publish.publish(relay, &letter).await.is_ok() {
+                self.open.take_uncertain(*index, &message.id);
+                return Ok(());
+            }
+        }
+        let writer = LetterWriter {
+            component,
+            open: &self.open,
+            message,
+            sequence: &sequence,
+            hash: component.hash(&sequence),
+            grant: self.open.ownership(&from).map(|ownership| ownership.grant(*index)),
+        };
+        let written = writer.write(&letter, Placement::Open).await;
+        if !matches!(&written, Err(error) if error.certainty() == Certainty::MaybeDone) {
+            self.open.take_uncertain(*index, &message.id);
+        }
+        written
+    }
+}
+
+/// Records that a handler gives up a message that is a letter already.
+#[derive(Default)]
+pub(crate) struct StoredSink(Mutex<Option<GivenUp>>);
+
+/// Why a handler gave a message up.
+pub(crate) struct GivenUp {
+    pub(crate) reason: Reason,
+    pub(crate) why: String,
+}
+
+impl StoredSink {
+    /// Why the handler gave the message up.
+    pub(crate) fn take(&self) -> GivenUp {
+        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        given_up.unwrap_or(GivenUp { reason: Reason::MANUAL, why: String::new() })
+    }
+}
+
+#[async_trait]
+impl Desk for StoredSink {
+    async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenUp { reason, why });
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! The values that flow between the intake, the shards and the tasks that feed them.
+//!
+//! ```text
+//! intake ── ToShard ──► shard ── Notice ──► intake
+//!              ▲
+//!   scheduler, operations (stored runs), sequence sync (open sequences)
+//! ```
+
+use std::sync::Arc;
+
+use lazaret_core::Message;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::hash::SequenceHash;
+use crate::mailbox::Mailbox;
+use crate::ownership::PartitionOwnership;
+use crate::stored::Run;
+
+/// The mailboxes of all shards.
+pub(crate) type Shards = Arc<[Arc<Mailbox<ToShard>>]>;
+
+/// Identifies a tracked message of one assignment of one partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) number: u64,
+}
+
+/// The end of the processing of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The message has its final or durable outcome.
+    Settled,
+    /// It has no outcome here and will be delivered again.
+    Abandoned,
+    /// It has no outcome here, because another instance owns the partition.
+    Fenced,
+}
+
+/// The fate of a message, for the intake.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notice {
+    pub(crate) ticket: Ticket,
+    pub(crate) fate: Fate,
+}
+
+/// A message for the shard of its sequence.
+pub(crate) struct Arrival {
+    pub(crate) message: Message,
+    pub(crate) ticket: Ticket,
+    pub(crate) hash: SequenceHash,
+    pub(crate) component: u32,
+    /// The sequencing policy failed for it.
+    pub(crate) unsequenced: bool,
+}
+
+/// An item in the mailbox of a shard. Shards process them in order.
+#[allow(clippy::large_enum_variant, reason = "nearly all are messages, and a box for each would cost more")]
+pub(crate) enum ToShard {
+    /// A message.
+    Message(Arrival),
+    /// A partition was assigned; messages of it follow.
+    Assigned(Arc<PartitionOwnership>),
+    /// Sequences that are open in the store, up to a revision.
+    Open { component: usize, sequences: Vec<SequenceHash>, revision: u64 },
+    /// A stored sequence to run. The permit is released when the run ends.
+    Run(Box<Run>, OwnedSemaphorePermit),
+    /// A partition is being revoked: messages of it that were not started are abandoned.
+    Revoking { slot: u32, generation: u32 },
+    /// A partition is revoked: what still runs of it is dropped.
+    Revoked,
+}

@@ -1,0 +1,178 @@
+//! The guards of one consumer: gate (pauses, breaker, store outages), fuse, retry budget and concurrency limit.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lazaret_core::policy::{Budget, Charge, Fuse};
+use lazaret_core::store::{Actor, Pause, PauseScope};
+use lazaret_core::{Clock, Message, Timestamp};
+use tokio::sync::Semaphore;
+
+use crate::events::Event;
+use crate::gate::{Gate, Health, Pass};
+use crate::hash::SequenceHash;
+use crate::options::Options;
+use crate::telemetry::Telemetry;
+
+/// Limits what a consumer does while things fail.
+pub(crate) struct Guards {
+    pub(crate) gate: Arc<Gate>,
+    /// One permit per attempt that may run at once.
+    pub(crate) permits: Arc<Semaphore>,
+    /// The number of shards that have messages and too few permits.
+    pub(crate) starved_shards: AtomicUsize,
+    /// The retry backlog has reached its limit: no more messages are read.
+    backlog_full: AtomicBool,
+    budget: Mutex<Budget>,
+    fuse: Option<Mutex<Fuse>>,
+    clock: Arc<dyn Clock>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Guards {
+    pub(crate) fn new(options: &Options, clock: Arc<dyn Clock>, telemetry: Arc<Telemetry>) -> Self {
+        Self {
+            gate: Arc::new(Gate::new(options.breaker.clone())),
+            permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
+            starved_shards: AtomicUsize::new(0),
+            backlog_full: AtomicBool::new(false),
+            budget: Mutex::new(Budget::new(options.budget.clone())),
+            fuse: options.fuse.clone().map(|policy| Mutex::new(Fuse::new(policy))),
+            clock,
+            telemetry,
+        }
+    }
+
+    /// Charges the retry budget for one more attempt of this sequence.
+    pub(crate) fn charge(&self, now: Timestamp, sequence: SequenceHash, message: &Message) -> Charge {
+        lock(&self.budget).charge(now, sequence.low, message.event_type.as_deref())
+    }
+
+    /// Compares the retry backlog with its limit. Returns the new state if that changed it.
+    pub(crate) fn update_backlog(&self, backlog: u64) -> Option<BacklogState> {
+        let full = lock(&self.budget).backlog_full(backlog);
+        let changed = self.backlog_full.swap(full, Ordering::AcqRel) != full;
+        changed.then_some(if full { BacklogState::Full } else { BacklogState::Accepting })
+    }
+
+    /// Returns `true` while the retry backlog is full.
+    pub(crate) fn is_backlog_full(&self) -> bool {
+        self.backlog_full.load(Ordering::Acquire)
+    }
+
+    /// Reports to the breaker what an attempt showed about the handler's dependencies.
+    pub(crate) fn report_health(&self, health: Health, pass: Pass) {
+        match health {
+            Health::Down => {
+                if let Some(until) = self.gate.failed(pass, self.clock.now()) {
+                    self.telemetry.emit(&Event::BreakerOpened { until });
+                }
+            }
+            Health::Up => {
+                if self.gate.succeeded(pass, self.clock.now()) {
+                    self.telemetry.emit(&Event::BreakerClosed);
+                }
+            }
+            Health::Unknown => drop(pass),
+        }
+    }
+
+    /// Counts messages that were handled for the fuse.
+    pub(crate) fn record_handled(&self, messages: u64) {
+        if let Some(fuse) = &self.fuse {
+            lock(fuse).on_ok(messages);
+        }
+    }
+
+    /// Counts a message that failed for good for the fuse. Call it before its letter is written: meanwhile others would
+    /// fail. A fuse that blows pauses the consumer: at once in memory, and in the store as soon as that accepts it.
+    pub(crate) fn record_terminal(&self) {
+        let Some(fuse) = &self.fuse else { return };
+        let Some(blown) = lock(fuse).on_terminal() else { return };
+        let why = PauseCause::Fuse.reason(&blown.to_string());
+        let pause =
+            Pause { scope: PauseScope::Consumer, by: Actor::engine(why.clone()), since: self.clock.now() };
+        if self.gate.pause_now(pause) {
+            self.telemetry.emit(&Event::FuseBlown { why: &why });
+        }
+    }
+
+    /// Returns `true` when the consumer has a fuse.
+    pub(crate) const fn has_fuse(&self) -> bool {
+        self.fuse.is_some()
+    }
+
+    /// Resets the fuse after the consumer was resumed.
+    pub(crate) fn reset_fuse(&self) {
+        if let Some(fuse) = &self.fuse {
+            lock(fuse).reset();
+        }
+    }
+}
+
+/// The state of the retry backlog against its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BacklogState {
+    /// More messages may be read.
+    Accepting,
+    /// No more messages are read.
+    Full,
+}
+
+/// The origin of a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PauseCause {
+    /// A fuse of the engine blew.
+    Fuse,
+    /// A person or another part of the system asked for it.
+    Requested,
+}
+
+impl PauseCause {
+    /// The start of the stored reason of a pause that a fuse made.
+    const FUSE_PREFIX: &'static str = "fuse: ";
+
+    /// Reads the origin of a pause. A pause is stored as an actor with a reason, so that is all that survives a restart.
+    pub(crate) fn of(pause: &Pause) -> Self {
+        let engine = Actor::engine("");
+        let by_engine = pause.by.who == engine.who && pause.by.via == engine.via;
+        let whole = pause.scope == PauseScope::Consumer;
+        match by_engine && whole && pause.by.why.starts_with(Self::FUSE_PREFIX) {
+            true => Self::Fuse,
+            false => Self::Requested,
+        }
+    }
+
+    /// The reason to store, from which [`of`](Self::of) reads the origin again.
+    fn reason(self, why: &str) -> String {
+        match self {
+            Self::Fuse => format!("{}{why}", Self::FUSE_PREFIX),
+            Self::Requested => why.to_owned(),
+        }
+    }
+}
+
+fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The policies behind these locks run no user code; each call leaves them whole.
+    guarded.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pause(scope: PauseScope, by: Actor) -> Pause {
+        Pause { scope, by, since: Timestamp::UNIX_EPOCH }
+    }
+
+    #[test]
+    fn the_origin_of_a_pause_is_read_from_what_was_stored() {
+        let blown = Actor::engine(PauseCause::Fuse.reason("50 messages in a row failed for good"));
+        assert_eq!(PauseCause::of(&pause(PauseScope::Consumer, blown.clone())), PauseCause::Fuse);
+        assert_eq!(PauseCause::of(&pause(PauseScope::Replay, blown)), PauseCause::Requested);
+        let person = Actor::new("ada", "cli", "fuse: replaced by hand");
+        assert_eq!(PauseCause::of(&pause(PauseScope::Consumer, person)), PauseCause::Requested);
+        let other = Actor::engine(PauseCause::Requested.reason("maintenance"));
+        assert_eq!(PauseCause::of(&pause(PauseScope::Consumer, other)), PauseCause::Requested);
+    }
+}

@@ -1,0 +1,46 @@
+//! The name of a consumer and of this instance of it, and the seed that both hashes and jitter derive from.
+
+use lazaret_core::policy::seed_of;
+use lazaret_core::{Clock, ConsumerName, Message};
+
+use crate::hash::SequenceHasher;
+use crate::options::Options;
+
+/// The identity of one running instance of a consumer.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) consumer: ConsumerName,
+    /// The owner of leases.
+    pub(crate) instance: String,
+    pub(crate) hasher: SequenceHasher,
+    seed: u64,
+}
+
+impl Identity {
+    /// Takes the instance name and the seed from the options, and generates those that are missing.
+    pub(crate) fn new(consumer: ConsumerName, options: &Options, clock: &dyn Clock) -> Self {
+        let seed = match options.seed {
+            0 => fresh_seed(clock),
+            given => given,
+        };
+        let instance = match options.instance.as_str() {
+            "" => format!("{consumer}-{}-{:08x}", std::process::id(), seed as u32),
+            given => given.to_owned(),
+        };
+        Self { consumer, instance, hasher: SequenceHasher::new(seed), seed }
+    }
+
+    /// The seed of the jitter of one message.
+    pub(crate) fn jitter_seed(&self, message: &Message) -> u64 {
+        seed_of(message.id.as_str(), self.seed)
+    }
+}
+
+fn fresh_seed(clock: &dyn Clock) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's hash keys are the one source of randomness that needs no dependency.
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_i128(clock.now().as_nanosecond());
+    hasher.write_u32(std::process::id());
+    hasher.finish() | 1
+}

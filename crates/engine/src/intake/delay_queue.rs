@@ -1,0 +1,188 @@
+//! The delay queue: relayed messages that returned from the broker and are not due yet.
+//!
+//! They wait here and not in the lanes, so that they take nothing of the window from others (I3). Each one is released when
+//! it is due, whatever its order: with jitter the order of a retry topic is not that of its due times. The queue is bounded
+//! (I7). A partition that has used its share is held until some of its messages are released; only then may a message wait
+//! for one before it. Due times are in the messages alone, so nothing is kept across assignments.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use lazaret_core::relay::Hop;
+use lazaret_core::{Message, Timestamp};
+use tokio::time::Instant;
+
+use super::task::Intake;
+use crate::flow::Ticket;
+use crate::time::until;
+
+/// The time after which the clock is read again: it may have been set.
+const CLOCK_CHECK: Duration = Duration::from_secs(1);
+
+/// The memory of a message besides its bytes.
+const FIXED: usize = size_of::<Delayed>() + size_of::<Hop>();
+
+/// The messages that wait, by due time.
+#[derive(Default)]
+pub(super) struct DelayQueue {
+    waiting: BinaryHeap<Reverse<Delayed>>,
+    /// Due, but their stream is paused.
+    paused: Vec<Delayed>,
+    /// The number of components that receive them, added up.
+    deliveries: usize,
+    arrivals: u64,
+}
+
+/// A message that waits.
+struct Delayed {
+    due: Timestamp,
+    /// Of two that are due at once, the one that arrived first is released first.
+    arrival: u64,
+    ticket: Ticket,
+    deliveries: usize,
+    message: Message,
+}
+
+/// The part of the queue that a partition uses, or may use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usage {
+    messages: usize,
+    bytes: usize,
+}
+
+impl Usage {
+    /// Returns `true` when this is at least as much as the limit.
+    pub(super) fn reaches(self, limit: Self) -> bool {
+        self.messages >= limit.messages || self.bytes >= limit.bytes
+    }
+}
+
+impl PartialEq for Delayed {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Delayed {}
+
+impl PartialOrd for Delayed {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Delayed {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.due, self.arrival).cmp(&(other.due, other.arrival))
+    }
+}
+
+impl DelayQueue {
+    /// The number of deliveries that wait: each message counts once per component that receives it.
+    pub(super) fn deliveries(&self) -> usize {
+        self.deliveries
+    }
+}
+
+/// The approximate memory of a message.
+fn size(message: &Message) -> usize {
+    let key = message.key.as_ref().map_or(0, |key| key.len());
+    let failure =
+        message.hop.as_ref().map_or(0, |hop| hop.failure.message.len() + hop.failure.error_type.len());
+    message.payload_len() + key + message.headers.byte_size() + message.id.as_str().len() + failure + FIXED
+}
+
+impl Intake {
+    /// Delays a tracked message until it is due.
+    pub(super) fn delay(&mut self, ticket: Ticket, message: Message) {
+        // A redelivered copy does not run, so it need not wait.
+        let due = message.hop.as_ref().filter(|hop| !hop.twin).map_or(Timestamp::MIN, |hop| hop.due_at);
+        let deliveries = self.targets(&message).len();
+        let share = &mut self.slots[ticket.slot as usize].delayed;
+        share.messages += 1;
+        share.bytes += size(&message);
+        self.delayed.deliveries += deliveries;
+        self.delayed.arrivals += 1;
+        let arrival = self.delayed.arrivals;
+        self.delayed.waiting.push(Reverse(Delayed { due, arrival, ticket, deliveries, message }));
+    }
+
+    /// The part of the queue that each partition may use.
+    pub(super) fn delay_share(&self) -> Usage {
+        let sharing = self.slots.iter().filter(|slot| slot.delayed.messages > 0).count().max(1);
+        let options = &self.options;
+        Usage {
+            messages: (options.waiting_room / sharing).max(1),
+            bytes: (options.waiting_room_bytes / sharing).max(1),
+        }
+    }
+
+    /// The next time at which a message may be due.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        let Reverse(next) = self.delayed.waiting.peek().filter(|_| !self.full)?;
+        Some(Instant::now() + until(self.clock.now(), next.due).min(CLOCK_CHECK))
+    }
+
+    /// Releases the messages that are due (I12), as far as the window reaches.
+    pub(super) fn release_due(&mut self) {
+        if self.delayed.deliveries == 0 || self.full {
+            return;
+        }
+        let now = self.clock.now();
+        let mut any = false;
+        if self.delayed.paused.iter().any(|delayed| self.is_admitted(delayed)) {
+            let paused = std::mem::take(&mut self.delayed.paused);
+            self.delayed.waiting.extend(paused.into_iter().map(Reverse));
+        }
+        let window = self.options.window * self.components.len();
+        while self.in_flight - self.delayed.deliveries < window
+            && self.delayed.waiting.peek().is_some_and(|Reverse(next)| next.due <= now)
+            && let Some(Reverse(delayed)) = self.delayed.waiting.pop()
+        {
+            if !self.is_admitted(&delayed) {
+                self.delayed.paused.push(delayed);
+                continue;
+            }
+            any = true;
+            self.remove(&delayed);
+            self.send(delayed.ticket, delayed.message);
+        }
+        if any {
+            self.hand_over();
+            self.update_holds();
+        }
+    }
+
+    /// Returns `true` when the original stream of the message is not paused. Otherwise it would wait in its lane.
+    fn is_admitted(&self, delayed: &Delayed) -> bool {
+        self.guards.gate.admits_partition(&delayed.message.partition())
+    }
+
+    fn remove(&mut self, delayed: &Delayed) {
+        self.delayed.deliveries -= delayed.deliveries;
+        let share = &mut self.slots[delayed.ticket.slot as usize].delayed;
+        share.messages -= 1;
+        share.bytes -= size(&delayed.message);
+    }
+
+    /// Drops all messages of a partition that is being revoked: they are delivered again to its next owner.
+    pub(super) fn drop_delayed(&mut self, index: usize) {
+        if self.slots[index].delayed.messages == 0 {
+            return;
+        }
+        let of = |delayed: &Delayed| delayed.ticket.slot as usize == index;
+        let mut gone: Vec<Delayed> = self.delayed.paused.extract_if(.., |delayed| of(delayed)).collect();
+        let waiting = std::mem::take(&mut self.delayed.waiting).into_iter().map(|Reverse(delayed)| delayed);
+        let (of_it, others): (Vec<Delayed>, Vec<Delayed>) = waiting.partition(of);
+        self.delayed.waiting = others.into_iter().map(Reverse).collect();
+        gone.extend(of_it);
+        for delayed in &gone {
+            self.remove(delayed);
+            for _ in 0..delayed.deliveries {
+                self.in_flight -= 1;
+                self.slots[index].tracker.abandon();
+            }
+        }
+    }
+}

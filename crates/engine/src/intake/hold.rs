@@ -1,0 +1,43 @@
+//! Holds the source back: window, pauses, store outages, backlog.
+
+use super::state::Stage;
+use super::task::Intake;
+
+impl Intake {
+    pub(super) fn update_window(&mut self) {
+        let window = self.options.window * self.components.len();
+        let in_flight = self.in_flight - self.delayed.deliveries();
+        let full = if self.full { in_flight > window / 4 * 3 } else { in_flight >= window };
+        if full != self.full {
+            self.full = full;
+            self.update_holds();
+        }
+    }
+
+    /// Pauses and resumes the partitions of the source.
+    pub(super) fn update_holds(&mut self) {
+        let gate = &self.guards.gate;
+        let all = self.full || self.draining || gate.has_store_outage() || self.guards.is_backlog_full();
+        let (mut hold, mut deliver) = (Vec::new(), Vec::new());
+        let share = self.delay_share();
+        for slot in &mut self.slots {
+            let held = match slot.stage {
+                Stage::Live(_) => {
+                    all || slot.delayed.reaches(share) || !gate.admits_partition(&slot.partition)
+                }
+                Stage::Preparing { .. } | Stage::Revoking { .. } => true,
+                Stage::Free => continue,
+            };
+            if held != slot.held {
+                slot.held = held;
+                if held { &mut hold } else { &mut deliver }.push(slot.partition.clone());
+            }
+        }
+        if !hold.is_empty() {
+            self.source.pause(&hold);
+        }
+        if !deliver.is_empty() {
+            self.source.resume(&deliver);
+        }
+    }
+}

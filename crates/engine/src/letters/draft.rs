@@ -1,0 +1,140 @@
+//! Builds letters, and the changes of letters that failed again.
+
+use std::sync::Arc;
+
+use lazaret_core::handler::Delivery;
+use lazaret_core::letter::Diagnostics;
+use lazaret_core::policy::{Decision, Stage};
+use lazaret_core::store::{Requeue, Settlement};
+use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId, Timestamp};
+
+use crate::attempt::guarded;
+use crate::component::Component;
+use crate::limits::AttemptUsage;
+use crate::record::{FailureRecord, crash};
+use crate::time::later;
+
+/// Builds a new letter for a live message.
+pub(crate) fn new_letter(
+    component: &Component,
+    delivery: &Delivery,
+    sequence: &SequenceId,
+    state: LetterState,
+    due_at: Option<Timestamp>,
+    record: Option<&FailureRecord>,
+) -> Letter {
+    let now = component.now();
+    let message = delivery.message();
+    let placed = component.letter_sequence(message, sequence);
+    let kept = Arc::new(Message { hop: None, ..message.clone() });
+    let mut letter = Letter::new(component.queue.clone(), placed, kept, now);
+    letter.state = state;
+    letter.due_at = due_at;
+    letter.diagnostics = delivery.metadata();
+    if let Some(options) = &component.options.dead_letter {
+        letter.owner.clone_from(&options.owner);
+        if options.leaves_out_payload(state) {
+            letter.message = Arc::new(Message { payload: None, hop: None, ..message.clone() });
+            letter.payload_left_out = true;
+        }
+        letter.expires_at = options.ttl.map(|ttl| later(now, ttl));
+    }
+    if let Some(record) = record {
+        letter.cause = Some(record.failure.clone());
+        letter.attempts = record.attempts;
+        letter.crash_attempts = record.crashes;
+        letter.first_failed_at = Some(record.first_failed_at);
+        letter.last_failed_at = Some(record.last_failed_at);
+        letter.history.clone_from(&record.history);
+        letter.poison = component.limits(message).is_poison(&record.usage());
+    }
+    letter
+}
+
+/// Asks the user's enqueue policy about a letter. A policy that panics is taken to say "enqueue" (I10).
+pub(crate) fn apply_enqueue_policy(
+    component: &Component,
+    letter: &Letter,
+    failure: &Failure,
+    stage: Stage,
+) -> Decision {
+    let policy = &component.options.enqueue;
+    guarded(|| policy.decide(letter, failure, stage)).unwrap_or_else(|_| {
+        let mut diagnostics: Diagnostics = letter.diagnostics.clone();
+        diagnostics.insert("enqueue-policy".to_owned(), "panicked".to_owned());
+        Decision::Enqueue { cause: None, diagnostics: Some(diagnostics) }
+    })
+}
+
+/// A letter whose attempt failed, and the state that follows from it.
+pub(crate) struct FailedLetter<'a> {
+    pub(crate) letter: &'a Letter,
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) failure: Failure,
+    pub(crate) record: &'a FailureRecord,
+    pub(crate) replayed: bool,
+    pub(crate) state: LetterState,
+    pub(crate) due_at: Option<Timestamp>,
+}
+
+/// Puts a letter back after a failed attempt, unless the enqueue policy evicts it.
+pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settlement {
+    let FailedLetter { letter, delivery, failure, record, replayed, state, due_at } = failed;
+    let decision = apply_enqueue_policy(component, letter, &failure, Stage::Replay);
+    if !decision.keeps() {
+        return Settlement::Evict("evicted by the enqueue policy".to_owned());
+    }
+    let ignored = decision == Decision::Ignore;
+    let mut diagnostics = letter.diagnostics.clone();
+    diagnostics.extend(delivery.metadata());
+    Settlement::Requeue(Box::new(Requeue {
+        state,
+        due_at,
+        cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
+        attempts: record.attempts,
+        crash_attempts: letter.crash_attempts,
+        replay_attempts: letter.replay_attempts + u32::from(replayed),
+        poison: component.limits(&letter.message).is_poison(&record.usage()),
+        diagnostics: if ignored {
+            letter.diagnostics.clone()
+        } else {
+            decision.diagnostics().cloned().unwrap_or(diagnostics)
+        },
+        attempt: record.history.last().cloned(),
+        leave_out_payload: leaves_out_payload(component, state),
+    }))
+}
+
+/// Ends the automatic attempts of a letter.
+pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure>) -> Settlement {
+    let usage = AttemptUsage {
+        attempts: letter.attempts,
+        crashes: letter.crash_attempts,
+        same_failure: 0,
+        first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
+    };
+    Settlement::Requeue(Box::new(Requeue {
+        state: LetterState::Dead,
+        due_at: None,
+        cause,
+        attempts: letter.attempts,
+        crash_attempts: letter.crash_attempts,
+        replay_attempts: letter.replay_attempts,
+        poison: letter.poison || component.limits(&letter.message).is_poison(&usage),
+        diagnostics: letter.diagnostics.clone(),
+        attempt: None,
+        leave_out_payload: leaves_out_payload(component, LetterState::Dead),
+    }))
+}
+
+/// Ends the replays of a letter whose replay crashed the process.
+pub(crate) fn crashed_in_replay(component: &Component, letter: &Letter, crashes: u32) -> Settlement {
+    let crash_attempts = letter.crash_attempts + crashes;
+    let letter =
+        Letter { crash_attempts, replay_attempts: letter.replay_attempts + crashes, ..letter.clone() };
+    dead(component, &letter, Some(crash(crash_attempts)))
+}
+
+fn leaves_out_payload(component: &Component, state: LetterState) -> bool {
+    component.options.dead_letter.as_ref().is_some_and(|options| options.leaves_out_payload(state))
+}

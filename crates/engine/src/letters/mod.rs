@@ -1,0 +1,13 @@
+//! Letters: how they are built, and the one path on which they reach the store.
+//!
+//! - [`draft`] builds new letters and the changed state of existing ones.
+//! - [`LetterWriter`] hands off the letters of live messages, for every reason: a failure, a pause, a handler that gives a
+//!   message up, an open sequence.
+//! - [`Settler`] writes the outcome of an attempt at a letter.
+
+pub(crate) mod draft;
+mod settle;
+mod write;
+
+pub(crate) use settle::Settler;
+pub(crate) use write::LetterWriter;

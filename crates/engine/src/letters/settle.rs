@@ -1,0 +1,91 @@
+//! Writes the outcome of an attempt at a letter.
+
+use std::time::Duration;
+
+use lazaret_core::store::{Certainty, Lease, Settled, Settlement};
+use lazaret_core::{Letter, LetterState};
+
+use crate::component::Component;
+use crate::events::Event;
+use crate::store_retry::StoreRetry;
+use crate::stored::Purpose;
+use crate::telemetry::Counters;
+
+/// The longest delay between two calls: the lease ends while they go on.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// Settles the heads of one leased sequence.
+pub(crate) struct Settler<'a> {
+    pub(crate) component: &'a Component,
+    pub(crate) lease: &'a Lease,
+    pub(crate) purpose: &'a Purpose,
+}
+
+impl Settler<'_> {
+    /// Writes the settlement until it is known to be written. `None` when it cannot be, or when it is not known how the
+    /// sequence continues.
+    pub(crate) async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
+        if let Settlement::Requeue(requeue) = &settlement
+            && *self.purpose == Purpose::Retry
+            && !requeue.state.is_automatic()
+        {
+            self.component.guards.record_terminal();
+        }
+        let mut retry = StoreRetry::with_max_delay(self.component, MAX_DELAY);
+        let mut maybe_done = false;
+        loop {
+            match self.component.store.settle(self.lease, letter.id, settlement.clone()).await {
+                Ok(settled) => {
+                    self.report(letter, &settlement);
+                    return Some(settled);
+                }
+                Err(error) => {
+                    maybe_done |= error.certainty() == Certainty::MaybeDone;
+                    if !error.kind().is_temporary() {
+                        if maybe_done {
+                            self.report(letter, &settlement);
+                        }
+                        return None;
+                    }
+                    retry.wait(&error).await;
+                }
+            }
+        }
+    }
+
+    fn report(&self, letter: &Letter, settlement: &Settlement) {
+        let Component { queue, telemetry, flight, .. } = self.component;
+        let message = &*letter.message;
+        let replay = match self.purpose {
+            Purpose::Retry => None,
+            Purpose::Replay(operation) => Some(operation.as_str()),
+        };
+        flight.forget(queue, &message.id);
+        let state = match settlement {
+            Settlement::Resolve(_) => {
+                Counters::add(&telemetry.counters.handled, 1);
+                Counters::add(&telemetry.counters.resolved, 1);
+                LetterState::Resolved
+            }
+            Settlement::Evict(_) => LetterState::Evicted,
+            Settlement::Skip(_) => {
+                Counters::add(&telemetry.counters.skipped, 1);
+                LetterState::Skipped
+            }
+            Settlement::Requeue(requeue) => {
+                let cause = requeue.cause.as_ref().or(letter.cause.as_ref());
+                telemetry.emit(&Event::LetterStored {
+                    queue,
+                    message,
+                    sequence: &letter.sequence,
+                    state: requeue.state,
+                    before: Some(letter.state),
+                    cause,
+                    replay,
+                });
+                return;
+            }
+        };
+        telemetry.emit(&Event::LetterClosed { queue, message, state, replay });
+    }
+}

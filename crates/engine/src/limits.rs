@@ -1,0 +1,111 @@
+//! The limits on the attempts of one message (I4): attempts, elapsed time, crashes, equal failures.
+//!
+//! Every place that asks whether a message may be tried again asks here: before an attempt, after a failure, and when a
+//! letter is marked as poison.
+
+use std::time::Duration;
+
+use lazaret_core::Timestamp;
+use lazaret_core::policy::{Limit, Next, PoisonPolicy, RetryPolicy};
+
+/// The policies that limit the attempts of one message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetryLimits<'a> {
+    pub(crate) retry: &'a RetryPolicy,
+    pub(crate) poison: &'a PoisonPolicy,
+}
+
+/// The part of its limits that one message has used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttemptUsage {
+    /// Automatic attempts so far.
+    pub(crate) attempts: u32,
+    /// Attempts of these that ended with a crash of the process.
+    pub(crate) crashes: u32,
+    /// Failures in a row with the same fingerprint.
+    pub(crate) same_failure: u32,
+    pub(crate) first_failed_at: Timestamp,
+}
+
+/// Why a message gets no more automatic attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The classifier said so.
+    Verdict,
+    /// A limit was reached.
+    Exhausted(Limit),
+    /// It failed too often in the same way.
+    Poison,
+}
+
+impl RetryLimits<'_> {
+    /// The limit that forbids another attempt now, whatever changed since the last one. A letter that was released by hand
+    /// has no attempts and is tried at least once, however long ago it first failed.
+    pub(crate) fn reached(&self, usage: &AttemptUsage, now: Timestamp) -> Option<Limit> {
+        if self.retry.too_many_crashes(usage.crashes) {
+            Some(Limit::Crashes)
+        } else if usage.attempts >= self.retry.max_attempts {
+            Some(Limit::Attempts)
+        } else {
+            let expired = self.retry.expired(usage.first_failed_at, now);
+            (usage.attempts > 0 && expired).then_some(Limit::Elapsed)
+        }
+    }
+
+    /// The time of the next attempt after a failure, or why there is none.
+    pub(crate) fn next_due(
+        &self,
+        usage: &AttemptUsage,
+        now: Timestamp,
+        hint: Option<Duration>,
+        seed: u64,
+    ) -> Result<Timestamp, End> {
+        if self.poison.is_poison(usage.same_failure) {
+            return Err(End::Poison);
+        }
+        match self.retry.next(usage.attempts, usage.first_failed_at, now, hint, seed) {
+            Next::At { at, .. } => Ok(at),
+            Next::Exhausted(limit) => Err(End::Exhausted(limit)),
+        }
+    }
+
+    /// Returns `true` when the message failed too often in the same way, or crashed the process too often.
+    pub(crate) fn is_poison(&self, usage: &AttemptUsage) -> bool {
+        self.poison.is_poison(usage.same_failure) || self.retry.too_many_crashes(usage.crashes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn reached(usage: AttemptUsage, now: i64) -> Option<Limit> {
+        let retry = RetryPolicy {
+            max_attempts: 3,
+            max_crashes: 2,
+            max_elapsed: Some(Duration::from_secs(10)),
+            ..RetryPolicy::default()
+        };
+        RetryLimits { retry: &retry, poison: &PoisonPolicy::default() }.reached(&usage, at(now))
+    }
+
+    #[test]
+    fn crashes_attempts_and_time_each_forbid_another_attempt() {
+        // I4
+        let usage = AttemptUsage { attempts: 1, crashes: 0, same_failure: 1, first_failed_at: at(0) };
+        assert_eq!(reached(usage, 10), None);
+        assert_eq!(reached(usage, 11), Some(Limit::Elapsed));
+        assert_eq!(reached(AttemptUsage { attempts: 3, ..usage }, 1), Some(Limit::Attempts));
+        assert_eq!(reached(AttemptUsage { attempts: 3, crashes: 2, ..usage }, 1), Some(Limit::Crashes));
+    }
+
+    #[test]
+    fn a_released_letter_is_tried_once_however_old_it_is() {
+        let usage = AttemptUsage { attempts: 0, crashes: 0, same_failure: 0, first_failed_at: at(0) };
+        assert_eq!(reached(usage, 1_000), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! The consequences of an attempt at a live message: it is settled, waits for the next attempt, or becomes a letter.
+
+use std::time::Duration;
+
+use lazaret_core::letter::AttemptKind;
+use lazaret_core::policy::Stage;
+use lazaret_core::store::{AttemptNote, Placement};
+use lazaret_core::{HandlerError, Letter, LetterState, Timestamp};
+
+use super::message::{Ended, LiveMessage};
+use crate::admission::Exhausted;
+use crate::attempt::Outcome;
+use crate::classify;
+use crate::component::Component;
+use crate::error::{Error, StopReason};
+use crate::events::Event;
+use crate::gate::Pass;
+use crate::letters::{LetterWriter, draft};
+use crate::mutation::mutated;
+use crate::next_step::Step;
+use crate::publish::{Publish, PublishEnd};
+use crate::record::FailureRecord;
+use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
+use crate::telemetry::Counters;
+
+/// The state of a message after an attempt.
+pub(super) enum After {
+    TryAgain,
+    Settled,
+}
+
+impl LiveMessage {
+    pub(super) async fn finish_attempt(&mut self, ended: Ended) -> Result<After, Abandoned> {
+        let Ended { outcome, pass, took } = ended;
+        match outcome {
+            Outcome::Failed(error) => self.failed(error, pass, took).await,
+            outcome => {
+                self.succeeded(&outcome, pass);
+                Ok(After::Settled)
+            }
+        }
+    }
+
+    fn succeeded(&self, outcome: &Outcome, pass: Pass) {
+        let Component { queue, telemetry, guards, flight, .. } = &*self.component;
+        flight.handled(queue, &self.delivery.message().id);
+        match outcome {
+            Outcome::Handled => {
+                Counters::add(&telemetry.counters.handled, 1);
+                guards.record_handled(1);
+            }
+            Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
+            Outcome::Duplicate => self.report_duplicate(),
+            Outcome::SentToDlq => guards.record_terminal(),
+            Outcome::Failed(_) => {}
+        }
+        guards.report_health(outcome.health(), pass);
+    }
+
+    async fn failed(&mut self, error: HandlerError, pass: Pass, took: Duration) -> Result<After, Abandoned> {
+        let component = self.component.clone();
+        let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
+        let classified = classify::classify(&component, &self.delivery, &error, attempt);
+        let retry_since = self.record.as_ref().map(|record| record.first_failed_at);
+        component.guards.report_health(classify::health(&component, &classified, retry_since), pass);
+        let failure = classified.failure;
+        let entry = classify::attempt_record(&component, AttemptKind::Live, attempt, took, Some(&failure));
+        let earlier = self.record.take().map(|record| *record);
+        let record = FailureRecord::failed(earlier, attempt, entry, failure);
+        let step = classify::decide(&component, &self.delivery, classified.verdict, &record, false);
+        self.record = Some(Box::new(record));
+        match step {
+            Step::Wait { due } => return self.wait(due).await,
+            // Without dead letters there is no queue to wait in: the lane waits.
+            Step::Later { due } if component.options.dead_letter.is_none() => return self.wait(due).await,
+            Step::Later { due } => self.keep(LetterState::Retrying, Some(due)).await?,
+            Step::End { state, .. } => {
+                component.guards.record_terminal();
+                self.keep(state, None).await?;
+            }
+            Step::Skip => {
+                let letter = self.letter(LetterState::Skipped, None);
+                self.store_letter(letter, Placement::Closed).await?;
+            }
+            Step::Duplicate => self.report_duplicate(),
+            Step::Stop => return Err(self.stop(StopReason::Classified)),
+        }
+        Ok(After::Settled)
+    }
+
+    /// Waits in memory for the next attempt. The attempts so far are durable before the next one starts, and before the
+    /// partition is revoked: a restart gives no message more attempts (I4).
+    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
+        if let Some(record) = &mut self.record {
+            record.due_at = Some(due);
+        }
+        let Component { queue, hand_offs, .. } = &*self.component;
+        if let Some(note) = self.note(due) {
+            retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
+        }
+        tokio::select! {
+            biased;
+            () = self.ownership.closing.cancelled() => Err(Abandoned::Revoked),
+            () = self.component.sleep_until(due) => Ok(After::TryAgain),
+        }
+    }
+
+    /// The note of the attempts so far; `None` when there were none. Crashes stay in the flight recorder until the message
+    /// is settled.
+    fn note(&self, due_at: Timestamp) -> Option<AttemptNote> {
+        let record = self.record.as_ref().filter(|record| record.attempts > record.crashes)?;
+        let message = self.delivery.message();
+        let (_, position) = message.place();
+        self.ownership.noted(self.component.index, position.offset);
+        Some(AttemptNote {
+            message: message.id.clone(),
+            partition: self.ownership.partition.clone(),
+            offset: position.offset,
+            attempts: record.attempts - record.crashes,
+            first_failed_at: record.first_failed_at,
+            failure: record.failure.clone(),
+            same_failure: record.same_failure,
+            due_at,
+        })
+    }
+
+    /// Notes the attempts before a write that may take long: a restart meanwhile must not reset them (I4). Returns `false`
+    /// when the store did not take the note.
+    async fn note_attempts(&self, letter: &Letter) -> bool {
+        let Component { queue, hand_offs, .. } = &*self.component;
+        match self.note(letter.due_at.unwrap_or_else(|| self.component.now())) {
+            Some(note) => hand_offs.note(queue, note).await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// Makes a message that gets no more attempts a dead letter.
+    pub(super) async fn end_retries(&mut self, exhausted: Exhausted) -> Result<(), Abandoned> {
+        if let Some(record) = &mut self.record {
+            exhausted.annotate(&mut record.failure.message);
+        }
+        if let Some(record) = &self.record {
+            let (queue, message) = (&self.component.queue, self.delivery.message());
+            let (limit, reason) = (exhausted.limit(), &record.failure.reason);
+            self.component.telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason });
+        }
+        self.keep(LetterState::Dead, None).await
+    }
+
+    /// Moves a message of a paused sequence to the store, so that its lane is free.
+    pub(super) async fn hold_in_store(&self) -> Result<(), Abandoned> {
+        self.store_letter(self.waiting_letter(), Placement::Open).await
+    }
+
+    /// Makes the message a letter, in the store or in the broker, unless the enqueue policy says otherwise.
+    async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
+        let component = &*self.component;
+        if component.options.dead_letter.is_none() {
+            return Err(self.stop(StopReason::DeadLettersDisabled));
+        }
+        let letter = self.letter(state, due);
+        let Some(failure) = letter.cause.clone() else {
+            return self.store_letter(letter, Placement::Open).await;
+        };
+        let decision = draft::apply_enqueue_policy(component, &letter, &failure, Stage::FirstFailure);
+        let mut letter = decision.apply(letter, component.now());
+        if decision.keeps() {
+            return self.publish_or_store(letter).await;
+        }
+        letter.state = LetterState::Skipped;
+        letter.due_at = None;
+        self.store_letter(letter, Placement::Closed).await
+    }
+
+    /// Publishes the letter with the strategy `topics`, and stores it otherwise, or when the broker does not take it.
+    async fn publish_or_store(&self, letter: Letter) -> Result<(), Abandoned> {
+        // Letters that wait for a person stay in the store, where they can be found and changed.
+        let publishes = matches!(letter.state, LetterState::Retrying | LetterState::Dead);
+        let Some(relay) = self.component.options.relay().filter(|_| publishes) else {
+            return self.store_letter(letter, Placement::Open).await;
+        };
+        let publish = Publish {
+            component: &self.component,
+            message: self.delivery.message(),
+            from: &self.ownership.partition,
+            same_failure: self.record.as_ref().map_or(0, |record| record.same_failure),
+        };
+        let closing = &self.ownership.closing;
+        let end = publish.until_taken(relay, &letter, closing, || self.note_attempts(&letter)).await?;
+        let claim = match end {
+            PublishEnd::Relayed => return Ok(()),
+            PublishEnd::TooLarge => (letter.state == LetterState::Dead).then(|| letter.clone()),
+            PublishEnd::Refused => None,
+        };
+        self.store_letter(letter, Placement::Open).await?;
+        if let Some(letter) = claim {
+            publish.claim(relay, &letter).await;
+        }
+        Ok(())
+    }
+
+    fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Letter {
+        let (sequence, record) = (self.sequence(), self.record.as_deref());
+        draft::new_letter(&self.component, &self.delivery, sequence, state, due, record)
+    }
+
+    /// A letter that waits in the message's own sequence, whatever the strategy: the message is held back as one of its
+    /// sequence, not for a failure of its own.
+    pub(super) fn waiting_letter(&self) -> Letter {
+        let mut letter = self.letter(LetterState::Waiting, None);
+        letter.sequence = self.sequence().clone();
+        letter
+    }
+
+    pub(super) fn writer(&self) -> LetterWriter<'_> {
+        LetterWriter {
+            component: &self.component,
+            open: &self.open,
+            message: self.delivery.message(),
+            sequence: self.sequence(),
+            hash: self.hash,
+            grant: Some(self.ownership.grant(self.component.index)),
+        }
+    }
+
+    /// Writes the letter until it is durable.
+    pub(super) async fn store_letter(&self, letter: Letter, placement: Placement) -> Result<(), Abandoned> {
+        let Component { queue, hand_offs, flight, options, .. } = &*self.component;
+        let writer = self.writer();
+        if mutated!(options, CommitBeforeHandOff) {
+            let (hand_offs, queue) = (hand_offs.clone(), queue.clone());
+            let item = writer.hand_off(letter, placement);
+            tokio::spawn(async move { hand_offs.hand_off_one(&queue, item).await });
+            return Ok(());
+        }
+        let mut retry = StoreRetry::new(&self.component);
+        let mut noted = false;
+        while let Err(error) = writer.write(&letter, placement).await {
+            if mutated!(options, DropOnEnqueueError) {
+                return Ok(());
+            }
+            // A queue that is full may take long.
+            noted = noted || self.note_attempts(&letter).await;
+            retry.failed(error).await?;
+        }
+        flight.forget(queue, &letter.message.id);
+        Ok(())
+    }
+
+    fn stop(&self, why: StopReason) -> Abandoned {
+        let failure = self.record.as_ref().map(|record| Box::new(record.failure.clone()));
+        let message = self.delivery.message().id.to_string();
+        self.component.lifecycle.fail(Error::Stopped { message, why, failure });
+        Abandoned::Revoked
+    }
+}

@@ -1,0 +1,141 @@
+//! The failed attempts of one message, counted across restarts, retry topics and the store.
+
+use lazaret_core::letter::{AttemptRecord, HISTORY_LIMIT};
+use lazaret_core::policy::run_length;
+use lazaret_core::recorder::Suspect;
+use lazaret_core::relay::Hop;
+use lazaret_core::store::AttemptNote;
+use lazaret_core::{Failure, Letter, Reason, Timestamp};
+
+use crate::limits::AttemptUsage;
+
+/// The failed attempts of one message.
+#[derive(Clone, Debug)]
+pub(crate) struct FailureRecord {
+    /// Automatic attempts so far.
+    pub(crate) attempts: u32,
+    /// Attempts of these that ended with a crash of the process.
+    pub(crate) crashes: u32,
+    pub(crate) first_failed_at: Timestamp,
+    pub(crate) last_failed_at: Timestamp,
+    pub(crate) failure: Failure,
+    /// Failures in a row with the same fingerprint.
+    pub(crate) same_failure: u32,
+    /// The earliest time of the next attempt, if it is set already.
+    pub(crate) due_at: Option<Timestamp>,
+    pub(crate) history: Vec<AttemptRecord>,
+}
+
+impl FailureRecord {
+    /// Restores the record from a note that was written before a restart.
+    pub(crate) fn from_note(note: AttemptNote) -> Self {
+        Self {
+            attempts: note.attempts,
+            crashes: 0,
+            first_failed_at: note.first_failed_at,
+            last_failed_at: note.first_failed_at,
+            failure: note.failure,
+            same_failure: note.same_failure,
+            due_at: Some(note.due_at),
+            history: Vec::new(),
+        }
+    }
+
+    /// Restores the record from a message that returned from a retry topic.
+    pub(crate) fn from_hop(hop: &Hop) -> Self {
+        Self {
+            attempts: hop.attempts,
+            crashes: hop.crashes,
+            first_failed_at: hop.first_failed_at,
+            last_failed_at: hop.last_failed_at,
+            failure: hop.failure.clone(),
+            same_failure: hop.same_failure,
+            due_at: Some(hop.due_at),
+            history: Vec::new(),
+        }
+    }
+
+    /// Restores the record from a letter; `None` when it never failed.
+    pub(crate) fn from_letter(letter: &Letter) -> Option<Self> {
+        let failure = letter.cause.clone()?;
+        let fingerprint = failure.fingerprint;
+        let same = letter.history.iter().rev();
+        let same =
+            same.take_while(|a| a.failure.as_ref().is_some_and(|f| f.fingerprint == fingerprint)).count();
+        Some(Self {
+            attempts: letter.attempts,
+            crashes: letter.crash_attempts,
+            first_failed_at: letter.first_failed_at.unwrap_or(letter.enqueued_at),
+            last_failed_at: letter.last_failed_at.unwrap_or(letter.enqueued_at),
+            failure,
+            // Releasing a letter resets its attempts: failures before that do not count.
+            same_failure: u32::try_from(same).unwrap_or(u32::MAX).min(letter.attempts),
+            due_at: None,
+            history: Vec::new(),
+        })
+    }
+
+    /// Adds a failed attempt; `attempts` is the number of automatic ones including it.
+    pub(crate) fn failed(
+        earlier: Option<Self>,
+        attempts: u32,
+        attempt: AttemptRecord,
+        failure: Failure,
+    ) -> Self {
+        let previous = earlier.as_ref().map(|r| (r.failure.fingerprint, r.same_failure));
+        let same_failure = run_length(previous, failure.fingerprint);
+        let first_failed_at = earlier.as_ref().map_or(attempt.at, |r| r.first_failed_at);
+        let crashes = earlier.as_ref().map_or(0, |r| r.crashes);
+        let mut history = earlier.map(|r| r.history).unwrap_or_default();
+        if history.len() == HISTORY_LIMIT {
+            history.remove(1);
+        }
+        let last_failed_at = attempt.at;
+        history.push(attempt);
+        Self {
+            attempts,
+            crashes,
+            first_failed_at,
+            last_failed_at,
+            failure,
+            same_failure,
+            due_at: None,
+            history,
+        }
+    }
+
+    /// Adds crashes of the process while this message alone was in flight. Crashes beside other messages do not count, so the
+    /// number of the last attempt says nothing: every charged crash is one attempt.
+    pub(crate) fn crashed(earlier: Option<Self>, suspect: &Suspect, now: Timestamp) -> Self {
+        let attempts = earlier.as_ref().map_or(0, |r| r.attempts) + suspect.crashes;
+        let first_failed_at = earlier.as_ref().map_or(now, |r| r.first_failed_at);
+        // Crashes before it was relayed are in its headers, not in the flight recorder.
+        let crashes = earlier.as_ref().map_or(0, |r| r.crashes) + suspect.crashes;
+        Self {
+            attempts,
+            crashes,
+            first_failed_at,
+            last_failed_at: now,
+            failure: crash(crashes),
+            same_failure: crashes,
+            due_at: earlier.as_ref().and_then(|r| r.due_at),
+            history: earlier.map(|r| r.history).unwrap_or_default(),
+        }
+    }
+    /// The part of its limits that the message has used.
+    pub(crate) const fn usage(&self) -> AttemptUsage {
+        AttemptUsage {
+            attempts: self.attempts,
+            crashes: self.crashes,
+            same_failure: self.same_failure,
+            first_failed_at: self.first_failed_at,
+        }
+    }
+}
+
+/// The failure of a message that crashed the process.
+pub(crate) fn crash(times: u32) -> Failure {
+    let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+    let text = format!("the process died {times} while this message alone was being handled");
+    Failure::new(Reason::CRASHED, "process died", text)
+}

@@ -1,0 +1,189 @@
+//! Starts attempts, as far as permits reach.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::lane::{LaneItem, LaneKey, Ready};
+use super::task::Shard;
+use super::work::{Attempting, Done, Work};
+use crate::admission;
+use crate::attempt::{self, Outcome, Running, Start};
+use crate::flight::{self, Recorded};
+use crate::flow::Fate;
+use crate::hash::SequenceHash;
+use crate::live::{Begin, LiveMessage};
+use crate::mutation::mutated;
+
+/// The number of messages that are started before other work is polled.
+const START_LIMIT: usize = 256;
+
+impl Shard {
+    /// Starts what may start, as far as permits reach.
+    pub(super) fn start_ready(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..START_LIMIT {
+            if self.ready.is_empty() {
+                return;
+            }
+            if self.permit.is_none() {
+                let Ok(permit) = self.guards.permits.clone().try_acquire_owned() else { return };
+                self.permit = Some(permit);
+            }
+            let Some(ready) = self.ready.pop_front() else { return };
+            self.start(ready, cx);
+        }
+    }
+
+    pub(super) fn start(&mut self, ready: Ready, cx: &mut Context<'_>) {
+        let Ready { item, holds_lane } = ready;
+        let lane = item.lane();
+        if !holds_lane
+            && !self.lanes.is_empty()
+            && let Some(lane) = self.lanes.get_mut(&lane)
+        {
+            lane.queue.push_back(item);
+            return;
+        }
+        let index = item.component as usize;
+        let Some(ownership) = self.ownerships.get(item.ticket.slot as usize).and_then(Option::as_ref) else {
+            return self.finish_now(lane, holds_lane, item.ticket, Fate::Abandoned);
+        };
+        // A message of an earlier assignment is delivered again; it must not run before those ahead of it (I2).
+        if ownership.is_closing() || ownership.generation != item.ticket.generation {
+            return self.finish_now(lane, holds_lane, item.ticket, Fate::Abandoned);
+        }
+        let component = &self.components[index];
+        if item.unsequenced {
+            return self.process(item, lane, Begin::Unsequenced);
+        }
+        let unconditional = admission::is_unconditional(component, ownership, item.delivery.message());
+        if self.is_blocked(index, item.hash) && !holds_lane {
+            return self.linger(lane, item);
+        }
+        if !unconditional || (holds_lane && self.is_blocked(index, item.hash)) {
+            return self.process(item, lane, Begin::Fresh);
+        }
+        if let Some(recorder) = component.flight.recorder() {
+            let (queue, message) = (&component.queue, item.delivery.message());
+            match &self.recorder_slot {
+                Some(slot) => slot.reuse(queue, message, 1),
+                None => self.recorder_slot = Some(flight::record(recorder, queue, message, 1)),
+            }
+        }
+        let outcome = match attempt::start(component, &item.delivery) {
+            Start::Ended(outcome) => outcome,
+            Start::Running(mut running) => match Pin::new(&mut running).poll(cx) {
+                Poll::Ready(result) => attempt::ended(&item.delivery, result),
+                Poll::Pending => {
+                    let recorded = self.recorder_slot.take();
+                    return self.keep_running(item, lane, running, recorded);
+                }
+            },
+        };
+        if let Some(slot) = &self.recorder_slot {
+            slot.idle();
+        }
+        match outcome {
+            Outcome::Handled => self.handled += 1,
+            Outcome::Filtered => self.filtered += 1,
+            outcome => return self.process(item, lane, Begin::Ended(outcome, Duration::ZERO)),
+        }
+        self.finish_now(lane, holds_lane, item.ticket, Fate::Settled);
+    }
+
+    pub(super) fn is_blocked(&self, component: usize, hash: SequenceHash) -> bool {
+        !mutated!(self.options, SkipBlockedCheck) && self.open.maybe(component, hash)
+    }
+
+    /// Keeps the handler running. The lane of the message is busy until it has returned.
+    fn keep_running(&mut self, item: LaneItem, lane: LaneKey, running: Running, recorded: Option<Recorded>) {
+        let Some(ownership) = self.ownerships.get(item.ticket.slot as usize).cloned().flatten() else {
+            return self.finish_now(lane, true, item.ticket, Fate::Abandoned);
+        };
+        self.lanes.entry(lane).or_default();
+        let started = Instant::now();
+        if let Some(limit) = self.options.attempt_timeout {
+            self.next_overdue.get_or_insert(started + limit);
+        }
+        let permit = self.permit.take();
+        let item = Some(item);
+        let attempting = Attempting { ownership, item, running, permit, started, overdue: None, recorded };
+        self.attempts += 1;
+        self.work.push(Work::Attempt(attempting));
+    }
+
+    /// Keeps a permit for the next message here, unless another shard has too few.
+    pub(super) fn reuse(&mut self, permit: Option<OwnedSemaphorePermit>) {
+        let others_starved = self.guards.starved_shards.load(Ordering::Relaxed) > usize::from(self.starved);
+        if self.permit.is_none() && !others_starved {
+            self.permit = permit;
+        }
+    }
+
+    /// Reports whether this shard has messages and less than half of its share of the attempts (I3).
+    pub(super) fn report_starvation(&mut self) {
+        let starved = !self.ready.is_empty() && self.attempts < self.share / 2;
+        let counter = &self.guards.starved_shards;
+        match (self.starved, starved) {
+            (false, true) => _ = counter.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = counter.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        self.starved = starved;
+    }
+
+    /// Ends the attempts that timed out. All have the same limit, so the oldest determines the next check: one timer for all
+    /// of them, and none to set and clear for each.
+    pub(super) fn end_overdue(&mut self) {
+        self.next_overdue = None;
+        let Some(limit) = self.options.attempt_timeout else { return };
+        let now = Instant::now();
+        let mut any = false;
+        let mut oldest: Option<Instant> = None;
+        for work in self.work.iter_mut() {
+            let Work::Attempt(attempting) = work else { continue };
+            if attempting.started + limit <= now {
+                (attempting.overdue, any) = (Some(limit), true);
+            } else {
+                oldest = Some(oldest.map_or(attempting.started, |oldest| oldest.min(attempting.started)));
+            }
+        }
+        self.next_overdue = oldest.map(|oldest| oldest + limit);
+        if any {
+            self.poll_all();
+        }
+    }
+
+    /// Polls all work, whether it was woken or not.
+    pub(super) fn poll_all(&mut self) {
+        self.work = std::mem::take(&mut self.work).into_iter().collect();
+    }
+
+    /// Processes the message beyond its first poll. Its lane is busy until then.
+    pub(super) fn process(&mut self, item: LaneItem, lane: LaneKey, begin: Begin) {
+        let ticket = item.ticket;
+        let Some(live) = self.live_message(item) else {
+            return self.finish_now(lane, true, ticket, Fate::Abandoned);
+        };
+        self.lanes.entry(lane).or_default();
+        let ownership = live.ownership.clone();
+        let future = Box::pin(live.process(begin).map(move |fate| Done::Live(lane, ticket, fate)));
+        self.work.push(Work::Live { ownership, lane, ticket, future });
+    }
+
+    pub(super) fn live_message(&self, item: LaneItem) -> Option<LiveMessage> {
+        let index = item.component as usize;
+        let ownership = self.ownerships.get(item.ticket.slot as usize)?.clone()?;
+        if ownership.generation != item.ticket.generation {
+            return None;
+        }
+        let component = self.components[index].clone();
+        Some(LiveMessage::new(component, self.open.clone(), ownership, item.delivery, item.hash))
+    }
+}

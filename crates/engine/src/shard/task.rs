@@ -1,0 +1,214 @@
+//! The task of one shard: its mailbox, its timers, its work in progress.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lazaret_core::handler::{Delivery, Desk};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::lane::{Lane, LaneHasher, LaneItem, LaneKey, Ready};
+use super::work::{Done, Work};
+use crate::attempt::Outcome;
+use crate::component::Component;
+use crate::dead_letter_sink::LiveSink;
+use crate::flight::Recorded;
+use crate::flow::{Arrival, Notice, ToShard};
+use crate::guards::Guards;
+use crate::mailbox::Mailbox;
+use crate::open_sequences::OpenSequences;
+use crate::options::Options;
+use crate::ownership::PartitionOwnership;
+use crate::telemetry::Counters;
+
+/// The owner of some lanes.
+pub(crate) struct Shard {
+    pub(super) components: Vec<Arc<Component>>,
+    pub(super) options: Arc<Options>,
+    pub(super) guards: Arc<Guards>,
+    pub(super) sinks: Vec<Arc<dyn Desk>>,
+    pub(super) open: Arc<OpenSequences>,
+    pub(super) mailbox: Arc<Mailbox<ToShard>>,
+    pub(super) notices: Arc<Mailbox<Notice>>,
+    pub(super) ownerships: Vec<Option<Arc<PartitionOwnership>>>,
+    /// Lanes that are busy.
+    pub(super) lanes: HashMap<LaneKey, Lane, BuildHasherDefault<LaneHasher>>,
+    pub(super) ready: VecDeque<Ready>,
+    pub(super) work: FuturesUnordered<Work>,
+    /// A permit for messages that end at their first poll.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// Handlers that run here, and the number of them if all shards had the same.
+    pub(super) attempts: usize,
+    pub(super) share: usize,
+    pub(super) starved: bool,
+    /// The slot in the flight recorder of attempts that end at their first poll.
+    pub(super) recorder_slot: Option<Recorded>,
+    /// Lanes whose messages linger before they are appended to their open sequence, and until when.
+    pub(super) lingering: Vec<LaneKey>,
+    pub(super) append_at: Option<Instant>,
+    /// The time at which the oldest running handler may time out.
+    pub(super) next_overdue: Option<Instant>,
+    /// Notices that are not in the intake's mailbox yet.
+    pub(super) pending: Vec<Notice>,
+    pub(super) handled: u64,
+    pub(super) filtered: u64,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        components: Vec<Arc<Component>>,
+        open: Arc<OpenSequences>,
+        mailbox: Arc<Mailbox<ToShard>>,
+        notices: Arc<Mailbox<Notice>>,
+    ) -> Self {
+        let sink = |component: &Arc<Component>| {
+            Arc::new(LiveSink { component: component.clone(), open: open.clone() }) as Arc<dyn Desk>
+        };
+        Self {
+            sinks: components.iter().map(sink).collect(),
+            open,
+            mailbox,
+            notices,
+            ownerships: Vec::new(),
+            lanes: HashMap::default(),
+            ready: VecDeque::new(),
+            work: FuturesUnordered::new(),
+            permit: None,
+            attempts: 0,
+            share: components[0].options.concurrency / components[0].options.shard_count(),
+            options: components[0].options.clone(),
+            guards: components[0].guards.clone(),
+            starved: false,
+            recorder_slot: None,
+            lingering: Vec::new(),
+            append_at: None,
+            next_overdue: None,
+            pending: Vec::new(),
+            handled: 0,
+            filtered: 0,
+            components,
+        }
+    }
+
+    /// Runs for as long as it is polled.
+    pub(crate) async fn run(mut self) {
+        let permits = self.guards.permits.clone();
+        let mailbox = self.mailbox.clone();
+        let mut arrivals = Vec::new();
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(timer);
+        loop {
+            if mailbox.take(&mut arrivals) {
+                for arrival in arrivals.drain(..) {
+                    self.receive(arrival);
+                }
+            }
+            std::future::poll_fn(|cx| {
+                while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
+                    let handled = matches!(done, Done::Attempted(_, Outcome::Handled, ..));
+                    self.finished(done);
+                    // A permit that is free again is used at once; after a failure, its consequences come first.
+                    if handled
+                        && self.permit.is_some()
+                        && let Some(ready) = self.ready.pop_front()
+                    {
+                        self.start(ready, cx);
+                    }
+                }
+                self.start_ready(cx);
+                Poll::Ready(())
+            })
+            .await;
+            self.hand_over();
+            if self.permit.is_some() && !self.ready.is_empty() {
+                tokio::task::yield_now().await;
+                self.fire_timers();
+                continue;
+            }
+            self.permit = None;
+            self.report_starvation();
+            let next_timer = self.next_timer();
+            if let Some(at) = next_timer.filter(|at| *at != timer.deadline()) {
+                timer.as_mut().reset(at);
+            }
+            tokio::select! {
+                biased;
+                Some(done) = self.work.next(), if !self.work.is_empty() => self.finished(done),
+                () = mailbox.arrived() => {}
+                () = &mut timer, if next_timer.is_some() => self.fire_timers(),
+                permit = permits.clone().acquire_owned(), if !self.ready.is_empty() => self.permit = permit.ok(),
+            }
+        }
+    }
+
+    /// The next time at which this shard must act without a wake-up.
+    fn next_timer(&self) -> Option<Instant> {
+        self.next_overdue.into_iter().chain(self.append_at).min()
+    }
+
+    fn fire_timers(&mut self) {
+        let Some(next_timer) = self.next_timer() else { return };
+        let now = Instant::now();
+        if next_timer > now {
+            return;
+        }
+        if self.next_overdue.is_some_and(|at| at <= now) {
+            self.end_overdue();
+        }
+        if self.append_at.is_some_and(|at| at <= now) {
+            self.append_lingering();
+        }
+    }
+
+    fn receive(&mut self, arrival: ToShard) {
+        match arrival {
+            ToShard::Message(arrival) => {
+                let Arrival { message, ticket, hash, component, unsequenced } = arrival;
+                let delivery = Delivery::at_desk(message, self.sinks[component as usize].clone());
+                let item = LaneItem { delivery, ticket, hash, component, unsequenced };
+                self.ready.push_back(Ready { item, holds_lane: false });
+            }
+            ToShard::Assigned(ownership) => {
+                let slot = ownership.slot as usize;
+                if self.ownerships.len() <= slot {
+                    self.ownerships.resize(slot + 1, None);
+                }
+                self.open.set_ownership(&ownership);
+                self.ownerships[slot] = Some(ownership);
+            }
+            ToShard::Open { component, sequences, revision } => {
+                self.open.listed(component, &sequences, revision);
+            }
+            ToShard::Run(mut run, slot) => {
+                run.open = Some(self.open.clone());
+                self.work.push(Work::Other(Box::pin(async move {
+                    run.run().await;
+                    drop(slot);
+                    Done::Run
+                })));
+            }
+            // Work that is polled notices that its partition is revoked.
+            ToShard::Revoked => self.poll_all(),
+            ToShard::Revoking { slot, generation } => self.abandon_partition(slot, generation),
+        }
+    }
+
+    /// Publishes counters and notices.
+    fn hand_over(&mut self) {
+        if self.handled > 0 {
+            Counters::add(&self.components[0].telemetry.counters.handled, self.handled);
+            self.guards.record_handled(self.handled);
+            self.guards.gate.record_success(self.components[0].now());
+            self.handled = 0;
+        }
+        if self.filtered > 0 {
+            Counters::add(&self.components[0].telemetry.counters.filtered, self.filtered);
+            self.filtered = 0;
+        }
+        self.notices.append(&mut self.pending);
+    }
+}

@@ -1,0 +1,226 @@
+//! One attempt at the head of a stored sequence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::handler::Delivery;
+use lazaret_core::letter::AttemptKind;
+use lazaret_core::policy::Limit;
+use lazaret_core::store::{Lease, Settled, Settlement};
+use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
+use tokio::time::Instant;
+
+use super::run::Purpose;
+use crate::admission::{self, Admission, Candidate, Exhausted};
+use crate::attempt::{self, Outcome};
+use crate::classify::{self, Classified};
+use crate::component::Component;
+use crate::dead_letter_sink::{GivenUp, StoredSink};
+use crate::error::{Error, StopReason};
+use crate::events::Event;
+use crate::gate::Pass;
+use crate::hash::SequenceHash;
+use crate::letters::Settler;
+use crate::letters::draft::{self, FailedLetter};
+use crate::limits::End;
+use crate::next_step::Step;
+use crate::record::{FailureRecord, crash};
+use crate::telemetry::Counters;
+use crate::time::until;
+
+/// An attempt at the head of a leased sequence.
+pub(super) struct HeadAttempt<'a> {
+    pub(super) component: &'a Arc<Component>,
+    pub(super) lease: &'a Lease,
+    pub(super) purpose: &'a Purpose,
+    pub(super) hash: SequenceHash,
+}
+
+/// An attempt that ended.
+struct Ended {
+    delivery: Delivery,
+    outcome: Outcome,
+    sink: Arc<StoredSink>,
+    pass: Pass,
+    took: Duration,
+}
+
+impl HeadAttempt<'_> {
+    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop.
+    pub(super) async fn run(&self, mut letter: Letter) -> Option<Settled> {
+        if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
+            if *self.purpose != Purpose::Retry {
+                // A replay that crashed the process has failed: it must not crash the next one, too.
+                let settlement = draft::crashed_in_replay(self.component, &letter, suspect.crashes);
+                return self.settle(&letter, settlement).await;
+            }
+            letter.attempts += suspect.crashes;
+            letter.crash_attempts += suspect.crashes;
+            letter.cause = Some(crash(letter.crash_attempts));
+            letter.first_failed_at.get_or_insert(self.component.now());
+        }
+        let record = FailureRecord::from_letter(&letter);
+        let pass = match self.admission(&letter, record.as_ref()).await {
+            Ok(pass) => pass?,
+            Err(exhausted) => return self.settle(&letter, self.exhausted(&letter, exhausted)).await,
+        };
+        let letter = Arc::new(letter);
+        let ended = self.attempt(&letter, record.is_some(), pass).await?;
+        let settlement = self.settlement(&letter, ended)?;
+        self.settle(&letter, settlement).await
+    }
+
+    /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
+    async fn admission(
+        &self,
+        letter: &Letter,
+        record: Option<&FailureRecord>,
+    ) -> Result<Option<Pass>, Exhausted> {
+        let candidate = Candidate {
+            of: self.purpose.attempt_of(),
+            message: &letter.message,
+            sequence: &letter.sequence,
+            hash: self.hash,
+            record,
+            // I12: the store's clock said that it is due; ours must agree.
+            due_at: letter.due_at,
+        };
+        while !self.component.lifecycle.is_draining() {
+            match admission::check(self.component, &candidate) {
+                Admission::Start(pass) => return Ok(Some(pass)),
+                Admission::Exhausted(exhausted) => return Err(exhausted),
+                Admission::Held(_) | Admission::HoldInStore => return Ok(None),
+                Admission::NotBefore(time) => self.sleep_until(time).await,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sleeps until then, or until the consumer drains.
+    async fn sleep_until(&self, time: Timestamp) {
+        tokio::select! {
+            biased;
+            () = self.component.lifecycle.draining() => {}
+            () = self.component.sleep_until(time) => {}
+        }
+    }
+
+    /// Reports the end of the retries of a letter, and makes it a dead one.
+    fn exhausted(&self, letter: &Letter, exhausted: Exhausted) -> Settlement {
+        let Component { queue, telemetry, .. } = &**self.component;
+        let mut cause = letter.cause.clone();
+        if let Some(cause) = &mut cause {
+            let (message, limit) = (&*letter.message, exhausted.limit());
+            telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason: &cause.reason });
+            exhausted.annotate(&mut cause.message);
+        }
+        // A limit of attempts or time leaves the cause as it is stored; a crash or a budget changes it.
+        let unchanged = matches!(exhausted, Exhausted::Limit(Limit::Attempts | Limit::Elapsed));
+        draft::dead(self.component, letter, cause.filter(|_| !unchanged))
+    }
+
+    /// Makes the attempt. `None` when the consumer drains before it can start.
+    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, pass: Pass) -> Option<Ended> {
+        let component = &**self.component;
+        let Component { queue, telemetry, guards, lifecycle, flight, .. } = component;
+        let permit = tokio::select! {
+            biased;
+            () = lifecycle.draining() => return None,
+            permit = guards.permits.acquire() => permit.ok()?,
+        };
+        let attempt = letter.attempts + letter.replay_attempts + 1;
+        if let Some(due) = letter.due_at
+            && *self.purpose == Purpose::Retry
+        {
+            let lateness = until(due, component.now());
+            telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
+        }
+        if failed_before {
+            Counters::add(&telemetry.counters.retries, 1);
+        }
+        let sink = Arc::new(StoredSink::default());
+        let operation = self.purpose.operation().map(str::to_owned);
+        let delivery = Delivery::for_letter(letter.clone(), operation).with_desk(sink.clone());
+        delivery.begin_attempt(attempt);
+        let watched = flight.watch(queue, &letter.message, attempt).await;
+        let started = Instant::now();
+        let outcome = match &component.options.dedupe {
+            Some(dedupe) => attempt::run_once(component, &delivery, dedupe).await,
+            None => attempt::run(component, &delivery).await,
+        };
+        drop(watched);
+        drop(permit);
+        Some(Ended { delivery, outcome, sink, pass, took: started.elapsed() })
+    }
+
+    /// The settlement that follows from the attempt. `None` when the consumer stops instead.
+    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<Settlement> {
+        let component = &**self.component;
+        let Ended { delivery, outcome, sink, pass, took } = ended;
+        let (kind, replayed) = match self.purpose {
+            Purpose::Retry => (AttemptKind::Retry, false),
+            Purpose::Replay(_) => (AttemptKind::Replay, true),
+        };
+        let attempt = delivery.attempt();
+        let error = match outcome {
+            Outcome::Failed(error) => error,
+            Outcome::SentToDlq => {
+                let GivenUp { reason, why } = sink.take();
+                HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)
+            }
+            Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
+                component.guards.report_health(outcome.health(), pass);
+                component.guards.record_handled(1);
+                let entry = classify::attempt_record(component, kind, attempt, took, None);
+                return Some(Settlement::Resolve(Some(entry)));
+            }
+        };
+        let classified = classify::classify(component, &delivery, &error, attempt);
+        // A replay comes long after the failure: successes since then say nothing.
+        let retry_since = letter.first_failed_at.filter(|_| !replayed);
+        component.guards.report_health(classify::health(component, &classified, retry_since), pass);
+        let Classified { failure, verdict } = classified;
+        let entry = classify::attempt_record(component, kind, attempt, took, Some(&failure));
+        // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its
+        // first one.
+        let automatic = !replayed || letter.cause.is_none();
+        let attempts = letter.attempts + u32::from(automatic);
+        let earlier = FailureRecord::from_letter(letter);
+        let record = FailureRecord::failed(earlier, attempts, entry, failure.clone());
+        let step = match automatic {
+            true => classify::decide(component, &delivery, verdict, &record, true),
+            false => self.after_replay(letter),
+        };
+        let (state, due_at) = match step {
+            Step::Wait { due } | Step::Later { due } => (LetterState::Retrying, Some(due)),
+            Step::End { state: LetterState::Retrying, .. } => (LetterState::Retrying, letter.due_at),
+            Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
+            Step::End { state, .. } => (state, None),
+            Step::Skip => return Some(Settlement::Skip(failure.to_string())),
+            Step::Duplicate => return Some(Settlement::Resolve(None)),
+            Step::Stop => {
+                let (message, why) = (letter.message.id.to_string(), StopReason::Classified);
+                let failure = Some(Box::new(failure));
+                component.lifecycle.fail(Error::Stopped { message, why, failure });
+                return None;
+            }
+        };
+        let (delivery, record) = (&delivery, &record);
+        let failed = FailedLetter { letter, delivery, failure, record, replayed, state, due_at };
+        Some(draft::requeue(component, failed))
+    }
+
+    /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
+    fn after_replay(&self, letter: &Letter) -> Step {
+        let replays = letter.replay_attempts + 1;
+        let max_replays = self.component.options.replay.max_replays;
+        let enough = max_replays.is_some_and(|limit| replays >= limit);
+        let state = if enough { LetterState::Parked } else { letter.state };
+        Step::End { state, why: End::Verdict }
+    }
+
+    async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
+        let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
+        settler.settle(letter, settlement).await
+    }
+}

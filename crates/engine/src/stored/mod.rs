@@ -1,0 +1,12 @@
+//! The processing of a stored sequence: head by head, in order, until a letter fails or none is left.
+//!
+//! Retries that are due and replays are processed in the same way. The lease is renewed beside the work; when it is lost,
+//! the work is dropped before another instance can claim the sequence (I6).
+//!
+//! - `run.rs`: one claimed sequence and its lease.
+//! - `head.rs`: one attempt at the head of it.
+
+mod head;
+mod run;
+
+pub(crate) use run::{Purpose, Run, RunEnd};

@@ -1,0 +1,158 @@
+//! The run of one claimed sequence, and its lease.
+
+use std::sync::Arc;
+
+use lazaret_core::store::{Claim, ErrorKind, Lease, Settled};
+use tokio::time::Instant;
+
+use super::head::HeadAttempt;
+use crate::admission::AttemptOf;
+use crate::component::Component;
+use crate::hash::SequenceHash;
+use crate::open_sequences::OpenSequences;
+
+/// Why a stored sequence is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It is due.
+    Retry,
+    /// A replay was asked for, as part of this operation.
+    Replay(String),
+}
+
+impl Purpose {
+    /// The kind of the run's attempts.
+    pub(crate) const fn attempt_of(&self) -> AttemptOf {
+        match self {
+            Self::Retry => AttemptOf::Retry,
+            Self::Replay(_) => AttemptOf::Replay,
+        }
+    }
+
+    /// The operation of a replay.
+    pub(crate) fn operation(&self) -> Option<&str> {
+        match self {
+            Self::Retry => None,
+            Self::Replay(operation) => Some(operation),
+        }
+    }
+}
+
+/// The end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunEnd {
+    /// Every letter is closed, and so is the sequence.
+    Closed,
+    /// A letter failed, or may not run now: those behind it wait.
+    Held,
+    /// The run was interrupted: the consumer pauses or drains, or the lease was lost.
+    Stopped,
+}
+
+/// A claimed sequence about to be run.
+pub(crate) struct Run {
+    pub(crate) component: Arc<Component>,
+    pub(crate) claim: Claim,
+    /// The time of the claim: the lease lasts at least from here.
+    pub(crate) claimed_at: Instant,
+    pub(crate) purpose: Purpose,
+    /// The open sequences of the shard that runs it, if a shard does.
+    pub(crate) open: Option<Arc<OpenSequences>>,
+}
+
+/// Counts a run while it lives, and wakes the tasks that may have to act on its end.
+struct RunGuard(Arc<Component>);
+
+impl RunGuard {
+    fn new(component: &Arc<Component>) -> Self {
+        component.lifecycle.run_started();
+        Self(component.clone())
+    }
+}
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        // What was run may be due again.
+        self.0.signals.retry.notify_one();
+        self.0.signals.replay.notify_one();
+        self.0.lifecycle.run_ended();
+    }
+}
+
+impl Run {
+    pub(crate) fn hash(&self) -> SequenceHash {
+        self.component.hash(&self.claim.lease.sequence)
+    }
+
+    /// Runs the sequence to its end, or until the lease is lost.
+    pub(crate) async fn run(self) -> RunEnd {
+        let (hash, index) = (self.hash(), self.component.index);
+        let (component, open) = (self.component.clone(), self.open.clone());
+        let _guard = RunGuard::new(&component);
+        if let Some(open) = &open {
+            open.run_begins(index, hash);
+        }
+        let lease = self.claim.lease.clone();
+        let claimed_at = self.claimed_at;
+        let end = tokio::select! {
+            biased;
+            end = self.letters(hash) => end,
+            () = keep_lease(&component, &lease, claimed_at) => RunEnd::Stopped,
+            () = component.lifecycle.aborted() => release_lease(&component, &lease).await,
+        };
+        if let Some(open) = &open {
+            open.run_ended(index, hash, end == RunEnd::Closed);
+        }
+        end
+    }
+
+    async fn letters(self, hash: SequenceHash) -> RunEnd {
+        let Self { component, claim, purpose, .. } = self;
+        let lease = claim.lease;
+        let mut next = Some(claim.head);
+        while let Some(letter) = next.take() {
+            let attempt = HeadAttempt { component: &component, lease: &lease, purpose: &purpose, hash };
+            match attempt.run(letter).await {
+                Some(Settled::Next(letter)) => next = Some(*letter),
+                Some(Settled::Closed) => return RunEnd::Closed,
+                Some(Settled::Requeued | Settled::Blocked) => return RunEnd::Held,
+                None => return release_lease(&component, &lease).await,
+            }
+        }
+        RunEnd::Held
+    }
+}
+
+/// Releases the lease of a run that was interrupted. Best effort: a lease that is not released expires.
+async fn release_lease(component: &Component, lease: &Lease) -> RunEnd {
+    let _ = component.store.release(lease).await;
+    RunEnd::Stopped
+}
+
+/// Renews the lease until that fails. Returns while there is still time left on it, so that the work is dropped before
+/// another instance can claim the sequence (I6).
+async fn keep_lease(component: &Component, lease: &Lease, claimed_at: Instant) {
+    let length = component.options.lease;
+    let mut valid_until = claimed_at + length;
+    let mut wait = length / 3;
+    loop {
+        let safe_until = valid_until - length / 10;
+        let asked_at = (Instant::now() + wait).min(safe_until);
+        tokio::time::sleep_until(asked_at).await;
+        let renewed = tokio::time::timeout_at(safe_until, component.store.renew(lease, length)).await;
+        match renewed {
+            Ok(Ok(_)) => {
+                valid_until = asked_at + length;
+                wait = length / 3;
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::Fenced => return,
+            Err(_) => return,
+            Ok(Err(_)) => {
+                if Instant::now() >= safe_until {
+                    return;
+                }
+                wait = length / 20;
+            }
+        }
+    }
+}

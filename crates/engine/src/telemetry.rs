@@ -1,0 +1,127 @@
+//! Reports what a consumer does: events to observers, counters, gauges.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lazaret_core::{Message, QueueName};
+
+use crate::events::{Event, Observer};
+
+/// Reports events, counters and gauges of one consumer.
+#[derive(Default)]
+pub(crate) struct Telemetry {
+    observers: Vec<Arc<dyn Observer>>,
+    pub(crate) counters: Counters,
+    pub(crate) gauges: Gauges,
+}
+
+impl Telemetry {
+    pub(crate) fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
+        Self { observers, ..Self::default() }
+    }
+
+    /// Reports an event to all observers.
+    pub(crate) fn emit(&self, event: &Event<'_>) {
+        for observer in &self.observers {
+            // I10: an observer that panics loses its own event and nothing else.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.on(event)));
+        }
+    }
+
+    /// Counts and reports a known duplicate.
+    pub(crate) fn report_duplicate(&self, queue: &QueueName, message: &Message) {
+        Counters::add(&self.counters.duplicates, 1);
+        self.emit(&Event::Duplicate { queue, message });
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+        /// Live counters of a consumer.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),+ }
+
+        /// The counters of a consumer since its start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats { $($(#[$doc])* pub $name: u64),+ }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed)),+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages that a handler processed, live or from the store.
+    handled,
+    /// Messages that the filter rejected.
+    filtered,
+    /// Attempts that failed.
+    failed,
+    /// Attempts after the first.
+    retries,
+    /// Messages that became letters.
+    handed_off,
+    /// Messages appended behind an open sequence.
+    appended,
+    /// Known duplicates.
+    duplicates,
+    /// Letters that were resolved by a handler.
+    resolved,
+    /// Messages that were skipped with an audit entry.
+    skipped,
+    /// Store calls for hand-off that failed.
+    hand_off_failures,
+    /// Messages that were relayed to the broker.
+    relayed,
+    /// Calls to relay a message that failed.
+    relay_failures,
+    /// Commits that succeeded.
+    commits,
+    /// Messages read from the source.
+    read,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Represents an unknown lag.
+const UNKNOWN: u64 = u64::MAX;
+
+/// Values that go up and down. Written by the intake, read by handles.
+#[derive(Debug)]
+pub(crate) struct Gauges {
+    in_flight: AtomicU64,
+    lag: AtomicU64,
+}
+
+impl Default for Gauges {
+    fn default() -> Self {
+        Self { in_flight: AtomicU64::new(0), lag: AtomicU64::new(UNKNOWN) }
+    }
+}
+
+impl Gauges {
+    pub(crate) fn publish_in_flight(&self, in_flight: usize) {
+        self.in_flight.store(in_flight as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn publish_lag(&self, lag: Option<u64>) {
+        self.lag.store(lag.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lag(&self) -> Option<u64> {
+        Some(self.lag.load(Ordering::Relaxed)).filter(|lag| *lag != UNKNOWN)
+    }
+}
