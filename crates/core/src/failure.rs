@@ -17,7 +17,7 @@ pub const BACKTRACE_LIMIT: usize = 32 * 1024;
 /// How many links of a cause chain are kept.
 pub const CHAIN_LIMIT: usize = 16;
 
-/// A stable, machine-readable word for why something failed.
+/// A stable, machine-readable code for why something failed.
 ///
 /// Upper-case letters, digits and underscores, at most 64 of them, so that it can be a metric label.
 ///
@@ -43,43 +43,43 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The handler, or what it called, did not answer in time.
+    /// The handler, or a service that it called, did not respond in time.
     TIMEOUT,
-    /// Something asked us to slow down.
+    /// A service asked for a lower rate.
     RATE_LIMITED,
-    /// A service, database or broker that the handler needs is away.
+    /// A service, database or broker that the handler needs is unavailable.
     DEPENDENCY_UNAVAILABLE,
     /// A connection broke.
     CONNECTION_LOST,
-    /// A database did not answer in time.
+    /// A database did not respond in time.
     DATABASE_TIMEOUT,
-    /// Somebody else changed the same thing first.
+    /// A concurrent change came first.
     CONFLICT,
     /// The handler itself cannot be reached.
     HANDLER_UNREACHABLE,
-    /// The handler failed and said nothing more precise.
+    /// The handler failed without a more precise reason.
     HANDLER_ERROR,
     /// The handler panicked: a bug.
     PANICKED,
-    /// The process died while the message was handled.
+    /// The process crashed while the message was handled.
     CRASHED,
     /// The payload cannot be read.
     INVALID_SCHEMA,
     /// The payload is larger than allowed.
     TOO_LARGE,
-    /// This version of the event is not understood yet.
+    /// This version of the event is not supported yet.
     UNSUPPORTED_EVENT_VERSION,
-    /// No handler knows this type of event.
+    /// No handler for this type of event.
     UNKNOWN_EVENT_TYPE,
-    /// The handler does not do this.
+    /// The handler does not support this.
     UNSUPPORTED,
-    /// A right is missing.
+    /// A permission is missing.
     AUTHORIZATION_DENIED,
-    /// The event contradicts the rules of the domain.
+    /// The event violates a rule of the domain.
     DOMAIN_INVALID,
     /// It was handled before.
     DUPLICATE,
-    /// The same failure came back too often.
+    /// The same failure repeated too often.
     POISON,
     /// A filter failed.
     FILTER_FAILED,
@@ -108,7 +108,7 @@ impl Reason {
         Ok(Self(Cow::Owned(code)))
     }
 
-    /// A reason code from words that were not meant as one: `card declined` becomes `CARD_DECLINED`.
+    /// A reason code from free text: `card declined` becomes `CARD_DECLINED`.
     pub fn from_words(words: &str) -> Self {
         let code: String = words
             .chars()
@@ -136,11 +136,12 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// How far an attempt had come when it failed. The later, the more may already have happened.
+/// The phase that an attempt had reached when it failed. The later, the more effects it may have had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Phase {
-    /// Making sense of the bytes.
+    /// Decoding the bytes.
     Decode,
     /// Deciding whether the message is wanted.
     Filter,
@@ -149,7 +150,7 @@ pub enum Phase {
     /// The handler's own work.
     #[default]
     Handle,
-    /// A call to somebody else; it may have had its effect.
+    /// A call to another service; it may have had its effect.
     ExternalCall,
     /// Confirming that it was handled.
     Ack,
@@ -182,10 +183,10 @@ impl fmt::Display for Phase {
 /// One link of a cause chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CauseLink {
-    /// The type of the error, where it is known. Rust cannot tell the type of an inner error, so it is often not.
+    /// The type of the error, where it is known. Rust does not expose the type of an inner error, so it often is not.
     #[serde(rename = "type")]
     pub error_type: Option<String>,
-    /// What it said.
+    /// The message of the error.
     pub message: String,
 }
 
@@ -195,28 +196,28 @@ pub struct CauseLink {
 pub struct Failure {
     /// The machine-readable reason.
     pub reason: Reason,
-    /// How far the attempt had come.
+    /// The phase that the attempt had reached.
     pub phase: Phase,
     /// The type of the error.
     pub error_type: String,
-    /// What the error said, cut to [`MESSAGE_LIMIT`].
+    /// The message of the error, truncated to [`MESSAGE_LIMIT`].
     pub message: String,
-    /// The errors underneath, outermost first, cut to [`CHAIN_LIMIT`].
+    /// The sources of the error, outermost first, at most [`CHAIN_LIMIT`].
     pub chain: Vec<CauseLink>,
-    /// Where it happened, if that was captured.
+    /// The backtrace, if one was captured.
     pub backtrace: Option<String>,
-    /// When the other side asked to be called again.
+    /// The `retry-after` hint of the other side.
     pub retry_after: Option<Duration>,
     /// The status code of a handler over HTTP, or the exit code of a command.
     pub status: Option<u16>,
-    /// Whether it was a panic.
+    /// `true` for a panic.
     pub panicked: bool,
-    /// Failures with one fingerprint are taken for one problem.
+    /// Identifies the problem: failures with the same fingerprint are grouped.
     pub fingerprint: Fingerprint,
 }
 
 impl Failure {
-    /// A failure from its three essential facts.
+    /// A failure from its reason, error type and message.
     ///
     /// ```
     /// use lazaret_core::{Failure, Phase, Reason};
@@ -278,7 +279,7 @@ fn cut(mut text: String, limit: usize) -> String {
     text
 }
 
-/// What a handler gives back when it fails: the error, and what the handler knows about it.
+/// The error of a handler, with the facts that the handler adds to it.
 ///
 /// Any error converts into it with `?`. It does not implement [`std::error::Error`] itself, for the same reason
 /// that `anyhow::Error` does not.
@@ -296,9 +297,19 @@ fn cut(mut text: String, limit: usize) -> String {
 /// }
 /// assert_eq!(charge("x").unwrap_err().failure().error_type, "core::num::error::ParseIntError");
 /// ```
+///
+/// A handler may also return `Box<dyn Error + Send + Sync>` and, with the feature `anyhow`, `anyhow::Error`. Inside a function
+/// that returns `HandlerError`, those convert with `.map_err(HandlerError::from_boxed)`.
 pub struct HandlerError {
-    error: Option<Box<dyn StdError + Send + Sync + 'static>>,
+    error: Option<Cause>,
     facts: Box<Facts>,
+}
+
+/// The error that a handler returned.
+enum Cause {
+    Boxed(Box<dyn StdError + Send + Sync + 'static>),
+    #[cfg(feature = "anyhow")]
+    Anyhow(anyhow::Error),
 }
 
 struct Facts {
@@ -325,7 +336,8 @@ impl HandlerError {
         Self::from_parts(None, Cow::Owned(error_type.into()), message.into())
     }
 
-    /// An error whose type is not known any more: a boxed one, or one of an error-collecting library.
+    /// An error whose static type is unknown: a boxed one, or one of an error-collecting library. Rules still find its type,
+    /// and those of its sources.
     ///
     /// ```
     /// use lazaret_core::HandlerError;
@@ -335,10 +347,30 @@ impl HandlerError {
     pub fn from_boxed(error: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
         let error = error.into();
         let message = error.to_string();
-        Self::from_parts(Some(error), Cow::Borrowed("dyn Error"), message)
+        Self::from_parts(Some(Cause::Boxed(error)), Cow::Borrowed("dyn Error"), message)
     }
 
-    /// What is left of a panic: its text and, if it is known, where it happened.
+    /// An `anyhow::Error`, with its chain, its backtrace if one was captured, and the types that rules look for.
+    ///
+    /// ```
+    /// use lazaret_core::HandlerError;
+    /// let error = anyhow::anyhow!("disk on fire").context("order not placed");
+    /// let failure = HandlerError::from_anyhow(error).failure();
+    /// assert_eq!(failure.message, "order not placed");
+    /// assert_eq!(failure.chain[0].message, "disk on fire");
+    /// ```
+    #[cfg(feature = "anyhow")]
+    pub fn from_anyhow(error: anyhow::Error) -> Self {
+        let message = error.to_string();
+        let backtrace = error.backtrace();
+        let captured = backtrace.status() == std::backtrace::BacktraceStatus::Captured;
+        let backtrace = captured.then(|| backtrace.to_string());
+        let mut this = Self::from_parts(Some(Cause::Anyhow(error)), Cow::Borrowed("anyhow::Error"), message);
+        this.facts.backtrace = backtrace;
+        this
+    }
+
+    /// A panic: its text and, if it is known, its location.
     pub fn panic(message: impl Into<String>, location: Option<String>) -> Self {
         let mut error = Self::from_parts(None, Cow::Borrowed("panic"), message.into());
         error.facts.panicked = true;
@@ -346,11 +378,7 @@ impl HandlerError {
         error
     }
 
-    fn from_parts(
-        error: Option<Box<dyn StdError + Send + Sync + 'static>>,
-        error_type: Cow<'static, str>,
-        message: String,
-    ) -> Self {
+    fn from_parts(error: Option<Cause>, error_type: Cow<'static, str>, message: String) -> Self {
         let facts = Facts {
             error_type,
             message,
@@ -366,43 +394,43 @@ impl HandlerError {
         Self { error, facts: Box::new(facts) }
     }
 
-    /// Says why, in one word.
+    /// Sets the reason.
     #[must_use]
     pub fn reason(mut self, reason: Reason) -> Self {
         self.facts.reason = Some(reason);
         self
     }
 
-    /// Says how far it had come.
+    /// Sets the phase.
     #[must_use]
     pub fn phase(mut self, phase: Phase) -> Self {
         self.facts.phase = Some(phase);
         self
     }
 
-    /// Decides what becomes of the message, in place of the classifier.
+    /// Sets the verdict, in place of the classifier.
     #[must_use]
     pub fn verdict(mut self, verdict: Verdict) -> Self {
         self.facts.verdict = Some(verdict);
         self
     }
 
-    /// Says what becomes of the message unless a rule or a list of the classifier decides otherwise: it stands in
-    /// place of the taxonomy. For protocols in which a status means something, whatever the reason is called.
+    /// Suggests a verdict that replaces the taxonomy's; rules and lists of the classifier still apply. For protocols in which a
+    /// status has a meaning, whatever the reason is called.
     #[must_use]
     pub fn suggest(mut self, verdict: Verdict) -> Self {
         self.facts.suggested = Some(verdict);
         self
     }
 
-    /// Passes on when the other side wants to be called again.
+    /// Sets the `retry-after` hint of the other side.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.facts.retry_after = Some(delay);
         self
     }
 
-    /// Passes on a status or exit code.
+    /// Sets the status or exit code.
     #[must_use]
     pub fn status(mut self, status: u16) -> Self {
         self.facts.status = Some(status);
@@ -416,22 +444,26 @@ impl HandlerError {
         self
     }
 
-    /// The verdict that the handler asked for, if it did.
+    /// The verdict that the handler set, if it did.
     pub fn asked_verdict(&self) -> Option<Verdict> {
         self.facts.verdict
     }
 
-    /// What should become of the message unless the classifier knows better, if that was said.
+    /// The suggested verdict, if there is one.
     pub fn suggested_verdict(&self) -> Option<Verdict> {
         self.facts.suggested
     }
 
-    /// The error itself, for rules that look at its type.
+    /// The error itself, for rules that match its type.
     pub fn error(&self) -> Option<&(dyn StdError + 'static)> {
-        self.error.as_deref().map(|error| error as &(dyn StdError + 'static))
+        match self.error.as_ref()? {
+            Cause::Boxed(error) => Some(&**error),
+            #[cfg(feature = "anyhow")]
+            Cause::Anyhow(error) => Some(&**error),
+        }
     }
 
-    /// The reason that the handler named, if it did.
+    /// The reason that the handler set, if it did.
     pub fn asked_reason(&self) -> Option<&Reason> {
         self.facts.reason.as_ref()
     }
@@ -472,7 +504,11 @@ impl HandlerError {
 impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
         let message = error.to_string();
-        Self::from_parts(Some(Box::new(error)), Cow::Borrowed(std::any::type_name::<E>()), message)
+        Self::from_parts(
+            Some(Cause::Boxed(Box::new(error))),
+            Cow::Borrowed(std::any::type_name::<E>()),
+            message,
+        )
     }
 }
 

@@ -74,7 +74,7 @@ impl FromStr for LetterId {
     }
 }
 
-/// Where a letter stands.
+/// The state of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LetterState {
@@ -147,12 +147,13 @@ impl fmt::Display for LetterState {
 /// Who ran an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum AttemptKind {
     /// The live stream.
     Live,
     /// The retry scheduler.
     Retry,
-    /// A replay that somebody asked for.
+    /// A requested replay.
     Replay,
 }
 
@@ -172,7 +173,7 @@ pub struct AttemptRecord {
     pub failure: Option<Failure>,
 }
 
-/// A change that somebody made to the message of a letter. The original stays.
+/// An edit of the message of a letter. The original is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Edit {
@@ -196,11 +197,11 @@ pub struct Letter {
     pub id: LetterId,
     /// Whose letter it is.
     pub queue: QueueName,
-    /// The sequence that it belongs to.
+    /// Its sequence.
     pub sequence: SequenceId,
     /// Its place in the sequence. Later letters have larger ones; gaps mean nothing.
     pub index: u64,
-    /// Where it stands.
+    /// Its state.
     pub state: LetterState,
     /// The message, whole.
     pub message: Arc<Message>,
@@ -210,7 +211,7 @@ pub struct Letter {
     pub attempts: u32,
     /// Attempts that ended with the death of the process.
     pub crash_attempts: u32,
-    /// Attempts that somebody asked for.
+    /// Attempts in requested replays.
     pub replay_attempts: u32,
     /// Whether the same failure came back too often.
     pub poison: bool,
@@ -232,7 +233,7 @@ pub struct Letter {
     pub context: Diagnostics,
     /// The team that owns it.
     pub owner: Option<Arc<str>>,
-    /// The person who looks after it.
+    /// The person it is assigned to.
     pub assignee: Option<Arc<str>>,
     /// What people said about it, oldest first.
     pub comments: Vec<Comment>,

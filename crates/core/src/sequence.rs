@@ -72,18 +72,18 @@ pub type SequencingFn = dyn Fn(&Message) -> Option<SequenceId> + Send + Sync;
 /// How a message finds its sequence.
 #[derive(Clone, Default)]
 pub enum Sequencing {
-    /// By key; a message without a key stands alone. This is the default.
+    /// By key; a message without a key is a sequence of its own. This is the default.
     #[default]
     Key,
     /// By the value of a header; without it, by key.
     Header(Arc<str>),
-    /// By a JSON pointer into the payload; where it leads nowhere, by key.
+    /// By a JSON pointer into the payload; if there is no value, by key.
     Json(Arc<str>),
     /// All messages of a partition in one sequence.
     Partition,
-    /// Every message stands alone: no order.
+    /// Every message is a sequence of its own: no order.
     Alone,
-    /// By the user's own rule; where it gives none, the message stands alone.
+    /// By a function of the user; if it returns none, the message is a sequence of its own.
     Custom(Arc<SequencingFn>),
 }
 
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn different_keys_never_share_a_sequence() {
-        // I2, I5: null, empty, printable, binary and look-alike keys are all told apart.
+        // I2, I5: null, empty, printable, binary and look-alike keys are all distinct.
         let keys: [Option<&[u8]>; 7] =
             [None, Some(b""), Some(b"a"), Some(b"~empty"), Some(b"~x:61"), Some(b"\xff\x00"), Some(b"~m:m1")];
         let ids: std::collections::HashSet<_> = keys

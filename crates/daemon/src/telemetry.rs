@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_config::{Config, Consumer as Wanted, Webhook as Hook};
-use lazaret_core::handler::BoxHandler;
+use lazaret_core::handler::{BoxHandler, Handler};
 use lazaret_core::store::Store;
 use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
 use lazaret_telemetry::alerts::{Alerts, Options, Service, Webhook};
 #[cfg(feature = "otlp")]
 use lazaret_telemetry::traces::Traces;
-use lazaret_telemetry::{Journal, Metrics, Watched};
+use lazaret_telemetry::{AttemptLayer, Journal, Metrics};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -92,12 +92,12 @@ impl Telemetry {
     /// Watches the attempts of a consumer.
     pub(crate) fn watch(&self, wanted: &Wanted, handler: BoxHandler) -> BoxHandler {
         let queue = QueueName::of(&wanted.name, &wanted.name);
-        let watched = Watched::new(handler, &self.metrics, &wanted.name, &queue);
+        let layer = AttemptLayer::new(&self.metrics, &wanted.name, &queue);
         #[cfg(feature = "otlp")]
         if let Some(tracing) = &self.tracing {
-            return watched.traced(tracing.clone()).boxed();
+            return handler.layer(layer.traced(tracing.clone())).with_state(());
         }
-        watched.boxed()
+        handler.layer(layer).with_state(())
     }
 
     /// Adds those who are told what happens to a consumer.

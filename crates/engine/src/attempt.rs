@@ -15,6 +15,7 @@ use lazaret_core::{HandlerError, Phase, Reason};
 use crate::gate::Sign;
 use crate::options::DedupeOptions;
 use crate::shared::Component;
+use crate::timeout;
 
 /// How an attempt ended.
 #[derive(Debug)]
@@ -119,8 +120,7 @@ pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     if delivery.sent_to_dlq() {
         return Outcome::SentToDlq;
     }
-    let error = HandlerError::foreign("timeout", format!("no answer within {after:?}"));
-    Outcome::Failed(error.reason(Reason::TIMEOUT).phase(delivery.phase()))
+    Outcome::Failed(timeout::error(delivery, after))
 }
 
 /// What the handler's answer means.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::{DeadLetterSink, Delivery};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::store::{Certainty, ErrorKind, HandOff, Placement, StoreError};
 use lazaret_core::{Failure, LetterState, Partition, Reason};
@@ -22,7 +22,7 @@ pub(crate) struct LiveDesk {
 }
 
 #[async_trait]
-impl Desk for LiveDesk {
+impl DeadLetterSink for LiveDesk {
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
         let shared = &self.component.shared;
         if shared.options.dead_letter.is_none() {
@@ -88,7 +88,7 @@ impl StoredDesk {
 }
 
 #[async_trait]
-impl Desk for StoredDesk {
+impl DeadLetterSink for StoredDesk {
     async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((reason, why));
         Ok(())

@@ -306,7 +306,7 @@ impl Journey {
     /// The limit that ends the retries of this message before another attempt (I4).
     fn limit_reached(&self, now: Timestamp) -> Option<Limit> {
         let record = self.record.as_ref()?;
-        let retry = &self.component.shared.options.retry;
+        let retry = judge::retry_policy(&self.component, self.delivery.message());
         if retry.too_many_crashes(record.crashes) {
             Some(Limit::Crashes)
         } else if record.attempts >= retry.max_attempts {

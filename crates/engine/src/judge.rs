@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::{AttemptKind, AttemptRecord, Diagnostics, HISTORY_LIMIT};
-use lazaret_core::policy::{Classification, Decision, Stage, Subject, run_length};
+use lazaret_core::policy::{Classification, Decision, RetryPolicy, Stage, Subject, run_length};
 use lazaret_core::recorder::Suspect;
 use lazaret_core::relay::Hop;
 use lazaret_core::store::AttemptNote;
@@ -17,7 +17,6 @@ use crate::attempt::guarded;
 use crate::decide::{End, Facts, Step, decide};
 use crate::events::{Counters, Event};
 use crate::gate::Sign;
-use crate::options::Options;
 use crate::shared::{Component, later};
 
 /// What is known about the failures of one message.
@@ -221,7 +220,7 @@ pub(crate) fn next_step(
         hint: record.failure.retry_after,
         seed: shared.jitter_seed(delivery.message()),
     };
-    let step = decide(&shared.options.retry, &shared.options.poison, &facts, stored);
+    let step = decide(retry_policy(component, delivery.message()), &shared.options.poison, &facts, stored);
     let (queue, message, reason) = (&component.queue, delivery.message(), &record.failure.reason);
     match step {
         Step::End { why: End::Exhausted(limit), .. } => {
@@ -286,15 +285,21 @@ pub(crate) fn write_letter(
         letter.first_failed_at = Some(record.first_failed_at);
         letter.last_failed_at = Some(record.last_failed_at);
         letter.history.clone_from(&record.history);
-        letter.poison = is_poison(component, record);
+        letter.poison = is_poison(component, message, record);
     }
     letter
 }
 
 /// Whether the message failed too often in the same way, or killed the process too often.
-pub(crate) fn is_poison(component: &Component, record: &Record) -> bool {
-    let Options { retry, poison, .. } = &component.shared.options;
-    poison.is_poison(record.same_failure) || retry.too_many_crashes(record.crashes)
+pub(crate) fn is_poison(component: &Component, message: &Message, record: &Record) -> bool {
+    component.shared.options.poison.is_poison(record.same_failure)
+        || retry_policy(component, message).too_many_crashes(record.crashes)
+}
+
+/// The retry policy for this message: that of its route, or else the consumer's. A handler that panics here has none (I10).
+pub(crate) fn retry_policy<'a>(component: &'a Component, message: &Message) -> &'a RetryPolicy {
+    let of_route = guarded(|| component.handler.retry_policy(message)).ok().flatten();
+    of_route.unwrap_or(&component.shared.options.retry)
 }
 
 /// What the user's enqueue policy makes of a letter. A policy that panics is taken to say "enqueue" (I10).

@@ -20,6 +20,7 @@
 
 mod attempt;
 mod blocked;
+mod builder;
 mod consumer;
 mod decide;
 mod desks;
@@ -48,8 +49,11 @@ mod reprocess;
 mod scheduler;
 mod shard;
 mod shared;
+#[cfg(any(test, feature = "signal"))]
+mod signal;
 mod stored;
 mod tenure;
+mod timeout;
 mod tracker;
 mod upkeep;
 
@@ -63,3 +67,4 @@ pub use handle::{FuseState, Handle, ReplayReport, Replayer};
 pub use hash::{SequenceHash, SequenceHasher};
 pub use options::{DeadLetterOptions, DedupeOptions, Filter, Options, ReplayOptions};
 pub use reprocess::{InvalidSchedule, Reprocess, Schedule};
+pub use timeout::Timeout;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::events::{Counters, Event};
 use crate::journey::Journey;
+use crate::judge;
 use crate::patience::Left;
 use crate::shared::Component;
 
@@ -128,7 +129,8 @@ impl Passing<'_> {
         Handover {
             letter,
             same_failure: self.same_failure,
-            usual_delay: self.component.shared.options.retry.usual_delay(letter.attempts, hint),
+            usual_delay: judge::retry_policy(self.component, &letter.message)
+                .usual_delay(letter.attempts, hint),
             from: self.from,
             offset: self.message.place().1.offset,
         }

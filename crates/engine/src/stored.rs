@@ -10,7 +10,7 @@ use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::{Charge, Decision, Limit, Stage};
 use lazaret_core::store::{Certainty, Claim, ErrorKind, Lease, Requeue, Settled, Settlement};
-use lazaret_core::{Failure, HandlerError, Letter, LetterState, Timestamp};
+use lazaret_core::{Failure, HandlerError, Letter, LetterState, Message, Timestamp};
 use tokio::time::Instant;
 
 use crate::attempt::{self, Outcome};
@@ -164,7 +164,7 @@ impl Turn<'_> {
         let record = Record::from_letter(&letter);
         if *self.purpose == Purpose::Retry
             && let Some(record) = &record
-            && let Some(limit) = self.used_up(record)
+            && let Some(limit) = self.used_up(&letter.message, record)
         {
             let (queue, message, reason) = (&self.component.queue, &*letter.message, &record.failure.reason);
             shared.tell(&Event::RetryExhausted { queue, message, limit: Some(limit), reason });
@@ -192,7 +192,7 @@ impl Turn<'_> {
         }
         let letter = Arc::new(letter);
         let wish = Arc::new(StoredDesk::default());
-        let delivery = Delivery::for_letter(letter.clone(), self.operation()).with_desk(wish.clone());
+        let delivery = Delivery::for_letter(letter.clone(), self.operation()).with_sink(wish.clone());
         delivery.begin_attempt(attempt);
         let watched = shared.flight.watch(&self.component.queue, &letter.message, attempt).await;
         let started = Instant::now();
@@ -225,8 +225,8 @@ impl Turn<'_> {
 
     /// Whether the letter may not be tried again by itself, whatever changed since it was written (I4). A letter that
     /// somebody released has no attempts and is tried at least once, however long ago it first failed.
-    fn used_up(&self, record: &Record) -> Option<Limit> {
-        let retry = &self.component.shared.options.retry;
+    fn used_up(&self, message: &Message, record: &Record) -> Option<Limit> {
+        let retry = judge::retry_policy(self.component, message);
         if retry.too_many_crashes(record.crashes) {
             return Some(Limit::Crashes);
         }
@@ -354,7 +354,7 @@ impl Turn<'_> {
             attempts,
             crash_attempts: letter.crash_attempts,
             replay_attempts: letter.replay_attempts + u32::from(replayed),
-            poison: judge::is_poison(self.component, &record),
+            poison: judge::is_poison(self.component, &letter.message, &record),
             diagnostics: if ignored {
                 letter.diagnostics.clone()
             } else {
@@ -375,7 +375,8 @@ impl Turn<'_> {
             crash_attempts: letter.crash_attempts,
             replay_attempts: letter.replay_attempts,
             poison: letter.poison
-                || self.component.shared.options.retry.too_many_crashes(letter.crash_attempts),
+                || judge::retry_policy(self.component, &letter.message)
+                    .too_many_crashes(letter.crash_attempts),
             diagnostics: letter.diagnostics.clone(),
             attempt: None,
             leave_out_payload: self.leaves_out_payload(LetterState::Dead),

@@ -21,7 +21,7 @@ use support::{
 fn at_replay(policy: impl Fn(&Letter, &Failure) -> Decision + Send + Sync + 'static) -> Options {
     let policy = move |letter: &Letter, failure: &Failure, stage: Stage| match stage {
         Stage::FirstFailure => Decision::enqueue_with(failure.clone()),
-        Stage::Replay => policy(letter, failure),
+        _ => policy(letter, failure),
     };
     Options { enqueue: Arc::new(policy) as Arc<dyn EnqueuePolicy>, ..one_attempt() }
 }
@@ -430,7 +430,7 @@ async fn processing_all_gives_every_sequence_its_turn_once_and_does_not_stop_at_
     eventually("all are letters", || bench.committed() == Some(249)).await;
     let_pass(secs(10)).await;
     let report = running.replayer().process_all("nightly").await.unwrap();
-    assert_eq!(report, ReplayReport { closed: 166, held: 84, skipped: 0 });
+    assert_eq!((report.closed, report.held, report.skipped), (166, 84, 0));
     assert_eq!(bench.counts().sequences, 84);
     for name in &names {
         assert_eq!(bench.calls.of(name).len(), 2, "{name}: once live, once replayed");
@@ -535,7 +535,7 @@ async fn a_pause_of_replays_holds_back_replays_only() {
     running.handle.pause(PauseScope::Replay, &somebody("hands off")).await.unwrap();
     assert!(!running.replayer().process_any().await.unwrap());
     let report = running.replayer().process_all("nightly").await.unwrap();
-    assert_eq!(report, ReplayReport { skipped: 1, ..ReplayReport::default() });
+    assert_eq!((report.closed, report.held, report.skipped), (0, 0, 1));
     bench.push(&["b1"]);
     eventually("the live stream goes on", || bench.calls.done() == ["b1"]).await;
     assert!(running.handle.resume(&PauseScope::Replay, &somebody("go on")).await.unwrap());

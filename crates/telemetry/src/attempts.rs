@@ -1,12 +1,12 @@
-//! Watches attempts from where they happen: around the handler. Each is measured, and is a span where traces are sent.
+//! The layer around a handler that measures attempts, and makes each a span where traces are sent.
 //!
-//! The engine knows nothing of it, so that consumers whose handlers are not watched pay nothing.
+//! The engine does not know of it: consumers whose handlers have no such layer pay nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use lazaret_core::handler::{BoxHandler, Delivery, Handle, HandlerFuture};
+use lazaret_core::handler::{BoxHandler, Delivery, Handle, HandlerFuture, Layer};
 use lazaret_core::{HandlerError, QueueName};
 use metrics::Histogram;
 use tokio::time::Instant;
@@ -15,21 +15,24 @@ use crate::metrics::Metrics;
 #[cfg(feature = "otlp")]
 use crate::traces::{AttemptSpan, Tracing};
 
-/// A handler that is watched.
+/// A layer that measures how long attempts take, failed ones included.
+///
+/// Apply it last, so that it runs first and measures the other layers too.
 ///
 /// ```
 /// use lazaret_core::QueueName;
-/// use lazaret_core::handler::{Text, handler};
-/// use lazaret_telemetry::{Metrics, Watched};
+/// use lazaret_core::handler::{Handler, Text, handler};
+/// use lazaret_telemetry::{AttemptLayer, Metrics};
 ///
 /// async fn greet(Text(_name): Text) {}
 ///
 /// let metrics = Metrics::prometheus();
-/// let greet = Watched::new(handler(greet), &metrics, "names", &QueueName::of("names", "names")).boxed();
+/// let greet = greet.layer(AttemptLayer::new(&metrics, "names", &QueueName::of("names", "names")));
+/// let greet = handler(greet);
 /// # let _ = greet;
 /// ```
-pub struct Watched {
-    handler: BoxHandler,
+#[derive(Clone)]
+pub struct AttemptLayer {
     seconds: Histogram,
     #[cfg(feature = "otlp")]
     tracing: Option<Tracing>,
@@ -39,11 +42,10 @@ pub struct Watched {
     queue: QueueName,
 }
 
-impl Watched {
-    /// Watches a handler: how long its attempts take, failed ones included.
-    pub fn new(handler: BoxHandler, metrics: &Metrics, consumer: &str, queue: &QueueName) -> Self {
+impl AttemptLayer {
+    /// Measures the attempts of a consumer's handler.
+    pub fn new(metrics: &Metrics, consumer: &str, queue: &QueueName) -> Self {
         Self {
-            handler,
             seconds: metrics.attempt_seconds(consumer, queue),
             #[cfg(feature = "otlp")]
             tracing: None,
@@ -54,39 +56,47 @@ impl Watched {
         }
     }
 
-    /// The same, and each attempt is a span.
+    /// Makes each attempt a span as well.
     #[cfg(feature = "otlp")]
     #[must_use]
     pub fn traced(mut self, tracing: Tracing) -> Self {
         self.tracing = Some(tracing);
         self
     }
+}
 
-    /// The handler as the engine takes it.
-    pub fn boxed(self) -> BoxHandler {
-        Arc::new(self)
+impl Layer for AttemptLayer {
+    fn layer(&self, inner: BoxHandler) -> BoxHandler {
+        Arc::new(Measured { inner, layer: self.clone() })
     }
 }
 
-impl Handle for Watched {
+/// A handler whose attempts are measured.
+struct Measured {
+    inner: BoxHandler,
+    layer: AttemptLayer,
+}
+
+impl Handle for Measured {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
+        let layer = &self.layer;
         let watch = Watch {
             #[cfg(feature = "otlp")]
-            span: self.tracing.as_ref().map(|t| t.begin(&self.consumer, &self.queue, &delivery)),
-            seconds: self.seconds.clone(),
+            span: layer.tracing.as_ref().map(|t| t.begin(&layer.consumer, &layer.queue, &delivery)),
+            seconds: layer.seconds.clone(),
             started: Instant::now(),
         };
-        Box::pin(Attempt { future: self.handler.handle(delivery), watch: Some(watch) })
+        Box::pin(Attempt { future: self.inner.handle(delivery), watch: Some(watch) })
     }
 }
 
-/// An attempt under way.
+/// An attempt in progress.
 struct Attempt {
     future: HandlerFuture,
     watch: Option<Watch>,
 }
 
-/// Measures until it is dropped: an attempt that panics, or that is given up, has taken its time as well.
+/// Measures until it is dropped: the time of an attempt that panics or is abandoned counts as well.
 struct Watch {
     #[cfg(feature = "otlp")]
     span: Option<AttemptSpan>,

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_core::LetterState;
+use lazaret_core::handler::{Handler, handler};
 use lazaret_core::store::{Act, Actor, PauseScope};
 use lazaret_engine::{Options, Stats};
 use lazaret_telemetry::names::{self, FAMILIES, Kind};
-use lazaret_telemetry::{Metrics, Watched};
+use lazaret_telemetry::{AttemptLayer, Metrics};
 use support::{Bench, NAME, Running, eventually, obedient, options, queue};
 
 /// A scrape, read strictly: what Prometheus would not take makes the test fail.
@@ -93,7 +94,8 @@ async fn a_scrape_after_a_run_shows_every_metric_with_exact_values_and_nothing_o
         message
     });
     let mended = Arc::new(AtomicBool::new(false));
-    let watched = Watched::new(obedient(mended.clone()), &metrics, NAME, &queue()).boxed();
+    let layer = AttemptLayer::new(&metrics, NAME, &queue());
+    let watched = handler(obedient(mended.clone()).layer(layer));
     let options = Options {
         poison: lazaret_core::policy::PoisonPolicy { same_failure: Some(3) },
         retry: lazaret_core::policy::RetryPolicy { max_attempts: 4, ..options().retry },

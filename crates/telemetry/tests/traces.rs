@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazaret_core::LetterId;
+use lazaret_core::handler::{Handler, handler};
 use lazaret_telemetry::traces::{FIRST_ATTEMPT, Traces};
-use lazaret_telemetry::{Metrics, Watched};
+use lazaret_telemetry::{AttemptLayer, Metrics};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -53,13 +54,14 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
     let collector = Receiver::start(&[]).await;
     let traces = Traces::otlp(&collector.url(""), "test-1").unwrap();
     let mended = Arc::new(AtomicBool::new(false));
-    let watched = Watched::new(obedient(mended.clone()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).traced(traces.tracing());
+    let watched = handler(obedient(mended.clone()).layer(layer));
     let header = format!("00-{TRACE}-{PARENT}-01");
     bench.log.push_with(0, |message| {
         message.with_key("key-of-a").with_payload("payload-of-a-hopeless").with_header("traceparent", header)
     });
     bench.log.push_with(0, |message| message.with_key("key-of-b").with_payload("payload-of-b-flaky"));
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("one is dead, one handled", || {
         let stats = running.handle.stats();
         stats.handed_off == 1 && stats.handled == 1
@@ -126,9 +128,10 @@ async fn a_collector_that_is_away_holds_nobody_up() {
     // I10
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let traces = Traces::otlp("http://127.0.0.1:1", "test-1").unwrap();
-    let watched = Watched::new(obedient(Arc::default()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).traced(traces.tracing());
+    let watched = handler(obedient(Arc::default()).layer(layer));
     bench.push(&["a-fine", "b-fine"]);
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
     tokio::time::timeout(std::time::Duration::from_secs(30), traces.end()).await.unwrap();
@@ -139,11 +142,12 @@ async fn a_message_whose_trace_is_not_sampled_is_not_traced() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let collector = Receiver::start(&[]).await;
     let traces = Traces::otlp(&collector.url("/"), "test-1").unwrap();
-    let watched = Watched::new(obedient(Arc::default()), &metrics, NAME, &queue()).traced(traces.tracing());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).traced(traces.tracing());
+    let watched = handler(obedient(Arc::default()).layer(layer));
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
     bench.log.push_with(0, |message| message.with_payload("a-fine").with_header("traceparent", unsampled));
     bench.log.push_with(0, |message| message.with_payload("b-fine"));
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
     traces.end().await;

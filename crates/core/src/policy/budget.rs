@@ -13,7 +13,7 @@ use super::PolicyError;
 const WINDOW_SECONDS: i64 = 3600;
 /// How many keys, and how many types, are counted at most in one window (I7).
 const COUNTERS_LIMIT: usize = 65_536;
-/// The highest rate that a clock of nanoseconds can tell apart.
+/// The highest rate that a clock of nanoseconds can resolve.
 const PER_SECOND_LIMIT: f64 = 1e9;
 
 /// How often something may happen, written `50/s`, `10/m` or `5/h`.
@@ -114,6 +114,7 @@ impl BudgetPolicy {
 
 /// Which limit is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Dimension {
     /// The retries of this key.
     PerKey,
@@ -227,7 +228,7 @@ impl Bucket {
         Self { interval: rate.interval_nanos(), burst: rate.burst(), full_at: i128::MIN }
     }
 
-    /// Takes one token, or says when there will be one.
+    /// Takes one token, or returns when there will be one.
     fn take(&mut self, now: Timestamp) -> Result<(), Timestamp> {
         let nanos = now.as_nanosecond();
         // An empty bucket is full after `burst` intervals. A longer wait means that the clock went backwards.
@@ -266,7 +267,7 @@ impl Counters {
         *count = count.saturating_add(1);
     }
 
-    /// Begins anew in another window. One window back is a clock that was set right and gives no fresh budget;
+    /// Restarts in another window. One window back is a corrected clock and gives no fresh budget;
     /// further back, the old window would last too long.
     fn roll(&mut self, now: Timestamp) {
         let window = now.as_second().div_euclid(WINDOW_SECONDS);
@@ -382,7 +383,7 @@ mod tests {
             assert_eq!(budget.charge(at(0), 1, Some("a")), Charge::NotBefore(at(1000)));
         }
         assert_eq!(budget.charge(at(1000), 1, Some("a")), Charge::Granted);
-        // Exhaustion is told before the rate, and takes no token.
+        // Exhaustion is reported before the rate, and takes no token.
         assert_eq!(budget.charge(at(1000), 1, Some("b")), Charge::Exhausted(Dimension::PerKey));
         assert_eq!(budget.charge(at(2000), 2, Some("a")), Charge::Exhausted(Dimension::PerType));
         assert_eq!(budget.charge(at(2000), 2, Some("b")), Charge::Granted);

@@ -51,6 +51,7 @@ impl FusePolicy {
 
 /// Why a fuse blew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Blown {
     /// Too large a share failed for good.
     Share {
@@ -79,7 +80,7 @@ impl fmt::Display for Blown {
 
 /// Watches the share and the run of terminal failures.
 ///
-/// A fuse that blew begins anew: it blows once per incident, and again only if the next messages fail as well.
+/// A fuse that blew is reset: it blows once per incident, and again only if the next messages fail as well.
 ///
 /// ```
 /// use lazaret_core::policy::{Fuse, FusePolicy};
@@ -110,7 +111,7 @@ impl Fuse {
         Self { policy, recent: VecDeque::new(), terminal: 0, run: 0 }
     }
 
-    /// Takes note of this many messages that did not fail for good.
+    /// Records this many messages that did not fail for good.
     pub fn on_ok(&mut self, n: u64) {
         if n == 0 {
             return;
@@ -121,7 +122,7 @@ impl Fuse {
         }
     }
 
-    /// Takes note of a message that failed for good. Says why if that blew the fuse.
+    /// Records a message that failed for good. Returns the cause if that blew the fuse.
     pub fn on_terminal(&mut self) -> Option<Blown> {
         self.push(true);
         self.run += 1;

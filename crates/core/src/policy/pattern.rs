@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::PolicyError;
 
-/// A pattern for a whole name, in which `*` stands for any text. Upper and lower case are two things.
+/// A pattern for a whole name, in which `*` stands for any text. Case-sensitive.
 ///
 /// Matching takes time linear in the text, whatever the pattern.
 ///
@@ -101,7 +101,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Those with two characters stand before those with one, for the parser.
+    /// Those with two characters come before those with one, for the parser.
     const ALL: [Self; 5] = [Self::AtLeast, Self::AtMost, Self::Above, Self::Below, Self::Equal];
 
     /// The operator that a text begins with, and the rest of the text.
@@ -109,7 +109,7 @@ impl Operator {
         Self::ALL.into_iter().find_map(|operator| Some((operator, text.strip_prefix(operator.as_str())?)))
     }
 
-    /// Whether a value stands in this relation to a bound.
+    /// Compares a value with a bound.
     pub fn holds<T: Ord>(self, value: &T, bound: &T) -> bool {
         match self {
             Self::AtLeast => value >= bound,

@@ -1,4 +1,4 @@
-//! What a query asks for, as a tree that stores can compile.
+//! The syntax tree of a query, which stores can compile.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Expr {
 pub enum Term {
     /// A field that holds text.
     Text(TextField, Vec<Text>),
-    /// Where the letter stands.
+    /// The state of the letter.
     State(BTreeSet<LetterState>),
     /// What the failure said: its message, those underneath, or its type.
     Error(Vec<Needle>),
@@ -76,7 +76,7 @@ pub enum Term {
     Poison(BTreeSet<bool>),
     /// A value in a JSON payload.
     Payload {
-        /// Where it stands (RFC 6901).
+        /// The JSON pointer to it (RFC 6901).
         pointer: String,
         /// What it is.
         any: Vec<Text>,
@@ -117,7 +117,7 @@ pub enum TextField {
     Message,
     /// The team that owns the letter.
     Owner,
-    /// The person who looks after it.
+    /// The person it is assigned to.
     Assignee,
 }
 
@@ -128,7 +128,7 @@ pub enum CountField {
     Attempts,
     /// Attempts that ended with the death of the process.
     Crashes,
-    /// Attempts that somebody asked for.
+    /// Attempts in requested replays.
     Replays,
 }
 
@@ -214,7 +214,7 @@ impl Text {
     }
 }
 
-/// Something that is looked for inside a text, in upper or lower case.
+/// A substring to search for, case-insensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needle {
     /// The text contains this. In lower case.

@@ -1,4 +1,4 @@
-//! Whether a letter has the facts that are asked for.
+//! Matches a query against a letter.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ fn text(letter: &Letter, field: TextField, any: &[Text]) -> bool {
         TextField::Reason => cause.is_some_and(|cause| fits(cause.reason.as_str())),
         TextField::Phase => cause.is_some_and(|cause| fits(cause.phase.as_str())),
         TextField::Sequence => fits(letter.sequence.as_str()),
-        // As it is, and as it stands in the name of its sequence, which can always be typed.
+        // As it is, and as it is written in the name of its sequence, which can always be typed.
         TextField::Key => message.key.as_ref().is_some_and(|key| {
             std::str::from_utf8(key).is_ok_and(fits) || fits(SequenceId::by_key(message).as_str())
         }),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Terms side by side all have to hold; `or` binds less than that; `-` or `not` negates what follows; brackets group.
-//! `docs/query.md` tells the rest. A query is a pure condition: [`Query::matches`] decides, and a store that can answer
+//! See `docs/query.md`. A query is a pure condition: [`Query::matches`] decides, and a store that can answer
 //! parts of it faster compiles [`Query::expr`].
 
 mod ast;
@@ -76,7 +76,7 @@ impl Query {
         Self { text: String::new(), expr: Expr::All(Vec::new()), names_state: false }
     }
 
-    /// Whether nothing is asked for: every open letter matches.
+    /// Returns `true` for the empty query, which matches every open letter.
     pub fn is_everything(&self) -> bool {
         self.expr == Expr::All(Vec::new())
     }
@@ -86,12 +86,12 @@ impl Query {
         &self.text
     }
 
-    /// The query as a tree. It says nothing about the state of a letter where none is [named](Self::names_state).
+    /// The query as a tree. It does not restrict the state of a letter where none is [named](Self::names_state).
     pub const fn expr(&self) -> &Expr {
         &self.expr
     }
 
-    /// Whether a state is asked for. A query that names none is about open letters.
+    /// Returns whether the query names a state. One that names none matches open letters.
     pub const fn names_state(&self) -> bool {
         self.names_state
     }
@@ -103,7 +103,7 @@ impl Query {
         !self.names_state || self.expr.required().any(open_states)
     }
 
-    /// Whether key, headers or payload of the message are asked for.
+    /// Returns whether the query reads key, headers or payload of the message.
     pub fn needs_payload(&self) -> bool {
         self.expr.any_term(&|term| {
             matches!(term, Term::Payload { .. } | Term::Header { .. } | Term::Text(TextField::Key, _))

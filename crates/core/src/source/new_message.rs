@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::message::{Headers, Message, MessageId, Position, StreamName};
 
-/// What whoever sends a message says about it. A source gives it its place.
+/// A message as its sender describes it. The source assigns its position.
 ///
 /// ```
 /// use lazaret_core::Position;
@@ -81,14 +81,14 @@ pub enum Posted {
     Taken {
         /// Its id: the given one, or its position.
         id: MessageId,
-        /// Where it stands.
+        /// Its position.
         position: Position,
     },
     /// A message with this id was posted before. Nothing was changed.
     Known {
         /// The id.
         id: MessageId,
-        /// Where that message stands, or stood.
+        /// The position of that message.
         position: Position,
     },
     /// There is no room now. The later messages of the same call were not taken either, so that none overtakes.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lazaret_core::Message;
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::{DeadLetterSink, Delivery};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -137,7 +137,7 @@ impl Hasher for Identity {
 /// The owner of some lanes.
 pub(crate) struct Shard {
     components: Vec<Arc<Component>>,
-    desks: Vec<Arc<dyn Desk>>,
+    desks: Vec<Arc<dyn DeadLetterSink>>,
     open: Arc<OpenSequences>,
     mailbox: Arc<Mailbox<ToShard>>,
     notices: Arc<Mailbox<Notice>>,
@@ -173,7 +173,7 @@ impl Shard {
         notices: Arc<Mailbox<Notice>>,
     ) -> Self {
         let desk = |component: &Arc<Component>| {
-            Arc::new(LiveDesk { component: component.clone(), open: open.clone() }) as Arc<dyn Desk>
+            Arc::new(LiveDesk { component: component.clone(), open: open.clone() }) as Arc<dyn DeadLetterSink>
         };
         Self {
             desks: components.iter().map(desk).collect(),
@@ -273,7 +273,7 @@ impl Shard {
         match arrival {
             ToShard::Message(arrival) => {
                 let Arrival { message, ticket, hash, component, misfit } = arrival;
-                let delivery = Delivery::at_desk(message, self.desks[component as usize].clone());
+                let delivery = Delivery::live(message, self.desks[component as usize].clone());
                 let parcel = Parcel { delivery, ticket, hash, component, misfit };
                 self.ready.push_back(Ready { parcel, holds_lane: false });
             }
