@@ -1,4 +1,4 @@
-//! Which failures are one problem.
+//! Fingerprints: group the failures that have the same cause.
 
 mod frames;
 mod normalise;

@@ -137,7 +137,7 @@ pub struct Position {
     pub partition: u32,
     /// The place in the partition.
     pub offset: u64,
-    /// What the source needs besides the offset to come back here, such as a resume token.
+    /// What the source needs besides the offset to resume here, such as a resume token.
     pub token: Option<Bytes>,
 }
 
@@ -177,7 +177,7 @@ impl fmt::Display for Position {
 #[serde(transparent)]
 pub struct Headers(Vec<(Arc<str>, Option<Bytes>)>);
 
-/// What a null value is read as.
+/// The value that a null is read as.
 static EMPTY: Bytes = Bytes::new();
 
 impl Headers {

@@ -77,7 +77,7 @@ pub struct Suspect {
     pub partition: Partition,
     /// Its offset in the partition.
     pub offset: u64,
-    /// Which attempt was running.
+    /// The number of the attempt that was running.
     pub attempt: u32,
     /// `true` when nothing else was in flight at its last crash. Such a crash is counted in `crashes`.
     pub alone: bool,
@@ -130,7 +130,7 @@ pub trait FlightRecorder: Send + Sync + 'static {
     /// settled.
     fn forget(&self, queue: &QueueName, message: &MessageId);
 
-    /// How many attempts ran unrecorded since the recorder was opened.
+    /// The number of attempts that ran unrecorded since the recorder was opened.
     fn unrecorded(&self) -> u64;
 }
 

@@ -1,4 +1,4 @@
-//! Which messages must be handled in order.
+//! Sequences: which messages must be handled in order.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -69,7 +69,7 @@ impl From<&str> for SequenceId {
 /// The user's own rule: a pure function of the message. `None` means that the message has no sequence.
 pub type SequencingFn = dyn Fn(&Message) -> Option<SequenceId> + Send + Sync;
 
-/// How a message finds its sequence.
+/// The sequencing policy: maps a message to its sequence.
 #[derive(Clone, Default)]
 pub enum Sequencing {
     /// By key; a message without a key is a sequence of its own. This is the default.
@@ -134,7 +134,7 @@ fn key_text(message: &Message) -> Cow<'_, str> {
     }
 }
 
-/// Whether a text has no control characters. Nearly all keys are ASCII, where that is one quick look.
+/// Returns whether a text has no control characters. Fast for ASCII, as nearly all keys are.
 fn is_printable(text: &str) -> bool {
     match text.is_ascii() {
         true => !text.bytes().any(|byte| byte.is_ascii_control()),

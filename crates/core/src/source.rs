@@ -1,4 +1,4 @@
-//! Where messages come from, and where positions are committed.
+//! The contract of a source: delivers messages and commits positions.
 
 pub mod jsonl;
 mod new_message;
@@ -24,7 +24,7 @@ pub struct Assignment {
     pub settled: Vec<RangeInclusive<u64>>,
 }
 
-/// How far a partition is settled.
+/// The settled position of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The partition.
@@ -37,7 +37,7 @@ pub struct Commit {
     pub settled_beyond: Vec<RangeInclusive<u64>>,
 }
 
-/// What a source has to say next.
+/// An event of a source.
 #[derive(Clone, Debug)]
 pub enum SourceEvent {
     /// Messages, of one or several partitions, each partition's in order.
@@ -54,7 +54,7 @@ pub enum SourceEvent {
     Committed(Result<(), String>),
 }
 
-/// Why a source failed.
+/// The error of a source.
 #[derive(Debug)]
 pub struct SourceError {
     temporary: bool,
@@ -80,7 +80,7 @@ impl SourceError {
         self
     }
 
-    /// Whether calling again may help.
+    /// Returns whether a retry may help.
     pub const fn is_temporary(&self) -> bool {
         self.temporary
     }
@@ -106,7 +106,7 @@ impl StdError for SourceError {
     }
 }
 
-/// Where messages come from.
+/// A source of messages.
 ///
 /// The engine owns the source and calls it from one task:
 /// - [`next`](Self::next) is cancelled and called again at any time; nothing may be lost by that.
@@ -148,7 +148,7 @@ pub trait Source: Send + 'static {
     /// Leaves: the last call. Positions are committed before it.
     async fn close(&mut self) -> Result<(), SourceError>;
 
-    /// How many messages are known to lie beyond what was delivered, if that is known.
+    /// The number of messages that are not delivered yet, if it is known.
     fn lag(&self) -> Option<u64> {
         None
     }

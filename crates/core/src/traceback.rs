@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-/// What Python writes before a stack trace, on a line of its own.
+/// The line that Python writes before a stack trace.
 const HEADER: &str = "Traceback (most recent call last):";
 
 /// The last stack trace of Python in a message.

@@ -157,6 +157,17 @@ fn the_memory_backends_are_there_by_default() {
 }
 
 #[test]
+fn counts_are_shown_with_the_names_of_the_states() {
+    let mut counts = lazaret::store::Counts { sequences: 1, ..Default::default() };
+    counts.by_state[lazaret::LetterState::Dead as usize] = 2;
+    assert_eq!(
+        format!("{counts:?}"),
+        "Counts { sequences: 1, retrying: 0, dead: 2, parked: 0, quarantined: 0, waiting: 0, resolved: 0, \
+         evicted: 0, skipped: 0, expired: 0 }"
+    );
+}
+
+#[test]
 fn what_is_shared_between_tasks_can_be() {
     fn shared<T: Clone + Send + Sync + 'static>() {}
     fn sent<T: Send + 'static>() {}

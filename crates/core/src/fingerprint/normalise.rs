@@ -195,7 +195,7 @@ fn number(text: &str) -> usize {
     }
 }
 
-/// Whether what follows a run of digits lets it be a part of a number, and not the start of an id.
+/// Returns whether a run of digits that is followed by this is part of a number, not the start of an id.
 fn ends_number(rest: &str) -> bool {
     let time = rest.strip_prefix('T').is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit()));
     let unit =

@@ -72,7 +72,7 @@ impl Context {
         Self(delivery)
     }
 
-    /// Which attempt this is, from 1, counted across restarts.
+    /// The number of the attempt, from 1, counted across restarts.
     pub fn attempt(&self) -> u32 {
         self.0.attempt()
     }

@@ -126,7 +126,7 @@ impl Delivery {
         &self.0.message
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt.load(Ordering::Relaxed)
     }

@@ -127,7 +127,7 @@ impl FromDelivery for EventType {
     }
 }
 
-/// Which attempt this is, from 1, counted across restarts.
+/// The number of the attempt, from 1, counted across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 

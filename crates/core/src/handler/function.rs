@@ -1,4 +1,4 @@
-//! How functions become handlers: one implementation per number of parameters.
+//! Implements `Handler` for functions: one implementation per number of parameters.
 
 use std::sync::Arc;
 

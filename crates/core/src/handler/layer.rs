@@ -110,7 +110,7 @@ impl<H: Handler<Args, S>, Args: 'static, S: 'static> Handler<Ready, S> for Layer
     }
 }
 
-/// What a layer made, and what it was made from: retry policies are found whether or not the layer passes them on.
+/// The handler that a layer made, and the one inside: retry policies are found even if the layer does not forward them.
 struct Stack {
     outer: BoxHandler,
     inner: BoxHandler,

@@ -75,6 +75,7 @@ pub mod layer;
 mod outcome;
 mod router;
 mod state;
+mod table;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -7,9 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::PolicyError;
 
-/// How many failures a breaker remembers at most (I7).
+/// The maximum number of failures that a breaker keeps (I7).
 const FAILURES_LIMIT: u32 = 65_536;
-/// How long to wait before asking again while all probes are out.
+/// The time until the next check while all probes are in flight.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
 /// When a breaker opens, and how it closes again.
@@ -18,11 +18,11 @@ pub struct BreakerPolicy {
     /// This many failures in a row open it, if all of them are inside the window and nothing has succeeded for a tenth of it. An
     /// attempt that succeeds resets the count: a dependency that responds is not down, however many messages it rejects.
     pub failures: u32,
-    /// How far back failures count.
+    /// The time window in which failures count.
     pub window: Duration,
-    /// How long it stays open before it lets probes through.
+    /// How long it stays open before it admits probes.
     pub open_for: Duration,
-    /// How many probes may be out at once, and how many must succeed to close it.
+    /// The maximum number of concurrent probes, and the number that must succeed to close it.
     pub probes: u32,
 }
 
@@ -219,7 +219,7 @@ impl Breaker {
         }
     }
 
-    /// Whether everything passes.
+    /// Returns whether it is closed.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
     }

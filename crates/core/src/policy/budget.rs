@@ -1,4 +1,4 @@
-//! How much retrying there may be: per second, per key, per event type and in the store.
+//! Retry budgets: limits per second, per key, per event type and on the backlog.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use super::PolicyError;
 
 /// The length of the window in which retries per key and per type are counted, in seconds.
 const WINDOW_SECONDS: i64 = 3600;
-/// How many keys, and how many types, are counted at most in one window (I7).
+/// The maximum number of keys, and of types, counted in one window (I7).
 const COUNTERS_LIMIT: usize = 65_536;
 /// The highest rate that a clock of nanoseconds can resolve.
 const PER_SECOND_LIMIT: f64 = 1e9;
 
-/// How often something may happen, written `50/s`, `10/m` or `5/h`.
+/// A rate, written `50/s`, `10/m` or `5/h`.
 ///
 /// ```
 /// use lazaret_core::policy::Rate;
@@ -112,7 +112,7 @@ impl BudgetPolicy {
     }
 }
 
-/// Which limit is used up.
+/// The limit that is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dimension {
@@ -202,7 +202,7 @@ impl Budget {
         Charge::Granted
     }
 
-    /// Whether a backlog of this size leaves no room for one more.
+    /// Returns whether a backlog of this size has reached its limit.
     pub fn backlog_full(&self, backlog: u64) -> bool {
         self.policy.backlog.is_some_and(|limit| backlog >= limit)
     }
@@ -251,7 +251,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// Whether this share is used up in the window of `now`.
+    /// Returns whether this share is exhausted in the window of `now`.
     fn is_spent(&mut self, now: Timestamp, share: Option<(u32, u64)>) -> bool {
         self.roll(now);
         share.is_some_and(|(limit, hash)| self.counts.get(&hash).copied().unwrap_or(0) >= limit)

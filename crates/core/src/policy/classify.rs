@@ -25,7 +25,7 @@ pub struct Subject<'a> {
     pub error: Option<&'a (dyn StdError + 'static)>,
     /// The message that failed.
     pub message: &'a Message,
-    /// Which attempt it was, 1-based.
+    /// The number of the attempt, 1-based.
     pub attempt: u32,
     /// The verdict that the handler set.
     pub asked: Option<Verdict>,
@@ -38,7 +38,7 @@ pub struct Subject<'a> {
 pub struct Classification {
     /// The verdict on the message.
     pub verdict: Verdict,
-    /// Why it failed: the failure's own reason, unless a rule gave another.
+    /// The reason: the failure's own, unless a rule replaced it.
     pub reason: Reason,
     /// What decided: `handler`, `rule 2`, `no-retry-on`, `retry-on`, `suggestion` or `taxonomy: …`.
     pub by: Cow<'static, str>,
@@ -66,7 +66,7 @@ pub struct When {
     pub event_type: Option<Glob>,
     /// The phase that the attempt had reached.
     pub phase: Option<Phase>,
-    /// Which attempt it was.
+    /// The number of the attempt.
     pub attempt: Option<Comparison>,
     /// Found somewhere in the type or the message of the error or of one underneath it.
     pub error: Option<Regex>,
@@ -164,8 +164,8 @@ fn beneath<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError 
 /// 4. `retry-on`: if it names anything, only that is retried;
 /// 5. the handler's suggestion, if it made one, or else the taxonomy.
 ///
-/// What 3 and 4 refuse to retry becomes what 5 makes of it (a dead letter, parked, a duplicate), and a dead letter where
-/// 5 would retry. A panic is a bug, whatever was suggested.
+/// A failure that 3 and 4 do not retry gets the verdict of 5 (dead letter, parked, duplicate), or dead letter where 5 would
+/// retry. A panic is a bug, whatever was suggested.
 ///
 /// ```
 /// use lazaret_core::policy::{Classifier, Subject};

@@ -68,7 +68,7 @@ impl EnqueuePolicy for AlwaysEnqueue {
     }
 }
 
-/// What an [`EnqueuePolicy`] decided.
+/// The decision of an [`EnqueuePolicy`].
 ///
 /// | decision | at the first failure | at a replay |
 /// |---|---|---|
@@ -129,7 +129,7 @@ impl Decision {
         self
     }
 
-    /// Whether the letter is kept.
+    /// Returns whether the letter is kept.
     pub const fn keeps(&self) -> bool {
         matches!(self, Self::Enqueue { .. } | Self::Requeue { .. } | Self::Ignore)
     }

@@ -34,7 +34,7 @@ pub enum PolicyError {
     Invalid {
         /// The field, spelled as in the configuration file.
         field: &'static str,
-        /// What the field must be, e.g. "must be at least 1".
+        /// The requirement, e.g. "must be at least 1".
         why: &'static str,
     },
 }

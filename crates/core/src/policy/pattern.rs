@@ -20,7 +20,7 @@ use super::PolicyError;
 pub struct Glob(Arc<str>);
 
 impl Glob {
-    /// Whether the whole text fits the pattern.
+    /// Returns whether the whole text matches the pattern.
     pub fn matches(&self, text: &str) -> bool {
         let Some((prefix, rest)) = self.0.split_once('*') else {
             return *self.0 == *text;
@@ -85,7 +85,7 @@ pub struct Comparison {
     bound: u32,
 }
 
-/// How two values are compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// `>=`
@@ -133,17 +133,17 @@ impl Operator {
 }
 
 impl Comparison {
-    /// Whether this count meets the condition.
+    /// Returns whether this count meets the condition.
     pub fn holds(self, count: u32) -> bool {
         self.operator.holds(&count, &self.bound)
     }
 
-    /// How a count is compared.
+    /// The operator.
     pub const fn operator(self) -> Operator {
         self.operator
     }
 
-    /// What it is compared with.
+    /// The bound.
     pub const fn bound(self) -> u32 {
         self.bound
     }

@@ -43,7 +43,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// How often and how fast a failed message is tried again.
+/// The retry policy: how often and how fast a failed message is retried.
 ///
 /// The delay after the n-th failed attempt is `initial-delay × multiplier^(n-1)`, capped at `max-delay`, and then
 /// spread by the jitter.
@@ -59,7 +59,7 @@ impl fmt::Display for Strategy {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Where a message waits.
+    /// Where a message waits for its next attempt.
     pub strategy: Strategy,
     /// How long a lane may wait in memory before it moves to the store, for [`Strategy::Ordered`].
     pub hold: Duration,
@@ -105,14 +105,14 @@ pub enum Next {
     At {
         /// When it is due.
         at: Timestamp,
-        /// How long that is from now.
+        /// The time from now.
         delay: Duration,
     },
     /// No more automatic attempts (I4).
     Exhausted(Limit),
 }
 
-/// Which limit ended the retries.
+/// The limit that ended the retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -178,8 +178,8 @@ impl RetryPolicy {
         hint.map_or(jittered, |hint| jittered.max(hint.min(self.max_retry_after)))
     }
 
-    /// How long messages wait that failed as often as this one, before jitter: what retry topics are made for. Hints count
-    /// as in [`delay`](Self::delay).
+    /// Returns the delay after this many failed attempts, before jitter, which retry topics are made for. Hints count as in
+    /// [`delay`](Self::delay).
     pub fn usual_delay(&self, failed_attempt: u32, hint: Option<Duration>) -> Duration {
         let capped = self.capped(failed_attempt.saturating_sub(1));
         hint.map_or(capped, |hint| capped.max(hint.min(self.max_retry_after)))

@@ -1,4 +1,4 @@
-//! What each reason means by itself.
+//! The taxonomy: the default verdict of each reason.
 
 use crate::failure::{Phase, Reason};
 use crate::verdict::Verdict;

@@ -30,7 +30,7 @@ pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT};
 use crate::letter::{Letter, LetterState};
 use crate::message::QueueName;
 
-/// What to look for among letters.
+/// A search condition on letters.
 ///
 /// Two queries are equal when they ask for the same in the same order, however they are written. Displayed, a query
 /// stands in its plain form; [`text`](Self::text) is what was written.
@@ -96,7 +96,7 @@ impl Query {
         self.names_state
     }
 
-    /// Whether only open letters can match.
+    /// Returns whether only open letters can match.
     pub fn is_about_open(&self) -> bool {
         let open_states =
             |term: &Term| matches!(term, Term::State(states) if states.iter().all(|state| state.is_open()));
@@ -110,12 +110,12 @@ impl Query {
         })
     }
 
-    /// Whether a letter matches. A query that names no state matches open letters only.
+    /// Returns whether a letter matches. A query that names no state matches open letters only.
     pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
         (self.names_state || letter.state.is_open()) && self.expr.evaluate(&|term| term.matches(letter, now))
     }
 
-    /// Whether all letters of a queue in a state match: for who has counted them. `None` when more is asked for than
+    /// Returns whether all letters of a queue in a state match, for callers that have counts. `None` when the query needs more than
     /// queue, consumer and state.
     ///
     /// ```
@@ -142,7 +142,7 @@ impl Query {
 }
 
 impl Term {
-    /// Whether the letters of a queue have this fact; `None` when it is about something else.
+    /// Returns whether the letters of a queue match this term; `None` when it needs something else.
     pub fn matches_queue(&self, queue: &QueueName) -> Option<bool> {
         let fits = |any: &[Text], name: &str| any.iter().any(|text| text.matches(name));
         match self {

@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<Expr> {
 /// A value as it was written.
 pub(super) struct Value {
     pub(super) text: String,
-    /// Whether it stood in quotes: then `*` is a character like any other.
+    /// `true` for a quoted value, in which `*` is a character like any other.
     pub(super) quoted: bool,
     pub(super) range: Range<usize>,
 }
@@ -83,7 +83,7 @@ impl Parser<'_> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Where the word that begins here ends.
+    /// The end of the word that begins here.
     fn word_end(&self, stops: &[char]) -> usize {
         let end = self.rest().find(|c: char| c.is_whitespace() || stops.contains(&c));
         end.map_or(self.text.len(), |length| self.at + length)

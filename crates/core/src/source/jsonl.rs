@@ -45,7 +45,7 @@ pub fn message(line: Bytes) -> NewMessage {
     read(&line).unwrap_or_else(|why| NewMessage::undecodable(line, why))
 }
 
-/// Whether a line has nothing in it and is passed over.
+/// Returns whether a line is blank and skipped.
 pub fn is_blank(line: &[u8]) -> bool {
     line.trim_ascii().is_empty()
 }

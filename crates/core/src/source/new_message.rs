@@ -34,7 +34,7 @@ pub struct NewMessage {
     pub timestamp: Option<Timestamp>,
     /// The correlation id that ties it to other messages.
     pub correlation: Option<Arc<str>>,
-    /// Why its bytes make no sense, if they do not. Then `payload` holds the raw bytes.
+    /// Why its bytes could not be decoded, if so. Then `payload` holds the raw bytes.
     pub undecodable: Option<Arc<str>>,
 }
 
@@ -59,7 +59,7 @@ impl NewMessage {
         message
     }
 
-    /// How many bytes it has, all in all.
+    /// Its total size in bytes.
     pub fn byte_size(&self) -> usize {
         let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
@@ -74,7 +74,7 @@ impl NewMessage {
     }
 }
 
-/// What became of a new message that was posted to a source that takes them.
+/// The outcome of a message posted to an inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// It is durable.
