@@ -141,7 +141,6 @@ impl fmt::Debug for Reason {
 /// The phase that an attempt had reached when it failed. The later, the more effects it may have had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum Phase {
     /// Decoding the bytes.
     Decode,

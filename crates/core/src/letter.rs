@@ -147,7 +147,6 @@ impl fmt::Display for LetterState {
 /// The kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
 pub enum AttemptKind {
     /// The live stream.
     Live,
