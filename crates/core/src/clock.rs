@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-/// Says what time it is. The engine and the stores take one, so that a simulation can own time.
+/// The source of the current time. The engine and the stores take one as a parameter, so that a simulation controls time.
 pub trait Clock: Send + Sync + 'static {
     /// The current time.
     fn now(&self) -> Timestamp;

@@ -1,23 +1,25 @@
-//! Why an attempt failed, as a value that can be classified, stored and shown.
+//! Failures: the cause of a failed attempt as a value that can be classified, stored and shown.
+
+mod error;
 
 use std::borrow::Cow;
-use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
-use crate::verdict::Verdict;
+
+pub use error::HandlerError;
 
 /// The longest message kept of one error, in bytes. Longer ones are cut at a character boundary.
 pub const MESSAGE_LIMIT: usize = 8 * 1024;
 /// The longest backtrace kept, in bytes.
 pub const BACKTRACE_LIMIT: usize = 32 * 1024;
-/// How many links of a cause chain are kept.
+/// The maximum length of a cause chain.
 pub const CHAIN_LIMIT: usize = 16;
 
-/// A stable, machine-readable word for why something failed.
+/// A stable, machine-readable code for why something failed.
 ///
 /// Upper-case letters, digits and underscores, at most 64 of them, so that it can be a metric label.
 ///
@@ -43,43 +45,43 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The handler, or what it called, did not answer in time.
+    /// The handler, or a service that it called, did not respond in time.
     TIMEOUT,
-    /// Something asked us to slow down.
+    /// A service asked for a lower rate.
     RATE_LIMITED,
-    /// A service, database or broker that the handler needs is away.
+    /// A service, database or broker that the handler needs is unavailable.
     DEPENDENCY_UNAVAILABLE,
     /// A connection broke.
     CONNECTION_LOST,
-    /// A database did not answer in time.
+    /// A database did not respond in time.
     DATABASE_TIMEOUT,
-    /// Somebody else changed the same thing first.
+    /// A concurrent change came first.
     CONFLICT,
     /// The handler itself cannot be reached.
     HANDLER_UNREACHABLE,
-    /// The handler failed and said nothing more precise.
+    /// The handler failed without a more precise reason.
     HANDLER_ERROR,
     /// The handler panicked: a bug.
     PANICKED,
-    /// The process died while the message was handled.
+    /// The process crashed while the message was handled.
     CRASHED,
     /// The payload cannot be read.
     INVALID_SCHEMA,
     /// The payload is larger than allowed.
     TOO_LARGE,
-    /// This version of the event is not understood yet.
+    /// This version of the event is not supported yet.
     UNSUPPORTED_EVENT_VERSION,
-    /// No handler knows this type of event.
+    /// No handler for this type of event.
     UNKNOWN_EVENT_TYPE,
-    /// The handler does not do this.
+    /// The handler does not support this.
     UNSUPPORTED,
-    /// A right is missing.
+    /// A permission is missing.
     AUTHORIZATION_DENIED,
-    /// The event contradicts the rules of the domain.
+    /// The event violates a rule of the domain.
     DOMAIN_INVALID,
     /// It was handled before.
     DUPLICATE,
-    /// The same failure came back too often.
+    /// The same failure repeated too often.
     POISON,
     /// A filter failed.
     FILTER_FAILED,
@@ -108,7 +110,7 @@ impl Reason {
         Ok(Self(Cow::Owned(code)))
     }
 
-    /// A reason code from words that were not meant as one: `card declined` becomes `CARD_DECLINED`.
+    /// A reason code from free text: `card declined` becomes `CARD_DECLINED`.
     pub fn from_words(words: &str) -> Self {
         let code: String = words
             .chars()
@@ -136,11 +138,11 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// How far an attempt had come when it failed. The later, the more may already have happened.
+/// The phase that an attempt had reached when it failed. The later, the more effects it may have had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Making sense of the bytes.
+    /// Decoding the bytes.
     Decode,
     /// Deciding whether the message is wanted.
     Filter,
@@ -149,7 +151,7 @@ pub enum Phase {
     /// The handler's own work.
     #[default]
     Handle,
-    /// A call to somebody else; it may have had its effect.
+    /// A call to another service; it may have had its effect.
     ExternalCall,
     /// Confirming that it was handled.
     Ack,
@@ -182,41 +184,41 @@ impl fmt::Display for Phase {
 /// One link of a cause chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CauseLink {
-    /// The type of the error, where it is known. Rust cannot tell the type of an inner error, so it is often not.
+    /// The type of the error, where it is known. Rust does not expose the type of an inner error, so it often is not.
     #[serde(rename = "type")]
     pub error_type: Option<String>,
-    /// What it said.
+    /// The message of the error.
     pub message: String,
 }
 
-/// Why an attempt failed. This is what a letter keeps as its cause.
+/// The cause of a failed attempt, which a letter keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failure {
     /// The machine-readable reason.
     pub reason: Reason,
-    /// How far the attempt had come.
+    /// The phase that the attempt had reached.
     pub phase: Phase,
     /// The type of the error.
     pub error_type: String,
-    /// What the error said, cut to [`MESSAGE_LIMIT`].
+    /// The message of the error, truncated to [`MESSAGE_LIMIT`].
     pub message: String,
-    /// The errors underneath, outermost first, cut to [`CHAIN_LIMIT`].
+    /// The sources of the error, outermost first, at most [`CHAIN_LIMIT`].
     pub chain: Vec<CauseLink>,
-    /// Where it happened, if that was captured.
+    /// The backtrace, if one was captured.
     pub backtrace: Option<String>,
-    /// When the other side asked to be called again.
+    /// The `retry-after` hint of the other side.
     pub retry_after: Option<Duration>,
     /// The status code of a handler over HTTP, or the exit code of a command.
     pub status: Option<u16>,
-    /// Whether it was a panic.
+    /// `true` for a panic.
     pub panicked: bool,
-    /// Failures with one fingerprint are taken for one problem.
+    /// Identifies the problem: failures with the same fingerprint are grouped.
     pub fingerprint: Fingerprint,
 }
 
 impl Failure {
-    /// A failure from its three essential facts.
+    /// A failure from its reason, error type and message.
     ///
     /// ```
     /// use lazaret_core::{Failure, Phase, Reason};
@@ -276,216 +278,6 @@ fn cut(mut text: String, limit: usize) -> String {
         text.truncate(text.floor_char_boundary(limit));
     }
     text
-}
-
-/// What a handler gives back when it fails: the error, and what the handler knows about it.
-///
-/// Any error converts into it with `?`. It does not implement [`std::error::Error`] itself, for the same reason
-/// that `anyhow::Error` does not.
-///
-/// ```
-/// use lazaret_core::{HandlerError, Reason, Verdict};
-/// use std::time::Duration;
-///
-/// fn charge(card: &str) -> Result<(), HandlerError> {
-///     let _: u64 = card.parse()?; // any error type
-///     if card.len() < 12 {
-///         return Err(HandlerError::msg("no such card").reason(Reason::DOMAIN_INVALID));
-///     }
-///     Err(HandlerError::msg("busy").verdict(Verdict::Retry).retry_after(Duration::from_secs(30)))
-/// }
-/// assert_eq!(charge("x").unwrap_err().failure().error_type, "core::num::error::ParseIntError");
-/// ```
-pub struct HandlerError {
-    error: Option<Box<dyn StdError + Send + Sync + 'static>>,
-    facts: Box<Facts>,
-}
-
-struct Facts {
-    error_type: Cow<'static, str>,
-    message: String,
-    reason: Option<Reason>,
-    phase: Option<Phase>,
-    verdict: Option<Verdict>,
-    suggested: Option<Verdict>,
-    retry_after: Option<Duration>,
-    status: Option<u16>,
-    backtrace: Option<String>,
-    panicked: bool,
-}
-
-impl HandlerError {
-    /// An error that is only a message.
-    pub fn msg(message: impl Into<String>) -> Self {
-        Self::from_parts(None, Cow::Borrowed("message"), message.into())
-    }
-
-    /// An error from another system, by its type name and message.
-    pub fn foreign(error_type: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::from_parts(None, Cow::Owned(error_type.into()), message.into())
-    }
-
-    /// An error whose type is not known any more: a boxed one, or one of an error-collecting library.
-    ///
-    /// ```
-    /// use lazaret_core::HandlerError;
-    /// let boxed: Box<dyn std::error::Error + Send + Sync> = "disk on fire".into();
-    /// assert_eq!(HandlerError::from_boxed(boxed).failure().message, "disk on fire");
-    /// ```
-    pub fn from_boxed(error: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
-        let error = error.into();
-        let message = error.to_string();
-        Self::from_parts(Some(error), Cow::Borrowed("dyn Error"), message)
-    }
-
-    /// What is left of a panic: its text and, if it is known, where it happened.
-    pub fn panic(message: impl Into<String>, location: Option<String>) -> Self {
-        let mut error = Self::from_parts(None, Cow::Borrowed("panic"), message.into());
-        error.facts.panicked = true;
-        error.facts.backtrace = location;
-        error
-    }
-
-    fn from_parts(
-        error: Option<Box<dyn StdError + Send + Sync + 'static>>,
-        error_type: Cow<'static, str>,
-        message: String,
-    ) -> Self {
-        let facts = Facts {
-            error_type,
-            message,
-            reason: None,
-            phase: None,
-            verdict: None,
-            suggested: None,
-            retry_after: None,
-            status: None,
-            backtrace: None,
-            panicked: false,
-        };
-        Self { error, facts: Box::new(facts) }
-    }
-
-    /// Says why, in one word.
-    #[must_use]
-    pub fn reason(mut self, reason: Reason) -> Self {
-        self.facts.reason = Some(reason);
-        self
-    }
-
-    /// Says how far it had come.
-    #[must_use]
-    pub fn phase(mut self, phase: Phase) -> Self {
-        self.facts.phase = Some(phase);
-        self
-    }
-
-    /// Decides what becomes of the message, in place of the classifier.
-    #[must_use]
-    pub fn verdict(mut self, verdict: Verdict) -> Self {
-        self.facts.verdict = Some(verdict);
-        self
-    }
-
-    /// Says what becomes of the message unless a rule or a list of the classifier decides otherwise: it stands in
-    /// place of the taxonomy. For protocols in which a status means something, whatever the reason is called.
-    #[must_use]
-    pub fn suggest(mut self, verdict: Verdict) -> Self {
-        self.facts.suggested = Some(verdict);
-        self
-    }
-
-    /// Passes on when the other side wants to be called again.
-    #[must_use]
-    pub fn retry_after(mut self, delay: Duration) -> Self {
-        self.facts.retry_after = Some(delay);
-        self
-    }
-
-    /// Passes on a status or exit code.
-    #[must_use]
-    pub fn status(mut self, status: u16) -> Self {
-        self.facts.status = Some(status);
-        self
-    }
-
-    /// Attaches a backtrace, rendered.
-    #[must_use]
-    pub fn backtrace(mut self, backtrace: impl Into<String>) -> Self {
-        self.facts.backtrace = Some(backtrace.into());
-        self
-    }
-
-    /// The verdict that the handler asked for, if it did.
-    pub fn asked_verdict(&self) -> Option<Verdict> {
-        self.facts.verdict
-    }
-
-    /// What should become of the message unless the classifier knows better, if that was said.
-    pub fn suggested_verdict(&self) -> Option<Verdict> {
-        self.facts.suggested
-    }
-
-    /// The error itself, for rules that look at its type.
-    pub fn error(&self) -> Option<&(dyn StdError + 'static)> {
-        self.error.as_deref().map(|error| error as &(dyn StdError + 'static))
-    }
-
-    /// The reason that the handler named, if it did.
-    pub fn asked_reason(&self) -> Option<&Reason> {
-        self.facts.reason.as_ref()
-    }
-
-    /// The failure as a value. The phase falls back to `handle`, the reason to `HANDLER_ERROR` or `PANICKED`.
-    pub fn failure(&self) -> Failure {
-        self.failure_in(Phase::Handle)
-    }
-
-    /// As [`failure`](Self::failure), with the phase that the attempt had reached when the error does not name one.
-    pub fn failure_in(&self, reached: Phase) -> Failure {
-        let facts = &self.facts;
-        let fallback = if facts.panicked { Reason::PANICKED } else { Reason::HANDLER_ERROR };
-        let mut failure = Failure::new(
-            facts.reason.clone().unwrap_or(fallback),
-            facts.error_type.clone().into_owned(),
-            facts.message.clone(),
-        );
-        failure.phase = facts.phase.unwrap_or(reached);
-        failure.retry_after = facts.retry_after;
-        failure.status = facts.status;
-        failure.panicked = facts.panicked;
-        failure.backtrace = facts.backtrace.clone().map(|text| cut(text, BACKTRACE_LIMIT));
-        let mut next = self.error().and_then(StdError::source);
-        while let Some(error) = next
-            && failure.chain.len() < CHAIN_LIMIT
-        {
-            failure
-                .chain
-                .push(CauseLink { error_type: None, message: cut(error.to_string(), MESSAGE_LIMIT) });
-            next = error.source();
-        }
-        failure.fingerprint = Fingerprint::of(&failure);
-        failure
-    }
-}
-
-impl<E: StdError + Send + Sync + 'static> From<E> for HandlerError {
-    fn from(error: E) -> Self {
-        let message = error.to_string();
-        Self::from_parts(Some(Box::new(error)), Cow::Borrowed(std::any::type_name::<E>()), message)
-    }
-}
-
-impl fmt::Debug for HandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.facts.error_type, self.facts.message)
-    }
-}
-
-impl fmt::Display for HandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.facts.message)
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which failures are one problem.
+//! Fingerprints: group the failures that have the same cause.
 
 mod frames;
 mod normalise;
@@ -20,7 +20,7 @@ pub use normalise::normalise;
 /// may change them. Fingerprints are stored, so one version never changes its result:
 ///
 /// - Version 1 looks at the beginning of the message. It is still used where that is the whole message.
-/// - Version 2 is for messages whose cause stands at their end, as that of a command does. Of one that holds a
+/// - Version 2 is for messages that end with their cause, as that of a command does. Of one that holds a
 ///   [stack trace](Traceback), the exception of the last one counts, and its innermost frames do if there is no backtrace.
 ///   Of another one that is long, the last line counts as well.
 ///

@@ -17,7 +17,7 @@ use crate::message::{Message, MessageId, QueueName};
 use crate::sequence::SequenceId;
 use crate::store::Comment;
 
-/// How many entries of its attempt history a letter keeps; the oldest of the middle give way (I7).
+/// The maximum number of entries in the attempt history of a letter; the oldest of the middle are dropped (I7).
 pub const HISTORY_LIMIT: usize = 32;
 
 /// The identity of a letter: a function of queue and message id, so that one message can never have two letters
@@ -74,13 +74,13 @@ impl FromStr for LetterId {
     }
 }
 
-/// Where a letter stands.
+/// The state of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LetterState {
     /// Will be tried again at its due time.
     Retrying,
-    /// Will not be tried again by itself.
+    /// Not retried automatically.
     Dead,
     /// Kept until a person or a deployment changes something.
     Parked,
@@ -112,12 +112,12 @@ impl LetterState {
         Self::Expired,
     ];
 
-    /// Whether the letter still holds back its sequence.
+    /// Returns whether the letter still blocks its sequence.
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Retrying | Self::Dead | Self::Parked | Self::Quarantined | Self::Waiting)
     }
 
-    /// Whether the scheduler may run it by itself when it is the head.
+    /// Returns whether the scheduler runs it automatically when it is the head.
     pub const fn is_automatic(self) -> bool {
         matches!(self, Self::Retrying | Self::Waiting)
     }
@@ -144,7 +144,7 @@ impl fmt::Display for LetterState {
     }
 }
 
-/// Who ran an attempt.
+/// The kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AttemptKind {
@@ -152,7 +152,7 @@ pub enum AttemptKind {
     Live,
     /// The retry scheduler.
     Retry,
-    /// A replay that somebody asked for.
+    /// A requested replay.
     Replay,
 }
 
@@ -160,27 +160,27 @@ pub enum AttemptKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttemptRecord {
-    /// Which attempt it was, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// Who ran it.
+    /// Its kind.
     pub kind: AttemptKind,
     /// When it ended.
     pub at: Timestamp,
-    /// How long it ran.
+    /// Its duration.
     pub took: Duration,
-    /// How it failed; `None` when it succeeded.
+    /// Its failure; `None` when it succeeded.
     pub failure: Option<Failure>,
 }
 
-/// A change that somebody made to the message of a letter. The original stays.
+/// An edit of the message of a letter. The original is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Edit {
-    /// Who changed it.
+    /// The editor.
     pub by: String,
     /// When.
     pub at: Timestamp,
-    /// Why.
+    /// The reason given.
     pub why: String,
     /// The payload before the change.
     pub original: Option<Bytes>,
@@ -196,23 +196,23 @@ pub struct Letter {
     pub id: LetterId,
     /// Whose letter it is.
     pub queue: QueueName,
-    /// The sequence that it belongs to.
+    /// Its sequence.
     pub sequence: SequenceId,
     /// Its place in the sequence. Later letters have larger ones; gaps mean nothing.
     pub index: u64,
-    /// Where it stands.
+    /// Its state.
     pub state: LetterState,
     /// The message, whole.
     pub message: Arc<Message>,
-    /// Why it is here; `None` when it only waits.
+    /// Its failure; `None` when it only waits.
     pub cause: Option<Failure>,
     /// Automatic attempts so far.
     pub attempts: u32,
     /// Attempts that ended with the death of the process.
     pub crash_attempts: u32,
-    /// Attempts that somebody asked for.
+    /// Attempts in requested replays.
     pub replay_attempts: u32,
-    /// Whether the same failure came back too often.
+    /// `true` when the same failure repeated too often.
     pub poison: bool,
     /// When it first failed.
     pub first_failed_at: Option<Timestamp>,
@@ -224,23 +224,23 @@ pub struct Letter {
     pub last_touched_at: Timestamp,
     /// When it may be tried again.
     pub due_at: Option<Timestamp>,
-    /// When it leaves by itself; `None` means never.
+    /// When it expires; `None` for never.
     pub expires_at: Option<Timestamp>,
-    /// What the enqueue policy and the handler want to remember.
+    /// Entries of the enqueue policy and the metadata of the handler.
     pub diagnostics: Diagnostics,
-    /// What was known when it failed: resume token, tracking data.
+    /// The context of its failure: resume token, tracking data.
     pub context: Diagnostics,
     /// The team that owns it.
     pub owner: Option<Arc<str>>,
-    /// The person who looks after it.
+    /// The person it is assigned to.
     pub assignee: Option<Arc<str>>,
-    /// What people said about it, oldest first.
+    /// Comments, oldest first.
     pub comments: Vec<Comment>,
-    /// Whether its payload was left out when it ended, because its consumer keeps none.
+    /// `true` when its payload was left out when it ended, because its consumer does not keep payloads.
     pub payload_left_out: bool,
     /// Its attempts, oldest first, at most [`HISTORY_LIMIT`].
     pub history: Vec<AttemptRecord>,
-    /// What people changed in it, oldest first.
+    /// Edits, oldest first.
     pub edits: Vec<Edit>,
 }
 

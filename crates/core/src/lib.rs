@@ -1,8 +1,7 @@
 //! Lazaret's vocabulary, its pure policies, and the traits that backends implement.
 //!
-//! This crate knows no driver, no runtime and no clock but the one it is given. Everything that decides is a function
-//! of values: see [`policy`]. Everything that does I/O is a trait: see [`store`], [`source`] and
-//! [`relay`].
+//! This crate has no drivers and no runtime, and takes its clock as a parameter. Decisions are functions of values: see
+//! [`policy`]. I/O is behind traits: see [`store`], [`source`] and [`relay`].
 
 pub mod clock;
 pub mod failure;

@@ -1,4 +1,4 @@
-//! One event as it arrived, and the names by which it is known.
+//! Messages: one event as it arrived, and its names.
 
 use std::fmt;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl QueueName {
 /// One partition of a stream. A source without partitions has one, number 0.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Partition {
-    /// The stream it belongs to.
+    /// Its stream.
     pub stream: StreamName,
     /// Its number.
     pub index: u32,
@@ -127,7 +127,7 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Where a message stands in its partition.
+/// The position of a message in its partition.
 ///
 /// Offsets never decrease inside a partition and mean the same after a restart. Two messages may share one
 /// (the operations of one MongoDB transaction do), so an offset is a place, not an identity.
@@ -137,7 +137,7 @@ pub struct Position {
     pub partition: u32,
     /// The place in the partition.
     pub offset: u64,
-    /// What the source needs besides the offset to come back here, such as a resume token.
+    /// What the source needs besides the offset to resume here, such as a resume token.
     pub token: Option<Bytes>,
 }
 
@@ -162,7 +162,7 @@ impl fmt::Display for Position {
 
 /// The headers of a message: names may repeat, order is kept, values are bytes.
 ///
-/// Where a source tells null from empty, as Kafka does, a null value is read as an empty one and kept apart by
+/// Where a source distinguishes null from empty, as Kafka does, a null value is read as an empty one and kept apart by
 /// [`iter_nullable`](Self::iter_nullable).
 ///
 /// ```
@@ -177,7 +177,7 @@ impl fmt::Display for Position {
 #[serde(transparent)]
 pub struct Headers(Vec<(Arc<str>, Option<Bytes>)>);
 
-/// What a null value is read as.
+/// The value that a null is read as.
 static EMPTY: Bytes = Bytes::new();
 
 impl Headers {
@@ -201,8 +201,8 @@ impl Headers {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// The first value under this name; if there is none, under the name in other cases. HTTP writes names in lower case, and people
-    /// write them as they like.
+    /// The first value under this name; if there is none, under the name in other cases. HTTP writes names in lower case,
+    /// and configuration may use any case.
     ///
     /// ```
     /// use lazaret_core::Headers;
@@ -232,17 +232,17 @@ impl Headers {
         self.0.iter().map(|(name, value)| (&**name, value.as_ref().unwrap_or(&EMPTY)))
     }
 
-    /// All headers in order, with null kept apart from empty. For those who write them somewhere.
+    /// All headers in order, with null kept apart from empty, for serialisation.
     pub fn iter_nullable(&self) -> impl Iterator<Item = (&str, Option<&Bytes>)> {
         self.0.iter().map(|(name, value)| (&**name, value.as_ref()))
     }
 
-    /// How many there are.
+    /// The number of headers.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` when there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -259,9 +259,10 @@ impl<N: Into<Arc<str>>, V: Into<Bytes>> FromIterator<(N, V)> for Headers {
     }
 }
 
-/// What a change event did, for sources that tell (MongoDB change streams).
+/// The operation of a change event, for sources that provide it (MongoDB change streams).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Operation {
     /// A document was inserted.
     Insert,
@@ -277,13 +278,13 @@ pub enum Operation {
     DropDatabase,
     /// The collection was renamed.
     Rename,
-    /// The stream cannot go on.
+    /// The stream cannot continue.
     Invalidate,
-    /// Something this version does not know.
+    /// An operation that this version does not know.
     Other,
 }
 
-/// Which schema the payload was written with, as far as the source can tell.
+/// The schema of the payload, as far as the source provides it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schema {
     /// The registry's id of the schema.
@@ -292,7 +293,7 @@ pub struct Schema {
     pub version: Option<Arc<str>>,
 }
 
-/// One event as it arrived. Nothing in it changes on its way through retries, letters and replays (I5).
+/// One event as it arrived. Retries, letters and replays do not change it (I5).
 ///
 /// ```
 /// use lazaret_core::{Message, Position};
@@ -303,33 +304,33 @@ pub struct Schema {
 pub struct Message {
     /// Its identity.
     pub id: MessageId,
-    /// The stream it came on.
+    /// The stream it came from.
     pub stream: StreamName,
-    /// Where it stood in the stream.
+    /// Its position in the stream.
     pub position: Position,
     /// Its key. No key and an empty key are two different things.
     pub key: Option<Bytes>,
-    /// The type of the event, if the source tells.
+    /// The type of the event, if the source provides it.
     pub event_type: Option<Arc<str>>,
-    /// What kind of change it describes, if it does.
+    /// The operation, for a change event.
     pub operation: Option<Operation>,
     /// Its headers.
     pub headers: Headers,
     /// Its bytes. `None` is a tombstone, which is not an empty payload.
     pub payload: Option<Bytes>,
-    /// The media type of the payload, if the source tells.
+    /// The media type of the payload, if the source provides it.
     pub content_type: Option<Arc<str>>,
-    /// The schema of the payload, if the source tells.
+    /// The schema of the payload, if the source provides it.
     pub schema: Option<Box<Schema>>,
-    /// When it happened, or when the source took it.
+    /// When it happened, or when the source received it.
     pub timestamp: Option<Timestamp>,
     /// The correlation id that ties it to other messages.
     pub correlation: Option<Arc<str>>,
-    /// Set by a source that could not make sense of the raw bytes: why. Such a message fails in phase `decode`
+    /// Set by a source that could not decode the raw bytes: the reason. Such a message fails in phase `decode`
     /// before any handler sees it, and `payload` holds the raw bytes.
     pub undecodable: Option<Arc<str>>,
-    /// Set by a source that brings a message back which a [relay](crate::relay) passed on: where it stands now, and what
-    /// is known of its attempts. No part of the message itself, so no letter keeps it.
+    /// Set by a source that redelivers a message which a [relay](crate::relay) published: its current position, and its attempts
+    /// so far. Not a part of the message itself, so no letter keeps it.
     #[serde(skip)]
     pub hop: Option<Box<Hop>>,
 }
@@ -383,12 +384,12 @@ impl Message {
         self
     }
 
-    /// The partition it came from at first.
+    /// The partition it originally came from.
     pub fn partition(&self) -> Partition {
         Partition { stream: self.stream.clone(), index: self.position.partition }
     }
 
-    /// Where its source keeps count of it, and where it is committed: where it came on, unless it was passed on.
+    /// The partition and position that its source tracks and commits: the original ones, unless a relay published it.
     pub fn place(&self) -> (&StreamName, &Position) {
         match &self.hop {
             Some(hop) => (&hop.stream, &hop.position),
@@ -396,7 +397,7 @@ impl Message {
         }
     }
 
-    /// How many bytes the payload has; a tombstone has none.
+    /// The size of the payload in bytes; 0 for a tombstone.
     pub fn payload_len(&self) -> usize {
         self.payload.as_ref().map_or(0, Bytes::len)
     }

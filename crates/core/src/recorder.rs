@@ -1,12 +1,12 @@
-//! The flight recorder: which attempts were running when the process died.
+//! The flight recorder: which attempts were running when the process crashed.
 //!
-//! A handler can kill its process: by an abort, by memory, by a stack overflow. No `catch_unwind` helps, and without a
-//! record the message comes again after the restart and kills the next process. So each attempt is noted where it survives
-//! the process, at no I/O, and the next process learns from the notes whom to suspect.
+//! A handler can kill its process by an abort, by exhausting memory or by a stack overflow. `catch_unwind` does not help, and
+//! without a record the message is redelivered after the restart and kills the next process. So each attempt is recorded where
+//! the record survives the process, without I/O, and the next process reads from it which messages are suspects.
 //!
-//! One rule decides about guilt: **only a message that was alone in flight when the process died is charged with the
-//! crash.** When several were in flight, all are suspects and none is charged. The engine runs each suspect alone when its
-//! turn comes, so if one of them is to blame, the second crash names it.
+//! One rule decides: **only a message that was alone in flight when the process crashed is charged with the crash.** When
+//! several were in flight, all are suspects and none is charged. The engine runs each suspect alone, so that a second crash
+//! identifies the culprit.
 
 use std::hash::Hasher;
 
@@ -31,7 +31,7 @@ use crate::message::{Message, MessageId, Partition, QueueName};
 pub struct Identity(pub u128);
 
 impl Identity {
-    /// No identity: whoever keeps queue and id whole can do without, and find it when it is asked for.
+    /// No identity, for recorders that keep queue and id whole and compute the identity on demand.
     pub const NONE: Self = Self(0);
 
     /// The identity of a message in a queue.
@@ -45,7 +45,7 @@ impl Identity {
     }
 }
 
-/// The place where a running attempt is noted. It goes back to the recorder when the attempt ends, however it ends.
+/// The slot that records a running attempt. It returns to the recorder when the attempt ends, with any outcome.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a slot that is not given back looks like an attempt that never ended"]
 pub struct Slot(u32);
@@ -65,8 +65,8 @@ impl Slot {
     }
 }
 
-/// A message that was being handled when a process died, or that was charged with a crash before, and has no durable
-/// outcome yet as far as the recorder knows.
+/// A message that was in flight when a process crashed, or that was charged with a crash before, and has no durable outcome
+/// yet as far as the recorder knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
     /// The queue of the component that handled it. Cut off when it was too long to be kept.
@@ -77,25 +77,24 @@ pub struct Suspect {
     pub partition: Partition,
     /// Its offset in the partition.
     pub offset: u64,
-    /// Which attempt was running.
+    /// The number of the attempt that was running.
     pub attempt: u32,
-    /// Whether nothing else was in flight when the process died, at the last death that it was part of. Such a death is
-    /// counted in `crashes`.
+    /// `true` when nothing else was in flight at its last crash. Such a crash is counted in `crashes`.
     pub alone: bool,
-    /// With how many crashes it was charged so far.
+    /// The number of crashes that it was charged with.
     pub crashes: u32,
-    /// What it is recognised by.
+    /// Its identity.
     pub identity: Identity,
 }
 
 impl Suspect {
-    /// Whether this message in this queue is the suspect, however long its id.
+    /// Returns whether this message in this queue is the suspect, whatever the length of its id.
     pub fn is(&self, queue: &QueueName, message: &MessageId) -> bool {
         self.identity == Identity::of(queue, message)
     }
 }
 
-/// Remembers what is in flight beyond the death of the process.
+/// Records the attempts in flight; the record survives a crash of the process.
 ///
 /// The engine's part:
 /// 1. At the start, before anything runs, ask for [`suspects`](Self::suspects). Run each of them alone. One that has [`crashes`](Suspect::crashes) beyond the limit is not run but handed off.
@@ -104,34 +103,34 @@ impl Suspect {
 /// 3. [`forget`](Self::forget) when the message has a durable outcome: handled, skipped, or a letter that holds its
 ///    number of crashes.
 ///
-/// A suspect may be stale: the process died between the outcome and `forget`. Its message is never delivered again, or is
+/// A suspect may be stale: the process crashed between the outcome and `forget`. Its message is never delivered again, or is
 /// found to be settled. Forget it then.
 pub trait FlightRecorder: Send + Sync + 'static {
-    /// Notes that an attempt begins. Does no I/O, takes no lock and allocates nothing. When there is no room, the attempt runs
-    /// unrecorded, and as long as it does, nobody counts as alone.
+    /// Records the start of an attempt. Does no I/O, takes no lock and allocates nothing. When there is no free slot, the attempt
+    /// runs unrecorded, and while it does, no attempt counts as alone.
     fn enter(&self, queue: &QueueName, message: &Message, attempt: u32) -> Slot;
 
-    /// Notes that the attempt ended. As cheap as [`enter`](Self::enter).
+    /// Records the end of the attempt. As cheap as [`enter`](Self::enter).
     fn leave(&self, slot: Slot);
 
-    /// Notes that the attempt ended, and keeps the slot for the next one: cheaper than to leave and enter.
+    /// Records the end of the attempt, and keeps the slot for the next one: cheaper than to leave and enter.
     fn rest(&self, slot: &Slot);
 
-    /// Notes that an attempt begins in a slot that [rests](Self::rest).
+    /// Records the start of an attempt in a slot that [rests](Self::rest).
     fn enter_again(&self, slot: &Slot, queue: &QueueName, message: &Message, attempt: u32);
 
     /// The messages that are suspected since the recorder was opened and are not yet forgotten: by stream, partition and
     /// offset.
     fn suspects(&self) -> Vec<Suspect>;
 
-    /// With how many crashes a message was charged so far. Cheap while there are no suspects.
+    /// The number of crashes that a message was charged with. Cheap while there are no suspects.
     fn crashes(&self, queue: &QueueName, message: &MessageId) -> u32;
 
-    /// Clears a message of all suspicion. Cheap while there are no suspects, so it may be called for every message that is
+    /// Removes a message from the suspects. Cheap while there are no suspects, so it may be called for every message that is
     /// settled.
     fn forget(&self, queue: &QueueName, message: &MessageId);
 
-    /// How many attempts ran unrecorded since the recorder was opened.
+    /// The number of attempts that ran unrecorded since the recorder was opened.
     fn unrecorded(&self) -> u64;
 }
 
@@ -148,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_identity_is_the_same_in_every_version() {
-        // It stands in files of earlier versions.
+        // Files of earlier versions contain it.
         let identity = Identity::of(&QueueName::of("orders", "mail"), &"evt-1".into());
         assert_eq!(format!("{:032x}", identity.0), "8908d9ce0c79b851cef3d8fa3c8db4b2");
     }

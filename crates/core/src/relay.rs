@@ -1,8 +1,8 @@
-//! Passes failed messages on to a broker that holds them: retry topics and a dead-letter topic.
+//! Publishes failed messages to a broker that holds them: retry topics and a dead-letter topic.
 //!
-//! With the strategy `topics` it is the broker, and not the store, that keeps what failed. The engine knows no broker. It
-//! hands each failed message to a [`Relay`], and takes it for settled when the relay says that it is durable (I1). When its
-//! time has come, the source brings the message back, as it was, with a [`Hop`] that says what is known of its attempts.
+//! With the strategy `topics` the broker, not the store, keeps failed messages. The engine hands each one to a [`Relay`], and it
+//! is settled once the relay has confirmed that it is durable (I1). When it is due, the source redelivers the message
+//! unchanged, with a [`Hop`] that carries its attempts so far.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -15,15 +15,15 @@ use crate::failure::Failure;
 use crate::letter::Letter;
 use crate::message::{MessageId, Partition, Position, QueueName, StreamName};
 
-/// A failed message on its way to the broker.
+/// A failed message for the broker.
 #[derive(Clone, Copy, Debug)]
 pub struct Handover<'a> {
-    /// The message with all that is known of its failures, as the letter that it would be in a store. When it is to be tried
-    /// again, `due_at` says when.
+    /// The message and its failures, as the letter that it would be in a store. `due_at` is the time of its next attempt, if
+    /// there is one.
     pub letter: &'a Letter,
-    /// How often in a row it failed in the same way.
+    /// The number of consecutive failures of the same kind.
     pub same_failure: u32,
-    /// How long messages wait that failed as often as this one, before jitter. Messages with the same one may wait in line.
+    /// The delay after this many attempts, before jitter. Messages with the same one may wait in line.
     pub usual_delay: Duration,
     /// The partition that the message came from, now. Its position counts as settled when the handover is durable.
     pub from: &'a Partition,
@@ -32,8 +32,8 @@ pub struct Handover<'a> {
 }
 
 impl Handover<'_> {
-    /// The same for every copy of this handover: a copy that was sent again because nobody knew whether the first one had
-    /// arrived, or because the process died before the position was committed. Whoever gets both keeps one.
+    /// Returns the same id for every copy of this handover: one that was sent again because the outcome of the first was
+    /// unknown, or because the process crashed before the position was committed. A receiver of both keeps one.
     pub fn id(&self) -> String {
         handover_id(&self.letter.queue, &self.letter.message.id, self.letter.attempts)
     }
@@ -49,30 +49,30 @@ pub fn handover_id(queue: &QueueName, message: &MessageId, attempts: u32) -> Str
     format!("{}/{message}#{attempts}", queue.component())
 }
 
-/// What is known of a message that was passed on and comes back.
+/// The attempts so far of a message that was published and is redelivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The stream that it comes on now.
+    /// The stream that it comes from now.
     pub stream: StreamName,
     /// Its position there.
     pub position: Position,
-    /// Whose attempts failed: it comes back to this component alone.
+    /// The component whose attempts failed: it is redelivered to this one alone.
     pub queue: QueueName,
     /// Automatic attempts so far.
     pub attempts: u32,
-    /// Attempts of these that ended with the death of the process.
+    /// Attempts of these that ended with a crash of the process.
     pub crashes: u32,
     /// When it first failed.
     pub first_failed_at: Timestamp,
     /// When it last failed.
     pub last_failed_at: Timestamp,
-    /// How it failed last.
+    /// Its last failure.
     pub failure: Failure,
-    /// How often in a row it failed in the same way.
+    /// The number of consecutive failures of the same kind.
     pub same_failure: u32,
-    /// When it may be tried again (I12).
+    /// When its next attempt is due (I12).
     pub due_at: Timestamp,
-    /// Whether a copy of the same handover was delivered before, since the partition was assigned.
+    /// `true` when a copy of the same handover was delivered before, since the partition was assigned.
     pub twin: bool,
 }
 
@@ -85,44 +85,45 @@ impl Hop {
 
 /// A broker that holds failed messages.
 ///
-/// Neither call says `Ok` before what it says would survive the broker's and the consumer's death. Both may be called again
-/// for the same message and attempt: that makes at most another copy with the same [id](Handover::id).
+/// A call returns `Ok` only when its effect survives a crash of the broker and of the consumer. A call may be repeated for the
+/// same message and attempt: that makes at most another copy with the same [id](Handover::id).
 #[async_trait]
 pub trait Relay: Send + Sync + 'static {
-    /// Makes it durable that the message is to be tried again, not before its due time.
+    /// Schedules the message durably for another attempt, not before its due time.
     async fn retry(&self, handover: Handover<'_>) -> Result<(), RelayError>;
 
-    /// Makes it durable that the message is dead, and why.
+    /// Records durably that the message is dead, and its cause.
     async fn dead(&self, handover: Handover<'_>) -> Result<(), RelayError>;
 
-    /// Says in the broker that a dead message is too large for it and is kept in the store as a letter: a small record in its
-    /// place. Called when the letter is durable; nothing is lost when it fails.
+    /// Publishes a small record in place of a dead message that is too large for the broker and is kept in the store as a letter.
+    /// Called when the letter is durable; nothing is lost when it fails.
     async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
         let _ = handover;
         Ok(())
     }
 
-    /// Whether messages that were passed on may still come back to this consumer. A consumer that ends when there is nothing
-    /// left to do asks for it.
+    /// Returns whether published messages may still be redelivered to this consumer. A consumer that runs until idle waits for
+    /// them.
     fn is_expecting(&self) -> bool {
         false
     }
 }
 
-/// What kind of trouble a relay has.
+/// The kind of a [`RelayError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayTrouble {
-    /// It may pass: try again, then fall back on the store.
+    /// Temporary: retry, then fall back to the store.
     Temporary,
-    /// It does not pass by itself: fall back on the store at once.
+    /// Permanent: fall back to the store at once.
     Permanent,
-    /// The broker does not take a message of this size, not even without what may be left out.
+    /// The broker rejects a message of this size, even without its optional parts.
     TooLarge,
-    /// Somebody else took over the work of this consumer (I6).
+    /// Another instance took over the work of this consumer (I6).
     Fenced,
 }
 
-/// Why a message could not be passed on. It may have been all the same, unless the error says that it was not.
+/// The error of a message that could not be published. It may have been published all the same, see
+/// [`not_done`](Self::not_done) and [`maybe_done`](Self::maybe_done).
 #[derive(Debug)]
 pub struct RelayError {
     trouble: RelayTrouble,
@@ -132,12 +133,12 @@ pub struct RelayError {
 }
 
 impl RelayError {
-    /// Nothing was passed on.
+    /// Nothing was published.
     pub fn not_done(trouble: RelayTrouble, context: impl Into<String>) -> Self {
         Self { trouble, maybe_done: false, context: context.into(), source: None }
     }
 
-    /// Nobody knows whether it was passed on.
+    /// The outcome is unknown: it may have been published.
     pub fn maybe_done(trouble: RelayTrouble, context: impl Into<String>) -> Self {
         Self { trouble, maybe_done: true, context: context.into(), source: None }
     }
@@ -149,12 +150,12 @@ impl RelayError {
         self
     }
 
-    /// What kind of trouble it is.
+    /// The kind of the error.
     pub const fn trouble(&self) -> RelayTrouble {
         self.trouble
     }
 
-    /// Whether the message may have been passed on all the same.
+    /// Returns `true` when the message may have been published all the same.
     pub const fn is_maybe_done(&self) -> bool {
         self.maybe_done
     }
@@ -162,7 +163,7 @@ impl RelayError {
 
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed to pass a message on: {}", self.context)
+        write!(f, "failed to publish a message: {}", self.context)
     }
 }
 

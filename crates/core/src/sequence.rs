@@ -1,4 +1,4 @@
-//! Which messages must be handled in order.
+//! Sequences: which messages must be handled in order.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -69,21 +69,21 @@ impl From<&str> for SequenceId {
 /// The user's own rule: a pure function of the message. `None` means that the message has no sequence.
 pub type SequencingFn = dyn Fn(&Message) -> Option<SequenceId> + Send + Sync;
 
-/// How a message finds its sequence.
+/// The sequencing policy: maps a message to its sequence.
 #[derive(Clone, Default)]
 pub enum Sequencing {
-    /// By key; a message without a key stands alone. This is the default.
+    /// By key; a message without a key is a sequence of its own. This is the default.
     #[default]
     Key,
     /// By the value of a header; without it, by key.
     Header(Arc<str>),
-    /// By a JSON pointer into the payload; where it leads nowhere, by key.
+    /// By a JSON pointer into the payload; if there is no value, by key.
     Json(Arc<str>),
     /// All messages of a partition in one sequence.
     Partition,
-    /// Every message stands alone: no order.
+    /// Every message is a sequence of its own: no order.
     Alone,
-    /// By the user's own rule; where it gives none, the message stands alone.
+    /// By a function of the user; if it returns none, the message is a sequence of its own.
     Custom(Arc<SequencingFn>),
 }
 
@@ -134,7 +134,7 @@ fn key_text(message: &Message) -> Cow<'_, str> {
     }
 }
 
-/// Whether a text has no control characters. Nearly all keys are ASCII, where that is one quick look.
+/// Returns whether a text has no control characters. Fast for ASCII, as nearly all keys are.
 fn is_printable(text: &str) -> bool {
     match text.is_ascii() {
         true => !text.bytes().any(|byte| byte.is_ascii_control()),
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn different_keys_never_share_a_sequence() {
-        // I2, I5: null, empty, printable, binary and look-alike keys are all told apart.
+        // I2, I5: null, empty, printable, binary and look-alike keys are all distinct.
         let keys: [Option<&[u8]>; 7] =
             [None, Some(b""), Some(b"a"), Some(b"~empty"), Some(b"~x:61"), Some(b"\xff\x00"), Some(b"~m:m1")];
         let ids: std::collections::HashSet<_> = keys

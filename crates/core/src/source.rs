@@ -1,4 +1,4 @@
-//! Where messages come from, and where positions are committed.
+//! The contract of a source: delivers messages and commits positions.
 
 mod ingest;
 pub mod jsonl;
@@ -26,7 +26,7 @@ pub struct Assignment {
     pub settled: Vec<RangeInclusive<u64>>,
 }
 
-/// How far a partition is settled.
+/// The settled position of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The partition.
@@ -39,24 +39,24 @@ pub struct Commit {
     pub settled_beyond: Vec<RangeInclusive<u64>>,
 }
 
-/// What a source has to say next.
+/// An event of a source.
 #[derive(Clone, Debug)]
 pub enum SourceEvent {
     /// Messages, of one or several partitions, each partition's in order.
     Messages(Vec<Message>),
     /// Partitions were given to this consumer. Messages of them follow.
     Assigned(Vec<Assignment>),
-    /// Partitions will be taken away. The engine settles what it can, commits, and calls [`Source::revoked`].
+    /// Partitions will be revoked. The engine settles what it can, commits, and calls [`Source::revoked`].
     Revoking(Vec<Partition>),
     /// Partitions are gone already. Nothing may be committed for them.
     Lost(Vec<Partition>),
     /// A finite source was read to its end. Nothing follows but rebalances.
     End,
-    /// What came of the commit that was [begun](Source::begin_commit) last; the text says what went wrong.
+    /// The result of the commit [started](Source::begin_commit) last; the text is the error.
     Committed(Result<(), String>),
 }
 
-/// Why a source failed.
+/// The error of a source.
 #[derive(Debug)]
 pub struct SourceError {
     temporary: bool,
@@ -70,7 +70,7 @@ impl SourceError {
         Self { temporary: true, context: context.into(), source: None }
     }
 
-    /// Trouble that will not pass by itself: the consumer stops and says why.
+    /// A permanent error: the consumer stops with it.
     pub fn permanent(context: impl Into<String>) -> Self {
         Self { temporary: false, context: context.into(), source: None }
     }
@@ -82,7 +82,7 @@ impl SourceError {
         self
     }
 
-    /// Whether calling again may help.
+    /// Returns whether a retry may help.
     pub const fn is_temporary(&self) -> bool {
         self.temporary
     }
@@ -108,7 +108,7 @@ impl StdError for SourceError {
     }
 }
 
-/// Where messages come from.
+/// A source of messages.
 ///
 /// The engine owns the source and calls it from one task:
 /// - [`next`](Self::next) is cancelled and called again at any time; nothing may be lost by that.
@@ -118,39 +118,39 @@ impl StdError for SourceError {
 /// - What is not committed is delivered again after the next assignment.
 #[async_trait]
 pub trait Source: Send + 'static {
-    /// Waits for what comes next. Cancellation safe.
+    /// Waits for the next event. Cancellation safe.
     async fn next(&mut self) -> Result<SourceEvent, SourceError>;
 
     /// Makes positions durable. A commit for a partition that is no longer assigned is ignored.
-    /// A commit that was begun is over when this returns, and is not told of any more.
+    /// A commit that was started is complete when this returns, and no longer reported.
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError>;
 
-    /// Begins to make positions durable, and goes on delivering meanwhile: for sources that would wait for somebody.
-    /// [`next`](Self::next) tells what came of it, once, as [`SourceEvent::Committed`]; no other is begun before that.
+    /// Starts a commit without waiting for it, for sources that commit over a network. [`next`](Self::next) reports the result,
+    /// once, as [`SourceEvent::Committed`]; no other commit is started before that.
     /// A source that cannot do so gives the commits back, and the engine calls [`commit`](Self::commit).
     fn begin_commit(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
         Err(commits)
     }
 
     /// Stops delivering messages of these partitions until they are resumed. Idempotent; forgotten when a partition
-    /// is assigned anew.
+    /// is assigned again.
     fn pause(&mut self, partitions: &[Partition]);
 
     /// Delivers messages of these partitions again, going on where it stopped.
     fn resume(&mut self, partitions: &[Partition]);
 
     /// Delivers these partitions again from behind the last committed position, beginning with a new `Assigned`, as if
-    /// they had been away. Partitions that are not assigned are left out. The engine asks for it when the store tells it
-    /// that somebody else took a grant while the source still holds the partition to be ours.
+    /// they had been revoked. Partitions that are not assigned are ignored. The engine calls it when the store reports that
+    /// another instance took a grant while the source still owns the partition.
     fn rewind(&mut self, partitions: &[Partition]);
 
-    /// Says that the engine is done with partitions that were [`Revoking`](SourceEvent::Revoking).
+    /// Confirms that the engine is done with partitions that were [`Revoking`](SourceEvent::Revoking).
     async fn revoked(&mut self, partitions: &[Partition]) -> Result<(), SourceError>;
 
     /// Leaves: the last call. Positions are committed before it.
     async fn close(&mut self) -> Result<(), SourceError>;
 
-    /// How many messages are known to lie beyond what was delivered, if that is known.
+    /// The number of messages that are not delivered yet, if it is known.
     fn lag(&self) -> Option<u64> {
         None
     }

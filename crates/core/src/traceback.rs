@@ -1,11 +1,11 @@
-//! Where a long message says what went wrong: in the exception of its last stack trace, or in its last line.
+//! Finds the cause in a long message: the exception of its last stack trace, or its last line.
 //!
-//! The message of a command is all that it said on its standard error. The cause stands at the end of that, behind log lines
+//! The message of a command is all that it wrote to its standard error. The cause is at the end of that, behind log lines
 //! and the frames of a stack trace, and not at its beginning.
 
 use std::borrow::Cow;
 
-/// What Python writes before a stack trace, on a line of its own.
+/// The line that Python writes before a stack trace.
 const HEADER: &str = "Traceback (most recent call last):";
 
 /// The last stack trace of Python in a message.
@@ -67,7 +67,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// The last line of a message that says something: frames, which are indented, and hints on how to see more of them are
+/// The last informative line of a message: frames, which are indented, and hints on how to see more of them are
 /// passed over as long as there is something else.
 pub fn last_line(message: &str) -> &str {
     let says_something = |line: &&str| line.contains(char::is_alphanumeric);
@@ -77,7 +77,7 @@ pub fn last_line(message: &str) -> &str {
     last.unwrap_or(message).trim_matches(|c: char| c.is_whitespace() || c == '|')
 }
 
-/// A message cut to at most `limit` bytes such that what tells most is kept: the last stack trace, or at least its exception;
+/// A message cut to at most `limit` bytes such that the most informative part is kept: the last stack trace, or at least its exception;
 /// otherwise the beginning and the end.
 pub fn excerpt(message: &str, limit: usize) -> Cow<'_, str> {
     if message.len() <= limit {

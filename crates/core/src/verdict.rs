@@ -1,11 +1,11 @@
-//! What the classifier says should become of a failed message.
+//! Verdicts: what the classifier decides about a failed message.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to "this attempt failed: now what?".
+/// The decision about a failed attempt.
 ///
 /// ```
 /// use lazaret_core::Verdict;
@@ -15,19 +15,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Try again, on the retry schedule, while its limits last.
+    /// Retry on the schedule, within its limits.
     Retry,
-    /// Trying again will not help: keep it as a dead letter.
+    /// A retry cannot help: keep it as a dead letter.
     DeadLetter,
     /// Keep it until a person or a deployment changes something.
     Park,
     /// Keep it apart: its content is suspicious.
     Quarantine,
-    /// Leave it out, with a durable trace that says so.
+    /// Skip it, with a durable audit entry.
     Skip,
     /// It was handled before: acknowledge it.
     Duplicate,
-    /// Something is wrong with the consumer, not with the message: stop and keep the position.
+    /// The consumer is broken, not the message: stop and keep the position.
     Stop,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A word that names no verdict.
+/// An unknown verdict.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown verdict {0:?}, expected one of retry, dead-letter, park, quarantine, skip, duplicate, stop")]
 pub struct UnknownVerdict(pub String);

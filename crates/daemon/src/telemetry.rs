@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_config::{Config, Consumer as ConsumerConfig, Webhook as Hook};
-use lazaret_core::handler::BoxHandler;
+use lazaret_core::handler::{BoxHandler, Handler};
 use lazaret_core::store::Store;
 use lazaret_core::{QueueName, SystemClock};
 use lazaret_engine::Builder;
 use lazaret_telemetry::alerts::{Alerts, Options, Service, Webhook};
 #[cfg(feature = "otlp")]
 use lazaret_telemetry::traces::TraceExporter;
-use lazaret_telemetry::{Instrumented, LogObserver, Metrics};
+use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -96,12 +96,12 @@ impl Telemetry {
     /// Wraps a handler to record its attempts.
     pub(crate) fn watch(&self, consumer: &ConsumerConfig, handler: BoxHandler) -> BoxHandler {
         let queue = QueueName::of(&consumer.name, &consumer.name);
-        let watched = Instrumented::new(handler, &self.metrics, &consumer.name, &queue);
+        let layer = AttemptLayer::new(&self.metrics, &consumer.name, &queue);
         #[cfg(feature = "otlp")]
         if let Some(tracing) = &self.tracing {
-            return watched.with_tracer(tracing.clone()).boxed();
+            return handler.layer(layer.with_tracer(tracing.clone())).with_state(());
         }
-        watched.boxed()
+        handler.layer(layer).with_state(())
     }
 
     /// Adds observers to a consumer.

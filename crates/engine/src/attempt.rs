@@ -1,10 +1,7 @@
-//! One attempt: checks, filter, duplicate filter, handler, timeout, panics.
+//! One attempt: checks, filter, duplicate filter, handler, timeout.
 
-use std::cell::Cell;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Once;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +12,8 @@ use lazaret_core::{HandlerError, Phase, Reason};
 use crate::component::Component;
 use crate::gate::Health;
 use crate::options::DedupeOptions;
+use crate::panics::guarded;
+use crate::timeout;
 
 /// The outcome of an attempt.
 #[derive(Debug)]
@@ -119,8 +118,7 @@ pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     if delivery.sent_to_dlq() {
         return Outcome::SentToDlq;
     }
-    let error = HandlerError::foreign("timeout", format!("no answer within {after:?}"));
-    Outcome::Failed(error.reason(Reason::TIMEOUT).phase(delivery.phase()))
+    Outcome::Failed(timeout::error(delivery, after))
 }
 
 /// The outcome of a handler that returned.
@@ -158,39 +156,4 @@ pub(crate) async fn run_once(component: &Component, delivery: &Delivery, dedupe:
         (Outcome::Handled, Err(error)) => failed(error),
         (outcome, _) => outcome,
     }
-}
-
-/// Calls the user's code; a panic is returned as an error with its location (I10).
-pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, HandlerError> {
-    watch_panics();
-    WATCHING.set(true);
-    let result = catch_unwind(AssertUnwindSafe(call));
-    WATCHING.set(false);
-    result.map_err(|payload| {
-        let text = payload
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| payload.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without a text".to_owned());
-        HandlerError::panic(text, PLACE.take())
-    })
-}
-
-thread_local! {
-    static WATCHING: Cell<bool> = const { Cell::new(false) };
-    static PLACE: Cell<Option<String>> = const { Cell::new(None) };
-}
-
-/// Installs a panic hook that records the location of a panic in user code. The previous hook is still called.
-fn watch_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let previous = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if WATCHING.get() {
-                PLACE.set(info.location().map(|place| format!("at {place}")));
-            }
-            previous(info);
-        }));
-    });
 }

@@ -7,12 +7,12 @@ use lazaret_core::letter::{AttemptKind, AttemptRecord};
 use lazaret_core::policy::{Classification, Subject};
 use lazaret_core::{Failure, HandlerError, Phase, Reason, Timestamp, Verdict};
 
-use crate::attempt::guarded;
 use crate::component::Component;
 use crate::events::Event;
 use crate::gate::Health;
 use crate::limits::End;
 use crate::next_step::{FailedAttempt, Step, next_step};
+use crate::panics::guarded;
 use crate::record::FailureRecord;
 use crate::telemetry::Counters;
 

@@ -17,6 +17,7 @@ use crate::identity::Identity;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RetryLimits;
 use crate::options::Options;
+use crate::panics::guarded;
 use crate::telemetry::Telemetry;
 use crate::time;
 
@@ -77,9 +78,10 @@ impl Component {
         self.identity.hasher.hash(sequence.as_str())
     }
 
-    /// The retry policy that applies to a message: the consumer's, for all of them.
-    pub(crate) fn retry_policy(&self, _message: &Message) -> &RetryPolicy {
-        &self.options.retry
+    /// The retry policy of a message: that of its route, or else the consumer's. A handler that panics here has none (I10).
+    pub(crate) fn retry_policy(&self, message: &Message) -> &RetryPolicy {
+        let of_route = guarded(|| self.handler.retry_policy(message)).ok().flatten();
+        of_route.unwrap_or(&self.options.retry)
     }
 
     /// The limits on the attempts of a message.

@@ -34,6 +34,31 @@ use crate::telemetry::{Stats, Telemetry};
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
 ///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use lazaret_core::policy::RetryPolicy;
+/// use lazaret_engine::Consumer;
+/// use lazaret_memory::{MemoryLog, MemoryStore};
+///
+/// async fn on_order() {}
+///
+/// # fn main() -> Result<(), lazaret_engine::BuildError> {
+/// let consumer = Consumer::builder("shop")
+///     .source(MemoryLog::new("orders", 3).join())
+///     .store(Arc::new(MemoryStore::default()))
+///     .handler(on_order)
+///     .concurrency(16)
+///     .retry(RetryPolicy { max_attempts: 5, ..RetryPolicy::default() })
+///     .hold(Duration::from_secs(2))
+///     .breaker(None)
+///     .build()?;
+/// assert_eq!(consumer.queue().as_str(), "shop/shop");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Dropping the future of [`run`](Self::run) is like a crash: nothing is lost, and what was in flight is repeated.
 pub struct Consumer {
     source: Box<dyn Source>,
@@ -41,7 +66,9 @@ pub struct Consumer {
     inbound: Inbound,
 }
 
-/// Builds a [`Consumer`].
+/// Builds a [`Consumer`]: a source, a store and at least one handler are required, everything else has a default.
+///
+/// Each option has a setter; [`options`](Self::options) replaces all of them at once.
 pub struct Builder {
     name: String,
     source: Option<Box<dyn Source>>,
@@ -49,11 +76,11 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     components: Vec<(String, BoxHandler)>,
     observers: Vec<Arc<dyn Observer>>,
-    options: Options,
+    pub(crate) options: Options,
 }
 
 impl Consumer {
-    /// Begins a consumer of this name. The name is part of its queues and must stay the same.
+    /// Starts building a consumer of this name. The name is part of its queues and must stay the same.
     pub fn builder(name: impl Into<String>) -> Builder {
         Builder {
             name: name.into(),
@@ -66,13 +93,19 @@ impl Consumer {
         }
     }
 
-    /// The way to talk to the consumer while it runs.
+    /// Returns a handle: pauses, states and replays of the consumer, also while it runs.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
+    /// Returns the queue that holds the letters of the consumer: `shop/shop` for a consumer `shop`. Of several
+    /// [components](Builder::component) it is the first one's; [`Handle::queues`] has all.
+    pub fn queue(&self) -> &QueueName {
+        self.handle.queue()
+    }
+
     /// Runs until `drain` is cancelled, the source is read to its end (with
-    /// [`until_idle`](Options::until_idle)), or something is wrong that waiting cannot mend.
+    /// [`until_idle`](Options::until_idle)), or an error occurs that a retry cannot fix.
     ///
     /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
     pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
@@ -88,7 +121,7 @@ impl Consumer {
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
             tasks.spawn(Shard::new(components.clone(), open, mailbox.clone(), notices.clone()).run());
         }
-        // Retries may take half of the attempts that run at once, so that live messages always find room (I3).
+        // Retries may take half of the attempts that run at once, so that live messages always have the other half (I3).
         let places = Arc::new(Semaphore::new((options.concurrency / 2).max(1)));
         // Replays take a quarter at most.
         let replays = Arc::new(Semaphore::new((options.concurrency / 4).max(1)));
@@ -122,56 +155,57 @@ impl Consumer {
 }
 
 impl Builder {
-    /// Where messages come from.
+    /// Sets the source of the messages.
     #[must_use]
     pub fn source(mut self, source: impl Source) -> Self {
         self.source = Some(Box::new(source));
         self
     }
 
-    /// Where letters are kept.
+    /// Sets the store that keeps the letters.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// The only handler: its component has the consumer's name.
+    /// Sets the only handler: a function, a [`Router`](lazaret_core::handler::Router), or one with layers. Its component has the
+    /// consumer's name.
     #[must_use]
     pub fn handler<A: 'static>(mut self, h: impl Handler<A>) -> Self {
         self.components.push((self.name.clone(), handler(h)));
         self
     }
 
-    /// One of several handlers, each with a queue of its own. The name is part of the queue and must stay the same.
+    /// Adds one of several handlers, each with a queue of its own. The name is part of the queue and must stay the same.
     #[must_use]
     pub fn component<A: 'static>(mut self, name: impl Into<String>, h: impl Handler<A>) -> Self {
         self.components.push((name.into(), handler(h)));
         self
     }
 
-    /// How the consumer behaves.
+    /// Replaces all options, also those that were set before.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Somebody who is told what happens. There may be several.
+    /// Adds an observer of events. There may be several.
     #[must_use]
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));
         self
     }
 
-    /// What time it is. The machine's clock unless a test says otherwise.
+    /// Sets the clock. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Checks everything and builds the consumer.
+    /// Validates the options and builds the consumer.
     pub fn build(self) -> Result<Consumer, BuildError> {
         let Self { name, source, store, clock, components, observers, options } = self;
         options.validate()?;
@@ -188,6 +222,15 @@ impl Builder {
         for (component, _) in &components {
             if !names.insert(component.clone()) {
                 return Err(BuildError::DuplicateComponent(component.clone()));
+            }
+        }
+        for policy in components.iter().flat_map(|(_, handler)| handler.retry_policies()) {
+            policy.validate()?;
+            if policy.strategy != options.retry.strategy {
+                return Err(BuildError::RouteStrategy {
+                    route: policy.strategy,
+                    consumer: options.retry.strategy,
+                });
             }
         }
         let source = source.ok_or(BuildError::NoSource)?;

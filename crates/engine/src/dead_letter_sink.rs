@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::{DeadLetterSink, Delivery};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::store::{Certainty, ErrorKind, Placement, StoreError};
 use lazaret_core::{Failure, LetterState, Partition, Reason};
@@ -23,7 +23,7 @@ pub(crate) struct LiveSink {
 }
 
 #[async_trait]
-impl Desk for LiveSink {
+impl DeadLetterSink for LiveSink {
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
         let component = &*self.component;
         let Component { index, options, .. } = component;
@@ -86,7 +86,7 @@ impl StoredSink {
 }
 
 #[async_trait]
-impl Desk for StoredSink {
+impl DeadLetterSink for StoredSink {
     async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenUp { reason, why });
         Ok(())

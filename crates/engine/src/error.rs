@@ -1,7 +1,7 @@
 //! The errors of building and running a consumer.
 
 use lazaret_core::Failure;
-use lazaret_core::policy::PolicyError;
+use lazaret_core::policy::{PolicyError, Strategy};
 use lazaret_core::source::SourceError;
 use lazaret_core::store::StoreError;
 
@@ -31,6 +31,14 @@ pub enum BuildError {
         "strategy topics needs dead letters: what the broker does not take is kept in the store; enable them"
     )]
     TopicsWithoutLetters,
+    /// The retry policy of a route has another strategy than the consumer.
+    #[error("strategy {route} of a route differs from the consumer's strategy {consumer}; use the same")]
+    RouteStrategy {
+        /// The route's.
+        route: Strategy,
+        /// The consumer's.
+        consumer: Strategy,
+    },
     /// No handler was given.
     #[error("a consumer needs at least one handler")]
     NoHandler,
@@ -81,6 +89,12 @@ pub enum Error {
         /// The failure that led to it. Its text may contain data of the message.
         failure: Option<Box<Failure>>,
     },
+    /// The drain was abandoned by a second Ctrl-C. What was in flight is repeated by the next run.
+    #[error("interrupted before the drain was complete")]
+    Interrupted,
+    /// The listener for signals could not be registered.
+    #[error("failed to listen for Ctrl-C")]
+    Signal(#[source] std::io::Error),
     /// A part of the engine panicked: a bug in Lazaret.
     #[error("a part of the engine panicked: {0}")]
     Panicked(String),

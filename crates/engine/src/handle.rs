@@ -1,4 +1,4 @@
-//! The way to talk to a consumer while it runs, and to replay its letters.
+//! The handle of a consumer: states, pauses and replays, also while it runs.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use lazaret_core::{ConsumerName, Letter, LetterId, QueueName, SequenceId};
 use tokio::time::Instant;
 
 use crate::admission::{self, AttemptOf};
-use crate::attempt::guarded;
 use crate::component::Component;
 use crate::flow::Shards;
 use crate::guards::PauseCause;
+use crate::panics::guarded;
 use crate::sequence_sync;
 use crate::store_refresh;
 use crate::stored::{Purpose, Run, RunEnd};
 use crate::telemetry::Stats;
 
-/// How many heads are looked at in one step of a replay.
+/// The page size of heads in a replay.
 const PAGE: usize = 100;
 
-/// Talks to a consumer. Cheap to clone; works before, during and after the run.
+/// Controls a consumer. Cheap to clone; works before, during and after the run.
 #[derive(Clone)]
 pub struct Handle {
     /// The first component, for what all of them share.
@@ -30,19 +30,19 @@ pub struct Handle {
     pub(crate) shards: Shards,
 }
 
-/// How a fuse stands.
+/// The state of a fuse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FuseState {
-    /// It holds.
+    /// It is intact.
     Intact,
-    /// It has blown and paused the consumer, which stays paused until somebody resumes it.
+    /// It has blown and paused the consumer, which stays paused until it is resumed.
     Blown {
         /// Why.
         why: String,
     },
 }
 
-/// What a replay of all sequences did.
+/// The result of a replay of all sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplayReport {
@@ -50,7 +50,7 @@ pub struct ReplayReport {
     pub closed: u64,
     /// Sequences in which a letter failed again; those behind it wait.
     pub held: u64,
-    /// Sequences that somebody else was working on, or whose replay was broken off.
+    /// Sequences that were leased by others, or whose replay was interrupted.
     pub skipped: u64,
 }
 
@@ -60,22 +60,28 @@ impl Handle {
         &self.first.identity.consumer
     }
 
+    /// Returns the queue that holds the letters of the consumer. Of several components it is the first one's.
+    pub fn queue(&self) -> &QueueName {
+        // `build` refuses a consumer without components.
+        &self.components[0].queue
+    }
+
     /// The queues of the consumer, one per component.
     pub fn queues(&self) -> impl Iterator<Item = &QueueName> {
         self.components.iter().map(|component| &component.queue)
     }
 
-    /// What the consumer has done so far.
+    /// The counters of the consumer so far.
     pub fn stats(&self) -> Stats {
         self.first.telemetry.counters.read()
     }
 
-    /// How the breaker stands; `None` when the consumer has none.
+    /// The state of the breaker; `None` when the consumer has none.
     pub fn breaker(&self) -> Option<BreakerState> {
         self.first.guards.gate.breaker(self.first.now())
     }
 
-    /// How the fuse stands; `None` when the consumer has none. One that blew before a restart has still blown.
+    /// The state of the fuse; `None` when the consumer has none. A blown fuse stays blown across restarts.
     pub fn fuse(&self) -> Option<FuseState> {
         if !self.first.guards.has_fuse() {
             return None;
@@ -92,19 +98,19 @@ impl Handle {
         self.first.telemetry.gauges.in_flight()
     }
 
-    /// How many messages are known to lie in the source beyond what was read; `None` when that is not known. As old as
-    /// [`refresh`](crate::Options::refresh) at most.
+    /// The number of messages in the source that are not read yet; `None` when it is unknown. At most
+    /// [`refresh`](crate::Options::refresh) old.
     pub fn lag(&self) -> Option<u64> {
         self.first.telemetry.gauges.lag()
     }
 
-    /// Whether messages wait because the store does not take them.
+    /// Returns `true` while messages wait because the store fails or is full.
     pub fn has_store_trouble(&self) -> bool {
         self.first.guards.gate.has_store_outage()
     }
 
-    /// Makes the consumer look now for what others changed in the store: letters that may go on, operations that were
-    /// begun. Without it, that takes as long as [`refresh`](crate::Options::refresh) says.
+    /// Polls the store now for changes by others: letters that may run, operations that were started. Otherwise that happens
+    /// every [`refresh`](crate::Options::refresh).
     pub fn wake(&self) {
         for component in &self.components {
             component.signals.retry.notify_one();
@@ -113,12 +119,12 @@ impl Handle {
         self.first.guards.gate.notify_watchers();
     }
 
-    /// What is paused, as far as this instance knows.
+    /// The pauses, as of the last refresh of this instance.
     pub fn pauses(&self) -> Vec<Pause> {
         self.first.guards.gate.pauses()
     }
 
-    /// Pauses the consumer or a part of it, durably. Holds from when this returns.
+    /// Pauses the consumer or a part of it, durably. In effect when this returns.
     pub async fn pause(&self, scope: PauseScope, by: &Actor) -> Result<()> {
         self.first.store.pause(self.name(), scope, by).await?;
         store_refresh::reload_pauses(&self.first).await
@@ -133,12 +139,17 @@ impl Handle {
         Ok(ended)
     }
 
-    /// Asks the consumer to end: settle what it can, commit, release. Its `run` returns when that is done.
+    /// Starts a drain: the consumer settles what it can, commits and releases leases. Then its `run` returns.
     pub fn drain(&self) {
         self.first.lifecycle.drain.cancel();
     }
 
-    /// The dead-letter side of one component; `None` when there is no component of that name.
+    /// Returns `true` once the consumer was asked to end, by this handle, its token or a signal.
+    pub fn is_draining(&self) -> bool {
+        self.first.lifecycle.drain.is_cancelled()
+    }
+
+    /// Returns the replayer of one component; `None` when there is no component of that name.
     pub fn replayer(&self, component: &str) -> Option<Replayer> {
         let component = self.components.iter().find(|c| c.queue.component() == component)?.clone();
         Some(Replayer { component, shards: self.shards.clone() })
@@ -153,12 +164,12 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// The queue that it works on.
+    /// Its queue.
     pub fn queue(&self) -> &QueueName {
         &self.component.queue
     }
 
-    /// Changes a letter by hand. The letter is looked at anew if it can go on by itself now.
+    /// Changes a letter. If it can run now, it is scheduled.
     pub async fn act(&self, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let letter = self.component.store.act(&self.component.queue, letter, act, by).await?;
         if act == Act::Restore {
@@ -168,14 +179,14 @@ impl Replayer {
         Ok(letter)
     }
 
-    /// Runs the sequence that was touched longest ago, in order, until a letter fails. `true` when the whole sequence
-    /// was handled; `false` when a letter failed again or there was nothing to run.
+    /// Runs the sequence that was touched longest ago, in order, until a letter fails. Returns `true` when the whole sequence
+    /// was handled, `false` when a letter failed again or there was none to run.
     pub async fn process_any(&self) -> Result<bool> {
         self.process(|_| true).await
     }
 
-    /// As [`process_any`](Self::process_any), for the first sequence whose head the filter accepts. Only heads are
-    /// shown to the filter; a filter that panics has not accepted.
+    /// As [`process_any`](Self::process_any), for the first sequence whose head the filter accepts. The filter gets heads only;
+    /// one that panics has not accepted.
     pub async fn process(&self, filter: impl Fn(&Letter) -> bool) -> Result<bool> {
         let mut after = None;
         loop {
@@ -196,17 +207,17 @@ impl Replayer {
         }
     }
 
-    /// Runs one sequence, in the name of an operation. `None` when it is not open or somebody works on it.
+    /// Runs one sequence, as part of an operation. Returns `None` when it is not open or leased by others.
     pub async fn process_sequence(&self, sequence: &SequenceId, operation: &str) -> Result<Option<bool>> {
         Ok(self.run(sequence, operation).await?.map(|end| end == RunEnd::Closed))
     }
 
-    /// Runs every sequence that is open now, each once; one that fails does not keep the others from their turn.
+    /// Runs every sequence that is open now, each once; one that fails does not stop the others.
     pub async fn process_all(&self, operation: &str) -> Result<ReplayReport> {
         let started = self.component.now();
         let mut report = ReplayReport::default();
-        // Heads come by their time of touch, and one that fails goes to the end. The store's clock may lag behind ours
-        // or tick slowly, so time alone does not tell which ones had their turn.
+        // Heads come in the order of their last touch, and one that fails moves to the end. The store's clock may lag behind
+        // ours or tick slowly, so time alone does not show which ones have run.
         let mut held = HashSet::new();
         let mut after = None;
         loop {

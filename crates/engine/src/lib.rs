@@ -23,6 +23,7 @@
 mod admission;
 mod attempt;
 mod blocked;
+mod builder;
 mod classify;
 mod component;
 mod consumer;
@@ -52,6 +53,7 @@ mod open_sequences;
 mod operations;
 mod options;
 mod ownership;
+mod panics;
 mod publish;
 mod record;
 mod reprocess;
@@ -59,11 +61,14 @@ mod retention;
 mod scheduler;
 mod sequence_sync;
 mod shard;
+#[cfg(any(test, feature = "signal"))]
+mod signal;
 mod store_refresh;
 mod store_retry;
 mod stored;
 mod telemetry;
 mod time;
+mod timeout;
 mod tracker;
 
 pub use blocked::BlockedSet;
@@ -77,3 +82,4 @@ pub use hash::{SequenceHash, SequenceHasher};
 pub use options::{DeadLetterOptions, DedupeOptions, Filter, Options, ReplayOptions};
 pub use reprocess::{InvalidSchedule, Reprocess, Schedule};
 pub use telemetry::Stats;
+pub use timeout::Timeout;

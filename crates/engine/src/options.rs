@@ -1,4 +1,4 @@
-//! How a consumer behaves: every knob of the engine, with defaults that lose nothing.
+//! The options of a consumer, with defaults that lose nothing.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use lazaret_core::{HandlerError, LetterState, Message, Sequencing};
 use crate::error::BuildError;
 use crate::reprocess::Reprocess;
 
-/// Says whether a message is wanted. Its error or panic is that message's failure, in phase `filter`.
+/// Returns whether a message is handled. An error or a panic is the failure of the message, in phase `filter`.
 pub type Filter = dyn Fn(&Message) -> Result<bool, HandlerError> + Send + Sync;
 
-/// How a consumer behaves.
+/// The options of a consumer.
 ///
 /// ```
 /// use lazaret_engine::Options;
@@ -31,65 +31,64 @@ pub type Filter = dyn Fn(&Message) -> Result<bool, HandlerError> + Send + Sync;
 pub struct Options {
     /// Which messages must be handled in order.
     pub sequencing: Sequencing,
-    /// How many attempts may run at once.
+    /// The maximum number of concurrent attempts.
     pub concurrency: usize,
-    /// How many tasks share the lanes. 0 takes one per core, never more than `concurrency`.
+    /// The number of tasks that share the lanes; 0 for one per core. Never more than `concurrency`.
     pub shards: usize,
-    /// How many messages may be in flight: read, and neither settled nor given up. The source is held when there are as
-    /// many; the batch that reaches the limit is still taken in.
+    /// The maximum number of messages in flight: read and not settled. At the limit the source is held; the batch that reaches
+    /// it is still taken in.
     pub window: usize,
-    /// How long one attempt may take; `None` waits for ever, which no default does.
+    /// The time limit of one attempt; `None` for no limit.
     pub attempt_timeout: Option<Duration>,
-    /// The largest payload that a handler gets to see. A larger one is dead-lettered whole.
+    /// The largest payload that is passed to a handler. A message with a larger one is dead-lettered.
     pub max_payload: Option<usize>,
-    /// Which messages are wanted at all. Those that are not are settled.
+    /// Selects the messages to handle. The others are settled without a call.
     pub filter: Option<Arc<Filter>>,
-    /// When and how often to try again.
+    /// When and how often a failed message is retried.
     pub retry: RetryPolicy,
-    /// What becomes of a failure.
+    /// The rules that map a failure to a verdict.
     pub classifier: Classifier,
-    /// How much retrying may cost.
+    /// The limits on retries.
     pub budget: BudgetPolicy,
-    /// When to stop calling a sick dependency; `None` never does.
+    /// When handler calls are suspended because a dependency is down; `None` for never.
     pub breaker: Option<BreakerPolicy>,
-    /// When to stop dead-lettering and pause instead; `None` never does.
+    /// When the consumer pauses instead of dead-lettering; `None` for never.
     pub fuse: Option<FusePolicy>,
     /// When a message is poison.
     pub poison: PoisonPolicy,
-    /// The last word on what is kept as a letter.
+    /// The hook that decides at each failure whether a letter is kept.
     pub enqueue: Arc<dyn EnqueuePolicy>,
-    /// Dead letters and what holds for them. `None` means that there is nowhere to put a message that fails for
-    /// good: the consumer then stops and keeps the position.
+    /// Limits and retention of letters. `None` disables dead letters: a message that fails for good stops the consumer, and the
+    /// position stays before it.
     pub dead_letter: Option<DeadLetterOptions>,
-    /// What holds for replays.
+    /// The limits of replays.
     pub replay: ReplayOptions,
     /// The idempotent receiver; `None` is off.
     pub dedupe: Option<DedupeOptions>,
-    /// Where attempts stand while they run, so that a message that kills the process is found; `None` for nowhere.
+    /// The recorder of the attempts in progress, which identifies a message that kills the process; `None` for none.
     pub flight_recorder: Option<Arc<dyn FlightRecorder>>,
-    /// How often positions are committed at most.
+    /// The minimum time between commits of positions.
     pub commit_interval: Duration,
-    /// How long a drain may take before what still runs is cancelled.
+    /// The time limit of a drain; attempts that still run after it are cancelled.
     pub drain_deadline: Duration,
-    /// How long the right to a stored sequence lasts unless it is renewed.
+    /// How long the lease of a stored sequence lasts unless it is renewed.
     pub lease: Duration,
-    /// How often the store is asked for what others changed.
+    /// How often the store is polled for changes by others.
     pub refresh: Duration,
-    /// How many open sequences each shard keeps exactly in memory.
+    /// The number of open sequences that the shards together keep exactly in memory.
     pub blocked_limit: usize,
-    /// The name of this instance in leases; empty makes one up.
+    /// The name of this instance in leases; empty for a generated one.
     pub instance: String,
-    /// The broker that holds what failed, with the strategy `topics`; otherwise it is not asked.
+    /// The broker that holds failed messages, for the strategy `topics`.
     pub relay: Option<Arc<dyn Relay>>,
-    /// How many messages that were passed on and are not due yet may wait in memory, all partitions together. A partition that
-    /// has its share is held, the others flow on.
-    pub waiting_room: usize,
-    /// How many bytes these may have.
-    pub waiting_room_bytes: usize,
-    /// Where jitter and hashes come from; 0 draws a fresh one.
+    /// The maximum number of relayed messages that wait in memory until they are due, over all partitions. A partition that has
+    /// reached its share is held; the others continue.
+    pub delay_queue: usize,
+    /// The maximum size of these in bytes.
+    pub delay_queue_bytes: usize,
+    /// The seed of jitter and hashes; 0 for a random one.
     pub seed: u64,
-    /// End when a finite source is read to its end and nothing is in flight or waiting for a retry, or for its turn in an
-    /// operation.
+    /// Ends the run when a finite source is read to its end and nothing is in flight or waiting for a retry or an operation.
     pub until_idle: bool,
     /// The bug that this engine has on purpose.
     #[cfg(feature = "mutations")]
@@ -97,28 +96,28 @@ pub struct Options {
     pub mutation: Option<crate::mutation::Mutation>,
 }
 
-/// What holds for the letters of a consumer.
+/// Limits and retention of the letters of a consumer.
 #[derive(Clone, Debug)]
 pub struct DeadLetterOptions {
-    /// How large each queue may grow.
+    /// The limits of each queue.
     pub limits: Limits,
-    /// How long a letter may stay open; `None` for ever. Then it is closed as `expired`, and the audit says so.
+    /// How long a letter may stay open before it is closed as `expired`, with an audit entry; `None` for ever.
     pub ttl: Option<Duration>,
-    /// How long a closed letter can be looked at; `None` for ever. Then only that it was there is kept.
+    /// How long a closed letter is kept; `None` for ever. Afterwards only its id is kept.
     pub keep_closed: Option<Duration>,
-    /// What happens to dead letters that nobody asks for.
+    /// Automatic reprocessing of dead letters.
     pub reprocess: Reprocess,
     /// The team that owns the letters.
     pub owner: Option<Arc<str>>,
-    /// Whether payloads are kept once a letter will not be tried again by itself. Without its payload a letter can be
-    /// looked at and closed, never replayed.
+    /// Keeps the payload of a letter that is not retried automatically. A letter without its payload can be inspected and
+    /// closed, not replayed.
     pub include_payload: bool,
-    /// Whether backtraces are kept.
+    /// Keeps backtraces.
     pub include_backtrace: bool,
 }
 
 impl DeadLetterOptions {
-    /// Whether a letter in this state goes without its payload. One that will run by itself needs it.
+    /// Returns whether a letter in this state loses its payload. One that is retried automatically needs it.
     pub(crate) fn leaves_out_payload(&self, state: LetterState) -> bool {
         !self.include_payload && !state.is_automatic()
     }
@@ -138,12 +137,12 @@ impl Default for DeadLetterOptions {
     }
 }
 
-/// What holds for replays.
+/// The limits of replays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayOptions {
     /// A letter that failed again in this many replays is parked. `None` for no limit.
     pub max_replays: Option<u32>,
-    /// Letters per second in operations that the engine begins by itself; `None` as fast as it goes.
+    /// Letters per second in operations that the engine starts itself; `None` for no limit.
     pub rate: Option<f64>,
 }
 
@@ -156,9 +155,9 @@ impl Default for ReplayOptions {
 /// The idempotent receiver.
 #[derive(Clone)]
 pub struct DedupeOptions {
-    /// Where handled messages are remembered.
+    /// The store of the ids of handled messages.
     pub filter: Arc<dyn Dedupe>,
-    /// For how long.
+    /// How long an id is kept.
     pub window: Duration,
 }
 
@@ -190,8 +189,8 @@ impl Default for Options {
             blocked_limit: 16 << 20,
             instance: String::new(),
             relay: None,
-            waiting_room: 131_072,
-            waiting_room_bytes: 128 << 20,
+            delay_queue: 131_072,
+            delay_queue_bytes: 128 << 20,
             seed: 0,
             until_idle: false,
             #[cfg(feature = "mutations")]
@@ -201,15 +200,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Checks that the options make sense together.
+    /// Validates the options.
     pub fn validate(&self) -> Result<(), BuildError> {
         let at_least = |field: &'static str, value: u128, least: u128| {
             if value < least { Err(BuildError::TooSmall { field, least }) } else { Ok(()) }
         };
         at_least("concurrency", self.concurrency as u128, 1)?;
         at_least("window", self.window as u128, 1)?;
-        at_least("waiting-room", self.waiting_room as u128, 1)?;
-        at_least("waiting-room-bytes", self.waiting_room_bytes as u128, 1)?;
+        at_least("delay-queue", self.delay_queue as u128, 1)?;
+        at_least("delay-queue-bytes", self.delay_queue_bytes as u128, 1)?;
         at_least("blocked-limit", self.blocked_limit as u128, 1)?;
         at_least("lease (ms)", self.lease.as_millis(), 100)?;
         at_least("refresh (ms)", self.refresh.as_millis(), 1)?;
@@ -246,7 +245,7 @@ impl Options {
         Ok(())
     }
 
-    /// Who takes what failed instead of the store.
+    /// The relay that takes failed messages instead of the store.
     pub(crate) fn relay(&self) -> Option<&Arc<dyn Relay>> {
         self.relay.as_ref().filter(|_| self.retry.strategy == Strategy::Topics)
     }

@@ -99,7 +99,7 @@ async fn a_handler_that_never_returns_is_a_timeout_of_its_message_only() {
     let cause = only_a_is_dead(&bench);
     assert_eq!(
         (cause.reason, cause.phase, &*cause.message),
-        (Reason::TIMEOUT, Phase::Handle, "no answer within 10s")
+        (Reason::TIMEOUT, Phase::Handle, "no response within 10s")
     );
     assert_eq!(bench.letter("a").history[0].took, secs(10));
 }

@@ -21,7 +21,7 @@ use support::{
 fn at_replay(policy: impl Fn(&Letter, &Failure) -> Decision + Send + Sync + 'static) -> Options {
     let policy = move |letter: &Letter, failure: &Failure, stage: Stage| match stage {
         Stage::FirstFailure => Decision::enqueue_with(failure.clone()),
-        Stage::Replay => policy(letter, failure),
+        _ => policy(letter, failure),
     };
     Options { enqueue: Arc::new(policy) as Arc<dyn EnqueuePolicy>, ..one_attempt() }
 }

@@ -312,7 +312,7 @@ async fn messages_that_wait_take_nothing_of_the_window() {
     let failing: Vec<String> = (0..50).map(|n| format!("f{n}")).collect();
     place.bench.push(&failing.iter().map(String::as_str).collect::<Vec<_>>());
     let retry = RetryPolicy { initial_delay: secs(20), ..retry(Strategy::Topics) };
-    let options = Options { window: 4, waiting_room: 8, retry, ..place.options() };
+    let options = Options { window: 4, delay_queue: 8, retry, ..place.options() };
     let script = |this: &Try| {
         if this.name.starts_with('f') && this.before == 0 { Reply::Fail(transient()) } else { Reply::Done }
     };

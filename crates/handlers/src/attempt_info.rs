@@ -94,7 +94,7 @@ pub(crate) const fn operation_name(operation: Operation) -> &'static str {
         Operation::DropDatabase => "drop-database",
         Operation::Rename => "rename",
         Operation::Invalidate => "invalidate",
-        Operation::Other => "other",
+        _ => "other",
     }
 }
 

@@ -1,7 +1,7 @@
-//! A consumer that survives anything: a file of events, a store in one file, and a flight recorder.
+//! A consumer that survives crashes: a file of events, a store in one file, and a flight recorder.
 //!
-//! Run it twice. The first run handles what it can and keeps two dead letters; the second finds nothing new, replays
-//! them as an operation, and shows what is left.
+//! Run it twice. The first run handles three orders and keeps two dead letters; the second replays one of them as an
+//! operation and lists the open ones.
 //!
 //! ```sh
 //! cargo run -p lazaret --features sqlite,file,flight-recorder --example durable
@@ -31,7 +31,7 @@ struct Order {
 }
 
 async fn on_order(Json(order): Json<Order>, letter: Option<StoredLetter>) -> Result<(), HandlerError> {
-    // The bug: refunds are refused. Whoever replays the letter has repaired it.
+    // The bug: refunds are rejected. In a replay it counts as fixed.
     if order.cents < 0 && letter.is_none() {
         return Err(HandlerError::msg("a negative total").reason(Reason::DOMAIN_INVALID));
     }
@@ -56,15 +56,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .source(source)
         .store(store.clone())
         .handler(on_order)
-        .options(Options {
-            until_idle: true,
-            flight_recorder: Some(Arc::new(recorder)),
-            ..Options::default()
-        })
+        .flight_recorder(recorder)
+        .until_idle()
         .build()?;
 
-    // What an earlier run left behind is replayed while this one runs.
-    let me = Actor::new("example", "library", "the bug is repaired");
+    // Dead letters of an earlier run are replayed during this one.
+    let me = Actor::new("example", "library", "bug fixed");
     let request = PlanRequest {
         action: Action::Retry,
         selection: Selection::Query(Query::parse("reason:DOMAIN_INVALID")?),
@@ -83,7 +80,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let open = group.counts.open();
         println!("{}: {open} open, {} behind: {}", group.reason, group.blocked_behind, group.message);
     }
-    // From here on the one file holds everything, and can be copied.
+    // After this, the one file holds everything and can be copied.
     store.close().await?;
     println!("the files are in {}", folder.display());
     Ok(())

@@ -1,4 +1,4 @@
-//! A consumer of a Kafka topic in forty lines. What fails for good is kept in a file; stop it with Ctrl-C.
+//! A consumer of a Kafka topic in forty lines. Dead letters are kept in a file; Ctrl-C stops it.
 //!
 //! ```sh
 //! cargo run -p lazaret --features kafka,sqlite --example kafka -- 127.0.0.1:9092 orders
@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use lazaret::Options;
 use lazaret::kafka::{KafkaOptions, KafkaSource};
 use lazaret::prelude::*;
 use lazaret::sqlite::SqliteStore;
@@ -21,7 +22,9 @@ async fn on_order(Text(order): Text, Attempt(attempt): Attempt) -> Result<(), Ha
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [brokers, topic, rest @ ..] = &arguments[..] else { return Err("give brokers and a topic".into()) };
+    let [brokers, topic, rest @ ..] = &arguments[..] else {
+        return Err("expected brokers and a topic".into());
+    };
     let mut kafka = KafkaOptions::new(brokers, "shop", [topic]);
     let until_idle = rest.contains(&"--to-the-end".to_owned());
     if until_idle {
@@ -34,16 +37,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .handler(on_order)
         .options(Options { until_idle, ..Options::default() })
         .build()?;
+    let queue = consumer.queue().clone();
 
-    let drain = CancellationToken::new();
-    let stop = drain.clone();
-    tokio::spawn(async move {
-        // What is being handled is finished, and positions are committed.
-        let _ = tokio::signal::ctrl_c().await;
-        stop.cancel();
-    });
-    let stats = consumer.run(drain).await?;
-    let open = store.counts(&QueueName::of("shop", "shop")).await?.open();
+    // Ctrl-C finishes the attempts in progress and commits the positions.
+    let stats = consumer.run_until_ctrl_c().await?;
+    let open = store.counts(&queue).await?.open();
     println!("handled {}, kept {}, open letters {open}", stats.handled, stats.handed_off);
     Ok(())
 }

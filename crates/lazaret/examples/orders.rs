@@ -1,12 +1,12 @@
-//! An order stream in memory, with a payment gateway that is away for a moment and a bug in the handler.
+//! An order stream in memory, with a payment gateway that is down for a moment and a bug in the handler.
 //!
-//! `cargo run -p lazaret --example orders` tells what Lazaret does about both. It checks its own outcome and ends with
-//! an error when a promise is not kept.
+//! `cargo run -p lazaret --example orders` shows how Lazaret handles both. It checks its own outcome and ends with an
+//! error when an invariant is violated.
 //!
 //! Three customers send ten orders over two partitions. The customer is the key, so each customer's orders stay in
 //! their order:
-//! - Ada's orders are fine.
-//! - Bob's first order fails twice because the payment gateway does not answer, then succeeds.
+//! - Ada's orders succeed.
+//! - Bob's first order fails twice because the payment gateway times out, then succeeds.
 //! - Cleo's second order has a voucher of more than 100 percent, and the handler computes a negative price.
 
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use lazaret::memory::{MemoryLog, MemoryStore};
 use lazaret::prelude::*;
 use serde::Deserialize;
 
-/// The consumer's name. Its only component has the same name, so its queue is `shop/shop`.
+/// The consumer's name, which its only component has too.
 const SHOP: &str = "shop";
 const MAX_ATTEMPTS: u32 = 5;
 
-/// What the customers send: partition, customer, number of the order, cents, voucher in percent.
+/// The orders: partition, customer, number of the order, cents, voucher in percent.
 const ORDERS: [(u32, &str, u32, i64, i64); 10] = [
     (0, "ada", 1, 1250, 0),
     (1, "bob", 1, 800, 0),
@@ -45,7 +45,7 @@ struct Order {
     voucher: i64,
 }
 
-/// Whether the bug is fixed.
+/// Set when the bug is fixed.
 static FIXED: AtomicBool = AtomicBool::new(false);
 /// Every call of the handler, in the order in which the calls were made.
 static CALLS: Mutex<Vec<Call>> = Mutex::new(Vec::new());
@@ -79,11 +79,11 @@ async fn on_order(
 
 fn charge(order: &Order, attempt: Attempt) -> Result<(), (&'static str, Reason)> {
     if order.customer == "bob" && order.number == 1 && attempt < Attempt(3) {
-        return Err(("the payment gateway does not answer", Reason::TIMEOUT));
+        return Err(("payment gateway timed out", Reason::TIMEOUT));
     }
     let price = order.cents - order.cents * order.voucher / 100;
     if price < 0 && !FIXED.load(Ordering::Relaxed) {
-        return Err(("the price is negative", Reason::DOMAIN_INVALID));
+        return Err(("negative price", Reason::DOMAIN_INVALID));
     }
     Ok(())
 }
@@ -92,17 +92,18 @@ fn charge(order: &Order, attempt: Attempt) -> Result<(), (&'static str, Reason)>
 async fn main() -> Result<(), Box<dyn Error>> {
     let log = send_orders();
     let store = Arc::new(MemoryStore::default());
-    let queue = QueueName::of(SHOP, SHOP);
 
     println!("Ten orders of three customers. The shop handles them until nothing is left to do.\n");
-    let stats = consumer(&log, &store)?.run(CancellationToken::new()).await?;
+    let shop = consumer(&log, &store)?;
+    let queue = shop.queue().clone();
+    let stats = shop.run(CancellationToken::new()).await?;
     let live = calls().clone();
     print_calls(&live);
-    println!("\nBob's later orders waited for his first one. Ada's did not wait for anybody.");
+    println!("\nBob's later orders waited for his first one. Ada's did not wait.");
     check_order(&live)?;
     let last_of_ada = live.iter().rposition(|call| call.customer == "ada");
     let bob_is_served = live.iter().position(|call| call.customer == "bob" && call.failed.is_none());
-    check(last_of_ada < bob_is_served, "I3: nobody waits for the sequence of somebody else")?;
+    check(last_of_ada < bob_is_served, "I3: no sequence waits for another one")?;
     check(live.iter().all(|call| call.attempt <= MAX_ATTEMPTS), "I4: attempts are bounded")?;
 
     println!("\nCleo's letters:");
@@ -114,7 +115,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     print_positions(&log);
     check(
         log.committed(0) == Some(6) && log.committed(1) == Some(2),
-        "I1: all is settled, all is committed",
+        "I1: everything is settled and committed",
     )?;
     check(stats.handled == 7, "seven of ten orders are handled")?;
 
@@ -141,7 +142,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     check((open, resolved) == (0, 6), "I11: every letter ends in a recorded state")
 }
 
-/// Puts all orders into a log that ends after them.
+/// Writes all orders to a log and closes it.
 fn send_orders() -> MemoryLog {
     let log = MemoryLog::new("orders", 2);
     for (partition, customer, number, cents, voucher) in ORDERS {
@@ -166,7 +167,8 @@ fn consumer(log: &MemoryLog, store: &Arc<MemoryStore>) -> Result<Consumer, Build
         .source(log.join())
         .store(store.clone())
         .handler(on_order)
-        .options(Options { retry, until_idle: true, ..Options::default() })
+        .retry(retry)
+        .until_idle()
         .build()
 }
 

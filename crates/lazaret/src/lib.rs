@@ -1,10 +1,10 @@
 //! Lazaret: the failure-handling layer for event consumers.
 //!
-//! Lazaret stands between an event source and a handler. When the handler fails, it decides by rules whether to retry
+//! Lazaret runs between an event source and a handler. When the handler fails, it decides by rules whether to retry
 //! now, retry later, park, dead-letter, quarantine or skip. It keeps the messages of one key in order while every other
-//! key flows on, and it never moves the source position past a message whose fate is not durable.
+//! key flows on, and it never commits the source position past a message whose outcome is not durable.
 //!
-//! This crate is the one to add. It re-exports the [vocabulary](#structs), the [`handler`] side, the pure [`policy`]
+//! This is the crate to depend on. It re-exports the [vocabulary](#structs), the [`handler`] side, the pure [`policy`]
 //! functions, the contracts for a [`store`] and a [`source`], and the engine that runs a [`Consumer`].
 //!
 #![cfg_attr(feature = "memory", doc = "```")]
@@ -42,12 +42,13 @@
 //!     .source(log.join())
 //!     .store(store.clone())
 //!     .handler(on_order)
-//!     .options(Options { until_idle: true, ..Options::default() })
+//!     .until_idle()
 //!     .build()?;
+//! let queue = consumer.queue().clone();
 //! let stats = consumer.run(CancellationToken::new()).await?;
 //!
 //! // Order 1 was handled. Order 2 is dead, and order 3 waits behind it because it has the same key.
-//! let counts = store.counts(&QueueName::of("shop", "shop")).await?;
+//! let counts = store.counts(&queue).await?;
 //! assert_eq!(stats.handled, 1);
 //! assert_eq!((counts.of(LetterState::Dead), counts.of(LetterState::Waiting)), (1, 1));
 //! assert_eq!(log.committed(0), Some(2));
@@ -58,6 +59,8 @@
 //! # Features
 //!
 //! - `memory` (default): the `memory` module, a store and a source that live in memory.
+//! - `signal` (default): `Consumer::run_until_ctrl_c`.
+//! - `anyhow`: handlers may return `anyhow::Error`.
 //! - `sqlite`: the `sqlite` module, a store in one file, and an inbox in it that is a source.
 //! - `file`: the `file` module, a source for files with one JSON message a line.
 //! - `flight-recorder`: the `flight` module, which finds messages that kill the process.
@@ -79,6 +82,7 @@ pub use lazaret_core::{
 pub use lazaret_engine::{
     BuildError, Builder, Consumer, DeadLetterOptions, DedupeOptions, Error, Event, Filter, FuseState, Handle,
     InvalidSchedule, Observer, Options, ReplayOptions, ReplayReport, Replayer, Reprocess, Schedule, Stats,
+    Timeout,
 };
 pub use tokio_util::sync::CancellationToken;
 
@@ -91,8 +95,8 @@ pub mod handlers {
     };
 }
 
-/// The source for Kafka: a member of a consumer group; and retry topics and dead-letter topics, for those who want the broker
-/// to hold what failed.
+/// The source for Kafka, a member of a consumer group; retry topics, which let the broker hold failed messages; and dead-letter
+/// topics.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -119,7 +123,8 @@ pub mod handlers {
 ///     .source(KafkaSource::open_with(kafka, &relay)?)
 ///     .store(store)
 ///     .handler(|message: Message| async move { println!("{}", message.id) })
-///     .options(Options { retry, relay: Some(Arc::new(relay)), ..Options::default() })
+///     .retry(retry)
+///     .relay(relay)
 ///     .build()?;
 /// consumer.run(CancellationToken::new()).await?;
 /// # Ok(())
@@ -132,14 +137,13 @@ pub mod kafka {
     };
 }
 
-/// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
+/// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.
 #[cfg(feature = "memory")]
 pub mod memory {
     pub use lazaret_memory::{MemberId, MemoryLog, MemorySource, MemoryStore};
 }
 
-/// The store in one SQLite file, without a server: letters, audit, checkpoints, the idempotent receiver, and an inbox that
-/// is a source.
+/// The store in one SQLite file: letters, audit, checkpoints, the idempotent receiver, and an inbox that is a source.
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use lazaret_store_sqlite::{
@@ -148,7 +152,7 @@ pub mod sqlite {
     };
 }
 
-/// The HTTP API: looking at letters, caring for them, replaying them, posting messages, listening to events.
+/// The HTTP API: triage and replay of letters, inboxes for messages, and a stream of events.
 #[cfg(feature = "server")]
 pub mod server {
     pub use lazaret_server::{
@@ -163,7 +167,7 @@ pub mod telemetry {
     #[cfg(feature = "otlp")]
     pub use lazaret_telemetry::traces;
     pub use lazaret_telemetry::{
-        BUCKETS, Error, Instrumented, LogObserver, Metrics, Overview, QueueOverview, alerts, logs, names,
+        AttemptLayer, BUCKETS, Error, LogObserver, Metrics, Overview, QueueOverview, alerts, logs, names,
     };
 }
 
@@ -173,7 +177,7 @@ pub mod file {
     pub use lazaret_source_file::{FileSource, Options};
 }
 
-/// Finds messages that kill the process: by an abort, by memory, by a stack overflow.
+/// Detects messages that kill the process by an abort, by exhausting memory or by a stack overflow.
 #[cfg(feature = "flight-recorder")]
 pub mod flight {
     pub use lazaret_flight_recorder::{MappedRecorder, OpenError, Options};
@@ -181,7 +185,7 @@ pub mod flight {
 
 pub mod prelude;
 
-/// Compiles the Rust code of the guide to Kafka, so that it cannot go out of date.
+/// Compiles the Rust code of the guide to Kafka, which keeps it up to date.
 #[cfg(all(doctest, feature = "kafka", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/kafka.md")]
 struct KafkaGuide;
@@ -197,11 +201,19 @@ struct AdoptGuide;
 struct HandlersGuide;
 
 /// The same for the guide to the library.
-#[cfg(all(doctest, feature = "memory", feature = "sqlite", feature = "file", feature = "flight-recorder"))]
+#[cfg(all(
+    doctest,
+    feature = "memory",
+    feature = "signal",
+    feature = "anyhow",
+    feature = "sqlite",
+    feature = "file",
+    feature = "flight-recorder"
+))]
 #[doc = include_str!("../../../docs/library.md")]
 struct LibraryGuide;
 
-/// Compiles and runs the Rust code of the README, so that it cannot go out of date.
+/// Compiles and runs the Rust code of the README, which keeps it up to date.
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -15,18 +15,12 @@ mod everything_in_the_prelude {
     fn can_be_named() {
         // The engine.
         has::<BuildError>();
-        has::<Builder>();
         has::<CancellationToken>();
         has::<Consumer>();
         has::<DeadLetterOptions>();
-        has::<Error>();
-        has::<Event<'_>>();
-        has::<Handle>();
         has::<dyn Observer>();
-        has::<Options>();
         has::<ReplayReport>();
         has::<Replayer>();
-        has::<Stats>();
         // What a handler takes.
         has::<Attempt>();
         has::<Context>();
@@ -38,10 +32,15 @@ mod everything_in_the_prelude {
         has::<Message>();
         has::<Payload>();
         has::<Router>();
+        has::<Router<u8>>();
+        has::<State<u8>>();
         has::<Text>();
         fn is_extractor<T: FromDelivery>() {}
         is_extractor::<Option<StoredLetter>>();
         let _ = handler(|_: Context| async {});
+        // The methods of `Handler` are in scope, its name is not.
+        async fn stateful(_: State<u8>) {}
+        let _ = stateful.layer(lazaret::Timeout::new(std::time::Duration::from_secs(1))).with_state(7_u8);
         // What it gives back.
         has::<Failure>();
         has::<HandlerError>();
@@ -74,8 +73,50 @@ mod everything_in_the_prelude {
     }
 }
 
+/// Names that programs have of their own. If the prelude had one of them, the name would be ambiguous here.
+mod names_that_the_prelude_leaves_out {
+    mod of_the_user {
+        pub(super) enum Builder {}
+        pub(super) enum Error {}
+        pub(super) enum Event {}
+        pub(super) enum Handle {}
+        pub(super) enum Handler {}
+        pub(super) enum Layer {}
+        pub(super) enum Options {}
+        pub(super) enum Stats {}
+        pub(super) enum Timeout {}
+        pub(super) type Result<T> = std::result::Result<T, Error>;
+    }
+
+    use lazaret::prelude::*;
+    use of_the_user::*;
+
+    use super::has;
+
+    #[test]
+    fn are_the_users() {
+        has::<(Builder, Error, Event, Handle, Handler, Layer, Options, Stats, Timeout)>();
+        has::<Result<Consumer>>();
+    }
+}
+
 #[test]
 fn the_modules_hold_what_the_prelude_leaves_out() {
+    has::<lazaret::Builder>();
+    has::<lazaret::Error>();
+    has::<lazaret::Event<'_>>();
+    has::<lazaret::Handle>();
+    has::<lazaret::Options>();
+    has::<lazaret::Stats>();
+    has::<lazaret::Timeout>();
+    has::<dyn lazaret::handler::DeadLetterSink>();
+    has::<dyn lazaret::handler::Layer>();
+    has::<lazaret::handler::Next>();
+    fn is_part<S, T: lazaret::handler::FromRef<S>>() {}
+    is_part::<u8, u8>();
+    fn is_extractor<S, T: lazaret::handler::FromDeliveryWith<S>>() {}
+    is_extractor::<u8, lazaret::handler::State<u8>>();
+    let _ = lazaret::handler::layer_fn(|delivery, next| next.run(delivery));
     has::<dyn lazaret::Clock>();
     has::<lazaret::ConsumerName>();
     has::<lazaret::Filter>();
@@ -113,6 +154,17 @@ fn the_memory_backends_are_there_by_default() {
     has::<lazaret::memory::MemoryLog>();
     has::<lazaret::memory::MemorySource>();
     has::<lazaret::memory::MemoryStore>();
+}
+
+#[test]
+fn counts_are_shown_with_the_names_of_the_states() {
+    let mut counts = lazaret::store::Counts { sequences: 1, ..Default::default() };
+    counts.by_state[lazaret::LetterState::Dead as usize] = 2;
+    assert_eq!(
+        format!("{counts:?}"),
+        "Counts { sequences: 1, retrying: 0, dead: 2, parked: 0, quarantined: 0, waiting: 0, resolved: 0, \
+         evicted: 0, skipped: 0, expired: 0 }"
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lazaret::memory::{MemoryLog, MemoryStore};
 use lazaret::prelude::*;
+use lazaret::{Options, Stats};
 
 /// Handles every text but `bad`.
 async fn on_text(Text(text): Text) -> Result<(), HandlerError> {
@@ -39,8 +40,10 @@ async fn a_later_message_waits_behind_its_failed_head_and_others_do_not() {
         .options(until_idle())
         .build()
         .unwrap();
+    let queue = consumer.queue().clone();
     let stats = consumer.run(CancellationToken::new()).await.unwrap();
-    let counts = store.counts(&QueueName::of("texts", "texts")).await.unwrap();
+    let counts = store.counts(&queue).await.unwrap();
+    assert_eq!(queue, QueueName::of("texts", "texts"));
     assert_eq!((stats.handled, stats.handed_off, stats.appended), (1, 1, 1));
     assert_eq!((counts.of(LetterState::Dead), counts.of(LetterState::Waiting)), (1, 1));
     assert_eq!(log.committed(0), Some(2));
@@ -68,6 +71,7 @@ async fn each_component_has_a_queue_of_its_own() {
         .unwrap();
     let handle = consumer.handle();
     consumer.run(CancellationToken::new()).await.unwrap();
+    assert_eq!(*handle.queue(), QueueName::of("texts", "strict"), "the first component's");
     let queues: Vec<_> = handle.queues().cloned().collect();
     assert_eq!(queues, [QueueName::of("texts", "strict"), QueueName::of("texts", "counting")]);
     assert_eq!(store.counts(&queues[0]).await.unwrap().open(), 1);

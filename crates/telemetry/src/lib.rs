@@ -2,7 +2,7 @@
 //!
 //! - [`Metrics`] counts engine events and reads the counters of registered consumers at each scrape. [`names`] lists every
 //!   metric.
-//! - [`Instrumented`] wraps a handler: it measures attempts and, with the feature `otlp`, creates a span for each.
+//! - [`AttemptLayer`] is a layer around a handler: it measures attempts and, with the feature `otlp`, creates a span for each.
 //! - [`logs`] sets up logging; [`LogObserver`] logs the events of a consumer.
 //! - [`traces`] exports spans by OTLP; a retry links to the first attempt, a replay to the trace of its letter.
 //! - [`alerts`] sends signed webhook notifications about conditions that need a person.
@@ -10,16 +10,16 @@
 //! Telemetry cannot fail a consumer (I10): observers only count, log or write to a bounded buffer.
 //!
 //! ```
-//! use lazaret_core::handler::{Text, handler};
+//! use lazaret_core::handler::{Handler, Text};
 //! use lazaret_core::QueueName;
-//! use lazaret_telemetry::{Instrumented, LogObserver, Metrics};
+//! use lazaret_telemetry::{AttemptLayer, LogObserver, Metrics};
 //!
 //! async fn greet(Text(_name): Text) {}
 //!
 //! let metrics = Metrics::prometheus();
-//! let greet = Instrumented::new(handler(greet), &metrics, "names", &QueueName::of("names", "names"));
+//! let greet = greet.layer(AttemptLayer::new(&metrics, "names", &QueueName::of("names", "names")));
 //! let builder = lazaret_engine::Consumer::builder("names")
-//!     .handler(greet.boxed())
+//!     .handler(greet)
 //!     .observer(metrics.observer("names"))
 //!     .observer(LogObserver::new("names"));
 //! # let _ = builder;
@@ -27,9 +27,9 @@
 
 mod age;
 pub mod alerts;
+mod attempt_layer;
 mod client;
 mod error;
-mod instrumented;
 mod log_observer;
 mod log_throttle;
 pub mod logs;
@@ -38,8 +38,8 @@ pub mod names;
 #[cfg(feature = "otlp")]
 pub mod traces;
 
+pub use attempt_layer::AttemptLayer;
 pub use error::Error;
-pub use instrumented::Instrumented;
 pub use log_observer::LogObserver;
 pub use metrics::{BUCKETS, CUSTOM_REASONS, Metrics, OTHER, Overview, QueueOverview};
 

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lazaret_core::LetterState;
+use lazaret_core::handler::{Handler, handler};
 use lazaret_core::store::{Act, Actor, PauseScope};
 use lazaret_engine::{Options, Stats};
 use lazaret_telemetry::names::{self, FAMILIES, Kind};
-use lazaret_telemetry::{Instrumented, Metrics};
+use lazaret_telemetry::{AttemptLayer, Metrics};
 use support::{Bench, NAME, Running, eventually, options, queue, scripted};
 
 /// A strictly parsed scrape: invalid exposition format fails the test.
@@ -93,7 +94,8 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
         message
     });
     let fixed = Arc::new(AtomicBool::new(false));
-    let watched = Instrumented::new(scripted(fixed.clone()), &metrics, NAME, &queue()).boxed();
+    let layer = AttemptLayer::new(&metrics, NAME, &queue());
+    let watched = handler(scripted(fixed.clone()).layer(layer));
     let options = Options {
         poison: lazaret_core::policy::PoisonPolicy { same_failure: Some(3) },
         retry: lazaret_core::policy::RetryPolicy { max_attempts: 4, ..options().retry },

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazaret_core::LetterId;
+use lazaret_core::handler::{Handler, handler};
 use lazaret_telemetry::traces::{FIRST_ATTEMPT, TraceExporter};
-use lazaret_telemetry::{Instrumented, Metrics};
+use lazaret_telemetry::{AttemptLayer, Metrics};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -53,14 +54,14 @@ async fn a_retry_links_to_the_first_attempt_and_a_replay_to_the_trace_of_its_let
     let collector = Receiver::start(&[]).await;
     let traces = TraceExporter::otlp(&collector.url(""), "test-1").unwrap();
     let fixed = Arc::new(AtomicBool::new(false));
-    let watched =
-        Instrumented::new(scripted(fixed.clone()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let watched = handler(scripted(fixed.clone()).layer(layer));
     let header = format!("00-{TRACE}-{PARENT}-01");
     bench.log.push_with(0, |message| {
         message.with_key("key-of-a").with_payload("payload-of-a-hopeless").with_header("traceparent", header)
     });
     bench.log.push_with(0, |message| message.with_key("key-of-b").with_payload("payload-of-b-flaky"));
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("one is dead, one handled", || {
         let stats = running.handle.stats();
         stats.handed_off == 1 && stats.handled == 1
@@ -127,10 +128,10 @@ async fn an_unavailable_collector_delays_nothing() {
     // I10
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let traces = TraceExporter::otlp("http://127.0.0.1:1", "test-1").unwrap();
-    let watched =
-        Instrumented::new(scripted(Arc::default()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let watched = handler(scripted(Arc::default()).layer(layer));
     bench.push(&["a-fine", "b-fine"]);
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
     tokio::time::timeout(std::time::Duration::from_secs(30), traces.shutdown()).await.unwrap();
@@ -141,12 +142,12 @@ async fn a_message_whose_trace_is_not_sampled_is_not_traced() {
     let (bench, metrics) = (Bench::new(), Metrics::prometheus());
     let collector = Receiver::start(&[]).await;
     let traces = TraceExporter::otlp(&collector.url("/"), "test-1").unwrap();
-    let watched =
-        Instrumented::new(scripted(Arc::default()), &metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let layer = AttemptLayer::new(&metrics, NAME, &queue()).with_tracer(traces.tracer());
+    let watched = handler(scripted(Arc::default()).layer(layer));
     let unsampled = format!("00-{TRACE}-{PARENT}-00");
     bench.log.push_with(0, |message| message.with_payload("a-fine").with_header("traceparent", unsampled));
     bench.log.push_with(0, |message| message.with_payload("b-fine"));
-    let running = Running::start(bench.builder(watched.boxed()));
+    let running = Running::start(bench.builder(watched));
     eventually("both are handled", || running.handle.stats().handled == 2).await;
     running.stop().await;
     traces.shutdown().await;

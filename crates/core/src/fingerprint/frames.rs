@@ -2,7 +2,7 @@
 
 use super::normalise;
 
-/// How many frames a fingerprint looks at.
+/// The number of frames that a fingerprint includes.
 const TOP: usize = 3;
 
 /// Frames that every Rust backtrace passes through, and that say nothing about the failure.

@@ -1,6 +1,6 @@
 //! An error message without what varies from one message to the next.
 
-/// How much of a message is looked at, in bytes.
+/// The number of bytes of a message that are normalised.
 pub(super) const LIMIT: usize = 1024;
 
 /// Units that belong to the number before them: `999ms` and `1.2s` are both just a number.
@@ -122,7 +122,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether an apostrophe next to this character is part of a word. `#` counts, since it stands for letters or digits.
+/// Returns whether an apostrophe next to this character is part of a word. `#` counts, since it replaces letters or digits.
 fn sticks(c: char) -> bool {
     c.is_alphanumeric() || c == '#'
 }
@@ -157,7 +157,7 @@ fn address(text: &str) -> Option<usize> {
     (likely && formed && run.bytes().any(|b| b.is_ascii_digit())).then_some(run.len())
 }
 
-/// Whether a word that has a digit looks like an id: hexadecimal, or letters and digits in turns.
+/// Returns whether a word with a digit looks like an id: hexadecimal, or letters and digits in turns.
 fn opaque(word: &str) -> bool {
     let digits_only = word.bytes().all(|b| b.is_ascii_digit());
     let hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -195,7 +195,7 @@ fn number(text: &str) -> usize {
     }
 }
 
-/// Whether what follows a run of digits lets it be a part of a number, and not the start of an id.
+/// Returns whether a run of digits that is followed by this is part of a number, not the start of an id.
 fn ends_number(rest: &str) -> bool {
     let time = rest.strip_prefix('T').is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit()));
     let unit =

@@ -1,4 +1,4 @@
-//! What a handler can ask and say about the attempt it is in.
+//! The attempt, as the handler sees it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::letter::Letter;
 use crate::message::{Message, MessageId};
 use crate::store::{ErrorKind, StoreError};
 
-/// How many entries of metadata one message may have.
+/// The maximum number of metadata entries of one message.
 pub const METADATA_ENTRIES: usize = 64;
-/// How many bytes the metadata of one message may have, keys and values together.
+/// The maximum size of the metadata of one message in bytes, keys and values together.
 pub const METADATA_BYTES: usize = 16 * 1024;
 
-/// There is no room for this entry. The metadata is as it was before.
+/// The metadata would exceed its limits. It is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no room for more metadata: at most {METADATA_ENTRIES} entries and {METADATA_BYTES} bytes")]
+#[error("metadata full: at most {METADATA_ENTRIES} entries and {METADATA_BYTES} bytes")]
 pub struct MetadataFull;
 
 /// Metadata within its limits.
@@ -45,7 +45,8 @@ impl Metadata {
     }
 }
 
-/// What a handler can ask and say about the attempt it is in. An extractor: take it as a parameter.
+/// The attempt in progress: its number, message and cancellation, and metadata for the letter. An extractor: take it as a
+/// parameter.
 ///
 /// ```
 /// use lazaret_core::handler::{Context, Delivery, handler};
@@ -71,7 +72,7 @@ impl Context {
         Self(delivery)
     }
 
-    /// Which attempt this is, from 1, counted across restarts.
+    /// The number of the attempt, from 1, counted across restarts.
     pub fn attempt(&self) -> u32 {
         self.0.attempt()
     }
@@ -86,23 +87,23 @@ impl Context {
         self.0.message()
     }
 
-    /// Notes something about the message, in place of what was noted under this key. All attempts share the notes,
-    /// and a letter keeps them.
+    /// Sets an entry of the metadata of the message, replacing an earlier one under this key. All attempts share the metadata,
+    /// and a letter keeps it.
     pub fn put_metadata(&self, key: impl Into<String>, value: impl Into<String>) -> Result<(), MetadataFull> {
         self.0.put_metadata(key.into(), value.into())
     }
 
-    /// What was noted so far.
+    /// The metadata set so far.
     pub fn metadata(&self) -> BTreeMap<String, String> {
         self.0.metadata()
     }
 
-    /// Says how far the attempt has come. A failure is reported in the phase marked last.
+    /// Sets the phase that the attempt has reached. A failure is reported in the phase set last.
     pub fn mark_phase(&self, phase: Phase) {
         self.0.mark_phase(phase);
     }
 
-    /// Waits until the attempt should end: its time is up, or the consumer stops.
+    /// Waits until the attempt should end: it timed out, or the consumer stops.
     ///
     /// ```
     /// use lazaret_core::handler::{Context, Delivery, FromDelivery};
@@ -117,26 +118,26 @@ impl Context {
         self.0.cancellation().cancelled_owned()
     }
 
-    /// Whether the attempt should end.
+    /// Returns `true` when the attempt should end.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// The letter that is tried again; `None` on live handling.
+    /// The letter that is retried or replayed; `None` for a live message.
     pub fn letter(&self) -> Option<Arc<Letter>> {
         self.0.letter()
     }
 
-    /// The name of the replay operation that this attempt belongs to.
+    /// The name of the replay operation of this attempt.
     pub fn replay(&self) -> Option<String> {
         self.0.replay()
     }
 
-    /// Sends the message to the dead letters, with reason `MANUAL`. For failures that no retry will mend.
+    /// Sends the message to the dead letters, with reason `MANUAL`. For failures that a retry cannot fix.
     ///
     /// When this returns `Ok`, the letter is durable and the message is settled, whatever the handler does and returns
-    /// afterwards. Sending it once more changes nothing. When it returns an error, the message is not settled: pass
-    /// the error on with `?` and the attempt fails.
+    /// afterwards. Sending it once more has no effect. When it returns an error, the message is not settled: return
+    /// the error with `?` and the attempt fails.
     ///
     /// ```
     /// use lazaret_core::handler::{Context, Delivery, handler};
@@ -161,14 +162,14 @@ impl Context {
         if self.0.sent_to_dlq() {
             return Ok(());
         }
-        let Some(desk) = self.0.desk() else {
+        let Some(sink) = self.0.sink() else {
             return Err(StoreError::not_done(
                 ErrorKind::Unavailable,
                 "send_to_dlq",
                 "no store is configured",
             ));
         };
-        desk.send_to_dlq(&self.0, reason, why.into()).await?;
+        sink.send_to_dlq(&self.0, reason, why.into()).await?;
         self.0.mark_sent();
         Ok(())
     }
@@ -176,14 +177,14 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
-    use super::super::delivery::Desk;
+    use super::super::delivery::DeadLetterSink;
     use super::*;
     use crate::message::Position;
     use crate::store::Certainty;
     use async_trait::async_trait;
     use std::sync::Mutex;
 
-    /// A desk that notes what it is given, or fails.
+    /// A sink that records what it is given, or fails.
     #[derive(Default)]
     struct Notes {
         broken: bool,
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Desk for Notes {
+    impl DeadLetterSink for Notes {
         async fn send_to_dlq(
             &self,
             delivery: &Delivery,
@@ -214,43 +215,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_sent_to_the_dead_letters_is_marked_once_it_is_durable() {
-        let desk = Arc::new(Notes::default());
-        let delivery = delivery().with_desk(desk.clone());
+        let sink = Arc::new(Notes::default());
+        let delivery = delivery().with_sink(sink.clone());
         let context = Context::new(delivery.clone());
         assert!(!delivery.sent_to_dlq());
         context.send_to_dlq("bad data").await.unwrap();
         assert!(delivery.sent_to_dlq());
-        assert_eq!(*desk.taken.lock().unwrap(), [("m".into(), Reason::MANUAL, "bad data".into())]);
+        assert_eq!(*sink.taken.lock().unwrap(), [("m".into(), Reason::MANUAL, "bad data".into())]);
     }
 
     #[tokio::test]
     async fn a_handler_may_choose_the_reason() {
-        let desk = Arc::new(Notes::default());
-        let context = Context::new(delivery().with_desk(desk.clone()));
+        let sink = Arc::new(Notes::default());
+        let context = Context::new(delivery().with_sink(sink.clone()));
         context.send_to_dlq_with(Reason::DOMAIN_INVALID, "negative amount").await.unwrap();
-        assert_eq!(desk.taken.lock().unwrap()[0].1, Reason::DOMAIN_INVALID);
+        assert_eq!(sink.taken.lock().unwrap()[0].1, Reason::DOMAIN_INVALID);
     }
 
     #[tokio::test]
     async fn sending_a_message_twice_makes_one_letter() {
         // I8
-        let desk = Arc::new(Notes::default());
-        let context = Context::new(delivery().with_desk(desk.clone()));
+        let sink = Arc::new(Notes::default());
+        let context = Context::new(delivery().with_sink(sink.clone()));
         context.send_to_dlq("first").await.unwrap();
         context.send_to_dlq("second").await.unwrap();
-        assert_eq!(desk.taken.lock().unwrap().len(), 1);
+        assert_eq!(sink.taken.lock().unwrap().len(), 1);
     }
 
     #[tokio::test]
     async fn a_store_error_reaches_the_handler_and_nothing_is_marked() {
-        let delivery = delivery().with_desk(Arc::new(Notes { broken: true, ..Notes::default() }));
+        let delivery = delivery().with_sink(Arc::new(Notes { broken: true, ..Notes::default() }));
         let error = Context::new(delivery.clone()).send_to_dlq("x").await.unwrap_err();
         assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::MaybeDone));
         assert!(!delivery.sent_to_dlq());
     }
 
     #[tokio::test]
-    async fn without_a_desk_the_handler_is_told_that_there_is_no_store() {
+    async fn without_a_sink_the_handler_gets_an_error_that_there_is_no_store() {
         let delivery = delivery();
         let error = Context::new(delivery.clone()).send_to_dlq("x").await.unwrap_err();
         assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
@@ -259,9 +260,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_desk_stays() {
+    async fn the_first_sink_stays() {
         let first = Arc::new(Notes::default());
-        let delivery = delivery().with_desk(first.clone()).with_desk(Arc::new(Notes::default()));
+        let delivery = delivery().with_sink(first.clone()).with_sink(Arc::new(Notes::default()));
         Context::new(delivery).send_to_dlq("x").await.unwrap();
         assert_eq!(first.taken.lock().unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! One message on its way through its attempts.
+//! One message and the state of its attempts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::letter::Letter;
 use crate::message::Message;
 use crate::store::StoreError;
 
-/// Where a handler hands in a message that it gives up on. The engine implements it.
+/// Takes the messages that a handler sends to the dead letters. The engine implements it.
 #[async_trait]
-pub trait Desk: Send + Sync {
-    /// Puts the message of this delivery among the dead letters. Returns when the letter is durable.
+pub trait DeadLetterSink: Send + Sync {
+    /// Makes the message of this delivery a dead letter. Returns when the letter is durable.
     ///
-    /// Handing in one message twice makes one letter (I8).
+    /// Sending one message twice makes one letter (I8).
     async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError>;
 }
 
-/// One message on its way through its attempts in one component.
+/// One message and the state of its attempts in one component.
 ///
-/// A clone is the same delivery. Making one allocates once; what few handlers use, such as metadata, is made when it
-/// is first asked for. The engine calls [`begin_attempt`](Self::begin_attempt) before each attempt; attempts of one
+/// A clone is the same delivery. Making one allocates once; what few handlers use, such as metadata, is allocated at its
+/// first use. The engine calls [`begin_attempt`](Self::begin_attempt) before each attempt; attempts of one
 /// delivery follow one another.
 ///
 /// ```
@@ -47,12 +47,12 @@ struct Inner {
     phase: AtomicU8,
     sent: AtomicBool,
     cancelled: AtomicBool,
-    /// Not in the cold part: the engine gives every live delivery a desk, and that must not allocate.
-    desk: Option<Arc<dyn Desk>>,
+    /// Not in the cold part: the engine gives every live delivery a sink, and that must not allocate.
+    sink: Option<Arc<dyn DeadLetterSink>>,
     cold: OnceLock<Box<Cold>>,
 }
 
-/// What most deliveries never need.
+/// The parts that most deliveries never need.
 #[derive(Default)]
 struct Cold {
     letter: Option<Arc<Letter>>,
@@ -67,9 +67,9 @@ impl Delivery {
         Self::from_parts(message, 1, None, OnceLock::new())
     }
 
-    /// The first attempt at a live message, which may be handed in at this desk.
-    pub fn at_desk(message: Message, desk: Arc<dyn Desk>) -> Self {
-        Self::from_parts(message, 1, Some(desk), OnceLock::new())
+    /// The first attempt at a live message, which the handler may send to this sink.
+    pub fn live(message: Message, sink: Arc<dyn DeadLetterSink>) -> Self {
+        Self::from_parts(message, 1, Some(sink), OnceLock::new())
     }
 
     /// A further attempt at a message that is held as a letter, as part of this replay operation, if it is one.
@@ -94,7 +94,7 @@ impl Delivery {
     fn from_parts(
         message: Message,
         attempt: u32,
-        desk: Option<Arc<dyn Desk>>,
+        sink: Option<Arc<dyn DeadLetterSink>>,
         cold: OnceLock<Box<Cold>>,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -103,23 +103,22 @@ impl Delivery {
             phase: AtomicU8::new(Phase::Handle as u8),
             sent: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            desk,
+            sink,
             cold,
         }))
     }
 
-    /// The same delivery with a desk. One that has a desk keeps it, and so does one that was cloned: whoever has the clone
-    /// may be at work.
+    /// Gives the delivery a sink, unless it has one or was cloned: the holder of a clone may use it already.
     #[must_use]
-    pub fn with_desk(mut self, desk: Arc<dyn Desk>) -> Self {
+    pub fn with_sink(mut self, sink: Arc<dyn DeadLetterSink>) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.desk.get_or_insert(desk);
+            inner.sink.get_or_insert(sink);
         }
         self
     }
 
-    pub(super) fn desk(&self) -> Option<&Arc<dyn Desk>> {
-        self.0.desk.as_ref()
+    pub(super) fn sink(&self) -> Option<&Arc<dyn DeadLetterSink>> {
+        self.0.sink.as_ref()
     }
 
     /// The message.
@@ -127,29 +126,29 @@ impl Delivery {
         &self.0.message
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.attempt.load(Ordering::Relaxed)
     }
 
-    /// Says which attempt this is.
+    /// Sets the number of the attempt.
     pub fn set_attempt(&self, attempt: u32) {
         self.0.attempt.store(attempt, Ordering::Relaxed);
     }
 
-    /// How far the attempt has come.
+    /// The phase that the attempt has reached.
     pub fn phase(&self) -> Phase {
         let index = usize::from(self.0.phase.load(Ordering::Relaxed));
         Phase::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// Says how far the attempt has come.
+    /// Sets the phase that the attempt has reached.
     pub fn mark_phase(&self, phase: Phase) {
         self.0.phase.store(phase as u8, Ordering::Relaxed);
     }
 
-    /// Starts an attempt: sets its number, goes back to phase `handle`, and forgets a cancellation of the attempt
-    /// before it. Metadata stays.
+    /// Starts an attempt: sets its number, resets the phase to `handle`, and clears a cancellation of the previous attempt.
+    /// Metadata stays.
     pub fn begin_attempt(&self, attempt: u32) {
         self.set_attempt(attempt);
         self.mark_phase(Phase::Handle);
@@ -162,17 +161,17 @@ impl Delivery {
         }
     }
 
-    /// The letter that is tried again; `None` on live handling.
+    /// The letter that is retried or replayed; `None` for a live message.
     pub fn letter(&self) -> Option<Arc<Letter>> {
         self.0.cold.get().and_then(|cold| cold.letter.clone())
     }
 
-    /// The name of the replay operation that this attempt belongs to.
+    /// The name of the replay operation of this attempt.
     pub fn replay(&self) -> Option<String> {
         self.0.cold.get().and_then(|cold| cold.replay.clone())
     }
 
-    /// What the handler has noted about the message, over all attempts so far.
+    /// The metadata that the handler set, over all attempts so far.
     pub fn metadata(&self) -> BTreeMap<String, String> {
         self.0.cold.get().map_or_else(BTreeMap::new, |cold| lock(&cold.metadata).entries().clone())
     }
@@ -181,7 +180,7 @@ impl Delivery {
         lock(&self.cold().metadata).put(key, value)
     }
 
-    /// Whether the handler has sent the message to the dead letters. It is settled then, whatever the handler returns.
+    /// Returns `true` when the handler sent the message to the dead letters. It is settled then, whatever the handler returns.
     pub fn sent_to_dlq(&self) -> bool {
         self.0.sent.load(Ordering::Acquire)
     }
@@ -190,7 +189,7 @@ impl Delivery {
         self.0.sent.store(true, Ordering::Release);
     }
 
-    /// The token that is cancelled when the attempt should end. It is of the attempt in which it was asked for.
+    /// The token that is cancelled when the attempt should end. It belongs to the attempt in progress at this call.
     ///
     /// ```
     /// use lazaret_core::handler::Delivery;
@@ -212,7 +211,7 @@ impl Delivery {
         token.clone()
     }
 
-    /// Asks the attempt to end. Costs next to nothing when nobody listens.
+    /// Cancels the attempt. Cheap when no token was taken.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -223,7 +222,7 @@ impl Delivery {
         }
     }
 
-    /// Whether the attempt was asked to end.
+    /// Returns `true` when the attempt was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::SeqCst)
             || self
@@ -251,7 +250,7 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// A panic elsewhere leaves nothing half done under these locks, so a poisoned one is as good as any.
+/// A panic leaves no partial change under these locks, so a poisoned lock is safe to use.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a handler can take as a parameter.
+//! Extractors: the parameters of handlers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -39,10 +39,10 @@ use crate::message::{Headers, Message};
     message = "`{Self}` is not an extractor",
     label = "cannot be a handler's parameter",
     note = "extractors are `Json<T>`, `Text`, `Payload`, `Key`, `Headers`, `EventType`, `Message`, `Attempt`, `Context`, `Option<StoredLetter>`, and `Result<T, HandlerError>` of any of them",
-    note = "a handler gets application state by capturing it in a closure"
+    note = "`State<T>` gives a handler the state of the application"
 )]
 pub trait FromDelivery: Sized {
-    /// Takes what it needs from the delivery.
+    /// Extracts the value from the delivery.
     fn from_delivery(delivery: &Delivery) -> Result<Self, HandlerError>;
 }
 
@@ -97,7 +97,7 @@ fn undecodable(error: HandlerError) -> HandlerError {
     error.reason(Reason::INVALID_SCHEMA).phase(Phase::Decode)
 }
 
-/// The payload as it is. `None` is a tombstone, which is not an empty payload. Shares the bytes, copies nothing.
+/// The raw payload. `None` is a tombstone, which is not an empty payload. Shares the bytes, copies nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload(pub Option<Bytes>);
 
@@ -117,7 +117,7 @@ impl FromDelivery for Key {
     }
 }
 
-/// The type of the event, if the source tells.
+/// The type of the event, if the source provides it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventType(pub Option<Arc<str>>);
 
@@ -127,7 +127,7 @@ impl FromDelivery for EventType {
     }
 }
 
-/// Which attempt this is, from 1, counted across restarts.
+/// The number of the attempt, from 1, counted across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u32);
 
@@ -137,7 +137,7 @@ impl FromDelivery for Attempt {
     }
 }
 
-/// The letter that is tried again. Take it as `Option<StoredLetter>`, which is `None` on live handling.
+/// The letter that is retried or replayed. Take it as `Option<StoredLetter>`, which is `None` for a live message.
 ///
 /// ```
 /// use lazaret_core::handler::{StoredLetter, handler};
@@ -204,7 +204,7 @@ impl FromDelivery for () {
     }
 }
 
-/// For handlers that deal with bad payloads themselves.
+/// For handlers that treat bad payloads themselves.
 impl<T: FromDelivery> FromDelivery for Result<T, HandlerError> {
     fn from_delivery(delivery: &Delivery) -> Result<Self, HandlerError> {
         Ok(T::from_delivery(delivery))

@@ -1,67 +1,59 @@
-//! How functions become handlers: one implementation per number of parameters.
+//! Implements `Handler` for functions: one implementation per number of parameters.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::delivery::Delivery;
-use super::extract::FromDelivery;
-use super::{BoxHandler, Handle, Handler, HandlerFuture, IntoOutcome};
-use crate::failure::{HandlerError, Phase};
+use super::outcome::IntoOutcome;
+use super::state::FromDeliveryWith;
+use super::{BoxHandler, Handle, Handler, HandlerFuture};
+use crate::failure::Phase;
 
-/// A function that has forgotten the types of its parameters.
-pub(super) struct Function<H, Args> {
-    handler: H,
-    args: PhantomData<fn(Args)>,
-}
+/// A function with its state, whose parameters are extracted at every call.
+struct Function<F>(F);
 
-impl<H, Args> Function<H, Args> {
-    pub(super) fn new(handler: H) -> Self {
-        Self { handler, args: PhantomData }
-    }
-}
-
-impl<H: Handler<Args>, Args: 'static> Handle for Function<H, Args> {
+impl<F: Fn(Delivery) -> HandlerFuture + Send + Sync + 'static> Handle for Function<F> {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
-        Box::pin(self.handler.clone().call(delivery))
+        (self.0)(delivery)
     }
 }
 
-/// Marks what is a handler without being a function. See [`Handler`].
+/// Marks handlers that are not functions. See [`Handler`].
 pub enum Ready {}
 
-impl<H: Handle + Clone> Handler<Ready> for H {
-    fn call(self, delivery: Delivery) -> impl Future<Output = Result<(), HandlerError>> + Send + 'static {
-        self.handle(delivery)
-    }
-
-    // Not by way of `call`, which would put the box into another one.
-    fn boxed(self) -> BoxHandler {
+impl<H: Handle + Clone, S> Handler<Ready, S> for H {
+    fn with_state(self, _: S) -> BoxHandler {
         Arc::new(self)
     }
 }
 
 macro_rules! handler_of {
     ($($arg:ident)*) => {
-        impl<F, Fut, R, $($arg,)*> Handler<($($arg,)*)> for F
+        impl<F, Fut, R, Via, S, $($arg,)*> Handler<(Via, $($arg,)*), S> for F
         where
             F: Fn($($arg,)*) -> Fut + Clone + Send + Sync + 'static,
             Fut: Future<Output = R> + Send + 'static,
-            R: IntoOutcome,
-            $($arg: FromDelivery + 'static,)*
+            R: IntoOutcome<Via> + 'static,
+            Via: 'static,
+            S: Clone + Send + Sync + 'static,
+            $($arg: FromDeliveryWith<S> + 'static,)*
         {
-            // Extraction belongs into the future: who guards the future against panics guards both.
             #[allow(non_snake_case)]
-            fn call(self, delivery: Delivery) -> impl Future<Output = Result<(), HandlerError>> + Send + 'static {
-                async move {
-                    // A panic in an extractor is found in phase `decode` as well.
-                    delivery.mark_phase(Phase::Decode);
-                    let work = {
-                        $(let $arg = $arg::from_delivery(&delivery)?;)*
-                        delivery.mark_phase(Phase::Handle);
-                        self($($arg,)*)
-                    };
-                    work.await.into_outcome()
-                }
+            fn with_state(self, state: S) -> BoxHandler {
+                Arc::new(Function(move |delivery: Delivery| -> HandlerFuture {
+                    let (function, state) = (self.clone(), state.clone());
+                    // The future extracts: the guard against panics around it covers the extractors too.
+                    Box::pin(async move {
+                        // A panic in an extractor is a failure of phase `decode` as well.
+                        delivery.mark_phase(Phase::Decode);
+                        let work = {
+                            $(let $arg = $arg::from_delivery_with(&delivery, &state)?;)*
+                            drop(state);
+                            delivery.mark_phase(Phase::Handle);
+                            function($($arg,)*)
+                        };
+                        work.await.into_outcome()
+                    })
+                }))
             }
         }
     };
@@ -80,10 +72,10 @@ handler_of!(T1 T2 T3 T4 T5 T6 T7 T8);
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Attempt, Context, EventType, Json, Key, Payload, Router, StoredLetter, Text, handler,
+        Attempt, Context, EventType, FromDelivery, Json, Key, Payload, Router, StoredLetter, Text, handler,
     };
     use super::*;
-    use crate::failure::Reason;
+    use crate::failure::{HandlerError, Reason};
     use crate::message::{Headers, Message, Position};
     use std::convert::Infallible;
     use std::io;
@@ -172,7 +164,7 @@ mod tests {
         assert_eq!(sum.load(Ordering::Relaxed), 14);
     }
 
-    /// Notes in the metadata that it was asked for; `BAD` ones fail.
+    /// Records its extraction in the metadata; `BAD` ones fail.
     struct Probe<const N: u32, const BAD: bool>;
 
     impl<const N: u32, const BAD: bool> FromDelivery for Probe<N, BAD> {

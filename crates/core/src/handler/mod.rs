@@ -1,4 +1,4 @@
-//! Handlers: plain async functions that say in their parameters what they want to know.
+//! Handlers: plain async functions whose parameters are extractors.
 //!
 //! ```
 //! use lazaret_core::HandlerError;
@@ -25,60 +25,81 @@
 //! ```
 //!
 //! A function is a handler when
-//! - it takes at most eight parameters, each of which is an extractor ([`FromDelivery`]). They are extracted from left
-//!   to right, and the first that fails ends the attempt in phase `decode`;
-//! - it returns a future that is `Send` and yields `()` or `Result<(), E>` for any error `E` ([`IntoOutcome`]);
+//! - it takes at most eight parameters, each of which is an extractor ([`FromDelivery`], [`State`]). They are extracted from
+//!   left to right, and the first that fails ends the attempt in phase `decode`;
+//! - it returns a future that is `Send` and yields `()` or `Result<(), E>`, where `E` is any error, a boxed error or, with the
+//!   feature `anyhow`, an `anyhow::Error` ([`IntoOutcome`]);
 //! - it is `Clone + Send + Sync + 'static`, as every `fn` and most closures are.
 //!
 //! # State
 //!
-//! There is no state extractor. A closure captures what the handler needs, and the compiler checks that it is there:
+//! [`State<T>`] gives a handler shared state. [`Router::with_state`] and [`Handler::with_state`] provide it; a handler whose
+//! state was not provided does not compile:
 //!
 //! ```
-//! use lazaret_core::handler::{Key, handler};
+//! use lazaret_core::handler::{Key, Router, State};
 //! use std::sync::Arc;
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
-//! let seen = Arc::new(AtomicU64::new(0));
-//! let count = handler(move |_key: Key| {
-//!     let seen = Arc::clone(&seen);
-//!     async move {
-//!         seen.fetch_add(1, Ordering::Relaxed);
-//!     }
-//! });
-//! # let _ = count;
+//! #[derive(Clone, Default)]
+//! struct App {
+//!     seen: Arc<AtomicU64>,
+//! }
+//!
+//! async fn count(State(app): State<App>, _key: Key) {
+//!     app.seen.fetch_add(1, Ordering::Relaxed);
+//! }
+//!
+//! let router: Router = Router::new().on("OrderPlaced", count).with_state(App::default());
+//! # let _ = router;
 //! ```
+//!
+//! A closure can capture what it needs instead.
+//!
+//! # Layers
+//!
+//! [`Handler::layer`] wraps a handler in a [`Layer`]: a timeout, metrics, or a function of yours. [`layer`] says in which
+//! order layers run.
 //!
 //! # How it fits together
 //!
-//! The engine knows only [`Handle`], which is object safe and costs one box per call. [`handler`] makes one from a
-//! function; [`Router`] is one that chooses among others. The [`Delivery`] that it is called with lives as long as
-//! the message is being handled: all attempts share it. Panics go through to the caller.
+//! The engine calls [`Handle`], which is object safe and costs one box per call. [`handler`] makes one from a function or
+//! from a [`Router`], which chooses among handlers. The [`Delivery`] that it is called with lives as long as the message is
+//! being handled: all attempts share it. Panics unwind to the caller.
 
 mod context;
 mod delivery;
 mod extract;
 mod function;
+pub mod layer;
+mod outcome;
 mod router;
+mod state;
+mod table;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::failure::HandlerError;
+use crate::message::Message;
+use crate::policy::RetryPolicy;
 
 pub use context::{Context, METADATA_BYTES, METADATA_ENTRIES, MetadataFull};
-pub use delivery::{Delivery, Desk};
+pub use delivery::{DeadLetterSink, Delivery};
 pub use extract::{Attempt, EventType, FromDelivery, Json, Key, Payload, StoredLetter, Text};
 pub use function::Ready;
+pub use layer::{Layer, Layered, Next, layer_fn};
+pub use outcome::IntoOutcome;
 pub use router::Router;
+pub use state::{FromDeliveryWith, FromRef, State};
 
-/// One attempt under way. It yields `Ok` when the message was handled.
+/// One attempt in progress. It yields `Ok` when the message was handled.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), HandlerError>> + Send + 'static>>;
 
 /// A handler of any kind, ready to be called and shared.
 pub type BoxHandler = Arc<dyn Handle>;
 
-/// What the engine calls: one attempt at one message.
+/// The interface that the engine calls: one attempt at one message.
 ///
 /// Implement it for handlers that are not functions. For functions there is [`handler`].
 ///
@@ -94,45 +115,76 @@ pub type BoxHandler = Arc<dyn Handle>;
 /// }
 /// ```
 pub trait Handle: Send + Sync + 'static {
-    /// Starts an attempt. Dropping the future gives the attempt up.
+    /// Starts an attempt. Dropping the future abandons the attempt.
     ///
     /// Both this call and the future may panic.
     fn handle(&self, delivery: Delivery) -> HandlerFuture;
+
+    /// Returns the retry policy for this message; `None` for the consumer's. The answer depends on the message alone.
+    ///
+    /// See [`Router::retry`].
+    fn retry_policy(&self, message: &Message) -> Option<&RetryPolicy> {
+        let _ = message;
+        None
+    }
+
+    /// Returns every policy that [`retry_policy`](Self::retry_policy) may return. They are validated when the consumer is
+    /// built.
+    fn retry_policies(&self) -> Vec<&RetryPolicy> {
+        Vec::new()
+    }
 }
 
 impl<H: Handle + ?Sized> Handle for Arc<H> {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
         (**self).handle(delivery)
     }
+
+    fn retry_policy(&self, message: &Message) -> Option<&RetryPolicy> {
+        (**self).retry_policy(message)
+    }
+
+    fn retry_policies(&self) -> Vec<&RetryPolicy> {
+        (**self).retry_policies()
+    }
 }
 
-/// An async function that can handle messages. See the [module](self) for which functions can.
+/// An async function that can handle messages. The [module](self) says which functions can.
 ///
-/// It is implemented for functions of up to eight extractors, and for everything that is [`Handle`] and `Clone`, so
-/// that a [`BoxHandler`] or a [`Router`] can stand wherever a function can. `Args` keeps these apart and never needs
-/// to be written.
+/// It is implemented for functions of up to eight extractors, for [`Router`] and [`Layered`], and for everything that is
+/// [`Handle`] and `Clone`, so that a [`BoxHandler`] can stand wherever a function can. `S` is the state that it needs, see
+/// [`State`]. `Args` keeps the implementations apart and never needs to be written.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     label = "not a handler",
     note = "a handler is an async function (or a closure that is `Clone + Send + Sync + 'static`)",
     note = "it takes at most eight parameters, all of them extractors (`FromDelivery`): `Json<T>`, `Context`, `Option<StoredLetter>`, …",
-    note = "it returns `()` or `Result<(), E>`, where `E` is `HandlerError` or any `std::error::Error`",
+    note = "a handler that takes `State<T>` needs `with_state(..)`, on the router or on the handler",
+    note = "it returns `()` or `Result<(), E>`, where `E` is `HandlerError`, any `std::error::Error` or `Box<dyn Error + Send + Sync>`",
     note = "its future must be `Send`: nothing that is not `Send` may be held across an `.await`"
 )]
-pub trait Handler<Args>: Clone + Send + Sync + 'static {
-    /// Extracts the arguments and runs the function.
-    fn call(self, delivery: Delivery) -> impl Future<Output = Result<(), HandlerError>> + Send + 'static;
+pub trait Handler<Args, S = ()>: Clone + Send + Sync + Sized + 'static {
+    /// Gives the handler its state and erases its type.
+    ///
+    /// ```
+    /// use lazaret_core::handler::{Handler, State};
+    ///
+    /// async fn greet(State(greeting): State<&'static str>) {
+    ///     println!("{greeting}");
+    /// }
+    ///
+    /// let greet = greet.with_state("hello");
+    /// # let _ = greet;
+    /// ```
+    fn with_state(self, state: S) -> BoxHandler;
 
-    /// The handler without its type. [`handler`] reads better.
-    fn boxed(self) -> BoxHandler
-    where
-        Args: 'static,
-    {
-        Arc::new(function::Function::new(self))
+    /// Wraps the handler in a layer. The layer applied last runs first: see [`layer`].
+    fn layer<L: Layer>(self, layer: L) -> Layered<Self, Args, S> {
+        Layered::new(self, layer)
     }
 }
 
-/// Makes a handler from a function.
+/// Makes a handler from a function, a router, or a handler with layers.
 ///
 /// ```
 /// use lazaret_core::handler::{Delivery, Text, handler};
@@ -140,7 +192,7 @@ pub trait Handler<Args>: Clone + Send + Sync + 'static {
 ///
 /// async fn greet(Text(name): Text) -> Result<(), HandlerError> {
 ///     if name.is_empty() {
-///         return Err(HandlerError::msg("nobody to greet"));
+///         return Err(HandlerError::msg("no name"));
 ///     }
 ///     Ok(())
 /// }
@@ -151,42 +203,12 @@ pub trait Handler<Args>: Clone + Send + Sync + 'static {
 /// assert!(runtime.block_on(greet.handle(Delivery::new(message))).is_ok());
 /// ```
 ///
-/// Something else is refused by the compiler:
+/// Anything else does not compile:
 ///
 /// ```compile_fail
 /// async fn wrong(number: u64) {} // `u64` is not an extractor
 /// lazaret_core::handler::handler(wrong);
 /// ```
 pub fn handler<A: 'static, H: Handler<A>>(h: H) -> BoxHandler {
-    h.boxed()
-}
-
-/// What a handler may return.
-///
-/// ```
-/// use lazaret_core::handler::IntoOutcome;
-/// assert!(().into_outcome().is_ok());
-/// assert!("seven".parse::<u64>().map(|_| ()).into_outcome().is_err());
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "a handler cannot return `{Self}`",
-    label = "not an outcome",
-    note = "return `()` or `Result<(), E>`, where `E` is `HandlerError` or any `std::error::Error`",
-    note = "for boxed errors and error-collecting libraries use `.map_err(HandlerError::from_boxed)`"
-)]
-pub trait IntoOutcome {
-    /// How the attempt ended.
-    fn into_outcome(self) -> Result<(), HandlerError>;
-}
-
-impl IntoOutcome for () {
-    fn into_outcome(self) -> Result<(), HandlerError> {
-        Ok(())
-    }
-}
-
-impl<E: Into<HandlerError>> IntoOutcome for Result<(), E> {
-    fn into_outcome(self) -> Result<(), HandlerError> {
-        self.map_err(Into::into)
-    }
+    h.with_state(())
 }

@@ -1,4 +1,4 @@
-//! Stops a consumer whose dependency is away, before it burns the attempts of every message.
+//! The circuit breaker: suspends handler calls while a dependency is down, so that messages keep their attempts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::PolicyError;
 
-/// How many failures a breaker remembers at most (I7).
+/// The maximum number of failures that a breaker keeps (I7).
 const FAILURES_LIMIT: u32 = 65_536;
-/// How long to wait before asking again while all probes are out.
+/// The time until the next check while all probes are in flight.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
 
 /// When a breaker opens, and how it closes again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BreakerPolicy {
     /// This many failures in a row open it, if all of them are inside the window and nothing has succeeded for a tenth of it. An
-    /// attempt that succeeds begins the count anew: a dependency that answers is not away, however many messages it refuses.
+    /// attempt that succeeds resets the count: a dependency that responds is not down, however many messages it rejects.
     pub failures: u32,
-    /// How far back failures count.
+    /// The time window in which failures count.
     pub window: Duration,
-    /// How long it stays open before it lets probes through.
+    /// How long it stays open before it admits probes.
     pub open_for: Duration,
-    /// How many probes may be out at once, and how many must succeed to close it.
+    /// The maximum number of concurrent probes, and the number that must succeed to close it.
     pub probes: u32,
 }
 
@@ -49,7 +49,7 @@ impl BreakerPolicy {
     }
 }
 
-/// Where a breaker stands.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
     /// Everything passes.
@@ -79,7 +79,7 @@ impl BreakerState {
 pub enum Admit {
     /// It may.
     Yes,
-    /// It may, as a probe. Its result must be told with [`Breaker::on_success`] or [`Breaker::on_failure`], or
+    /// It may, as a probe. Its result must be reported with [`Breaker::on_success`] or [`Breaker::on_failure`], or
     /// [`Breaker::probe_cancelled`] if there is none.
     Probe,
     /// It may not. No attempt is counted; ask again at this time.
@@ -91,7 +91,7 @@ pub enum Admit {
 
 /// A circuit breaker: closed, open, half-open.
 ///
-/// It asks whether the dependency is away, not how well it works. A share of failures that retries can mend must not stop the
+/// It detects that the dependency is down, not how well it works. A share of failures that retries can fix must not stop the
 /// messages that would succeed, so only failures with no success between them open it.
 ///
 /// Results that come in while it is open belong to attempts that began before, and change nothing.
@@ -139,7 +139,7 @@ impl Breaker {
         Self { policy, phase: Phase::Closed { failures: VecDeque::new(), last_success: None } }
     }
 
-    /// Takes note of a failed attempt. True if that opened the breaker.
+    /// Records a failed attempt. Returns `true` if that opened the breaker.
     pub fn on_failure(&mut self, now: Timestamp) -> bool {
         let opens = match &mut self.phase {
             Phase::Closed { failures, last_success } => {
@@ -158,11 +158,11 @@ impl Breaker {
         opens
     }
 
-    /// Takes note of an attempt that did not fail. True if that closed the breaker.
+    /// Records an attempt that did not fail. Returns `true` if that closed the breaker.
     pub fn on_success(&mut self, now: Timestamp) -> bool {
         let closes = match &mut self.phase {
             Phase::Closed { failures, last_success } => {
-                // One that is told late may be older than the last failures.
+                // One that is reported late may be older than the last failures.
                 failures.retain(|failure| *failure >= now);
                 *last_success = Some(now);
                 false
@@ -207,7 +207,7 @@ impl Breaker {
         }
     }
 
-    /// Where it stands now.
+    /// The state now.
     pub fn state(&self, now: Timestamp) -> BreakerState {
         match self.phase {
             Phase::Closed { .. } => BreakerState::Closed,
@@ -219,7 +219,7 @@ impl Breaker {
         }
     }
 
-    /// Whether everything passes.
+    /// Returns whether it is closed.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
     }

@@ -1,4 +1,4 @@
-//! How much retrying there may be: per second, per key, per event type and in the store.
+//! Retry budgets: limits per second, per key, per event type and on the backlog.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use super::PolicyError;
 
 /// The length of the window in which retries per key and per type are counted, in seconds.
 const WINDOW_SECONDS: i64 = 3600;
-/// How many keys, and how many types, are counted at most in one window (I7).
+/// The maximum number of keys, and of types, counted in one window (I7).
 const COUNTERS_LIMIT: usize = 65_536;
-/// The highest rate that a clock of nanoseconds can tell apart.
+/// The highest rate that a clock of nanoseconds can resolve.
 const PER_SECOND_LIMIT: f64 = 1e9;
 
-/// How often something may happen, written `50/s`, `10/m` or `5/h`.
+/// A rate, written `50/s`, `10/m` or `5/h`.
 ///
 /// ```
 /// use lazaret_core::policy::Rate;
@@ -112,8 +112,9 @@ impl BudgetPolicy {
     }
 }
 
-/// Which limit is used up.
+/// The limit that is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Dimension {
     /// The retries of this key.
     PerKey,
@@ -201,7 +202,7 @@ impl Budget {
         Charge::Granted
     }
 
-    /// Whether a backlog of this size leaves no room for one more.
+    /// Returns whether a backlog of this size has reached its limit.
     pub fn backlog_full(&self, backlog: u64) -> bool {
         self.policy.backlog.is_some_and(|limit| backlog >= limit)
     }
@@ -227,7 +228,7 @@ impl Bucket {
         Self { interval: rate.interval_nanos(), burst: rate.burst(), full_at: i128::MIN }
     }
 
-    /// Takes one token, or says when there will be one.
+    /// Takes one token, or returns when there will be one.
     fn take(&mut self, now: Timestamp) -> Result<(), Timestamp> {
         let nanos = now.as_nanosecond();
         // An empty bucket is full after `burst` intervals. A longer wait means that the clock went backwards.
@@ -250,7 +251,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// Whether this share is used up in the window of `now`.
+    /// Returns whether this share is exhausted in the window of `now`.
     fn is_spent(&mut self, now: Timestamp, share: Option<(u32, u64)>) -> bool {
         self.roll(now);
         share.is_some_and(|(limit, hash)| self.counts.get(&hash).copied().unwrap_or(0) >= limit)
@@ -266,7 +267,7 @@ impl Counters {
         *count = count.saturating_add(1);
     }
 
-    /// Begins anew in another window. One window back is a clock that was set right and gives no fresh budget;
+    /// Restarts in another window. One window back is a corrected clock and gives no fresh budget;
     /// further back, the old window would last too long.
     fn roll(&mut self, now: Timestamp) {
         let window = now.as_second().div_euclid(WINDOW_SECONDS);
@@ -382,7 +383,7 @@ mod tests {
             assert_eq!(budget.charge(at(0), 1, Some("a")), Charge::NotBefore(at(1000)));
         }
         assert_eq!(budget.charge(at(1000), 1, Some("a")), Charge::Granted);
-        // Exhaustion is told before the rate, and takes no token.
+        // Exhaustion is reported before the rate, and takes no token.
         assert_eq!(budget.charge(at(1000), 1, Some("b")), Charge::Exhausted(Dimension::PerKey));
         assert_eq!(budget.charge(at(2000), 2, Some("a")), Charge::Exhausted(Dimension::PerType));
         assert_eq!(budget.charge(at(2000), 2, Some("b")), Charge::Granted);

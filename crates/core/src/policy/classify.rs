@@ -1,4 +1,4 @@
-//! What a failure is: worth another attempt, or not.
+//! The classifier: maps a failure to a verdict.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -13,43 +13,43 @@ use crate::fingerprint::Fingerprint;
 use crate::message::Message;
 use crate::verdict::Verdict;
 
-/// How many links of a live cause chain are looked at: a bound for chains that never end.
+/// The number of links of a live cause chain that are examined: a bound for endless chains.
 const CHAIN_DEPTH: usize = 128;
 
-/// What the classifier looks at.
+/// The input of the classifier.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The failure as a value.
     pub failure: &'a Failure,
-    /// The error itself, where there is one, for rules that look at its type.
+    /// The error itself, where there is one, for rules that match its type.
     pub error: Option<&'a (dyn StdError + 'static)>,
     /// The message that failed.
     pub message: &'a Message,
-    /// Which attempt it was, 1-based.
+    /// The number of the attempt, 1-based.
     pub attempt: u32,
-    /// The verdict that the handler asked for.
+    /// The verdict that the handler set.
     pub asked: Option<Verdict>,
-    /// The verdict that holds unless a rule or a list says otherwise, in place of the taxonomy's.
+    /// The verdict that replaces the taxonomy's; rules and lists still apply.
     pub suggested: Option<Verdict>,
 }
 
-/// What the classifier says.
+/// The output of the classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Classification {
-    /// What should become of the message.
+    /// The verdict on the message.
     pub verdict: Verdict,
-    /// Why it failed: the failure's own reason, unless a rule gave another.
+    /// The reason: the failure's own, unless a rule replaced it.
     pub reason: Reason,
-    /// Who decided: `handler`, `rule 2`, `no-retry-on`, `retry-on`, `suggestion` or `taxonomy: …`.
+    /// What decided: `handler`, `rule 2`, `no-retry-on`, `retry-on`, `suggestion` or `taxonomy: …`.
     pub by: Cow<'static, str>,
 }
 
-/// One rule of the user's: when it fits, it decides.
+/// One rule of the user: the first that matches decides.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// What must hold.
+    /// Its conditions.
     pub when: When,
-    /// What becomes of the message then.
+    /// The verdict when they hold.
     pub then: Verdict,
     /// The reason to record in place of the failure's own.
     pub reason: Option<Reason>,
@@ -64,9 +64,9 @@ pub struct When {
     pub status: Option<u16>,
     /// The type of the event. A message without one fits no pattern.
     pub event_type: Option<Glob>,
-    /// How far the attempt had come.
+    /// The phase that the attempt had reached.
     pub phase: Option<Phase>,
-    /// Which attempt it was.
+    /// The number of the attempt.
     pub attempt: Option<Comparison>,
     /// Found somewhere in the type or the message of the error or of one underneath it.
     pub error: Option<Regex>,
@@ -77,7 +77,7 @@ pub struct When {
 }
 
 impl When {
-    /// Whether all conditions hold. The cheap ones are looked at first.
+    /// Returns whether all conditions hold. The cheap ones are evaluated first.
     pub fn holds(&self, subject: &Subject<'_>) -> bool {
         let failure = subject.failure;
         let event_type = subject.message.event_type.as_deref();
@@ -140,7 +140,7 @@ impl fmt::Debug for List {
     }
 }
 
-/// The error and those underneath it, outermost first.
+/// The error and its sources, outermost first.
 fn links<'a>(
     outermost: Option<&'a (dyn StdError + 'static)>,
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -155,17 +155,17 @@ fn beneath<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError 
     }
 }
 
-/// Decides what a failure is. Without rules it goes by [`taxonomy`].
+/// Maps a failure to a verdict. Without rules it uses the [`taxonomy`].
 ///
-/// In this order, and the first that has an answer decides:
-/// 1. the handler, if it asked for a verdict;
+/// In this order, the first that applies decides:
+/// 1. the handler, if it set a verdict;
 /// 2. the rules, in the order in which they were given;
 /// 3. `no-retry-on`: what it names is not retried;
 /// 4. `retry-on`: if it names anything, only that is retried;
 /// 5. the handler's suggestion, if it made one, or else the taxonomy.
 ///
-/// What 3 and 4 refuse to retry becomes what 5 makes of it (a dead letter, parked, a duplicate), and a dead letter where
-/// 5 would retry. A panic is a bug, whatever was suggested.
+/// A failure that 3 and 4 do not retry gets the verdict of 5 (dead letter, parked, duplicate), or dead letter where 5 would
+/// retry. A panic is a bug, whatever was suggested.
 ///
 /// ```
 /// use lazaret_core::policy::{Classifier, Subject};
@@ -227,7 +227,7 @@ impl Classifier {
         self
     }
 
-    /// Says what a failure is.
+    /// Classifies a failure.
     pub fn classify(&self, subject: &Subject<'_>) -> Classification {
         let failure = subject.failure;
         let says = |verdict, by| Classification { verdict, reason: failure.reason.clone(), by };

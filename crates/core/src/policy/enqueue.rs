@@ -5,8 +5,9 @@ use jiff::Timestamp;
 use crate::failure::Failure;
 use crate::letter::{Diagnostics, Letter};
 
-/// When the policy is asked.
+/// The occasion of a call of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// A message failed for the first time and would become a letter.
     FirstFailure,
@@ -17,7 +18,7 @@ pub enum Stage {
 /// Decides what is kept of a failure. Asked before a message becomes a letter, and each time that a letter fails
 /// again. At the first failure the letter is the one that would be kept.
 ///
-/// Any function with these parameters is a policy. It must be pure: it may be asked twice about one failure.
+/// Any function with these parameters is a policy. It must be pure: it may be called twice for one failure.
 ///
 /// ```
 /// use lazaret_core::policy::{Decision, EnqueuePolicy, Stage};
@@ -41,7 +42,7 @@ pub enum Stage {
 /// # let _ = policy;
 /// ```
 pub trait EnqueuePolicy: Send + Sync + 'static {
-    /// What to do with this letter after this failure.
+    /// Decides what happens to this letter after this failure.
     fn decide(&self, letter: &Letter, failure: &Failure, stage: Stage) -> Decision;
 }
 
@@ -67,7 +68,7 @@ impl EnqueuePolicy for AlwaysEnqueue {
     }
 }
 
-/// What an [`EnqueuePolicy`] decided.
+/// The decision of an [`EnqueuePolicy`].
 ///
 /// | decision | at the first failure | at a replay |
 /// |---|---|---|
@@ -77,7 +78,7 @@ impl EnqueuePolicy for AlwaysEnqueue {
 /// | `DoNotEnqueue` | skipped, with a durable trace | evicted |
 /// | `Evict` | skipped, with a durable trace | evicted |
 ///
-/// `Enqueue` and `Requeue` do the same and differ in what they tell a reader of the policy.
+/// `Enqueue` and `Requeue` have the same effect and differ only for the reader of the policy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Keep it. Meant for the first failure.
@@ -128,7 +129,7 @@ impl Decision {
         self
     }
 
-    /// Whether the letter is kept.
+    /// Returns whether the letter is kept.
     pub const fn keeps(&self) -> bool {
         matches!(self, Self::Enqueue { .. } | Self::Requeue { .. } | Self::Ignore)
     }

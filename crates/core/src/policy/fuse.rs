@@ -1,4 +1,4 @@
-//! Stops a consumer whose messages nearly all fail for good: that is a bug or an outage, not a heap of bad messages.
+//! The fuse: pauses a consumer when most messages fail for good, which is a bug or an outage rather than bad messages.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,9 +13,9 @@ const WINDOW_LIMIT: u32 = 65_536;
 pub struct FusePolicy {
     /// This share of the window, or more, failed for good. Above 0, at most 1.
     pub ratio: f64,
-    /// How many messages the share is of. It is judged only once there have been so many.
+    /// The number of messages that the share is computed over. It applies once there have been that many.
     pub window: u32,
-    /// So many messages in a row failed for good.
+    /// This many messages in a row failed for good.
     pub consecutive: u32,
 }
 
@@ -41,7 +41,7 @@ impl FusePolicy {
         }
     }
 
-    /// How many terminal failures in a full window are too many.
+    /// The number of terminal failures in a full window that blows the fuse.
     fn threshold(&self) -> u32 {
         // A hair less, so that 7 of 100 are 0.07 although 0.07 × 100 is a little more than 7 in floats. The cast
         // saturates, and NaN becomes 0.
@@ -49,19 +49,20 @@ impl FusePolicy {
     }
 }
 
-/// Why a fuse blew.
+/// The cause of a blown fuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Blown {
     /// Too large a share failed for good.
     Share {
-        /// How many failed for good.
+        /// The number of messages that failed for good.
         terminal: u32,
         /// Of how many.
         window: u32,
     },
     /// Too many failed for good one after the other.
     InARow {
-        /// How many.
+        /// The number of messages.
         count: u32,
     },
 }
@@ -79,7 +80,7 @@ impl fmt::Display for Blown {
 
 /// Watches the share and the run of terminal failures.
 ///
-/// A fuse that blew begins anew: it blows once per incident, and again only if the next messages fail as well.
+/// A fuse that blew is reset: it blows once per incident, and again only if the next messages fail as well.
 ///
 /// ```
 /// use lazaret_core::policy::{Fuse, FusePolicy};
@@ -91,11 +92,11 @@ impl fmt::Display for Blown {
 #[derive(Debug)]
 pub struct Fuse {
     policy: FusePolicy,
-    /// The last messages, oldest first: whether each failed for good.
+    /// The last messages, oldest first: `true` for one that failed for good.
     recent: VecDeque<bool>,
-    /// How many of them did.
+    /// The number of them that did.
     terminal: u32,
-    /// How many in a row did.
+    /// The number in a row that did.
     run: u32,
 }
 
@@ -110,7 +111,7 @@ impl Fuse {
         Self { policy, recent: VecDeque::new(), terminal: 0, run: 0 }
     }
 
-    /// Takes note of this many messages that did not fail for good.
+    /// Records this many messages that did not fail for good.
     pub fn on_ok(&mut self, n: u64) {
         if n == 0 {
             return;
@@ -121,7 +122,7 @@ impl Fuse {
         }
     }
 
-    /// Takes note of a message that failed for good. Says why if that blew the fuse.
+    /// Records a message that failed for good. Returns the cause if that blew the fuse.
     pub fn on_terminal(&mut self) -> Option<Blown> {
         self.push(true);
         self.run += 1;

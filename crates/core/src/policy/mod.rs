@@ -1,7 +1,7 @@
 //! The decisions, as pure functions of values.
 //!
 //! Nothing here reads a clock, draws a random number or does I/O: time, seeds and failures come in, a decision goes
-//! out. The engine asks in this order: [`Classifier`] (what is this failure?), [`RetryPolicy`] and [`Budget`] (may it
+//! out. The engine calls them in this order: [`Classifier`] (what is this failure?), [`RetryPolicy`] and [`Budget`] (may it
 //! be tried again, and when?), [`Breaker`] and [`Fuse`] (is it the message or the world?), [`PoisonPolicy`] (is it
 //! always the same failure?), and last [`EnqueuePolicy`] (is a letter kept?).
 
@@ -34,7 +34,7 @@ pub enum PolicyError {
     Invalid {
         /// The field, spelled as in the configuration file.
         field: &'static str,
-        /// What the field must be, e.g. "must be at least 1".
+        /// The requirement, e.g. "must be at least 1".
         why: &'static str,
     },
 }

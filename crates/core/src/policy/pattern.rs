@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::PolicyError;
 
-/// A pattern for a whole name, in which `*` stands for any text. Upper and lower case are two things.
+/// A pattern for a whole name, in which `*` stands for any text. Case-sensitive.
 ///
 /// Matching takes time linear in the text, whatever the pattern.
 ///
@@ -20,7 +20,7 @@ use super::PolicyError;
 pub struct Glob(Arc<str>);
 
 impl Glob {
-    /// Whether the whole text fits the pattern.
+    /// Returns whether the whole text matches the pattern.
     pub fn matches(&self, text: &str) -> bool {
         let Some((prefix, rest)) = self.0.split_once('*') else {
             return *self.0 == *text;
@@ -85,7 +85,7 @@ pub struct Comparison {
     bound: u32,
 }
 
-/// How two values are compared.
+/// A comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// `>=`
@@ -101,7 +101,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Those with two characters stand before those with one, for the parser.
+    /// Those with two characters come before those with one, for the parser.
     const ALL: [Self; 5] = [Self::AtLeast, Self::AtMost, Self::Above, Self::Below, Self::Equal];
 
     /// The operator that a text begins with, and the rest of the text.
@@ -109,7 +109,7 @@ impl Operator {
         Self::ALL.into_iter().find_map(|operator| Some((operator, text.strip_prefix(operator.as_str())?)))
     }
 
-    /// Whether a value stands in this relation to a bound.
+    /// Compares a value with a bound.
     pub fn holds<T: Ord>(self, value: &T, bound: &T) -> bool {
         match self {
             Self::AtLeast => value >= bound,
@@ -133,17 +133,17 @@ impl Operator {
 }
 
 impl Comparison {
-    /// Whether this count meets the condition.
+    /// Returns whether this count meets the condition.
     pub fn holds(self, count: u32) -> bool {
         self.operator.holds(&count, &self.bound)
     }
 
-    /// How a count is compared.
+    /// The operator.
     pub const fn operator(self) -> Operator {
         self.operator
     }
 
-    /// What it is compared with.
+    /// The bound.
     pub const fn bound(self) -> u32 {
         self.bound
     }

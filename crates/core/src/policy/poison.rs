@@ -32,13 +32,13 @@ impl PoisonPolicy {
         }
     }
 
-    /// Whether a run of this length makes a message poison.
+    /// Returns whether a run of this length makes a message poison.
     pub fn is_poison(&self, run: u32) -> bool {
         self.same_failure.is_some_and(|limit| run >= limit)
     }
 }
 
-/// How many attempts in a row, this one included, failed with the current fingerprint, given the fingerprint
+/// Returns the number of attempts in a row, this one included, that failed with the current fingerprint, given the fingerprint
 /// before it and its run. Failures without a fingerprint are never taken for the same.
 ///
 /// ```

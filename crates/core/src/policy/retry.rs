@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher24;
 
 use super::PolicyError;
 
-/// Where a message waits for its next attempt, and who waits with it.
+/// The strategy: where a message waits for its next attempt, and which messages wait with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -43,7 +43,7 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// How often and how fast a failed message is tried again.
+/// The retry policy: how often and how fast a failed message is retried.
 ///
 /// The delay after the n-th failed attempt is `initial-delay × multiplier^(n-1)`, capped at `max-delay`, and then
 /// spread by the jitter.
@@ -59,7 +59,7 @@ impl fmt::Display for Strategy {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Where a message waits.
+    /// Where a message waits for its next attempt.
     pub strategy: Strategy,
     /// How long a lane may wait in memory before it moves to the store, for [`Strategy::Ordered`].
     pub hold: Duration,
@@ -73,11 +73,11 @@ pub struct RetryPolicy {
     pub multiplier: f64,
     /// The cap of the delay, before jitter.
     pub max_delay: Duration,
-    /// How far the delay is spread: 0.2 is ±20 %.
+    /// The spread of the delay: 0.2 is ±20 %.
     pub jitter: f64,
-    /// The longest that a `retry-after` hint of the other side is believed.
+    /// The maximum that a `retry-after` hint is honoured for.
     pub max_retry_after: Duration,
-    /// How many attempts may end with the death of the process; 0 means any number.
+    /// The maximum number of attempts that end with a crash of the process; 0 for no limit.
     pub max_crashes: u32,
 }
 
@@ -98,22 +98,23 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What comes after a failed attempt.
+/// The next step after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Another attempt, not before this time (I12).
     At {
         /// When it is due.
         at: Timestamp,
-        /// How long that is from now.
+        /// The time from now.
         delay: Duration,
     },
     /// No more automatic attempts (I4).
     Exhausted(Limit),
 }
 
-/// Which limit ended the retries.
+/// The limit that ended the retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Limit {
     /// `max-attempts`.
     Attempts,
@@ -141,7 +142,7 @@ impl fmt::Display for Limit {
 }
 
 impl RetryPolicy {
-    /// Says which setting cannot work, if one cannot.
+    /// Validates the settings.
     pub fn validate(&self) -> Result<(), PolicyError> {
         let invalid = |field, why| Err(PolicyError::Invalid { field, why });
         if self.max_attempts == 0 {
@@ -162,9 +163,9 @@ impl RetryPolicy {
         Ok(())
     }
 
-    /// How long to wait after this failed attempt (1-based): the same arguments always give the same delay.
+    /// Returns the delay after this failed attempt (1-based): the same arguments always give the same delay.
     ///
-    /// The hint of the other side makes the wait longer, never shorter, and is believed up to `max-retry-after`.
+    /// A `retry-after` hint makes the delay longer, never shorter, and is honoured up to `max-retry-after`.
     pub fn delay(&self, failed_attempt: u32, hint: Option<Duration>, seed: u64) -> Duration {
         let capped = self.capped(failed_attempt.saturating_sub(1));
         let unit = unit_interval(seed, failed_attempt);
@@ -177,8 +178,8 @@ impl RetryPolicy {
         hint.map_or(jittered, |hint| jittered.max(hint.min(self.max_retry_after)))
     }
 
-    /// How long messages wait that failed as often as this one, before jitter: what retry topics are made for. Hints count
-    /// as in [`delay`](Self::delay).
+    /// Returns the delay after this many failed attempts, before jitter, which retry topics are made for. Hints count as in
+    /// [`delay`](Self::delay).
     pub fn usual_delay(&self, failed_attempt: u32, hint: Option<Duration>) -> Duration {
         let capped = self.capped(failed_attempt.saturating_sub(1));
         hint.map_or(capped, |hint| capped.max(hint.min(self.max_retry_after)))
@@ -194,7 +195,7 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(base).map_or(self.max_delay, |base| base.min(self.max_delay))
     }
 
-    /// What comes after the latest of `attempts` failed attempts.
+    /// Returns the next step after the latest of `attempts` failed attempts.
     pub fn next(
         &self,
         attempts: u32,
@@ -214,18 +215,18 @@ impl RetryPolicy {
         Next::At { at, delay }
     }
 
-    /// Whether a message has killed the process as often as it may.
+    /// Returns whether a message has reached `max-crashes`.
     pub const fn too_many_crashes(&self, crashes: u32) -> bool {
         self.max_crashes > 0 && crashes >= self.max_crashes
     }
 
-    /// Whether `max-elapsed` has passed since the first failure.
+    /// Returns whether `max-elapsed` has passed since the first failure.
     pub fn expired(&self, first_failed_at: Timestamp, now: Timestamp) -> bool {
         self.max_elapsed.is_some_and(|limit| now > later(first_failed_at, limit))
     }
 }
 
-/// Where the jitter of a message comes from, so that no two messages of one engine wait in step.
+/// Returns the jitter seed of a message: no two messages of one engine wait in step.
 pub fn seed_of(message_id: &str, engine_seed: u64) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(engine_seed, 0);
     hasher.write(message_id.as_bytes());

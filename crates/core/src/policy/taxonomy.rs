@@ -1,9 +1,9 @@
-//! What each reason means by itself.
+//! The taxonomy: the default verdict of each reason.
 
 use crate::failure::{Phase, Reason};
 use crate::verdict::Verdict;
 
-/// What a reason means when nobody has said otherwise, and the kind of failure that it is.
+/// The default verdict of a reason, and the kind of failure that it is.
 ///
 /// ```
 /// use lazaret_core::policy::taxonomy;

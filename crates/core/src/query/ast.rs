@@ -1,4 +1,4 @@
-//! What a query asks for, as a tree that stores can compile.
+//! The syntax tree of a query, which stores can compile.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum Expr {
 }
 
 impl Expr {
-    /// Whether this test holds for any term of the tree.
+    /// Returns whether the predicate holds for any term of the tree.
     pub fn any_term(&self, test: &impl Fn(&Term) -> bool) -> bool {
         match self {
             Self::All(parts) | Self::Any(parts) => parts.iter().any(|part| part.any_term(test)),
@@ -62,9 +62,9 @@ impl Expr {
 pub enum Term {
     /// A field that holds text.
     Text(TextField, Vec<Text>),
-    /// Where the letter stands.
+    /// The state of the letter.
     State(BTreeSet<LetterState>),
-    /// What the failure said: its message, those underneath, or its type.
+    /// The text of the failure: its message, those of its sources, or its type.
     Error(Vec<Needle>),
     /// A number.
     Count(CountField, Vec<Comparison>),
@@ -72,20 +72,20 @@ pub enum Term {
     Time(TimeField, Vec<TimeBound>),
     /// The group of the letter's cause.
     Group(Vec<GroupPattern>),
-    /// Whether the same failure came back too often.
+    /// The poison flag: the same failure repeated too often.
     Poison(BTreeSet<bool>),
     /// A value in a JSON payload.
     Payload {
-        /// Where it stands (RFC 6901).
+        /// The JSON pointer to it (RFC 6901).
         pointer: String,
-        /// What it is.
+        /// The value.
         any: Vec<Text>,
     },
     /// A header.
     Header {
         /// Its name, in lower case.
         name: String,
-        /// What one of its values is.
+        /// One of its values.
         any: Vec<Text>,
     },
     /// A word without a field.
@@ -117,7 +117,7 @@ pub enum TextField {
     Message,
     /// The team that owns the letter.
     Owner,
-    /// The person who looks after it.
+    /// The person it is assigned to.
     Assignee,
 }
 
@@ -128,14 +128,14 @@ pub enum CountField {
     Attempts,
     /// Attempts that ended with the death of the process.
     Crashes,
-    /// Attempts that somebody asked for.
+    /// Attempts in requested replays.
     Replays,
 }
 
 /// A field that holds a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeField {
-    /// How long ago the letter was taken into the store: its values are [`Moment::Ago`].
+    /// The time since the letter was stored: its values are [`Moment::Ago`].
     Age,
     /// When it was taken into the store.
     Enqueued,
@@ -148,14 +148,14 @@ pub enum TimeField {
 /// A condition on a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeBound {
-    /// How the time is compared. A larger age is an earlier time: see [`on_time`](Self::on_time).
+    /// The operator. A larger age is an earlier time: see [`on_time`](Self::on_time).
     pub operator: Operator,
-    /// What it is compared with.
+    /// The bound.
     pub moment: Moment,
 }
 
 impl TimeBound {
-    /// How the stored time of this field is compared, and with what.
+    /// The operator and bound for the stored time of this field.
     pub fn on_time(&self, field: TimeField, now: Timestamp) -> (Operator, Timestamp) {
         let operator = match (field, self.operator) {
             (TimeField::Age, Operator::Above) => Operator::Below,
@@ -195,12 +195,12 @@ impl Moment {
 pub enum Text {
     /// Exactly this.
     Exact(String),
-    /// What fits this pattern.
+    /// A text that matches this pattern.
     Glob(Glob),
 }
 
 impl Text {
-    /// Whether a text is meant.
+    /// Returns whether a text matches.
     pub fn matches(&self, text: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == text,
@@ -208,13 +208,13 @@ impl Text {
         }
     }
 
-    /// Whether every text is meant: it only has to be there.
+    /// Returns whether every text matches: it only has to exist.
     pub fn is_anything(&self) -> bool {
         matches!(self, Self::Glob(glob) if glob.as_str().bytes().all(|b| b == b'*'))
     }
 }
 
-/// Something that is looked for inside a text, in upper or lower case.
+/// A substring to search for, case-insensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needle {
     /// The text contains this. In lower case.
@@ -224,7 +224,7 @@ pub enum Needle {
 }
 
 impl Needle {
-    /// Whether it is found in a text that was [lowered](lower).
+    /// Returns whether it is found in a text that was [lowered](lower).
     pub fn is_in(&self, lowered: &str) -> bool {
         match self {
             Self::Within(needle) => lowered.contains(needle.as_str()),
@@ -253,7 +253,7 @@ pub struct GroupPattern {
 }
 
 impl GroupPattern {
-    /// Whether a group is meant, by its fingerprint as text and its queue.
+    /// Returns whether a group matches, by its fingerprint as text and its queue.
     pub fn matches(&self, fingerprint: &str, queue: &QueueName) -> bool {
         let parts = fingerprint.strip_prefix('g').and_then(|rest| rest.split_once('_'));
         parts.is_some_and(|(version, digits)| {

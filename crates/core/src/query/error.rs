@@ -1,13 +1,13 @@
-//! Why a text is not a query, with the exact place.
+//! Syntax errors of queries, with their position.
 
 use std::fmt;
 use std::ops::Range;
 
-/// How much of a long query is shown before the place of an error, and in all, in characters.
+/// The number of characters of a long query shown before the position of an error, and in all.
 const SHOWN_BEFORE: usize = 60;
 const SHOWN: usize = 140;
 
-/// Why a text is not a query.
+/// A syntax error in a query.
 ///
 /// Displayed, it shows the text with a mark under the exact place, what is wrong there, and what may have been meant.
 /// Control characters in the text are shown as other characters, so it is safe to print.
@@ -51,12 +51,12 @@ impl QueryError {
         self.position.clone()
     }
 
-    /// What is wrong there.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What may have been meant, or how to write it.
+    /// A suggestion.
     pub fn hint(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -84,7 +84,7 @@ fn harmless(text: &str) -> String {
     text.chars().map(picture).collect()
 }
 
-/// How many columns of a terminal a text takes, nearly: no table of all characters is worth a mark.
+/// The approximate width of a text in terminal columns, without a table of all characters.
 fn width(text: &str) -> usize {
     let columns = |c: char| match c {
         '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' => 0,

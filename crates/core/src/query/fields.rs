@@ -40,7 +40,7 @@ const FIELDS: [(&str, Field); 23] = [
     ("due", Field::Time(TimeField::Due)),
 ];
 
-/// What people write who know other systems, or the names in the output.
+/// Aliases from other systems, and the names in the output.
 const OTHER_NAMES: [(&str, &str); 12] = [
     ("sequence", "seq"),
     ("status", "state"),
@@ -73,7 +73,7 @@ pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
     other.or_else(|| nearest_of(&wrong, FIELDS.iter().map(|(name, _)| *name)))
 }
 
-/// The word that is most like this one, if one is like it.
+/// The most similar name, if one is similar.
 pub(super) fn nearest_of<'w>(wrong: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     // A long text is no typo, and comparing it would take long.
     if wrong.len() > 32 {
@@ -83,7 +83,7 @@ pub(super) fn nearest_of<'w>(wrong: &str, words: impl Iterator<Item = &'w str>) 
     near.filter(|(distance, word)| *distance <= if word.len() > 4 { 2 } else { 1 }).map(|(_, word)| word)
 }
 
-/// How many characters have to be put in, taken out or replaced to make one word of the other. Two neighbours that
+/// The edit distance between two words. Two neighbours that
 /// changed places count as one.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());

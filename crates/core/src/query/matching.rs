@@ -1,4 +1,4 @@
-//! Whether a letter has the facts that are asked for.
+//! Matches a query against a letter.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::letter::Letter;
 use crate::sequence::SequenceId;
 
 impl Term {
-    /// Whether a letter has this fact. What a letter does not have matches nothing.
+    /// Returns whether a letter matches this term. A field that a letter does not have matches nothing.
     pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
         match self {
             Self::Text(field, any) => text(letter, *field, any),
@@ -72,7 +72,7 @@ fn text(letter: &Letter, field: TextField, any: &[Text]) -> bool {
         TextField::Reason => cause.is_some_and(|cause| fits(cause.reason.as_str())),
         TextField::Phase => cause.is_some_and(|cause| fits(cause.phase.as_str())),
         TextField::Sequence => fits(letter.sequence.as_str()),
-        // As it is, and as it stands in the name of its sequence, which can always be typed.
+        // As it is, and as it is written in the name of its sequence, which can always be typed.
         TextField::Key => message.key.as_ref().is_some_and(|key| {
             std::str::from_utf8(key).is_ok_and(fits) || fits(SequenceId::by_key(message).as_str())
         }),
@@ -100,7 +100,7 @@ fn free(letter: &Letter, needle: &Needle) -> bool {
         || found(&letter.id.to_string())
 }
 
-/// Whether the value at a place in a JSON text is one of these. Numbers are compared as they are written: `1.0` is not
+/// Returns whether the value at a JSON pointer is one of these. Numbers are compared as they are written: `1.0` is not
 /// `1`, and no digit of a long one is lost. Objects and lists have no text, but they are there.
 fn payload(json: &[u8], pointer: &str, any: &[Text]) -> bool {
     let path: Vec<String> =

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Terms side by side all have to hold; `or` binds less than that; `-` or `not` negates what follows; brackets group.
-//! `docs/query.md` tells the rest. A query is a pure condition: [`Query::matches`] decides, and a store that can answer
+//! See `docs/query.md`. A query is a pure condition: [`Query::matches`] decides, and a store that can answer
 //! parts of it faster compiles [`Query::expr`].
 
 mod ast;
@@ -30,7 +30,7 @@ pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT};
 use crate::letter::{Letter, LetterState};
 use crate::message::QueueName;
 
-/// What to look for among letters.
+/// A search condition on letters.
 ///
 /// Two queries are equal when they ask for the same in the same order, however they are written. Displayed, a query
 /// stands in its plain form; [`text`](Self::text) is what was written.
@@ -76,7 +76,7 @@ impl Query {
         Self { text: String::new(), expr: Expr::All(Vec::new()), names_state: false }
     }
 
-    /// Whether nothing is asked for: every open letter matches.
+    /// Returns `true` for the empty query, which matches every open letter.
     pub fn is_everything(&self) -> bool {
         self.expr == Expr::All(Vec::new())
     }
@@ -86,36 +86,36 @@ impl Query {
         &self.text
     }
 
-    /// The query as a tree. It says nothing about the state of a letter where none is [named](Self::names_state).
+    /// The query as a tree. It does not restrict the state of a letter where none is [named](Self::names_state).
     pub const fn expr(&self) -> &Expr {
         &self.expr
     }
 
-    /// Whether a state is asked for. A query that names none is about open letters.
+    /// Returns whether the query names a state. One that names none matches open letters.
     pub const fn names_state(&self) -> bool {
         self.names_state
     }
 
-    /// Whether only open letters can match.
+    /// Returns whether only open letters can match.
     pub fn is_about_open(&self) -> bool {
         let open_states =
             |term: &Term| matches!(term, Term::State(states) if states.iter().all(|state| state.is_open()));
         !self.names_state || self.expr.required().any(open_states)
     }
 
-    /// Whether key, headers or payload of the message are asked for.
+    /// Returns whether the query reads key, headers or payload of the message.
     pub fn needs_payload(&self) -> bool {
         self.expr.any_term(&|term| {
             matches!(term, Term::Payload { .. } | Term::Header { .. } | Term::Text(TextField::Key, _))
         })
     }
 
-    /// Whether a letter matches. A query that names no state matches open letters only.
+    /// Returns whether a letter matches. A query that names no state matches open letters only.
     pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
         (self.names_state || letter.state.is_open()) && self.expr.evaluate(&|term| term.matches(letter, now))
     }
 
-    /// Whether all letters of a queue in a state match: for who has counted them. `None` when more is asked for than
+    /// Returns whether all letters of a queue in a state match, for callers that have counts. `None` when the query needs more than
     /// queue, consumer and state.
     ///
     /// ```
@@ -142,7 +142,7 @@ impl Query {
 }
 
 impl Term {
-    /// Whether the letters of a queue have this fact; `None` when it is about something else.
+    /// Returns whether the letters of a queue match this term; `None` when it needs something else.
     pub fn matches_queue(&self, queue: &QueueName) -> Option<bool> {
         let fits = |any: &[Text], name: &str| any.iter().any(|text| text.matches(name));
         match self {

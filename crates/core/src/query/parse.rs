@@ -21,7 +21,7 @@ use crate::policy::Operator;
 
 /// The longest query, in bytes.
 pub const LENGTH_LIMIT: usize = 4 * 1024;
-/// How deep brackets and negations may stand in each other.
+/// The maximum nesting of brackets and negations.
 pub const DEPTH_LIMIT: usize = 64;
 
 type Result<T> = std::result::Result<T, QueryError>;
@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str) -> Result<Expr> {
 /// A value as it was written.
 pub(super) struct Value {
     pub(super) text: String,
-    /// Whether it stood in quotes: then `*` is a character like any other.
+    /// `true` for a quoted value, in which `*` is a character like any other.
     pub(super) quoted: bool,
     pub(super) range: Range<usize>,
 }
@@ -83,13 +83,13 @@ impl Parser<'_> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Where the word that begins here ends.
+    /// The end of the word that begins here.
     fn word_end(&self, stops: &[char]) -> usize {
         let end = self.rest().find(|c: char| c.is_whitespace() || stops.contains(&c));
         end.map_or(self.text.len(), |length| self.at + length)
     }
 
-    /// The place of this keyword, if it stands here.
+    /// The range of this keyword, if it is next.
     fn keyword(&self, keyword: &str) -> Option<Range<usize>> {
         let range = self.at..self.word_end(&['(', ')', '"']);
         self.text[range.clone()].eq_ignore_ascii_case(keyword).then_some(range)
@@ -122,7 +122,7 @@ impl Parser<'_> {
         Ok(one_or(parts, Expr::Any))
     }
 
-    /// The terms that stand side by side from here; `None` when there are none.
+    /// The adjacent terms from here; `None` when there are none.
     fn all(&mut self) -> Result<Option<Expr>> {
         let mut parts = Vec::new();
         let mut and: Option<Range<usize>> = None;

@@ -165,11 +165,11 @@ fn length_and_depth_are_limited() {
     assert!(Query::parse(&format!("{}a", "-".repeat(DEPTH_LIMIT))).is_ok());
     assert!(Query::parse(&format!("{}a", "-".repeat(DEPTH_LIMIT + 1))).is_err());
     assert!(Query::parse(&format!("{}a", "not ".repeat(1000))).is_err());
-    // Depth is about what stands inside, not beside.
+    // Depth counts nesting, not siblings.
     assert!(Query::parse(&"(a) -b ".repeat(200)).is_ok());
 }
 
-/// A letter in which every field that can be asked for is set.
+/// A letter in which every field that a query can name is set.
 fn letter() -> Letter {
     let payload = r#"{"customer":{"id":42,"name":"Ann \"A\" Lee","vip":true,"note":null,"a/b":1.50},
         "items":[{"sku":"x-1"},{"sku":"y-2"}],"big":123456789012345678901234567890,"id":"1","id":"2"}"#;

@@ -1,4 +1,4 @@
-//! What stands after the colon, for each kind of field.
+//! Parses the value after the colon, for each kind of field.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -106,13 +106,13 @@ fn text(value: &Value) -> Text {
     glob(value, &value.text).map_or_else(|| Text::Exact(value.text.clone()), Text::Glob)
 }
 
-/// What is looked for inside a text.
+/// Parses the substring to search for.
 pub(super) fn needle(value: &Value) -> Needle {
     let lowered = lower(&value.text);
     glob(value, &lowered).map_or(Needle::Within(lowered), Needle::Glob)
 }
 
-/// A value in the only case that the field knows.
+/// Normalises the case of a value to that of the field.
 fn text_of(parser: &Parser<'_>, field: TextField, mut value: Value) -> Result<Text> {
     match field {
         TextField::Id | TextField::Phase => value.text.make_ascii_lowercase(),
@@ -130,7 +130,7 @@ fn text_of(parser: &Parser<'_>, field: TextField, mut value: Value) -> Result<Te
     Ok(text)
 }
 
-/// The word that was probably meant, or all that there are.
+/// A hint: the most similar value, or all possible ones.
 fn meant<'w>(wrong: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
     match nearest_of(wrong, words.clone()) {
         Some(near) => format!("did you mean {near}?"),

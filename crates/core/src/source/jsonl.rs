@@ -4,7 +4,7 @@
 //! {"id": "e-1", "key": "order-7", "type": "OrderPlaced", "headers": {"a": "b"}, "time": "2026-01-01T00:00:00Z", "payload": {…}}
 //! ```
 //!
-//! Only `payload` is required: any JSON value, passed on byte for byte as it stands in the line. `payload-base64` carries
+//! Only `payload` is required: any JSON value, passed on byte for byte as in the line. `payload-base64` carries
 //! bytes instead. `content-type` and `correlation` are read too. A field that is `null` is missing, but for `payload`, where
 //! it is a value. Other fields are ignored. A header may repeat; the order is kept.
 
@@ -45,7 +45,7 @@ pub fn message(line: Bytes) -> NewMessage {
     read(&line).unwrap_or_else(|why| NewMessage::undecodable(line, why))
 }
 
-/// Whether a line has nothing in it and is passed over.
+/// Returns whether a line is blank and skipped.
 pub fn is_blank(line: &[u8]) -> bool {
     line.trim_ascii().is_empty()
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::message::{Headers, Message, MessageId, Position, StreamName};
 
-/// What whoever sends a message says about it. A source gives it its place.
+/// A message as its sender describes it. The source assigns its position.
 ///
 /// ```
 /// use lazaret_core::Position;
@@ -34,7 +34,7 @@ pub struct NewMessage {
     pub timestamp: Option<Timestamp>,
     /// The correlation id that ties it to other messages.
     pub correlation: Option<Arc<str>>,
-    /// Why its bytes make no sense, if they do not. Then `payload` holds the raw bytes.
+    /// Why its bytes could not be decoded, if so. Then `payload` holds the raw bytes.
     pub undecodable: Option<Arc<str>>,
 }
 
@@ -59,7 +59,7 @@ impl NewMessage {
         message
     }
 
-    /// How many bytes it has, all in all.
+    /// Its total size in bytes.
     pub fn byte_size(&self) -> usize {
         let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
@@ -74,21 +74,21 @@ impl NewMessage {
     }
 }
 
-/// What became of a new message that was posted to a source that takes them.
+/// The outcome of a message posted to an inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// It is durable.
     Taken {
         /// Its id: the given one, or its position.
         id: MessageId,
-        /// Where it stands.
+        /// Its position.
         position: Position,
     },
     /// A message with this id was posted before. Nothing was changed.
     Known {
         /// The id.
         id: MessageId,
-        /// Where that message stands, or stood.
+        /// The position of that message.
         position: Position,
     },
     /// There is no room now. The later messages of the same call were not taken either, so that none overtakes.

@@ -251,7 +251,7 @@ impl Act {
 }
 
 /// How many letters and sequences a queue holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Open sequences.
     pub sequences: u64,
@@ -268,6 +268,18 @@ impl Counts {
     /// Open letters.
     pub fn open(&self) -> u64 {
         LetterState::ALL.iter().filter(|s| s.is_open()).map(|s| self.of(*s)).sum()
+    }
+}
+
+/// Names the states: `Counts { sequences: 1, retrying: 0, dead: 1, … }`.
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut counts = f.debug_struct("Counts");
+        counts.field("sequences", &self.sequences);
+        for state in LetterState::ALL {
+            counts.field(state.as_str(), &self.of(state));
+        }
+        counts.finish()
     }
 }
 

@@ -113,8 +113,8 @@ impl Intake {
         let sharing = self.slots.iter().filter(|slot| slot.delayed.messages > 0).count().max(1);
         let options = &self.options;
         Usage {
-            messages: (options.waiting_room / sharing).max(1),
-            bytes: (options.waiting_room_bytes / sharing).max(1),
+            messages: (options.delay_queue / sharing).max(1),
+            bytes: (options.delay_queue_bytes / sharing).max(1),
         }
     }
 

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::state::Stage;
 use super::task::Intake;
-use crate::attempt::guarded;
 use crate::flow::{Arrival, Ticket, ToShard};
+use crate::panics::guarded;
 use crate::telemetry::Counters;
 
 impl Intake {

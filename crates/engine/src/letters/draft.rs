@@ -8,9 +8,9 @@ use lazaret_core::policy::{Decision, Stage};
 use lazaret_core::store::{Requeue, Settlement};
 use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId, Timestamp};
 
-use crate::attempt::guarded;
 use crate::component::Component;
 use crate::limits::AttemptUsage;
+use crate::panics::guarded;
 use crate::record::{FailureRecord, crash};
 use crate::time::later;
 

@@ -19,6 +19,7 @@ use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 use crate::ownership::PartitionOwnership;
+use crate::panics::guarded;
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, retry_until_ok};
 use crate::telemetry::Counters;
@@ -68,7 +69,7 @@ impl LiveMessage {
         self.sequence.get_or_init(|| {
             let message = self.delivery.message();
             let sequencing = &self.component.options.sequencing;
-            attempt::guarded(|| sequencing.id(message)).unwrap_or_else(|_| SequenceId::by_key(message))
+            guarded(|| sequencing.id(message)).unwrap_or_else(|_| SequenceId::by_key(message))
         })
     }
 

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lazaret_core::handler::{Delivery, Desk};
+use lazaret_core::handler::{DeadLetterSink, Delivery};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ pub(crate) struct Shard {
     pub(super) components: Vec<Arc<Component>>,
     pub(super) options: Arc<Options>,
     pub(super) guards: Arc<Guards>,
-    pub(super) sinks: Vec<Arc<dyn Desk>>,
+    pub(super) sinks: Vec<Arc<dyn DeadLetterSink>>,
     pub(super) open: Arc<OpenSequences>,
     pub(super) mailbox: Arc<Mailbox<ToShard>>,
     pub(super) notices: Arc<Mailbox<Notice>>,
@@ -66,7 +66,7 @@ impl Shard {
         notices: Arc<Mailbox<Notice>>,
     ) -> Self {
         let sink = |component: &Arc<Component>| {
-            Arc::new(LiveSink { component: component.clone(), open: open.clone() }) as Arc<dyn Desk>
+            Arc::new(LiveSink { component: component.clone(), open: open.clone() }) as Arc<dyn DeadLetterSink>
         };
         Self {
             sinks: components.iter().map(sink).collect(),
@@ -168,7 +168,7 @@ impl Shard {
         match arrival {
             ToShard::Message(arrival) => {
                 let Arrival { message, ticket, hash, component, unsequenced } = arrival;
-                let delivery = Delivery::at_desk(message, self.sinks[component as usize].clone());
+                let delivery = Delivery::live(message, self.sinks[component as usize].clone());
                 let item = LaneItem { delivery, ticket, hash, component, unsequenced };
                 self.ready.push_back(Ready { item, holds_lane: false });
             }

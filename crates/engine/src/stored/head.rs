@@ -140,7 +140,7 @@ impl HeadAttempt<'_> {
         }
         let sink = Arc::new(StoredSink::default());
         let operation = self.purpose.operation().map(str::to_owned);
-        let delivery = Delivery::for_letter(letter.clone(), operation).with_desk(sink.clone());
+        let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
         let watched = flight.watch(queue, &letter.message, attempt).await;
         let started = Instant::now();

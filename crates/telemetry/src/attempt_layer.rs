@@ -1,12 +1,12 @@
-//! Wraps a handler to measure its attempts and, where traces are exported, to create a span for each.
+//! The layer around a handler that measures attempts, and makes each a span where traces are sent.
 //!
-//! The engine does not depend on it: consumers whose handlers are not instrumented pay nothing.
+//! The engine does not know of it: consumers whose handlers have no such layer pay nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use lazaret_core::handler::{BoxHandler, Delivery, Handle, HandlerFuture};
+use lazaret_core::handler::{BoxHandler, Delivery, Handle, HandlerFuture, Layer};
 use lazaret_core::{HandlerError, QueueName};
 use metrics::Histogram;
 use tokio::time::Instant;
@@ -15,21 +15,24 @@ use crate::metrics::Metrics;
 #[cfg(feature = "otlp")]
 use crate::traces::{AttemptSpan, AttemptTracer};
 
-/// An instrumented handler.
+/// A layer that measures how long attempts take, failed ones included.
+///
+/// Apply it last, so that it runs first and measures the other layers too.
 ///
 /// ```
 /// use lazaret_core::QueueName;
-/// use lazaret_core::handler::{Text, handler};
-/// use lazaret_telemetry::{Instrumented, Metrics};
+/// use lazaret_core::handler::{Handler, Text, handler};
+/// use lazaret_telemetry::{AttemptLayer, Metrics};
 ///
 /// async fn greet(Text(_name): Text) {}
 ///
 /// let metrics = Metrics::prometheus();
-/// let greet = Instrumented::new(handler(greet), &metrics, "names", &QueueName::of("names", "names")).boxed();
+/// let greet = greet.layer(AttemptLayer::new(&metrics, "names", &QueueName::of("names", "names")));
+/// let greet = handler(greet);
 /// # let _ = greet;
 /// ```
-pub struct Instrumented {
-    handler: BoxHandler,
+#[derive(Clone)]
+pub struct AttemptLayer {
     seconds: Histogram,
     #[cfg(feature = "otlp")]
     tracer: Option<AttemptTracer>,
@@ -39,11 +42,10 @@ pub struct Instrumented {
     queue: QueueName,
 }
 
-impl Instrumented {
-    /// Measures the duration of every attempt, failed ones included.
-    pub fn new(handler: BoxHandler, metrics: &Metrics, consumer: &str, queue: &QueueName) -> Self {
+impl AttemptLayer {
+    /// Measures the attempts of a consumer's handler.
+    pub fn new(metrics: &Metrics, consumer: &str, queue: &QueueName) -> Self {
         Self {
-            handler,
             seconds: metrics.attempt_seconds(consumer, queue),
             #[cfg(feature = "otlp")]
             tracer: None,
@@ -54,39 +56,47 @@ impl Instrumented {
         }
     }
 
-    /// Creates a span for every attempt, too.
+    /// Makes each attempt a span as well.
     #[cfg(feature = "otlp")]
     #[must_use]
     pub fn with_tracer(mut self, tracer: AttemptTracer) -> Self {
         self.tracer = Some(tracer);
         self
     }
+}
 
-    /// Boxes the handler for the engine.
-    pub fn boxed(self) -> BoxHandler {
-        Arc::new(self)
+impl Layer for AttemptLayer {
+    fn layer(&self, inner: BoxHandler) -> BoxHandler {
+        Arc::new(Measured { inner, layer: self.clone() })
     }
 }
 
-impl Handle for Instrumented {
+/// A handler whose attempts are measured.
+struct Measured {
+    inner: BoxHandler,
+    layer: AttemptLayer,
+}
+
+impl Handle for Measured {
     fn handle(&self, delivery: Delivery) -> HandlerFuture {
+        let layer = &self.layer;
         let measurement = Measurement {
             #[cfg(feature = "otlp")]
-            span: self.tracer.as_ref().map(|tracer| tracer.start(&self.consumer, &self.queue, &delivery)),
-            seconds: self.seconds.clone(),
+            span: layer.tracer.as_ref().map(|tracer| tracer.start(&layer.consumer, &layer.queue, &delivery)),
+            seconds: layer.seconds.clone(),
             started: Instant::now(),
         };
-        Box::pin(Attempt { future: self.handler.handle(delivery), measurement: Some(measurement) })
+        Box::pin(Attempt { future: self.inner.handle(delivery), measurement: Some(measurement) })
     }
 }
 
-/// A running attempt.
+/// An attempt in progress.
 struct Attempt {
     future: HandlerFuture,
     measurement: Option<Measurement>,
 }
 
-/// Records the duration when dropped, so that attempts that panic or are cancelled count as well.
+/// Measures until it is dropped: the time of an attempt that panics or is abandoned counts as well.
 struct Measurement {
     #[cfg(feature = "otlp")]
     span: Option<AttemptSpan>,
