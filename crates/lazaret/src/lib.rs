@@ -127,9 +127,9 @@ pub mod handlers {
 /// ```
 #[cfg(feature = "kafka")]
 pub mod kafka {
-    pub use lazaret_source_kafka::{
-        KafkaOptions, KafkaRelay, KafkaSource, KafkaState, Mirror, MirrorState, RetryTopics, adopt, headers,
-    };
+    pub use lazaret_adopt::kafka as adopt;
+    pub use lazaret_adopt::mirror::{Mirror, MirrorState};
+    pub use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics, headers};
 }
 
 /// The store and the source that live in memory: for tests, demos and first steps. They die with the process.
