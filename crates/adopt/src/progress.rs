@@ -135,7 +135,7 @@ impl<C: Cursor> Report<C> {
         match outcome {
             Outcome::Adopted { damaged } => (tally.adopted, tally.damaged) = (1, u64::from(damaged)),
             Outcome::AlreadyThere { damaged } => {
-                (tally.already_there, tally.damaged) = (1, u64::from(damaged))
+                (tally.already_there, tally.damaged) = (1, u64::from(damaged));
             }
             Outcome::Unknown => tally.unknown = 1,
             Outcome::Foreign => tally.foreign = 1,

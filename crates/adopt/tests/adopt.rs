@@ -102,12 +102,12 @@ async fn an_adoption_that_crashes_anywhere_continues_without_loss_or_duplicates(
     for seed in 0..12 {
         let store = Unreliable::new(MemoryStore::default(), seed);
         store.set_profile(Profile { error: 0.08, error_after: 0.08, ..Profile::default() });
-        let dying = Adoption::of(&dlt.options().with_batch(20), &dlt.name)
+        let crashing = Adoption::of(&dlt.options().with_batch(20), &dlt.name)
             .into_queue(queue())
             .with_limits(Limits::NONE)
             .with_store_timeout(Duration::ZERO);
         let last: Report = loop {
-            match dying.run(&store).await {
+            match crashing.run(&store).await {
                 Ok(report) => break report,
                 Err(AdoptError { kind: AdoptErrorKind::Store(_), .. }) => crashes += 1,
                 Err(error) => panic!("{error}"),
@@ -130,14 +130,14 @@ async fn a_task_that_is_killed_in_the_middle_loses_and_doubles_nothing() {
     store.set_profile(Profile { latency: Duration::from_millis(2), ..Profile::default() });
     for crash in 1..6_u64 {
         let (seen, mut watched) = watch::channel(0_u64);
-        let dying = Adoption::of(&dlt.options().with_batch(10), &dlt.name)
+        let crashing = Adoption::of(&dlt.options().with_batch(10), &dlt.name)
             .into_queue(queue())
             .with_limits(Limits::NONE)
             .on_progress(move |report| {
                 seen.send_replace(report.run.read);
             });
         let kept = store.clone();
-        let task = tokio::spawn(async move { dying.run(&*kept).await });
+        let task = tokio::spawn(async move { crashing.run(&*kept).await });
         let far = tokio::time::timeout(LONG, watched.wait_for(|read| *read >= crash * 10)).await;
         far.unwrap().unwrap();
         task.abort();

@@ -5,11 +5,10 @@
 use lazaret_adopt::kafka::Adoption;
 use lazaret_core::store::{LetterStore, Limits};
 use lazaret_core::{Letter, LetterId, MessageId, QueueName, Timestamp};
+use lazaret_kafka_testkit::{LONG, Topic};
 use lazaret_memory::MemoryStore;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::FutureRecord;
-
-use lazaret_kafka_testkit::{LONG, Topic};
 
 pub(crate) const NOW: i64 = 1_750_000_000_000;
 pub(crate) const THEN: i64 = 1_700_000_000_123;
