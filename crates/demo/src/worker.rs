@@ -13,6 +13,7 @@ use lazaret::prelude::*;
 use lazaret::server::{Approval, Registry, Server};
 use lazaret::sqlite::SqliteStore;
 use lazaret::store::Limits;
+use lazaret::{Event, Options};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::net::TcpListener;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lazaret::FuseState;
 use lazaret::prelude::*;
 use lazaret::query::Query;
 use lazaret::sqlite::SqliteStore;
@@ -10,6 +9,7 @@ use lazaret::store::{
     Action, Command, GroupsRequest, OperationState, Operations, PlanRequest, Result, RolloutPolicy,
     Selection, Triage,
 };
+use lazaret::{FuseState, Handle};
 
 use crate::protocol;
 use crate::worker::queue;

@@ -132,9 +132,9 @@ pub mod handlers {
 /// ```
 #[cfg(feature = "kafka")]
 pub mod kafka {
-    pub use lazaret_source_kafka::{
-        KafkaOptions, KafkaRelay, KafkaSource, KafkaState, Mirror, MirrorState, RetryTopics, adopt, headers,
-    };
+    pub use lazaret_adopt::kafka as adopt;
+    pub use lazaret_adopt::mirror::{Mirror, MirrorState};
+    pub use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, KafkaState, RetryTopics, headers};
 }
 
 /// The store and the source in memory, for tests, demos and first steps. Nothing survives the process.

@@ -1,11 +1,24 @@
-//! What is written on a record that is passed on to a retry topic or a dead-letter topic, and read from it again.
+//! The headers of records in retry topics and dead-letter topics: written by the relay, read back by the source.
 //!
-//! The headers of the message come first, as they were. Ours follow in one block, and the last of the block,
-//! `x-lazaret`, says how many they are. So reading gives back exactly the headers that the message had, also those of the
-//! same name, and the block is written anew at every hop: it does not grow (I5, I7).
+//! The headers of the message come first, unchanged. Lazaret's follow in one block, and the last one, `x-lazaret`, holds
+//! their number. So reading restores exactly the headers that the message had, including those with the same names, and the
+//! block is replaced at every hop: it does not grow (I5, I7).
 //!
-//! All values are text in UTF-8, but for `x-original-key`: numbers are decimal, times are RFC 3339. Only what Spring's
-//! tools look for, the `kafka_dlt-*` headers, is binary as Spring writes it.
+//! All values are UTF-8 except `x-original-key`: numbers are decimal, times are RFC 3339. Spring's `kafka_dlt-*` headers are
+//! binary as Spring writes them.
+//!
+//! ```
+//! use lazaret_core::{Letter, Message, Position, QueueName, Timestamp};
+//! use lazaret_source_kafka::headers::{self, HeaderStyle};
+//!
+//! let message = Message::new("evt-1", "orders", Position::new(3, 41));
+//! let queue = QueueName::of("billing", "billing");
+//! let letter = Letter::new(queue, "ada".into(), message.into(), Timestamp::UNIX_EPOCH);
+//!
+//! let written = headers::write(&letter, "billing-group", 1, HeaderStyle::default());
+//! let relayed = headers::read(&written).expect("the headers are Lazaret's");
+//! assert_eq!((relayed.id.as_str(), relayed.partition, relayed.offset), ("evt-1", 3, 41));
+//! ```
 
 use std::str::FromStr;
 
@@ -17,8 +30,12 @@ use lazaret_core::{
     Reason, StreamName, Timestamp,
 };
 
-/// The end of our block: its version, and how many headers stand before it that are ours.
-pub(crate) const MARK: &str = "x-lazaret";
+/// The last header of the block: its version, and the number of headers in the block before it.
+///
+/// ```
+/// assert_eq!(lazaret_source_kafka::headers::MARKER, "x-lazaret");
+/// ```
+pub const MARKER: &str = "x-lazaret";
 const VERSION: &str = "1";
 
 const TOPIC: &str = "x-original-topic";
@@ -45,33 +62,33 @@ const DUE: &str = "x-due-at";
 const CLAIM: &str = "x-claim-check";
 const CORRELATION: &str = "x-correlation-id";
 
-/// The most bytes of an error's text, of its type and of a key that are written.
+/// The maximum bytes of an error message, an error type and a key.
 const TEXT_LIMIT: usize = 512;
 const CLASS_LIMIT: usize = 256;
 const KEY_LIMIT: usize = 256;
-/// The most bytes of a backtrace that are written for Spring's tools.
+/// The maximum bytes of a backtrace in Spring's headers.
 const TRACE_LIMIT: usize = 8 * 1024;
 
-/// What is written besides what has to be.
+/// Which headers are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyle {
-    /// Also write the `kafka_dlt-*` headers that Spring Kafka writes, for tools that know these.
+    /// Adds Spring Kafka's `kafka_dlt-*` headers, for tools that read these.
     pub spring: bool,
-    /// Write the text of errors as it is, with backtraces for Spring's tools. Otherwise what varies in it is masked
-    /// (numbers, ids, quoted text), because headers are read by people who may not see payloads.
-    pub whole_text: bool,
-    /// Write only what is needed to try the message again, for a record that would be too large.
-    pub least: bool,
-    /// Write that the message itself is not here but a letter in the store, and leave out its own headers.
-    pub claim: bool,
+    /// Writes error messages unmasked, and backtraces in Spring's headers. By default the variable parts of a message
+    /// (numbers, ids, quoted text) are masked, because headers are visible to people who may not see payloads.
+    pub unmasked_errors: bool,
+    /// Writes only the headers that a retry needs, for a record that would be too large.
+    pub minimal: bool,
+    /// Writes a claim check: the message is a letter in the store, and its own headers are omitted.
+    pub claim_check: bool,
 }
 
-/// The headers of the record that holds this letter: those of its message, and ours.
+/// Returns the headers of the record that holds this letter: those of its message, then Lazaret's.
 ///
-/// `same_failure` is how often in a row it failed in the same way.
+/// `same_failure` is the number of consecutive failures with the same fingerprint.
 pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle) -> Headers {
     let message = &letter.message;
-    let mut headers = if style.claim { Headers::new() } else { message.headers.clone() };
+    let mut headers = if style.claim_check { Headers::new() } else { message.headers.clone() };
     let before = headers.len();
     write_place(&mut headers, message, style);
     write_failure(&mut headers, letter, same_failure, style);
@@ -83,14 +100,14 @@ pub fn write(letter: &Letter, group: &str, same_failure: u32, style: HeaderStyle
     if let Some(due) = letter.due_at {
         text(DUE, &due.to_string());
     }
-    if style.claim {
+    if style.claim_check {
         text(CLAIM, &letter.id.to_string());
     }
-    if style.spring && !style.least {
+    if style.spring && !style.minimal {
         write_spring(&mut headers, letter, group, style);
     }
     let count = headers.len() - before;
-    headers.push(MARK, format!("{VERSION};{count}"));
+    headers.push(MARKER, format!("{VERSION};{count}"));
     headers
 }
 
@@ -102,7 +119,7 @@ fn write_place(headers: &mut Headers, message: &Message, style: HeaderStyle) {
     if let Some(time) = message.timestamp {
         headers.push(TIMESTAMP, time.to_string());
     }
-    if style.least {
+    if style.minimal {
         return;
     }
     if let Some(key) = message.key.as_ref().filter(|key| key.len() <= KEY_LIMIT) {
@@ -118,9 +135,9 @@ fn write_failure(headers: &mut Headers, letter: &Letter, same_failure: u32, styl
         headers.push(REASON, failure.reason.as_str().to_owned());
         headers.push(PHASE, failure.phase.as_str());
         headers.push(FINGERPRINT, failure.fingerprint.to_string());
-        if !style.least {
+        if !style.minimal {
             headers.push(CLASS, cut(&failure.error_type, CLASS_LIMIT).to_owned());
-            headers.push(TEXT, text_of(failure, style));
+            headers.push(TEXT, message_of(failure, style));
         }
     }
     headers.push(ATTEMPTS, letter.attempts.to_string());
@@ -133,10 +150,10 @@ fn write_failure(headers: &mut Headers, letter: &Letter, same_failure: u32, styl
     }
 }
 
-/// What a failure says, without what may be secret.
-fn text_of(failure: &Failure, style: HeaderStyle) -> String {
+/// Returns the message of a failure, masked unless the style says otherwise.
+fn message_of(failure: &Failure, style: HeaderStyle) -> String {
     let masked;
-    let text = if style.whole_text {
+    let text = if style.unmasked_errors {
         &failure.message
     } else {
         masked = normalise(&failure.message);
@@ -145,7 +162,7 @@ fn text_of(failure: &Failure, style: HeaderStyle) -> String {
     cut(text, TEXT_LIMIT).to_owned()
 }
 
-/// The headers by which Spring Kafka, and tools that know it, find their way: numbers are big-endian.
+/// Writes the headers of Spring Kafka: numbers are big-endian.
 fn write_spring(headers: &mut Headers, letter: &Letter, group: &str, style: HeaderStyle) {
     let message = &letter.message;
     let number = |n: u64| Bytes::copy_from_slice(&i64::try_from(n).unwrap_or(i64::MAX).to_be_bytes());
@@ -161,95 +178,98 @@ fn write_spring(headers: &mut Headers, letter: &Letter, group: &str, style: Head
     headers.push("kafka_dlt-original-consumer-group", group.to_owned());
     let Some(failure) = &letter.cause else { return };
     headers.push("kafka_dlt-exception-fqcn", cut(&failure.error_type, CLASS_LIMIT).to_owned());
-    headers.push("kafka_dlt-exception-message", text_of(failure, style));
+    headers.push("kafka_dlt-exception-message", message_of(failure, style));
     let cause = failure.chain.last().and_then(|link| link.error_type.as_deref());
     if let Some(cause) = cause {
         headers.push("kafka_dlt-exception-cause-fqcn", cut(cause, CLASS_LIMIT).to_owned());
     }
-    if let Some(trace) = failure.backtrace.as_deref().filter(|_| style.whole_text) {
+    if let Some(trace) = failure.backtrace.as_deref().filter(|_| style.unmasked_errors) {
         headers.push("kafka_dlt-exception-stacktrace", cut(trace, TRACE_LIMIT).to_owned());
     }
 }
 
-/// What our headers say about a record.
+/// A relayed message, as the headers of its record describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PassedOn {
-    /// The headers that the message had at first.
+pub struct Relayed {
+    /// The original headers of the message.
     pub headers: Headers,
     /// The id of the message.
     pub id: MessageId,
-    /// The topic that it came on.
+    /// The topic it was consumed from.
     pub stream: StreamName,
     /// Its partition there.
     pub partition: u32,
     /// Its offset there.
     pub offset: u64,
-    /// Its time, if it had one.
+    /// Its timestamp, if it had one.
     pub timestamp: Option<Timestamp>,
-    /// The group that read it.
+    /// The group that consumed it.
     pub group: String,
-    /// Whose attempts failed.
+    /// The queue of the component whose attempts failed.
     pub queue: QueueName,
-    /// Which handover it is: copies of one have the same.
+    /// The id of the handover: copies of one have the same.
     pub handover: String,
-    /// Whether it is to be tried again or dead; `None` for a state that this version does not know.
+    /// The state of the letter; `None` for one that this version does not know.
     pub state: Option<LetterState>,
-    /// How it failed last; `None` when it never did.
+    /// The last failure; `None` when there was none.
     pub failure: Option<Failure>,
     /// Automatic attempts so far.
     pub attempts: u32,
-    /// Attempts of these that ended with the death of the process.
+    /// Attempts that ended with a crash of the process.
     pub crashes: u32,
-    /// How often in a row it failed in the same way.
+    /// Consecutive failures with the same fingerprint.
     pub same_failure: u32,
     /// When it first failed.
     pub first_failed_at: Option<Timestamp>,
     /// When it last failed.
     pub last_failed_at: Option<Timestamp>,
-    /// When it may be tried again.
+    /// When it may be retried.
     pub due_at: Option<Timestamp>,
-    /// The letter in the store that holds the message, if the record does not: it was too large.
+    /// The letter in the store that holds the message, if the record is a claim check.
     pub claim: Option<LetterId>,
 }
 
-/// A record that does not carry our headers, or not as we write them.
+/// The headers of a record are not Lazaret's, or damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotOurs(
-    /// What is wrong.
+pub struct InvalidHeaders(
+    /// The reason.
     pub String,
 );
 
-/// Reads what was written on a record.
-pub fn read(headers: &Headers) -> Result<PassedOn, NotOurs> {
-    let (own, rest) = split(headers).ok_or_else(|| NotOurs(format!("there is no {MARK}")))?;
-    let id = need(&own, ID)?;
-    let queue = QueueName::from(need(&own, QUEUE)?);
+/// Reads the headers of a record.
+///
+/// # Errors
+/// When they are not Lazaret's, or damaged.
+pub fn read(headers: &Headers) -> Result<Relayed, InvalidHeaders> {
+    let (own, rest) = split(headers).ok_or_else(|| InvalidHeaders(format!("{MARKER} is missing")))?;
+    let id = required(&own, ID)?;
+    let queue = QueueName::from(required(&own, QUEUE)?);
     let attempts = number(&own, ATTEMPTS)?;
-    Ok(PassedOn {
+    Ok(Relayed {
         handover: handover_id(&queue, &id.into(), attempts),
         id: id.into(),
-        stream: need(&own, TOPIC)?.into(),
+        stream: required(&own, TOPIC)?.into(),
         partition: number(&own, PARTITION)?,
         offset: number(&own, OFFSET)?,
-        timestamp: maybe(&own, TIMESTAMP)?,
-        group: need(&own, GROUP)?.to_owned(),
+        timestamp: optional_time(&own, TIMESTAMP)?,
+        group: required(&own, GROUP)?.to_owned(),
         state: own.get_str(STATE).and_then(|text| LetterState::ALL.into_iter().find(|s| s.as_str() == text)),
         failure: failure(&own),
         attempts,
         crashes: number(&own, CRASHES)?,
         same_failure: number(&own, SAME)?,
-        first_failed_at: maybe(&own, FIRST)?,
-        last_failed_at: maybe(&own, LAST)?,
-        due_at: maybe(&own, DUE)?,
+        first_failed_at: optional_time(&own, FIRST)?,
+        last_failed_at: optional_time(&own, LAST)?,
+        due_at: optional_time(&own, DUE)?,
         claim: own.get_str(CLAIM).and_then(|text| text.parse().ok()),
         headers: rest,
         queue,
     })
 }
 
-/// Our headers, and the others in their order. Somebody may have added some behind ours.
+/// Separates Lazaret's block from the other headers, in order. Other tools may have appended some after the block.
 fn split(headers: &Headers) -> Option<(Headers, Headers)> {
-    let mark = headers.iter().enumerate().filter(|(_, (name, _))| *name == MARK).last();
+    let mark = headers.iter().enumerate().filter(|(_, (name, _))| *name == MARKER).last();
     let (end, (_, value)) = mark?;
     let (version, count) = std::str::from_utf8(value).ok()?.split_once(';')?;
     let begin = end.checked_sub(count.parse().ok()?).filter(|_| version == VERSION)?;
@@ -264,16 +284,16 @@ fn split(headers: &Headers) -> Option<(Headers, Headers)> {
     Some((own, rest))
 }
 
-fn need<'a>(own: &'a Headers, name: &str) -> Result<&'a str, NotOurs> {
-    own.get_str(name).ok_or_else(|| NotOurs(format!("there is no {name}")))
+fn required<'a>(own: &'a Headers, name: &str) -> Result<&'a str, InvalidHeaders> {
+    own.get_str(name).ok_or_else(|| InvalidHeaders(format!("{name} is missing")))
 }
 
-fn number<N: FromStr>(own: &Headers, name: &str) -> Result<N, NotOurs> {
-    need(own, name)?.parse().map_err(|_| NotOurs(format!("{name} is no number")))
+fn number<N: FromStr>(own: &Headers, name: &str) -> Result<N, InvalidHeaders> {
+    required(own, name)?.parse().map_err(|_| InvalidHeaders(format!("{name} is not a number")))
 }
 
-fn maybe(own: &Headers, name: &str) -> Result<Option<Timestamp>, NotOurs> {
-    let parse = |text: &str| text.parse().map_err(|_| NotOurs(format!("{name} is no time")));
+fn optional_time(own: &Headers, name: &str) -> Result<Option<Timestamp>, InvalidHeaders> {
+    let parse = |text: &str| text.parse().map_err(|_| InvalidHeaders(format!("{name} is not a time")));
     own.get_str(name).map(parse).transpose()
 }
 
@@ -284,7 +304,7 @@ fn failure(own: &Headers) -> Option<Failure> {
     let panicked = reason == Reason::PANICKED;
     let mut failure = Failure::new(reason, text(CLASS), text(TEXT)).in_phase(phase);
     failure.panicked = panicked;
-    // That of the whole text, of which this is a part.
+    // The stored one covers the whole message, of which this is a part.
     failure.fingerprint = text(FINGERPRINT).parse::<Fingerprint>().unwrap_or(failure.fingerprint);
     Some(failure)
 }
@@ -312,7 +332,7 @@ mod tests {
         message.correlation = Some("c-1".into());
         message.headers.push("tenant", "acme");
         message.headers.push_null("nothing");
-        // Names that we use too are the message's own.
+        // Headers with Lazaret's names that belong to the message.
         message.headers.push("x-correlation-id", "theirs");
         message.headers.push("x-lazaret", "theirs too");
         message
@@ -334,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_headers_are_read_back() {
         // I4, I5
         let letter = letter(2, "no answer after 3s");
         let read = read(&write(&letter, "group", 2, HeaderStyle::default())).unwrap();
@@ -356,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_those_that_tools_look_for() {
+    fn the_names_are_those_that_tools_expect() {
         let headers = write(&letter(2, "no"), "group", 1, HeaderStyle::default());
         let expected = [
             ("x-original-topic", "case-events"),
@@ -380,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_hops_make_the_headers_no_larger() {
+    fn a_thousand_hops_do_not_grow_the_headers() {
         // I7
         let style = HeaderStyle { spring: true, ..HeaderStyle::default() };
         let mut sizes = Vec::new();
@@ -399,33 +419,34 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_names_in_an_error_stay_out_of_the_headers_unless_asked_for() {
+    fn numbers_and_names_in_an_error_are_masked_by_default() {
         let secret = letter(1, "card 4111111111111111 of 'ada@example.org' declined");
         let headers = write(&secret, "group", 1, HeaderStyle { spring: true, ..HeaderStyle::default() });
         let all: Vec<u8> = headers.iter().flat_map(|(_, value)| value.to_vec()).collect();
         let all = String::from_utf8_lossy(&all);
         assert!(!all.contains("4111") && !all.contains("ada@"), "{all}");
-        let headers = write(&secret, "group", 1, HeaderStyle { whole_text: true, ..HeaderStyle::default() });
+        let headers =
+            write(&secret, "group", 1, HeaderStyle { unmasked_errors: true, ..HeaderStyle::default() });
         assert!(text(&headers, TEXT).unwrap().contains("4111"));
     }
 
     #[test]
-    fn the_least_is_enough_to_try_again() {
+    fn minimal_headers_are_enough_for_a_retry() {
         let letter = letter(2, &"long ".repeat(500));
         let style = HeaderStyle { spring: true, ..HeaderStyle::default() };
         let whole = write(&letter, "group", 2, style);
-        let least = write(&letter, "group", 2, HeaderStyle { least: true, ..style });
-        assert!(least.byte_size() + 600 < whole.byte_size());
-        let (whole, least) = (read(&whole).unwrap(), read(&least).unwrap());
-        let fingerprint = |read: &PassedOn| read.failure.as_ref().map(|failure| failure.fingerprint);
-        assert_eq!(fingerprint(&whole), fingerprint(&least));
-        assert_eq!(PassedOn { failure: None, ..whole }, PassedOn { failure: None, ..least });
+        let minimal = write(&letter, "group", 2, HeaderStyle { minimal: true, ..style });
+        assert!(minimal.byte_size() + 600 < whole.byte_size());
+        let (whole, minimal) = (read(&whole).unwrap(), read(&minimal).unwrap());
+        let fingerprint = |read: &Relayed| read.failure.as_ref().map(|failure| failure.fingerprint);
+        assert_eq!(fingerprint(&whole), fingerprint(&minimal));
+        assert_eq!(Relayed { failure: None, ..whole }, Relayed { failure: None, ..minimal });
     }
 
     #[test]
-    fn a_claim_names_the_letter_and_leaves_out_what_may_be_large() {
+    fn a_claim_check_names_the_letter_and_omits_large_parts() {
         let letter = letter(2, "no");
-        let style = HeaderStyle { least: true, claim: true, ..HeaderStyle::default() };
+        let style = HeaderStyle { minimal: true, claim_check: true, ..HeaderStyle::default() };
         let claim = read(&write(&letter, "group", 1, style)).unwrap();
         assert_eq!((claim.claim, claim.headers.len()), (Some(letter.id), 0));
         assert_eq!(read(&write(&letter, "group", 1, HeaderStyle::default())).unwrap().claim, None);
@@ -453,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_added_behind_ours_are_kept() {
+    fn headers_appended_by_others_are_kept() {
         let mut headers = write(&letter(1, "no"), "group", 1, HeaderStyle::default());
         headers.push("added", "later");
         let read = read(&headers).unwrap();
@@ -462,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_not_ours() {
+    fn damaged_headers_are_refused() {
         assert!(read(&Headers::new()).is_err());
         let written = write(&letter(1, "no"), "group", 1, HeaderStyle::default());
         for (name, value) in

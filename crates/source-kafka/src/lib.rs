@@ -2,10 +2,10 @@
 //!
 //! [`KafkaSource`] is one member of a consumer group:
 //!
-//! - The committed offset of a partition is the first one that is not settled (I1). What is settled beyond it goes into the
+//! - The committed offset of a partition is the first one that is not settled (I1). What is settled beyond it is stored in the
 //!   metadata of the commit, so a restart repeats only what must be.
-//! - Polling never blocks and never stops: a consumer that is held back for an hour stays a member of its group.
-//! - A partition that is taken away is kept until the engine is done with it, while the others go on.
+//! - Polling never blocks and never stops: a consumer that is paused for an hour stays a member of its group.
+//! - A revoked partition is kept until the engine has finished it, while the others are read.
 //! - A record becomes a message byte for byte: null is not empty, neither in keys nor in payloads nor in headers.
 //!
 //! ```no_run
@@ -18,43 +18,46 @@
 //! # Ok::<(), lazaret_core::source::SourceError>(())
 //! ```
 //!
-//! - `options`: what one can choose, and what one cannot.
-//! - `source`: the source as the engine has it, which gives out what was read ahead.
-//! - `driver`: the thread in which the member of the group lives and reads ahead.
-//! - `membership`: the member of the group; partitions that come and go; commits.
-//! - `member`: what librdkafka tells from its side: rebalances, errors, statistics.
-//! - `slot`: one partition from its coming to its going.
-//! - `batch`: records in batches, straight from librdkafka.
-//! - `lookup`: where to begin reading a partition.
-//! - `settled`: what is settled beyond the committed offset, as text.
-//! - `record`: from a record to a message.
-//! - [`headers`]: what is written on records that are passed on.
-//! - [`adopt`]: takes over dead letters that other frameworks wrote to a topic.
-//! - `returning`: from a record of a retry topic to the message that it was.
-//! - `chain`, `relay`: retry topics and dead-letter topics, for the strategy `topics`.
-//! - `mirror`: writes dead letters to a topic, too.
-//! - `trouble`: which errors pass by themselves, and what to do about the others.
+//! [`KafkaRelay`] writes failed messages to retry topics and dead-letter topics (strategy `topics`). [`TopicReader`] and
+//! [`LetterWriter`] read and write dead-letter topics without a group; adoption and mirroring are built on them.
+//!
+//! The modules, each importing only those above it:
+//!
+//! - `positions`: settled offsets, their encoding as commit metadata, commits.
+//! - `options`, `state`, `error`: options, state, and classified errors of the client.
+//! - `record`: records as bytes, and the messages that they become; [`headers`]: the headers of relayed records.
+//! - `client`: the librdkafka client: callbacks, assignments, batches (the only `unsafe`), topic metadata, producers.
+//! - `transaction_hook`, `retry_topics`, `topology`: configuration of retry topics, and which message goes where.
+//! - `lookup`, `retry_reader`, `owned_partition`: where a partition starts, and reading one.
+//! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
+//! - `membership`, `read_ahead`, `driver`, `source`: the member of the group, its thread, and the source for the engine.
 
-pub mod adopt;
-mod batch;
-mod chain;
+mod client;
 mod driver;
+mod error;
 pub mod headers;
+mod letter_writer;
 mod lookup;
-mod member;
 mod membership;
-mod mirror;
 mod options;
+mod owned_partition;
+mod positions;
+mod read_ahead;
 mod record;
 mod relay;
-mod returning;
-mod settled;
-mod slot;
+mod retry_reader;
+mod retry_topics;
 mod source;
-mod trouble;
+mod state;
+mod topic_reader;
+mod topology;
+mod transaction_hook;
 
-pub use chain::RetryTopics;
-pub use mirror::{Mirror, MirrorState};
+pub use letter_writer::{Delivery, LetterWriter};
 pub use options::{DEFAULT_BATCH, KafkaOptions};
+pub use record::{MessageDecoder, RecordParts};
 pub use relay::KafkaRelay;
-pub use source::{KafkaSource, KafkaState};
+pub use retry_topics::RetryTopics;
+pub use source::KafkaSource;
+pub use state::KafkaState;
+pub use topic_reader::{TopicReader, TopicRecord};

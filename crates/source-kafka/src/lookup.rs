@@ -1,7 +1,7 @@
-//! Where to begin reading a partition: what was committed, and what the log still has.
+//! Looks up where to start reading a partition: the committed offset, within what the log still has.
 //!
-//! The questions to the brokers block, so they are asked in a thread of their own. The beginning is always an offset, never
-//! "the end": a consumer that begins at the end and dies before its first commit would begin at a later end.
+//! Requests to the brokers block, so they run in their own thread. The start is always an offset, never "the end": a consumer
+//! that starts at the end and crashes before its first commit would start at a later end.
 
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,189 +16,204 @@ use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::oneshot;
 
-use crate::chain::Chain;
-use crate::member::{Client, Clients, Member, add_offset, list_of, partition};
-use crate::options::Reset;
-use crate::settled::{self, Place};
+use crate::client::assignment::{add_offset, list_of, partition};
+use crate::client::callbacks::{Callbacks, Client, Clients};
+use crate::options::OffsetReset;
+use crate::positions::metadata::{self, CommitKey};
+use crate::topology::Topology;
 
-/// How long to wait for one answer of the brokers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a partition begins.
+/// Where reading a partition starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Beginning {
+pub(crate) struct StartPosition {
     pub(crate) partition: Partition,
     /// The first offset to read.
     pub(crate) start: u64,
-    /// What is committed: the first offset that is not settled.
+    /// The committed offset: the first one that is not settled.
     pub(crate) committed: Option<u64>,
-    /// What is settled from there on.
+    /// The ranges that are settled beyond it.
     pub(crate) settled: Vec<RangeInclusive<u64>>,
-    /// The offset behind the last message.
+    /// The offset after the last message.
     pub(crate) end: u64,
 }
 
-/// What the brokers know of a partition.
+/// The offsets of a partition, from the brokers.
 #[derive(Clone, Debug)]
-struct Found {
+struct BrokerOffsets {
     partition: Partition,
     committed: Option<(u64, String)>,
     low: u64,
     high: u64,
 }
 
-/// Where to begin without a committed position.
+/// Where to start without a committed offset.
 #[derive(Clone, Debug)]
-pub(crate) struct Resets {
-    pub(crate) streams: Reset,
-    pub(crate) chain: Option<Arc<Chain>>,
+pub(crate) struct ResetPolicy {
+    pub(crate) streams: OffsetReset,
+    pub(crate) topology: Option<Arc<Topology>>,
 }
 
-impl Resets {
-    /// Where to begin. What is in a retry topic was passed on by this group before it ever read there, and must not be missed.
-    fn begin(&self, found: Found) -> Result<Beginning, Failed> {
+impl ResetPolicy {
+    /// Determines the start. Retry topics start at their beginning: this group wrote their records before it first read them.
+    fn start(&self, found: BrokerOffsets) -> Result<StartPosition, LookupError> {
         let topic = found.partition.stream.as_str();
-        let retries = self.chain.as_ref().is_some_and(|chain| chain.of_retry_topic(topic).is_some());
-        begin(found, if retries { Reset::Earliest } else { self.streams })
+        let topology = self.topology.as_ref();
+        let is_retry_topic = topology.is_some_and(|topology| topology.of_retry_topic(topic).is_some());
+        start_position(found, if is_retry_topic { OffsetReset::Earliest } else { self.streams })
     }
 }
 
-/// Why there is no beginning.
+/// Why a lookup failed.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum LookupError {
     Client(KafkaError),
     Source(SourceError),
 }
 
-impl From<KafkaError> for Failed {
+impl From<KafkaError> for LookupError {
     fn from(error: KafkaError) -> Self {
         Self::Client(error)
     }
 }
 
-/// What a look-up is for.
+/// What a lookup is for.
 #[derive(Clone, Debug)]
-pub(crate) enum Purpose {
-    /// The partitions were given to us.
-    Come(Vec<Partition>),
-    /// The partitions are ours and shall be read again, without a committed position from the offset where we began.
-    Again(Vec<(Partition, u64)>),
+pub(crate) enum LookupPurpose {
+    /// The partitions were assigned.
+    Assign(Vec<Partition>),
+    /// Owned partitions are rewound to the committed offset, or without one to the offset where the assignment started.
+    Rewind(Vec<(Partition, u64)>),
 }
 
-/// An answer that is awaited.
-pub(crate) type Answer = oneshot::Receiver<Result<Vec<Beginning>, Failed>>;
+/// A lookup in progress.
+pub(crate) type PendingLookup = oneshot::Receiver<Result<Vec<StartPosition>, LookupError>>;
 
-/// Asks the brokers. The member is woken when the answer is there.
-pub(crate) fn start(clients: Clients, member: Member, purpose: Purpose, resets: Resets) -> Answer {
-    let (sender, answer) = oneshot::channel();
-    let ask = move || {
-        let beginnings = look_up(&clients, &purpose, &resets);
-        // The clients go first: whoever hears the answer may be the last one to hold them.
+/// Starts a lookup. The callbacks wake their owner when it is done.
+pub(crate) fn start(
+    clients: Clients,
+    callbacks: Callbacks,
+    purpose: LookupPurpose,
+    reset: ResetPolicy,
+) -> PendingLookup {
+    let (sender, pending) = oneshot::channel();
+    let request = move || {
+        let positions = look_up(&clients, &purpose, &reset);
+        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
         drop(clients);
-        // Nobody may be waiting any more.
-        let _ = sender.send(beginnings);
-        member.wake();
+        // The receiver may be gone.
+        let _ = sender.send(positions);
+        callbacks.wake();
     };
-    // Without a thread the sender is dropped, and that is an answer too.
-    if let Err(error) = thread::Builder::new().name("lazaret-kafka-lookup".to_owned()).spawn(ask) {
-        tracing::warn!(%error, "no thread to look up positions");
+    // Without a thread the sender is dropped, and the receiver sees that.
+    if let Err(error) = thread::Builder::new().name("lazaret-kafka-lookup".to_owned()).spawn(request) {
+        tracing::warn!(%error, "lookup thread not started");
     }
-    answer
+    pending
 }
 
-fn look_up(clients: &Clients, purpose: &Purpose, resets: &Resets) -> Result<Vec<Beginning>, Failed> {
+fn look_up(
+    clients: &Clients,
+    purpose: &LookupPurpose,
+    reset: &ResetPolicy,
+) -> Result<Vec<StartPosition>, LookupError> {
     match purpose {
-        Purpose::Come(partitions) => {
-            let found = ask(&clients.group, partitions)?;
-            let beginnings: Vec<_> =
-                found.into_iter().map(|found| resets.begin(found)).collect::<Result<_, _>>()?;
-            if resets.streams == Reset::Latest {
-                keep(&clients.group, &beginnings)?;
+        LookupPurpose::Assign(partitions) => {
+            let found = fetch_offsets(&clients.group, partitions)?;
+            let positions: Vec<_> =
+                found.into_iter().map(|found| reset.start(found)).collect::<Result<_, _>>()?;
+            if reset.streams == OffsetReset::Latest {
+                commit_starts(&clients.group, &positions)?;
             }
-            Ok(beginnings)
+            Ok(positions)
         }
-        Purpose::Again(places) => {
+        LookupPurpose::Rewind(places) => {
             let partitions: Vec<_> = places.iter().map(|(partition, _)| partition.clone()).collect();
-            let found = ask(&clients.group, &partitions)?;
-            let mut beginnings = Vec::new();
-            for (found, (_, began)) in found.into_iter().zip(places) {
-                let mut beginning = begin(found, Reset::Earliest)?;
-                if beginning.committed.is_none() {
-                    beginning.start = beginning.start.max(*began);
+            let found = fetch_offsets(&clients.group, &partitions)?;
+            let mut positions = Vec::new();
+            for (found, (_, assigned_at)) in found.into_iter().zip(places) {
+                let mut position = start_position(found, OffsetReset::Earliest)?;
+                if position.committed.is_none() {
+                    position.start = position.start.max(*assigned_at);
                 }
-                let Beginning { partition, start, .. } = &beginning;
+                let StartPosition { partition, start, .. } = &position;
                 let offset = Offset::Offset(*start as i64);
-                clients.reading.seek(partition.stream.as_str(), partition.index as i32, offset, PATIENCE)?;
-                beginnings.push(beginning);
+                clients.fetcher.seek(
+                    partition.stream.as_str(),
+                    partition.index as i32,
+                    offset,
+                    REQUEST_TIMEOUT,
+                )?;
+                positions.push(position);
             }
-            Ok(beginnings)
+            Ok(positions)
         }
     }
 }
 
-fn ask(client: &Client, partitions: &[Partition]) -> KafkaResult<Vec<Found>> {
-    let list = client.committed_offsets(list_of(partitions), PATIENCE)?;
+fn fetch_offsets(client: &Client, partitions: &[Partition]) -> KafkaResult<Vec<BrokerOffsets>> {
+    let list = client.committed_offsets(list_of(partitions), REQUEST_TIMEOUT)?;
     let mut found = Vec::new();
     for element in list.elements() {
         element.error()?;
         let committed = match element.offset() {
             Offset::Offset(offset) => {
-                // The client panics at metadata that is no UTF-8. It is as good as any other that is not ours.
+                // The client panics on metadata that is not UTF-8. It counts as metadata of another tool.
                 let metadata = catch_unwind(AssertUnwindSafe(|| element.metadata().to_owned()));
                 Some((offset.unsigned_abs(), metadata.unwrap_or_else(|_| "not UTF-8".to_owned())))
             }
             _ => None,
         };
         let (topic, number) = (element.topic(), element.partition());
-        let (low, high) = client.fetch_watermarks(topic, number, PATIENCE)?;
+        let (low, high) = client.fetch_watermarks(topic, number, REQUEST_TIMEOUT)?;
         let (low, high) = (low.unsigned_abs(), high.unsigned_abs());
-        found.push(Found { partition: partition(topic, number), committed, low, high });
+        found.push(BrokerOffsets { partition: partition(topic, number), committed, low, high });
     }
     Ok(found)
 }
 
-/// Where to begin, given what the brokers know.
-fn begin(found: Found, reset: Reset) -> Result<Beginning, Failed> {
-    let Found { partition, committed, low, high } = found;
-    let elsewhere = match reset {
-        Reset::Earliest => Some(low),
-        Reset::Latest => Some(high),
-        Reset::Error => None,
+/// Determines where to start, given the offsets of the brokers.
+fn start_position(found: BrokerOffsets, reset: OffsetReset) -> Result<StartPosition, LookupError> {
+    let BrokerOffsets { partition, committed, low, high } = found;
+    let fallback = match reset {
+        OffsetReset::Earliest => Some(low),
+        OffsetReset::Latest => Some(high),
+        OffsetReset::Error => None,
     };
-    let nowhere = |what: String| {
-        let advice = "auto.offset.reset is error; set a position for the group or choose earliest or latest";
-        Failed::Source(SourceError::permanent(format!("{what} and {advice}")))
+    let no_reset = |what: String| {
+        let remedy = "auto.offset.reset is error; set a position for the group or choose earliest or latest";
+        LookupError::Source(SourceError::permanent(format!("{what} and {remedy}")))
     };
     let Some((offset, metadata)) = committed else {
-        let start = elsewhere.ok_or_else(|| nowhere(format!("{partition} has no committed position")))?;
-        return Ok(Beginning { partition, start, committed: None, settled: Vec::new(), end: high });
+        let start = fallback.ok_or_else(|| no_reset(format!("{partition} has no committed position")))?;
+        return Ok(StartPosition { partition, start, committed: None, settled: Vec::new(), end: high });
     };
-    let place = Place { topic: partition.stream.as_str(), partition: partition.index, offset };
-    let settled = settled::decode(&metadata, place).unwrap_or_else(|why| {
-        tracing::warn!(%partition, offset, why, "the metadata of the commit is ignored; some messages may be repeated");
+    let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
+    let settled = metadata::decode(&metadata, key).unwrap_or_else(|reason| {
+        tracing::warn!(%partition, offset, reason, "commit metadata ignored, some messages may be redelivered");
         Vec::new()
     });
     if (low..=high).contains(&offset) {
-        let settled = settled::within(settled, offset, high);
-        return Ok(Beginning { partition, start: offset, committed: Some(offset), settled, end: high });
+        let settled = metadata::within(settled, offset, high);
+        return Ok(StartPosition { partition, start: offset, committed: Some(offset), settled, end: high });
     }
-    let start = elsewhere
-        .ok_or_else(|| nowhere(format!("the committed position {offset} of {partition} is gone")))?;
+    let start = fallback
+        .ok_or_else(|| no_reset(format!("the committed position {offset} of {partition} was deleted")))?;
     if offset < low {
-        let gone = low - offset;
-        tracing::warn!(%partition, offset, gone, start, "the log was shortened before it was read");
-        let settled = settled::within(settled, start, high);
-        return Ok(Beginning { partition, start, committed: None, settled, end: high });
+        let deleted = low - offset;
+        tracing::warn!(%partition, offset, deleted, start, "log truncated by retention before it was read");
+        let settled = metadata::within(settled, start, high);
+        return Ok(StartPosition { partition, start, committed: None, settled, end: high });
     }
-    // The log is another one, or was cut: what was settled in the old one says nothing about this one.
-    tracing::warn!(%partition, offset, high, start, "the committed position lies beyond the end of the log");
-    Ok(Beginning { partition, start, committed: None, settled: Vec::new(), end: high })
+    // The topic was recreated or truncated: the settled ranges belong to another log.
+    tracing::warn!(%partition, offset, high, start, "committed position beyond the end of the log");
+    Ok(StartPosition { partition, start, committed: None, settled: Vec::new(), end: high })
 }
 
-/// Commits beginnings that nobody has committed yet. Who begins at the end and dies must not begin at a later end.
-fn keep(client: &Client, beginnings: &[Beginning]) -> KafkaResult<()> {
+/// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end.
+fn commit_starts(client: &Client, positions: &[StartPosition]) -> KafkaResult<()> {
     let mut list = list_of([]);
-    for Beginning { partition, start, .. } in beginnings.iter().filter(|b| b.committed.is_none()) {
+    for StartPosition { partition, start, .. } in positions.iter().filter(|p| p.committed.is_none()) {
         add_offset(&mut list, partition, *start, "");
     }
     if list.count() == 0 { Ok(()) } else { client.commit(&list, CommitMode::Sync) }
@@ -208,59 +223,62 @@ fn keep(client: &Client, beginnings: &[Beginning]) -> KafkaResult<()> {
 mod tests {
     use super::*;
 
-    fn found(committed: Option<(u64, &str)>) -> Found {
+    fn found(committed: Option<(u64, &str)>) -> BrokerOffsets {
         let committed = committed.map(|(offset, metadata)| (offset, metadata.to_owned()));
-        Found { partition: Partition::new("orders", 3), committed, low: 10, high: 20 }
+        BrokerOffsets { partition: Partition::new("orders", 3), committed, low: 10, high: 20 }
     }
 
     fn metadata(offset: u64, ranges: &[RangeInclusive<u64>]) -> String {
-        let place = Place { topic: "orders", partition: 3, offset };
-        settled::encode(ranges, place, settled::DEFAULT_LIMIT)
+        let key = CommitKey { topic: "orders", partition: 3, offset };
+        metadata::encode(ranges, key, metadata::DEFAULT_LIMIT)
     }
 
-    fn beginning(found: Found, reset: Reset) -> (u64, Option<u64>, Vec<RangeInclusive<u64>>) {
-        let beginning = begin(found, reset).unwrap();
-        assert_eq!(beginning.end, 20);
-        (beginning.start, beginning.committed, beginning.settled)
+    fn started(found: BrokerOffsets, reset: OffsetReset) -> (u64, Option<u64>, Vec<RangeInclusive<u64>>) {
+        let position = start_position(found, reset).unwrap();
+        assert_eq!(position.end, 20);
+        (position.start, position.committed, position.settled)
     }
 
     #[test]
-    fn the_committed_position_comes_first() {
-        for reset in [Reset::Earliest, Reset::Latest, Reset::Error] {
+    fn the_committed_position_has_priority() {
+        for reset in [OffsetReset::Earliest, OffsetReset::Latest, OffsetReset::Error] {
             let text = metadata(12, &[14..=15, 18..=30]);
-            assert_eq!(beginning(found(Some((12, &text))), reset), (12, Some(12), vec![14..=15, 18..=19]));
-            assert_eq!(beginning(found(Some((20, ""))), reset), (20, Some(20), vec![]));
+            assert_eq!(started(found(Some((12, &text))), reset), (12, Some(12), vec![14..=15, 18..=19]));
+            assert_eq!(started(found(Some((20, ""))), reset), (20, Some(20), vec![]));
         }
     }
 
     #[test]
     fn without_a_position_the_reset_decides() {
-        assert_eq!(beginning(found(None), Reset::Earliest), (10, None, vec![]));
-        assert_eq!(beginning(found(None), Reset::Latest), (20, None, vec![]));
-        let Failed::Source(error) = begin(found(None), Reset::Error).unwrap_err() else {
+        assert_eq!(started(found(None), OffsetReset::Earliest), (10, None, vec![]));
+        assert_eq!(started(found(None), OffsetReset::Latest), (20, None, vec![]));
+        let LookupError::Source(error) = start_position(found(None), OffsetReset::Error).unwrap_err() else {
             panic!("no source error")
         };
         assert!(!error.is_temporary() && error.to_string().contains("orders/3 has no committed position"));
     }
 
     #[test]
-    fn damaged_metadata_costs_only_repetitions() {
+    fn damaged_metadata_costs_only_redelivery() {
         // I1
-        for text in ["nonsense", "not UTF-8", &metadata(11, &[14..=15])] {
-            assert_eq!(beginning(found(Some((12, text))), Reset::Earliest), (12, Some(12), vec![]));
+        for text in ["invalid", "not UTF-8", &metadata(11, &[14..=15])] {
+            assert_eq!(started(found(Some((12, text))), OffsetReset::Earliest), (12, Some(12), vec![]));
         }
     }
 
     #[test]
-    fn a_position_that_is_gone_gives_way_to_the_reset() {
+    fn a_deleted_position_falls_back_to_the_reset() {
         let text = metadata(4, &[6..=11, 15..=16]);
-        assert_eq!(beginning(found(Some((4, &text))), Reset::Earliest), (10, None, vec![10..=11, 15..=16]));
-        assert!(begin(found(Some((4, ""))), Reset::Error).is_err());
+        assert_eq!(
+            started(found(Some((4, &text))), OffsetReset::Earliest),
+            (10, None, vec![10..=11, 15..=16])
+        );
+        assert!(start_position(found(Some((4, ""))), OffsetReset::Error).is_err());
     }
 
     #[test]
-    fn a_position_beyond_the_end_is_of_another_log() {
+    fn a_position_beyond_the_end_belongs_to_another_log() {
         let text = metadata(25, &[27..=30]);
-        assert_eq!(beginning(found(Some((25, &text))), Reset::Earliest), (10, None, vec![]));
+        assert_eq!(started(found(Some((25, &text))), OffsetReset::Earliest), (10, None, vec![]));
     }
 }

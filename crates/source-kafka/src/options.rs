@@ -1,4 +1,4 @@
-//! What one can choose about a Kafka source, and what one cannot.
+//! Options of a Kafka source, and the client settings derived from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,25 +7,25 @@ use std::time::Duration;
 use lazaret_core::source::SourceError;
 use rdkafka::ClientConfig;
 
-use crate::settled;
+use crate::positions::metadata;
 
-/// How many messages are given at once, unless told otherwise.
+/// The default maximum number of messages per batch.
 pub const DEFAULT_BATCH: usize = 512;
 
-/// What the source decides itself, and why one may not.
-const OWN: [(&str, &str); 5] = [
-    ("bootstrap.servers", "the brokers are given by name"),
-    ("group.id", "the group is given by name"),
-    ("enable.auto.commit", "positions are committed when messages are settled, not by time"),
+/// Properties that the source sets itself, with the reason.
+const RESERVED: [(&str, &str); 5] = [
+    ("bootstrap.servers", "the brokers are an option of their own"),
+    ("group.id", "the group is an option of its own"),
+    ("enable.auto.commit", "positions are committed when messages are settled, not periodically"),
     ("enable.auto.offset.store", "positions are committed when messages are settled, not when they are read"),
     ("enable.partition.eof", "it is set when the source reads to the end"),
 ];
 
-/// What only the member of a group may say.
+/// Properties of the group member only.
 const MEMBERSHIP: [&str; 4] =
     ["group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy"];
 
-/// What is about connections, and so holds for every client: names begin with one of these.
+/// Prefixes of connection properties, which apply to every client.
 const CONNECTION: [&str; 12] = [
     "sasl.",
     "ssl.",
@@ -41,29 +41,29 @@ const CONNECTION: [&str; 12] = [
     "api.version.",
 ];
 
-/// What holds unless a property says otherwise.
+/// Defaults that a property overrides.
 const DEFAULTS: [(&str, &str); 6] = [
     ("client.id", "lazaret"),
-    // A group that has no position yet must not miss what is there.
+    // A group without a position must not miss existing records.
     ("auto.offset.reset", "earliest"),
-    // Per partition; librdkafka's own 64 MiB are much for a consumer of many.
+    // Per partition; librdkafka's default of 64 MiB is too much for a consumer of many.
     ("queued.max.messages.kbytes", "16384"),
-    // How long a partition waits with the next fetch once that much is there; its own 1 s makes a fast consumer wait.
+    // The pause of fetching when that much is queued; librdkafka's default of 1 s stalls a fast consumer.
     ("fetch.queue.backoff.ms", "20"),
-    // The lag is read from these.
+    // The source of the lag.
     ("statistics.interval.ms", "1000"),
     ("partition.assignment.strategy", "cooperative-sticky"),
 ];
 
-/// Where to read when there is no committed position, or when it no longer exists.
+/// Where to read without a committed position, or when it was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reset {
+pub(crate) enum OffsetReset {
     Earliest,
     Latest,
     Error,
 }
 
-/// What to read, as whom, and how records become messages.
+/// Options of a Kafka source: brokers, group, topics, and how records become messages.
 ///
 /// ```
 /// use lazaret_source_kafka::KafkaOptions;
@@ -88,7 +88,7 @@ pub struct KafkaOptions {
 }
 
 impl KafkaOptions {
-    /// Reads these topics as a member of this group. The brokers are a list separated by commas.
+    /// Creates options for these topics and this group. The brokers are a comma-separated list.
     pub fn new<T: Into<String>>(
         brokers: impl Into<String>,
         group: impl Into<String>,
@@ -104,73 +104,83 @@ impl KafkaOptions {
             correlation_headers: vec!["correlation-id".to_owned(), "ce_correlationid".to_owned()],
             read_to_end: false,
             batch: DEFAULT_BATCH,
-            metadata_limit: settled::DEFAULT_LIMIT,
+            metadata_limit: metadata::DEFAULT_LIMIT,
         }
     }
 
-    /// The same with a property of librdkafka: SASL and TLS, `group.instance.id` for static membership,
-    /// `auto.offset.reset` (`earliest` unless given), `isolation.level`, `partition.assignment.strategy`
-    /// (`cooperative-sticky` unless given) and so on.
+    /// Returns the name of the group.
+    ///
+    /// ```
+    /// use lazaret_source_kafka::KafkaOptions;
+    ///
+    /// assert_eq!(KafkaOptions::new("127.0.0.1:9092", "billing", ["orders"]).group(), "billing");
+    /// ```
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Sets a property of librdkafka: SASL and TLS, `group.instance.id` for static membership, `auto.offset.reset` (default:
+    /// `earliest`), `isolation.level`, `partition.assignment.strategy` (default: `cooperative-sticky`) and so on.
     #[must_use]
     pub fn with_property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.properties.insert(name.into(), value.into());
         self
     }
 
-    /// The same, taking the id of a message from the first of these headers that it has. Without one the id is
-    /// `topic/partition/offset`, which is also what one gets unless this is set.
+    /// Takes the id of a message from the first of these headers that is present. Default, and without such a header: the id
+    /// is `topic/partition/offset`.
     #[must_use]
     pub fn with_id_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.id_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The same, taking the event type from the first of these headers that a message has; `ce_type` unless set.
+    /// Takes the event type from the first of these headers that is present; default: `ce_type`.
     #[must_use]
     pub fn with_type_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.type_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The same, taking the correlation id from the first of these headers that a message has; `correlation-id` and
-    /// `ce_correlationid` unless set.
+    /// Takes the correlation id from the first of these headers that is present; default: `correlation-id`, then
+    /// `ce_correlationid`.
     #[must_use]
     pub fn with_correlation_headers<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.correlation_headers = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The same as a finite source: each partition ends where it ended when it was assigned. What is written later is left
-    /// for the next run.
+    /// Makes the source finite: each partition is read up to its end at the time of its assignment. Later records are left to
+    /// the next run.
     #[must_use]
     pub fn reading_to_end(mut self) -> Self {
         self.read_to_end = true;
         self
     }
 
-    /// The same, giving at most this many messages at once, at least one.
+    /// Sets the maximum number of messages per batch, at least one.
     #[must_use]
     pub fn with_batch(mut self, batch: usize) -> Self {
         self.batch = batch.max(1);
         self
     }
 
-    /// The same for brokers whose `offset.metadata.max.bytes` is not 4096.
+    /// Sets the limit of commit metadata, for brokers whose `offset.metadata.max.bytes` is not 4096.
     #[must_use]
     pub fn with_metadata_limit(mut self, characters: usize) -> Self {
         self.metadata_limit = characters;
         self
     }
 
-    /// The settings of the client that is the member of the group. It reads nothing.
+    /// Returns the settings of the client that is the member of the group. It fetches nothing.
     pub(crate) fn group_client(&self) -> Result<ClientConfig, SourceError> {
         let mut client = self.client()?;
         client.set("statistics.interval.ms", "0").set("enable.partition.eof", "false");
         Ok(client)
     }
 
-    /// The settings of the client that reads. It is a member of no group.
-    pub(crate) fn reading_client(&self) -> Result<ClientConfig, SourceError> {
+    /// Returns the settings of the client that fetches. It is not a member of the group.
+    pub(crate) fn fetching_client(&self) -> Result<ClientConfig, SourceError> {
         let mut client = self.client()?;
         for name in MEMBERSHIP {
             client.remove(name);
@@ -178,8 +188,8 @@ impl KafkaOptions {
         Ok(client)
     }
 
-    /// The settings of a client that asks or writes: whom to talk to, and as whom.
-    pub(crate) fn asking_client(&self) -> Result<ClientConfig, SourceError> {
+    /// Returns the connection settings, for metadata requests and producers.
+    pub(crate) fn connection(&self) -> Result<ClientConfig, SourceError> {
         self.client()?;
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", &self.brokers).set("client.id", "lazaret");
@@ -191,10 +201,10 @@ impl KafkaOptions {
         Ok(client)
     }
 
-    /// The settings of both clients. The error says which property makes no sense.
+    /// Returns the settings of both consumer clients. The error names the invalid option.
     fn client(&self) -> Result<ClientConfig, SourceError> {
         if self.topics.is_empty() || self.topics.iter().any(String::is_empty) {
-            return Err(SourceError::permanent("there is no topic to read; name at least one"));
+            return Err(SourceError::permanent("no topics are configured; name at least one"));
         }
         if self.group.is_empty() || self.brokers.is_empty() {
             return Err(SourceError::permanent("brokers and group must not be empty"));
@@ -202,15 +212,15 @@ impl KafkaOptions {
         let mut client = ClientConfig::new();
         for (name, value) in DEFAULTS {
             // The new group protocol has its assignors on the broker.
-            let left_out = name == "partition.assignment.strategy" && self.has_new_protocol();
-            if !left_out {
+            let is_omitted = name == "partition.assignment.strategy" && self.has_new_protocol();
+            if !is_omitted {
                 client.set(name, value);
             }
         }
         for (name, value) in &self.properties {
-            if let Some((_, why)) = OWN.iter().find(|(own, _)| own == name) {
+            if let Some((_, reason)) = RESERVED.iter().find(|(reserved, _)| reserved == name) {
                 return Err(SourceError::permanent(format!(
-                    "the property {name} cannot be set: {why}; remove it"
+                    "the property {name} cannot be set: {reason}; remove it"
                 )));
             }
             client.set(name, value);
@@ -225,31 +235,31 @@ impl KafkaOptions {
         self.properties.get("group.protocol").is_some_and(|protocol| protocol == "consumer")
     }
 
-    /// Where to begin without a position.
-    pub(crate) fn reset(&self) -> Result<Reset, SourceError> {
+    /// Returns where to start without a committed position.
+    pub(crate) fn offset_reset(&self) -> Result<OffsetReset, SourceError> {
         match self.properties.get("auto.offset.reset").map_or("earliest", String::as_str) {
-            "earliest" | "smallest" | "beginning" => Ok(Reset::Earliest),
-            "latest" | "largest" | "end" => Ok(Reset::Latest),
-            "error" => Ok(Reset::Error),
+            "earliest" | "smallest" | "beginning" => Ok(OffsetReset::Earliest),
+            "latest" | "largest" | "end" => Ok(OffsetReset::Latest),
+            "error" => Ok(OffsetReset::Error),
             other => Err(SourceError::permanent(format!(
-                "auto.offset.reset is earliest, latest or error, not {other:?}"
+                "auto.offset.reset must be earliest, latest or error, not {other:?}"
             ))),
         }
     }
 
-    /// How long the group waits for this member before it puts it out.
+    /// Returns how long the group waits for a poll before it expels this member.
     pub(crate) fn max_poll_interval(&self) -> Duration {
         let given = self.properties.get("max.poll.interval.ms").and_then(|text| text.parse().ok());
         Duration::from_millis(given.unwrap_or(300_000))
     }
 
-    /// Whether only committed transactions are read.
+    /// Returns whether only committed transactions are read.
     pub(crate) fn reads_committed(&self) -> bool {
         self.properties.get("isolation.level").is_none_or(|level| level != "read_uncommitted")
     }
 }
 
-/// Without the values of properties: some are secret.
+/// Omits the values of properties: some are secret.
 impl fmt::Debug for KafkaOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaOptions")
@@ -270,16 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_decides_cannot_be_set() {
+    fn reserved_properties_cannot_be_set() {
         // I1: a client that commits by itself loses messages.
-        for (name, _) in OWN {
+        for (name, _) in RESERVED {
             let error = options().with_property(name, "true").client().unwrap_err();
             assert!(!error.is_temporary() && error.to_string().contains(name), "{error}");
         }
     }
 
     #[test]
-    fn properties_come_before_defaults() {
+    fn properties_override_defaults() {
         let client = options().client().unwrap();
         let get = |name| client.get(name);
         assert_eq!(get("partition.assignment.strategy"), Some("cooperative-sticky"));
@@ -291,12 +301,12 @@ mod tests {
     }
 
     #[test]
-    fn the_client_that_reads_is_no_member() {
+    fn the_fetching_client_is_not_a_member() {
         let options = options().with_property("group.instance.id", "a").reading_to_end();
-        let (group, reading) = (options.group_client().unwrap(), options.reading_client().unwrap());
-        assert_eq!((group.get("group.instance.id"), reading.get("group.instance.id")), (Some("a"), None));
+        let (group, fetching) = (options.group_client().unwrap(), options.fetching_client().unwrap());
+        assert_eq!((group.get("group.instance.id"), fetching.get("group.instance.id")), (Some("a"), None));
         let end = |client: &ClientConfig| client.get("enable.partition.eof").map(str::to_owned);
-        assert_eq!((end(&group).as_deref(), end(&reading).as_deref()), (Some("false"), Some("true")));
+        assert_eq!((end(&group).as_deref(), end(&fetching).as_deref()), (Some("false"), Some("true")));
     }
 
     #[test]
@@ -306,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn options_without_a_topic_make_no_sense() {
+    fn options_without_a_topic_are_refused() {
         assert!(KafkaOptions::new("127.0.0.1:9092", "group", [""; 0]).client().is_err());
         assert!(KafkaOptions::new("127.0.0.1:9092", "group", [""]).client().is_err());
         assert!(KafkaOptions::new("", "group", ["orders"]).client().is_err());
@@ -315,9 +325,15 @@ mod tests {
 
     #[test]
     fn the_reset_is_one_of_three() {
-        assert_eq!(options().reset().unwrap(), Reset::Earliest);
-        assert_eq!(options().with_property("auto.offset.reset", "largest").reset().unwrap(), Reset::Latest);
-        assert_eq!(options().with_property("auto.offset.reset", "error").reset().unwrap(), Reset::Error);
-        assert!(options().with_property("auto.offset.reset", "now").reset().is_err());
+        assert_eq!(options().offset_reset().unwrap(), OffsetReset::Earliest);
+        assert_eq!(
+            options().with_property("auto.offset.reset", "largest").offset_reset().unwrap(),
+            OffsetReset::Latest
+        );
+        assert_eq!(
+            options().with_property("auto.offset.reset", "error").offset_reset().unwrap(),
+            OffsetReset::Error
+        );
+        assert!(options().with_property("auto.offset.reset", "now").offset_reset().is_err());
     }
 }

@@ -46,7 +46,7 @@ struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -58,9 +58,9 @@ impl Herd for Processes<'_> {
     fn start(&mut self, number: u32) -> Process {
         let Topic { brokers, name, .. } = self.topic;
         let (strategy, seed, folder) = (self.strategy, self.seed, self.folder.display());
-        let told = format!("{strategy} {number} {seed} {brokers} {name} {folder}");
+        let arguments = format!("{strategy} {number} {seed} {brokers} {name} {folder}");
         let mut member = Command::new(std::env::current_exe().unwrap());
-        member.args(["--ignored", "--exact", "member", "--nocapture"]).env(MEMBER, told);
+        member.args(["--ignored", "--exact", "member", "--nocapture"]).env(MEMBER, arguments);
         Process(member.stdout(Stdio::null()).spawn().unwrap())
     }
 
@@ -83,14 +83,15 @@ impl Herd for Processes<'_> {
     }
 }
 
-/// A member. Not a test of its own.
+/// A member. Not a separate test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "started by the other tests, in a process of its own"]
+#[ignore = "started by the other tests, in its own process"]
 async fn member() {
     let mut terminate = signal(SignalKind::terminate()).unwrap();
-    let told = std::env::var(MEMBER).expect("the test that starts it says what it needs");
-    let [strategy, number, seed, brokers, topic, folder] = told.splitn(6, ' ').collect::<Vec<_>>()[..] else {
-        panic!("{told:?}")
+    let arguments = std::env::var(MEMBER).expect("the test that starts it sets its arguments");
+    let [strategy, number, seed, brokers, topic, folder] = arguments.splitn(6, ' ').collect::<Vec<_>>()[..]
+    else {
+        panic!("{arguments:?}")
     };
     let (number, seed, folder) = (number.parse().unwrap(), seed.parse().unwrap(), PathBuf::from(folder));
     let topic = Topic::existing(brokers.to_owned(), topic);
@@ -99,7 +100,7 @@ async fn member() {
         let work = work.clone();
         async move { work.handle(message, attempt).await }
     };
-    // The group learns of a death only by its silence.
+    // The group detects a crash only by the session timeout.
     let source = topic.options().with_property("session.timeout.ms", "3000");
     let builder = Consumer::builder(CONSUMER).handler(handler);
     let builder = if strategy == Strategy::Topics.as_str() {

@@ -38,7 +38,7 @@ impl Diary {
     async fn until(&self, what: &str, holds: impl Fn(&[(&'static str, String)]) -> bool) {
         let mut handled = self.handled.subscribe();
         let held = tokio::time::timeout(LONG, handled.wait_for(|handled| holds(handled))).await;
-        assert!(held.is_ok(), "waited in vain until {what}");
+        assert!(held.is_ok(), "timed out waiting until {what}");
     }
 
     /// The numbers that were handled of each key, in the order of their first time.
@@ -98,7 +98,7 @@ impl Diary {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_repeats_only_the_message_that_waited() {
-    // I1: the first is in the handler's hands, all behind it are done; then the process dies.
+    // I1: the first message is being handled, all behind it are done; then the process crashes.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     let producer: BaseProducer = client(&topic.brokers).create().unwrap();
@@ -183,7 +183,7 @@ async fn members_of_a_group_share_the_work_and_lose_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_that_die_and_come_lose_nothing() {
-    // I1, I2: in every round one member dies in the middle of its work and another one comes.
+    // I1, I2: in every round one member crashes while it handles messages, and another one joins.
     const ROUNDS: u32 = 6;
     const KEYS: u32 = 24;
     let Some(broker) = broker() else { return };

@@ -34,7 +34,7 @@ async fn a_broker_that_restarts_costs_nothing_but_time() {
     cluster.broker_down(1).unwrap();
     reading.until("it complains", |r| !r.errors.is_empty()).await;
     assert!(reading.errors.iter().all(SourceError::is_temporary), "{:?}", reading.errors);
-    assert!(matches!(*state.borrow(), KafkaState::Trouble(_)));
+    assert!(matches!(*state.borrow(), KafkaState::Error(_)));
     cluster.broker_up(1).unwrap();
     topic.fill(0, 10..20).await;
     reading.until("the rest has come", |r| r.offsets(0).last() == Some(&19)).await;
@@ -62,7 +62,7 @@ async fn a_broker_that_takes_less_metadata_gets_the_position_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_says_so_and_can_be_repeated() {
+async fn a_failed_commit_is_reported_and_can_be_repeated() {
     let (cluster, topic) = cluster();
     topic.fill(0, 0..3).await;
     let mut reading = topic.open();
@@ -78,7 +78,7 @@ async fn a_commit_that_fails_says_so_and_can_be_repeated() {
 
 #[tokio::test]
 async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on() {
-    // I1: nobody waits for it any more, and still no other may overtake it.
+    // I1: it timed out, and still no other may overtake it.
     let (cluster, topic) = cluster();
     topic.fill(0, 0..3).await;
     let mut reading = topic.open();
@@ -95,20 +95,20 @@ async fn a_commit_that_is_answered_too_late_is_given_up_and_the_next_ones_go_on(
     let started = std::time::Instant::now();
     loop {
         reading.source.begin_commit(up_to(2)).unwrap();
-        let told = reading.commits.len();
-        reading.until("it is told", |r| r.commits.len() > told).await;
-        // One that says Ok may have had nothing to commit: the group may have put the silent member out meanwhile.
+        let reported = reading.commits.len();
+        reading.until("its outcome is reported", |r| r.commits.len() > reported).await;
+        // An Ok may have committed nothing: the group may have expelled the silent member.
         if topic.committed(0).is_some_and(|(offset, _)| offset == 3) {
             break;
         }
-        assert!(started.elapsed() < support::LONG, "commits have stopped: {:?}", reading.commits[told]);
+        assert!(started.elapsed() < support::LONG, "commits have stopped: {:?}", reading.commits[reported]);
         reading.read_for(Duration::from_millis(100)).await;
     }
 }
 
 #[tokio::test]
 async fn positions_that_cannot_be_looked_up_are_looked_up_again() {
-    // I1: nobody begins just anywhere because a broker did not answer.
+    // I1: a failed lookup is repeated; it does not change where reading starts.
     let (cluster, topic) = cluster();
     topic.fill(0, 0..5).await;
     topic.set_committed(0, 2, "");
@@ -121,14 +121,14 @@ async fn positions_that_cannot_be_looked_up_are_looked_up_again() {
 }
 
 #[tokio::test]
-async fn closing_does_not_hang_when_the_broker_is_gone() {
+async fn closing_does_not_hang_when_the_broker_is_unreachable() {
     let (cluster, topic) = cluster();
     topic.fill(0, 0..3).await;
     let mut reading = topic.open();
     reading.until("all have come", |r| r.count() == 3).await;
     cluster.broker_down(1).unwrap();
     let started = std::time::Instant::now();
-    // It may say that it could not leave; it may not wait for ever.
+    // It may fail to leave; it may not block.
     let _ = reading.source.close().await;
     assert!(started.elapsed() < support::LONG);
     assert!(reading.source.next().await.is_err(), "it is closed");

@@ -26,7 +26,7 @@ async fn a_restart_repeats_only_what_was_not_settled() {
     assert_eq!(offset, 10, "the committed offset is the first that is not settled");
     assert!(metadata.starts_with("lz1."), "{metadata}");
 
-    // The second dies early. What it was told and has not seen again must not be forgotten.
+    // The second crashes early. The ranges that it was given and has not read again must be kept.
     let options = topic.options().with_batch(1);
     let mut second = Reading::new(KafkaSource::open(options).unwrap());
     second.until("the first has come", |r| r.count() == 1).await;
@@ -40,8 +40,8 @@ async fn a_restart_repeats_only_what_was_not_settled() {
 }
 
 #[tokio::test]
-async fn a_commit_that_was_begun_is_told_of_when_it_is_durable() {
-    // I1: reading goes on meanwhile.
+async fn the_outcome_of_a_begun_commit_is_reported_when_it_is_durable() {
+    // I1: reading continues.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     topic.fill(0, 0..100).await;
@@ -52,21 +52,21 @@ async fn a_commit_that_was_begun_is_told_of_when_it_is_durable() {
     };
     reading.until("all have come", |r| r.count() == 100).await;
     reading.source.begin_commit(up_to(49)).unwrap();
-    reading.until("it is told", |r| r.commits == [Ok(())]).await;
+    reading.until("its outcome is reported", |r| r.commits == [Ok(())]).await;
     assert_eq!(topic.committed(0).unwrap().0, 50);
     // One that was begun is over with the next one that is waited for, and never comes after it.
     reading.source.begin_commit(up_to(59)).unwrap();
     reading.source.commit(up_to(79)).await.unwrap();
     reading.source.begin_commit(up_to(89)).unwrap();
-    reading.until("the last one is told", |r| r.commits.len() == 2).await;
+    reading.until("the outcome of the last one is reported", |r| r.commits.len() == 2).await;
     assert_eq!((reading.commits.pop(), topic.committed(0).unwrap().0), (Some(Ok(())), 90));
     topic.fill(0, 100..101).await;
     reading.until("one more has come", |r| r.count() == 101).await;
-    assert_eq!(reading.commits.len(), 1, "each is told of once");
+    assert_eq!(reading.commits.len(), 1, "each is reported once");
 }
 
 #[tokio::test]
-async fn what_was_read_ahead_of_a_paused_partition_waits_and_comes_in_order() {
+async fn messages_read_ahead_of_a_paused_partition_are_buffered_in_order() {
     // I2, I3
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 2).await;
@@ -81,14 +81,14 @@ async fn what_was_read_ahead_of_a_paused_partition_waits_and_comes_in_order() {
         let before = reading.payloads(0).len();
         assert!(before < 500, "there is something to wait for");
         let others = (reading.payloads(1).len() + 100).min(500);
-        reading.until("the other one goes on", |r| r.payloads(1).len() >= others).await;
+        reading.until("the other one continues", |r| r.payloads(1).len() >= others).await;
         assert_eq!(
             (reading.payloads(0).len(), reading.ends),
             (before, 0),
             "a paused partition gives nothing"
         );
         reading.source.resume(std::slice::from_ref(&partition));
-        reading.until("it goes on", |r| r.payloads(0).len() > before).await;
+        reading.until("it continues", |r| r.payloads(0).len() > before).await;
     }
     reading.until("the end has come", |r| r.ends == 1).await;
     assert_eq!((reading.payloads(0), reading.payloads(1)), (numbers(0..500), numbers(0..500)));
@@ -106,7 +106,7 @@ async fn damaged_metadata_costs_only_repetitions() {
     first.source.close().await.unwrap();
     let (_, true_text) = topic.committed(0).unwrap();
     let damaged = format!("{}A", &true_text[..true_text.len() - 1]);
-    let cases = [(3, damaged.as_str()), (3, "written by somebody else"), (2, &true_text), (3, "\u{1f980}")];
+    let cases = [(3, damaged.as_str()), (3, "written by another tool"), (2, &true_text), (3, "\u{1f980}")];
     for (offset, metadata) in cases {
         topic.set_committed(0, offset, metadata);
         let mut reading = topic.open();
@@ -157,7 +157,7 @@ async fn a_shortened_log_is_read_from_what_is_left() {
 }
 
 #[tokio::test]
-async fn who_begins_at_the_end_and_dies_begins_there_again() {
+async fn a_consumer_that_starts_at_the_end_and_crashes_starts_there_again() {
     // I1: what comes after the first assignment is never skipped.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
@@ -174,7 +174,7 @@ async fn who_begins_at_the_end_and_dies_begins_there_again() {
 }
 
 #[tokio::test]
-async fn without_a_position_and_without_a_reset_it_says_so() {
+async fn without_a_position_and_without_a_reset_it_fails() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 1).await;
     let options = topic.options().with_property("auto.offset.reset", "error");
@@ -196,7 +196,11 @@ async fn reading_to_the_end_ends_where_it_was_at_the_assignment() {
     topic.fill(0, 5..7).await;
     topic.fill(1, 0..3).await;
     first.read_for(std::time::Duration::from_millis(300)).await;
-    assert_eq!((first.count(), first.ends), (0, 0), "what is paused is not read, what came later is not due");
+    assert_eq!(
+        (first.count(), first.ends),
+        (0, 0),
+        "a paused partition is not read, and later records are not part of the run"
+    );
     first.source.resume(&[topic.partition(0)]);
     first.until("it ends", |r| r.ends == 1).await;
     assert_eq!(first.payloads(0), numbers(0..5));
@@ -219,7 +223,7 @@ async fn an_empty_topic_ends_at_once() {
 }
 
 #[tokio::test]
-async fn a_log_that_begins_anew_is_read_anew() {
+async fn a_recreated_log_is_read_from_its_beginning() {
     // I1: offsets below what was delivered are of other messages.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker.clone(), 1).await;

@@ -1,4 +1,4 @@
-//! Members come and go: nothing is lost, and nothing is given away before it is let go.
+//! Members join and leave: nothing is lost, and no partition is reassigned before it is released.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,7 +17,7 @@ async fn both(a: &mut Reading, b: &mut Reading, what: &str, holds: impl Fn(&Read
         tokio::select! {
             event = a.source.next() => a.take(event),
             event = b.source.next() => b.take(event),
-            () = tokio::time::sleep_until(until) => panic!("waited in vain until {what}: {a:?} {b:?}"),
+            () = tokio::time::sleep_until(until) => panic!("timed out waiting until {what}: {a:?} {b:?}"),
         }
     }
 }
@@ -47,12 +47,12 @@ async fn a_partition_stays_until_it_is_let_go_while_the_others_go_on() {
     let staying = (0..3).find(|index| *index != moving.index).unwrap();
     topic.fill(moving.index as i32, 10..15).await;
     topic.fill(staying as i32, 10..15).await;
-    both(&mut first, &mut second, "the rest goes on", |a, _| a.payloads(staying).len() == 15).await;
+    both(&mut first, &mut second, "the others are read", |a, _| a.payloads(staying).len() == 15).await;
     assert_eq!(first.payloads(moving.index).len(), 10, "nothing more comes of what is revoked");
-    assert!(second.held.is_empty(), "nothing is given away that was not let go");
-    // What was settled meanwhile is committed, and the new owner goes on from there.
+    assert!(second.held.is_empty(), "no partition is reassigned before it is released");
+    // What was settled since is committed, and the new owner continues there.
     first.commit(moving.clone(), 6, vec![8..=9]).await.unwrap();
-    first.let_go().await;
+    first.release().await;
     let index = moving.index;
     both(&mut first, &mut second, "the new owner has the rest", |_, b| b.payloads(index).len() == 8).await;
     assert_eq!(second.payloads(index), numbers(7..15));
@@ -75,7 +75,7 @@ async fn members_that_come_and_go_lose_nothing() {
         let mut second = topic.open();
         both(&mut first, &mut second, "something is revoked", |a, _| !a.revoking.is_empty()).await;
         let moving = first.revoking.clone();
-        first.let_go().await;
+        first.release().await;
         both(&mut first, &mut second, "it has its share", |_, b| b.held.len() == moving.len()).await;
         // Half of what it reads is settled before it leaves; the other half must come again.
         let index = moving[0].index;
@@ -90,12 +90,12 @@ async fn members_that_come_and_go_lose_nothing() {
         let ids = r.got.values().flatten().map(|m| m.id.clone());
         ids.chain(seen.iter().cloned()).collect::<std::collections::BTreeSet<_>>().len() == 90
     };
-    first.until("every message was read by somebody", all).await;
+    first.until("every message was read", all).await;
 }
 
 #[tokio::test]
 async fn a_member_that_is_held_back_for_long_stays_a_member() {
-    // Polling goes on: a pause that is longer than max.poll.interval costs nothing.
+    // Polling continues: a pause that is longer than max.poll.interval costs nothing.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 3).await;
     let mut reading = Reading::new(KafkaSource::open(impatient(&topic)).unwrap());
@@ -134,7 +134,7 @@ async fn a_member_that_does_not_poll_loses_its_partitions_and_commits_nothing() 
     while first.held.is_empty() {
         let moves = |a: &Reading, b: &Reading| !b.revoking.is_empty() || !a.held.is_empty();
         both(&mut first, &mut second, "it has a share", moves).await;
-        second.let_go().await;
+        second.release().await;
     }
 }
 
@@ -149,11 +149,11 @@ async fn a_partition_that_is_not_let_go_in_time_is_lost() {
     both(&mut first, &mut second, "it is given on all the same", |_, b| b.held.len() == 1).await;
     assert_eq!(first.lost, first.revoking);
     assert_eq!(first.held.len(), 1, "the rest stays");
-    first.let_go().await;
+    first.release().await;
 }
 
 #[tokio::test]
-async fn a_static_member_comes_back_without_a_rebalance() {
+async fn a_static_member_rejoins_without_a_rebalance() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 2).await;
     let open = |name: &str| {
@@ -165,8 +165,8 @@ async fn a_static_member_comes_back_without_a_rebalance() {
         a.revoking.len() + b.revoking.len() > 0 || (a.held.len() == 1 && b.held.len() == 1)
     };
     both(&mut first, &mut second, "both are there", shared).await;
-    first.let_go().await;
-    second.let_go().await;
+    first.release().await;
+    second.release().await;
     both(&mut first, &mut second, "both have a share", |a, b| a.held.len() == 1 && b.held.len() == 1).await;
     let share: Vec<u32> = first.held.keys().copied().collect();
     first.source.close().await.unwrap();
@@ -192,7 +192,7 @@ async fn the_eager_protocol_works_too() {
     both(&mut first, &mut second, "all is revoked", |a, _| a.revoking.len() == 2).await;
     first.commit(topic.partition(0), 4, vec![]).await.unwrap();
     first.commit(topic.partition(1), 4, vec![]).await.unwrap();
-    first.let_go().await;
+    first.release().await;
     both(&mut first, &mut second, "both have a share", |a, b| a.held.len() == 1 && b.held.len() == 1).await;
     topic.fill(0, 5..6).await;
     topic.fill(1, 5..6).await;
@@ -216,7 +216,7 @@ async fn the_new_group_protocol_works_too() {
     both(&mut first, &mut second, "something is revoked", |a, _| a.revoking.len() == 1).await;
     let moving = first.revoking[0].clone();
     first.commit(moving.clone(), 2, vec![4..=4]).await.unwrap();
-    first.let_go().await;
+    first.release().await;
     both(&mut first, &mut second, "the rest has come", |_, b| b.count() == 2).await;
     assert_eq!(second.payloads(moving.index), numbers(3..5));
     assert_eq!(second.held[&moving.index], [4..=4]);

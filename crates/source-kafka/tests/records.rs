@@ -86,7 +86,7 @@ async fn the_position_passes_what_compaction_left_out() {
         }
         assert!(started.elapsed() < LONG, "the log was not compacted");
     };
-    assert!(offsets[0] > 0, "something is gone: {offsets:?}");
+    assert!(offsets[0] > 0, "compaction removed records: {offsets:?}");
     let mut first = topic.open();
     first.until("what is left has come", |r| r.offsets(0).last() == Some(&u64::from(pushed - 1))).await;
     let last = *first.offsets(0).last().unwrap();

@@ -56,7 +56,7 @@ impl OwnBroker {
         (self.pid, self.address) = (pid.parse().unwrap(), address.to_owned());
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills it and waits until it has ended.
     fn kill(&self) {
         let pid = self.pid;
         Command::new("sh").args(["-c", &format!("kill -KILL {pid}")]).status().unwrap();
@@ -79,7 +79,7 @@ impl Drop for OwnBroker {
 
 async fn until<T>(what: &str, mut watched: watch::Receiver<T>, holds: impl Fn(&T) -> bool) {
     let held = tokio::time::timeout(LONG, watched.wait_for(|value| holds(value))).await;
-    assert!(held.is_ok(), "waited in vain until {what}");
+    assert!(held.is_ok(), "timed out waiting until {what}");
 }
 
 /// Writes numbers until the range is over, each until the broker has it.
@@ -96,7 +96,7 @@ async fn write(brokers: String, topic: String, numbers: std::ops::Range<u32>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_outlives_its_broker() {
-    // I1: it is opened before its broker is there, and goes on by itself when that is killed and comes back.
+    // I1: it is opened before its broker starts, and recovers when that is killed and restarted.
     let Some(mut broker) = OwnBroker::start() else { return };
     let topic = Topic::new(broker.address.clone(), 3).await;
     write(broker.address.clone(), topic.name.clone(), 0..300).await;
@@ -121,8 +121,8 @@ async fn a_consumer_outlives_its_broker() {
         .unwrap();
     let drain = CancellationToken::new();
     let run = tokio::spawn(consumer.run(drain.clone()));
-    let in_trouble = |state: &KafkaState| matches!(state, KafkaState::Trouble(_));
-    until("the missing broker is seen", state.clone(), in_trouble).await;
+    let has_error = |state: &KafkaState| matches!(state, KafkaState::Error(_));
+    until("the missing broker is noticed", state.clone(), has_error).await;
     assert!(handled.borrow().is_empty());
 
     broker.start_again();
@@ -131,11 +131,11 @@ async fn a_consumer_outlives_its_broker() {
     let writing = tokio::spawn(write(broker.address.clone(), topic.name.clone(), 300..1500));
     until("more is handled", handled.subscribe(), |handled| handled.len() > 600).await;
     broker.kill();
-    until("the death of the broker is seen", state.clone(), in_trouble).await;
+    until("the crash of the broker is noticed", state.clone(), has_error).await;
     broker.start_again();
     writing.await.unwrap();
     until("all is handled", handled.subscribe(), |handled| handled.len() == 1500).await;
-    until("it says that all is well", state, |state| *state == KafkaState::Reading(3)).await;
+    until("it is reading again", state, |state| *state == KafkaState::Reading(3)).await;
     for partition in 0..3 {
         topic.until_committed(partition, |offset, metadata| offset == 500 && metadata.is_empty());
     }

@@ -1,6 +1,6 @@
 //! Hard cases of the whole way on a real broker: back-off beside flow, poison, pauses, metadata that does not fit, shutdown.
 //!
-//! Which test covers which scenario stands in `README.md` beside this file.
+//! `README.md` beside this file lists which test covers which scenario.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -44,7 +44,7 @@ struct Stage {
     store: Arc<MemoryStore>,
     calls: watch::Sender<Vec<(String, u32, bool)>>,
     open: watch::Sender<bool>,
-    /// Partitions that came, and that went.
+    /// Numbers of assigned and of revoked partitions.
     moved: watch::Sender<(u32, u32)>,
 }
 
@@ -120,7 +120,7 @@ impl Stage {
         };
         let moved = self.moved.clone();
         let observer = move |event: &Event<'_>| match event {
-            Event::Assigned { .. } => moved.send_modify(|(came, _)| *came += 1),
+            Event::Assigned { .. } => moved.send_modify(|(assigned, _)| *assigned += 1),
             Event::Revoked { .. } => moved.send_modify(|(_, went)| *went += 1),
             _ => {}
         };
@@ -140,7 +140,7 @@ impl Stage {
     async fn until(&self, what: &str, holds: impl Fn(&[(String, u32, bool)]) -> bool) {
         let mut calls = self.calls.subscribe();
         let held = tokio::time::timeout(LONG, calls.wait_for(|calls| holds(calls))).await.is_ok();
-        assert!(held, "waited in vain until {what}: {} calls", self.calls.borrow().len());
+        assert!(held, "timed out waiting until {what}: {} calls", self.calls.borrow().len());
     }
 
     /// The attempts at a message, in order.
@@ -182,7 +182,7 @@ fn well(calls: &[(String, u32, bool)]) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_map_that_does_not_fit_costs_repetitions_in_its_partition_and_nothing_else() {
-    // I1, I7: every second message of one partition waits, far more than the metadata of a commit can tell.
+    // I1, I7: every second message of one partition waits, far more than the metadata of a commit can hold.
     const MESSAGES: u32 = 10_000;
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 2).await;
@@ -199,7 +199,7 @@ async fn a_map_that_does_not_fit_costs_repetitions_in_its_partition_and_nothing_
     let half = MESSAGES as usize / 2 + 100;
     stage.until("all that need not wait are handled", |calls| well(calls) == half).await;
     stage.topic.until_committed(1, |offset, _| offset == 100);
-    // The engine tells a thousand ranges, which fit; their text says that most are missing.
+    // The engine commits a thousand ranges, which fit; the metadata holds only a part of all.
     stage.topic.until_committed(0, |offset, text| offset == 0 && (2500..=4096).contains(&text.len()));
     first.crash().await;
     stage.open.send_replace(true);
@@ -247,7 +247,7 @@ async fn successes_of_one_partition_leave_the_attempts_of_another_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn null_keys_stand_alone_and_equal_bytes_share_a_lane() {
+async fn each_null_key_has_its_own_lane_and_equal_bytes_share_one() {
     // I2: null is not empty.
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 1).await;
@@ -271,8 +271,8 @@ async fn null_keys_stand_alone_and_equal_bytes_share_a_lane() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_that_fail_for_ever_hold_nobody_up() {
-    // I1, I3: one in a hundred is retried without end, with keys of their own and a hot one among them.
+async fn messages_that_always_fail_delay_no_others() {
+    // I1, I3: one in a hundred is retried without end, with separate keys and a hot one among them.
     const MESSAGES: u32 = 10_000;
     let Some(broker) = broker() else { return };
     for strategy in [Strategy::Ordered, Strategy::Unordered] {
@@ -304,13 +304,16 @@ async fn messages_that_fail_for_ever_hold_nobody_up() {
         let tries = stage.calls.borrow().len();
         stage.until("the others are tried on and on", |calls| calls.len() > tries + 100).await;
         running.stop().await;
-        assert!(stage.handled().values().all(|times| *times <= 1), "{strategy}: nobody was handled twice");
+        assert!(
+            stage.handled().values().all(|times| *times <= 1),
+            "{strategy}: no message was handled twice"
+        );
         assert_eq!(stage.count(LetterState::Retrying).await, u64::from(MESSAGES / 100), "{strategy}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_that_is_paused_during_a_back_off_goes_on_once_when_it_is_resumed() {
+async fn a_partition_that_is_paused_during_a_back_off_continues_once_when_it_is_resumed() {
     // I12: the due time passes while it is paused.
     let Some(broker) = broker() else { return };
     let stage = Stage::new(broker, 2).await;
@@ -332,7 +335,7 @@ async fn a_partition_that_is_paused_during_a_back_off_goes_on_once_when_it_is_re
     running.handle.pause(scope.clone(), &by).await.unwrap();
     stage.send(0, Some(b"a"), "behind");
     stage.send(0, Some(b"b"), "beside");
-    // Longer than the back-off: the other partition shows that time goes by.
+    // Longer than the back-off, measured by the other partition.
     let paused = Instant::now();
     let mut number = 0;
     while paused.elapsed() < Duration::from_secs(1) {
@@ -375,7 +378,7 @@ async fn a_back_off_that_is_longer_than_max_poll_interval_costs_no_rebalance() {
     let failed = Instant::now();
     stage.until("it is handled", |calls| well(calls) == 1).await;
     assert!(failed.elapsed() >= Duration::from_millis(4900), "it waited");
-    assert_eq!(*stage.moved.borrow(), (2, 0), "each partition came once and none went");
+    assert_eq!(*stage.moved.borrow(), (2, 0), "each partition was assigned once and none revoked");
     stage.topic.until_committed(0, |offset, _| offset == 1);
     running.stop().await;
     assert_eq!(stage.attempts("sick"), [1, 2]);

@@ -43,7 +43,7 @@ impl KafkaHarness {
 #[async_trait]
 impl SourceHarness for KafkaHarness {
     fn capabilities(&self) -> Capabilities {
-        // A topic never says that nothing more comes. Reading to the end of what is there is tested by itself.
+        // A topic has no end. Reading up to its current end is tested separately.
         Capabilities { groups: true, settled_ranges: true, finite: false }
     }
 
@@ -70,7 +70,7 @@ impl SourceHarness for KafkaHarness {
         Box::new(KafkaSource::open(options).unwrap())
     }
 
-    /// Says in its name that it leaves the group, as an operator can who removes a member.
+    /// Removes the member from its group, as an operator can.
     async fn expel(&mut self, nth: usize) {
         let started = Instant::now();
         let member = loop {
@@ -79,8 +79,8 @@ impl SourceHarness for KafkaHarness {
             }
             assert!(started.elapsed() < LONG, "it never joined");
         };
-        // One that is asked for messages joins again at once, and may get its partitions back. So it is put out when nobody
-        // has asked for so long that it stands still, as after the death of an engine.
+        // A member that is asked for messages rejoins at once, and may get its partitions back. So it is expelled when it was
+        // not asked for so long that it stopped polling, as after the crash of an engine.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let answer = leave_group(&self.topic.brokers, &self.topic.group, &member);
         assert_eq!(answer, 0, "the broker refuses to put it out");

@@ -68,19 +68,20 @@ async fn a_message_is_the_same_after_three_hops_and_in_the_dead_letter_topic() {
     expected.sort();
     assert_eq!(got, expected);
     for record in &dead {
-        let passed = chained::passed_on(record);
-        let values: Vec<_> = passed.headers.iter_nullable().map(|(n, v)| (n, v.map(Bytes::as_ref))).collect();
+        let relayed = chained::relayed(record);
+        let values: Vec<_> =
+            relayed.headers.iter_nullable().map(|(n, v)| (n, v.map(Bytes::as_ref))).collect();
         assert_eq!(values, own, "the headers are those that were sent");
-        assert_eq!((passed.attempts, passed.stream.as_str()), (4, chained.topic.name.as_str()));
-        assert_eq!(passed.timestamp.unwrap().as_millisecond(), an_hour_ago);
-        assert_eq!(passed.state, Some(LetterState::Dead));
-        assert!(passed.first_failed_at.unwrap() < passed.last_failed_at.unwrap());
+        assert_eq!((relayed.attempts, relayed.stream.as_str()), (4, chained.topic.name.as_str()));
+        assert_eq!(relayed.timestamp.unwrap().as_millisecond(), an_hour_ago);
+        assert_eq!(relayed.state, Some(LetterState::Dead));
+        assert!(relayed.first_failed_at.unwrap() < relayed.last_failed_at.unwrap());
         assert!(record.timestamp().to_millis().unwrap() > an_hour_ago, "it is as old as it is in this topic");
     }
     let mut attempts: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for call in chained.calls() {
         attempts.entry(call.message.id.clone()).or_default().push(call.attempt);
-        assert_eq!(call.message.stream.as_str(), chained.topic.name, "the handler sees where it came on");
+        assert_eq!(call.message.stream.as_str(), chained.topic.name, "the handler sees the original stream");
         assert_eq!(call.message.headers.len(), own.len());
     }
     assert!(attempts.values().all(|attempts| *attempts == [1, 2, 3, 4]), "{attempts:?}");
@@ -90,7 +91,7 @@ async fn a_message_is_the_same_after_three_hops_and_in_the_dead_letter_topic() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_are_counted_across_hops_and_restarts() {
-    // I4: every instance handles one attempt and dies.
+    // I4: every instance makes one attempt and crashes.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     chained.topic.push(0, "a").await;
@@ -106,8 +107,8 @@ async fn attempts_are_counted_across_hops_and_restarts() {
         running.crash().await;
     }
     let dead = chained.read(&chained.dead_topic(), 1).await;
-    let passed = chained::passed_on(&dead[0]);
-    assert_eq!((passed.attempts, passed.failure.unwrap().reason), (4, Reason::TIMEOUT));
+    let relayed = chained::relayed(&dead[0]);
+    assert_eq!((relayed.attempts, relayed.failure.unwrap().reason), (4, Reason::TIMEOUT));
     let attempts: Vec<u32> = chained.calls().iter().map(|call| call.attempt).collect();
     assert_eq!(attempts, [1, 2, 3, 4]);
 }
@@ -209,17 +210,17 @@ async fn a_crash_between_publish_and_commit_leaves_two_copies_with_one_id_and_on
     running.crash().await;
     let running = chained.start(retry(millis(3000)), script).await;
     let copies = chained.read(&chained.retry_topic(millis(3000)), 2).await;
-    let ids: Vec<String> = copies.iter().map(|copy| chained::passed_on(copy).handover).collect();
+    let ids: Vec<String> = copies.iter().map(|copy| chained::relayed(copy).handover).collect();
     assert_eq!(ids[0], ids[1]);
     chained.until("it is handled", |calls| calls.iter().any(|call| call.attempt == 2)).await;
-    chained.until_told("Duplicate", 1).await;
+    chained.until_event("Duplicate", 1).await;
     let handled = chained.calls().iter().filter(|call| call.attempt == 2).count();
     assert_eq!(handled, 1, "one effect");
     assert_eq!(running.stop().await.duplicates, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_to_the_end_waits_for_what_comes_back() {
+async fn a_bounded_run_waits_for_relayed_messages() {
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 2).await;
     (0..10).for_each(|number| chained.send(number % 2, &number.to_string()));
@@ -256,7 +257,7 @@ async fn what_waits_in_a_topic_that_is_drained_is_tried_when_it_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_to_the_store() {
+async fn an_oversized_record_is_written_with_minimal_headers_and_then_stored_as_a_letter() {
     // I1, I7
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker.clone(), 1).await;
@@ -272,11 +273,11 @@ async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_t
     chained.until("both failed", |calls| calls.len() == 2).await;
     let dead = chained.read(&chained.dead_topic(), 2).await;
     let (claims, dead): (Vec<_>, Vec<_>) =
-        dead.into_iter().partition(|record| chained::passed_on(record).claim.is_some());
+        dead.into_iter().partition(|record| chained::relayed(record).claim.is_some());
     assert_eq!(dead[0].payload().unwrap(), payloads[0].as_bytes(), "the bytes are whole");
     let names: Vec<String> = dead[0].headers().unwrap().iter().map(|header| header.key.to_owned()).collect();
     assert!(!names.iter().any(|name| name == "x-exception-message-safe" || name.starts_with("kafka_dlt")));
-    let claim = chained::passed_on(&claims[0]);
+    let claim = chained::relayed(&claims[0]);
     let letter = store.get(&QueueName::of("mail", "mail"), claim.claim.unwrap()).await.unwrap().unwrap();
     assert_eq!(letter.message.payload.as_deref(), Some(payloads[1].as_bytes()), "the letter is whole");
     assert!(claims[0].payload().is_some(), "a claim is no tombstone");
@@ -287,7 +288,7 @@ async fn a_record_that_is_too_large_goes_without_what_may_be_left_out_and_then_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn springs_headers_stand_beside_ours_when_asked_for() {
+async fn springs_headers_are_added_when_configured() {
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 2).await;
     chained.topic.push(1, "a").await;
@@ -314,7 +315,7 @@ async fn springs_headers_stand_beside_ours_when_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_begins_at_the_end_of_a_topic_misses_nothing_in_its_retry_topics() {
-    // I1: the one who passed it on died before it ever read there.
+    // I1: the instance that relayed it crashed before it read the retry topic.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     let script = |call: &Call| match call.attempt {

@@ -1,6 +1,6 @@
 //! Passing on in transactions: the record and the position of what it was made of, both or neither.
 //!
-//! To see what a dead process leaves behind, this test program starts itself again as a consumer that dies.
+//! To see what a crashed process leaves behind, this test program starts itself again as a consumer that crashes.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -17,7 +17,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::{Offset, TopicPartitionList};
 use support::{LONG, Topic, broker, client};
 
-/// Says to a process that it is the one that dies, where, and on which topic.
+/// Tells a process that it is the one that crashes, where, and on which topic.
 const DIE_AT: &str = "LAZARET_TEST_DIE_AT";
 const TOPIC: &str = "LAZARET_TEST_TOPIC";
 const DELAY: Duration = millis(1500);
@@ -66,7 +66,7 @@ fn visible(brokers: &str, topic: &str) -> usize {
 }
 
 /// Kills a consumer at this point of the transaction that passes a message on, and looks at what is there.
-async fn dies_at(test: &str, point: &str) {
+async fn crashes_at(test: &str, point: &str) {
     let Some(broker) = broker() else { return };
     if let (Ok(point), Ok(topic)) = (std::env::var(DIE_AT), std::env::var(TOPIC)) {
         let chained = Chained::of(Topic::existing(broker, &topic)).in_transactions(&topic).dying_at(&point);
@@ -84,8 +84,8 @@ async fn dies_at(test: &str, point: &str) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let died = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
-    assert!(!died.success(), "it died at {point}");
+    let ended = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    assert!(!ended.success(), "it crashed at {point}");
     let retries = chained.retry_topic(DELAY);
     let position = committed(topic);
     let passed = visible(&topic.brokers, &retries) as u64;
@@ -103,32 +103,32 @@ async fn dies_at(test: &str, point: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_when_the_transaction_has_begun_leaves_neither() {
+async fn a_crash_when_the_transaction_has_begun_leaves_neither() {
     // I1, I8
-    dies_at("a_death_when_the_transaction_has_begun_leaves_neither", "begun").await;
+    crashes_at("a_crash_when_the_transaction_has_begun_leaves_neither", "begun").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_when_the_record_is_written_leaves_neither() {
+async fn a_crash_when_the_record_is_written_leaves_neither() {
     // I1, I8
-    dies_at("a_death_when_the_record_is_written_leaves_neither", "produced").await;
+    crashes_at("a_crash_when_the_record_is_written_leaves_neither", "produced").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_when_the_position_is_sent_leaves_neither() {
+async fn a_crash_when_the_position_is_sent_leaves_neither() {
     // I1, I8
-    dies_at("a_death_when_the_position_is_sent_leaves_neither", "offsets sent").await;
+    crashes_at("a_crash_when_the_position_is_sent_leaves_neither", "offsets sent").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_death_when_the_transaction_is_committed_leaves_both() {
+async fn a_crash_when_the_transaction_is_committed_leaves_both() {
     // I1, I8
-    dies_at("a_death_when_the_transaction_is_committed_leaves_both", "committed").await;
+    crashes_at("a_crash_when_the_transaction_is_committed_leaves_both", "committed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_passed_on_is_settled_beyond_a_message_that_still_runs() {
-    // I1, I8: completion is out of order, so the position stays and its metadata tells the rest.
+async fn a_relayed_message_is_settled_beyond_a_message_that_still_runs() {
+    // I1, I8: completion is out of order, so the position stays and its metadata holds the rest.
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 1).await;
     for payload in ["wait", "fail", "fine"] {
@@ -148,7 +148,7 @@ async fn what_is_passed_on_is_settled_beyond_a_message_that_still_runs() {
     running.stop().await;
     let again = chained.calls()[tried..].to_vec();
     let failed_again = again.iter().filter(|c| payload_of(&c.message) == "fail" && c.attempt == 1).count();
-    assert_eq!(failed_again, 0, "what was passed on came back by its retry topic alone");
+    assert_eq!(failed_again, 0, "a relayed message is read from its retry topic only");
 }
 
 fn fails_once_if_fail(call: &Call) -> Result<(), HandlerError> {
@@ -168,7 +168,7 @@ async fn many_messages_share_transactions_and_two_members_share_the_work() {
         let fails = if number % 2 == 0 { "fail" } else { "fine" };
         chained.send((number % 4) as i32, &format!("{fails}{number}"));
     }
-    chained.until_told("Relayed", MESSAGES / 2).await;
+    chained.until_event("Relayed", MESSAGES / 2).await;
     println!("{} messages were passed on in {:?}", MESSAGES / 2, started.elapsed());
     let second = chained.in_transactions(&ids[1]).start(retry(DELAY), fails_once_if_fail).await;
     chained

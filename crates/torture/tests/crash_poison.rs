@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret::Options;
 use lazaret::file::FileSource;
 use lazaret::flight::MappedRecorder;
 use lazaret::prelude::*;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lazaret_adopt::mirror::Mirror;
 use lazaret_config::{Consumer as ConsumerConfig, KafkaSource as From, PropertyError};
 use lazaret_core::QueueName;
 use lazaret_core::policy::Strategy;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::SourceError;
-use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, Mirror, RetryTopics};
+use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;

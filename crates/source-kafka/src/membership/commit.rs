@@ -1,64 +1,44 @@
-//! Makes positions durable: the first offset that is not settled, and what is settled beyond it.
+//! Makes positions durable: the first offset that is not settled, and the ranges that are settled beyond it.
 //!
-//! The client answers only to commits that block, so they are made in a thread of their own while it goes on being polled.
-//! It tells one error for a whole list, and that only if no partition of it succeeded. So what can fail by itself is
-//! committed by itself: each topic, and each partition with much metadata.
+//! The client reports the outcome only of blocking commits, so they run in their own thread while it is polled. It returns one
+//! error for a whole list, and only if no partition of it succeeded. So everything that can fail by itself is committed by
+//! itself: each topic, and each partition with long metadata.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lazaret_core::Partition;
 use lazaret_core::source::{Commit, SourceError, SourceEvent};
 use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use tokio::sync::oneshot;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
 
-use super::{Membership, TICK};
-use crate::member::{Client, Member, add_offset, list_of};
-use crate::settled::{self, Place};
-use crate::trouble::{Trouble, judge};
+use super::session::{Membership, POLL_INTERVAL};
+use crate::client::assignment::{add_offset, list_of};
+use crate::client::callbacks::{Callbacks, Client};
+use crate::error::classify;
+use crate::positions::commit::{CommitOutcome, OffsetCommit, PendingCommit};
+use crate::positions::metadata::{self, CommitKey};
 
-/// How long to wait for the answer to a commit.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Metadata of this many characters is taken by every broker.
-const SHORT: usize = 256;
-
-/// What is to be committed for one partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
-    pub(crate) partition: Partition,
-    /// The first offset that is not settled.
-    pub(crate) offset: u64,
-    /// What is settled beyond it.
-    pub(crate) ranges: Vec<RangeInclusive<u64>>,
-    /// How many characters of metadata may tell that.
-    pub(crate) limit: usize,
-    metadata: String,
-    /// Which life of the partition it is about.
-    life: u64,
-}
-
-/// Offers that were committed together, and what came of it.
-pub(crate) type Outcome = (Vec<Offer>, Result<(), KafkaError>);
-
-/// A commit that is under way.
-pub(crate) type Committing = oneshot::Receiver<Vec<Outcome>>;
+/// How long to wait for the response to a commit.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Every broker accepts metadata of this many characters.
+const SHORT_METADATA: usize = 256;
 
 impl Membership {
     pub(super) async fn commit_all(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        // One that is still on its way must not come after this one. What comes of it matters no more.
-        self.begun = None;
-        if let Err(error) = self.answer_to_commit().await
-            && self.committing.is_some()
+        // An earlier commit must not arrive after this one. Its outcome is not reported.
+        self.commit_deadline = None;
+        if let Err(error) = self.wait_for_commit().await
+            && self.pending_commit.is_some()
         {
             return Err(error);
         }
-        let offers: Vec<Offer> = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
-        let too_large = self.send(offers).await?;
+        let commits: Vec<OffsetCommit> =
+            commits.into_iter().filter_map(|commit| self.offset_commit(commit)).collect();
+        let too_large = self.send(commits).await?;
         if too_large.is_empty() {
             return Ok(());
         }
@@ -66,60 +46,61 @@ impl Membership {
         self.send(without).await.map(|_| ())
     }
 
-    /// What is settled beyond is worth less than the position: it goes without, and next time with less.
-    fn without_metadata(&mut self, too_large: Vec<Offer>) -> Vec<Offer> {
+    /// Removes the metadata that a broker refused, and halves its limit for later commits. The position is worth more than the
+    /// ranges beyond it.
+    fn without_metadata(&mut self, too_large: Vec<OffsetCommit>) -> Vec<OffsetCommit> {
         self.metadata_limit /= 2;
         tracing::warn!(
             characters = self.metadata_limit,
-            "the broker takes less metadata than assumed; some messages may be repeated after a restart"
+            "commit metadata refused by the broker and shortened, some messages may be redelivered after a restart"
         );
-        let without = |offer| Offer { metadata: String::new(), limit: 0, ..offer };
+        let without = |commit| OffsetCommit { metadata: String::new(), metadata_limit: 0, ..commit };
         too_large.into_iter().map(without).collect()
     }
 
-    /// Commits beside the reading, unless an earlier commit is still on its way.
+    /// Starts a commit beside reading, unless an earlier one is pending.
     pub(super) fn begin(&mut self, commits: Vec<Commit>) -> Result<(), Vec<Commit>> {
-        self.take_late_answer();
-        if self.committing.is_some() || self.clients.is_none() {
+        self.take_late_outcome();
+        if self.pending_commit.is_some() || self.clients.is_none() {
             return Err(commits);
         }
-        let offers = commits.into_iter().filter_map(|commit| self.offer(commit)).collect();
-        self.start(offers);
-        self.begun = Some(Instant::now() + PATIENCE);
+        let commits = commits.into_iter().filter_map(|commit| self.offset_commit(commit)).collect();
+        self.start(commits);
+        self.commit_deadline = Some(Instant::now() + COMMIT_TIMEOUT);
         Ok(())
     }
 
-    /// Takes the answer to a commit that was given up on. Until then no other may be sent: it must not come after that.
-    fn take_late_answer(&mut self) {
-        if self.begun.is_some() {
+    /// Takes the outcome of a commit that timed out. No other may be sent before: it must not arrive after that.
+    fn take_late_outcome(&mut self) {
+        if self.commit_deadline.is_some() {
             return;
         }
-        match self.committing.as_mut().map(oneshot::Receiver::try_recv) {
+        match self.pending_commit.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Ok(outcomes)) => {
-                self.committing = None;
-                // What failed was told as failed already, and is repeated.
-                let _ = self.answered(outcomes);
+                self.pending_commit = None;
+                // Failed partitions were reported already, and are committed again.
+                let _ = self.apply(outcomes);
             }
-            Some(Err(oneshot::error::TryRecvError::Closed)) => self.committing = None,
-            Some(Err(oneshot::error::TryRecvError::Empty)) | None => {}
+            Some(Err(TryRecvError::Closed)) => self.pending_commit = None,
+            Some(Err(TryRecvError::Empty)) | None => {}
         }
     }
 
-    /// What came of the commit that was begun, once that is known.
-    pub(super) fn take_answer(&mut self) -> Option<SourceEvent> {
-        self.take_late_answer();
-        let until = self.begun?;
-        let outcome = match self.committing.as_mut().map(oneshot::Receiver::try_recv) {
+    /// Returns the outcome of the commit that was begun, once it is known.
+    pub(super) fn take_commit_outcome(&mut self) -> Option<SourceEvent> {
+        self.take_late_outcome();
+        let deadline = self.commit_deadline?;
+        let outcome = match self.pending_commit.as_mut().map(oneshot::Receiver::try_recv) {
             Some(Ok(outcomes)) => {
-                self.committing = None;
-                match self.answered(outcomes) {
+                self.pending_commit = None;
+                match self.apply(outcomes) {
                     Ok(too_large) if too_large.is_empty() => match std::mem::take(&mut self.expelled) {
                         true => Err(expelled()),
                         false => Ok(()),
                     },
                     Ok(mut too_large) => {
-                        // Some may be gone meanwhile, and be somebody else's (I6).
-                        too_large.retain(|offer| self.lives(offer));
+                        // Other members may own some of them by now (I6).
+                        too_large.retain(|commit| self.is_current(commit));
                         let without = self.without_metadata(too_large);
                         self.start(without);
                         return None;
@@ -127,109 +108,109 @@ impl Membership {
                     Err(error) => Err(error),
                 }
             }
-            Some(Err(oneshot::error::TryRecvError::Closed)) => {
-                self.committing = None;
+            Some(Err(TryRecvError::Closed)) => {
+                self.pending_commit = None;
                 Err(not_sent())
             }
-            Some(Err(oneshot::error::TryRecvError::Empty)) if Instant::now() >= until => Err(not_answered()),
-            Some(Err(oneshot::error::TryRecvError::Empty)) => return None,
-            // There was nothing to commit: the partitions are not ours any more.
+            Some(Err(TryRecvError::Empty)) if Instant::now() >= deadline => Err(timed_out()),
+            Some(Err(TryRecvError::Empty)) => return None,
+            // There was nothing to commit: the partitions were revoked.
             None => Ok(()),
         };
-        self.begun = None;
+        self.commit_deadline = None;
         Some(SourceEvent::Committed(outcome.map_err(|error| error.to_string())))
     }
 
-    /// Whether the partition is still ours, and has not begun anew since.
-    fn lives(&mut self, offer: &Offer) -> bool {
-        self.slot(&offer.partition).is_some_and(|slot| slot.life == offer.life)
+    /// Returns whether the partition is still owned under the same assignment.
+    fn is_current(&mut self, commit: &OffsetCommit) -> bool {
+        self.find(&commit.partition).is_some_and(|owned| owned.assignment_id == commit.assignment_id)
     }
 
-    /// What to commit for a partition; `None` when it is not ours, or when that would move its position back.
-    fn offer(&mut self, commit: Commit) -> Option<Offer> {
-        let limit = self.metadata_limit;
-        let slot = self.slot(&commit.partition)?;
+    /// Returns the commit of a partition; `None` when it is not owned, or when its position would move back.
+    fn offset_commit(&mut self, commit: Commit) -> Option<OffsetCommit> {
+        let metadata_limit = self.metadata_limit;
+        let owned = self.find(&commit.partition)?;
         let offset = match commit.position {
             Some(position) => position.offset.checked_add(1)?,
-            None => slot.committed.unwrap_or(slot.start),
+            None => owned.committed.unwrap_or(owned.start),
         };
-        if slot.committed.is_some_and(|committed| committed > offset) {
+        if owned.committed.is_some_and(|committed| committed > offset) {
             return None;
         }
-        let ranges = slot.settled_beyond(commit.settled_beyond, offset);
-        let topic = commit.partition.stream.as_str();
-        let place = Place { topic, partition: commit.partition.index, offset };
-        let metadata = settled::encode(&ranges, place, limit);
-        let life = slot.life;
-        Some(Offer { partition: commit.partition, offset, ranges, limit, metadata, life })
+        let settled_beyond = owned.settled_beyond(commit.settled_beyond, offset);
+        let assignment_id = owned.assignment_id;
+        let partition = commit.partition;
+        let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
+        let metadata = metadata::encode(&settled_beyond, key, metadata_limit);
+        Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, assignment_id })
     }
 
-    /// Commits, and returns the offers whose metadata is too large.
-    async fn send(&mut self, offers: Vec<Offer>) -> Result<Vec<Offer>, SourceError> {
-        self.start(offers);
-        self.answer_to_commit().await
+    /// Commits, and returns the partitions whose metadata is too large.
+    async fn send(&mut self, commits: Vec<OffsetCommit>) -> Result<Vec<OffsetCommit>, SourceError> {
+        self.start(commits);
+        self.wait_for_commit().await
     }
 
-    /// Sends a commit on its way, if there is anything to commit.
-    fn start(&mut self, offers: Vec<Offer>) {
-        let Some(clients) = self.clients.as_ref().filter(|_| !offers.is_empty()) else { return };
-        self.committing = Some(match &self.transactions {
-            Some(transactions) => transactions.commit(offers, self.member.clone()),
-            None => start(clients.group.clone(), self.member.clone(), bundles(offers)),
+    /// Starts a commit, if there is anything to commit.
+    fn start(&mut self, commits: Vec<OffsetCommit>) {
+        let Some(clients) = self.clients.as_ref().filter(|_| !commits.is_empty()) else { return };
+        self.pending_commit = Some(match &self.transactions {
+            Some(transactions) => transactions.commit(commits, self.group.clone()),
+            None => start(clients.group.clone(), self.group.clone(), requests(commits)),
         });
     }
 
-    /// Waits for the answer to the commit that is under way, and polls the client meanwhile.
-    async fn answer_to_commit(&mut self) -> Result<Vec<Offer>, SourceError> {
-        let until = Instant::now() + PATIENCE;
+    /// Waits for the outcome of the pending commit, and polls the clients meanwhile.
+    async fn wait_for_commit(&mut self) -> Result<Vec<OffsetCommit>, SourceError> {
+        let deadline = Instant::now() + COMMIT_TIMEOUT;
         loop {
-            self.pump();
-            let Some(committing) = &mut self.committing else { return Ok(Vec::new()) };
-            match committing.try_recv() {
+            self.poll_clients();
+            let Some(pending) = &mut self.pending_commit else { return Ok(Vec::new()) };
+            match pending.try_recv() {
                 Ok(outcomes) => {
-                    self.committing = None;
-                    return self.answered(outcomes);
+                    self.pending_commit = None;
+                    return self.apply(outcomes);
                 }
-                Err(oneshot::error::TryRecvError::Closed) => {
-                    self.committing = None;
+                Err(TryRecvError::Closed) => {
+                    self.pending_commit = None;
                     return Err(not_sent());
                 }
-                Err(oneshot::error::TryRecvError::Empty) if Instant::now() >= until => {
-                    return Err(not_answered());
-                }
-                Err(oneshot::error::TryRecvError::Empty) => {}
+                Err(TryRecvError::Empty) if Instant::now() >= deadline => return Err(timed_out()),
+                Err(TryRecvError::Empty) => {}
             }
             tokio::select! {
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
 
-    fn answered(&mut self, outcomes: Vec<Outcome>) -> Result<Vec<Offer>, SourceError> {
+    /// Applies the outcomes of a commit. Returns the partitions whose metadata is too large.
+    fn apply(&mut self, outcomes: Vec<CommitOutcome>) -> Result<Vec<OffsetCommit>, SourceError> {
         let mut too_large = Vec::new();
         let mut failed = None;
         let mut expelled = false;
-        for (offers, outcome) in outcomes {
+        for (commits, outcome) in outcomes {
             match outcome {
                 Ok(()) => {
-                    for Offer { partition, offset, life, .. } in offers {
-                        if let Some(slot) = self.slot(&partition).filter(|slot| slot.life == life) {
-                            slot.committed = Some(offset);
+                    for OffsetCommit { partition, offset, assignment_id, .. } in commits {
+                        let owned = self.find(&partition);
+                        if let Some(owned) = owned.filter(|owned| owned.assignment_id == assignment_id) {
+                            owned.committed = Some(offset);
                         }
                     }
                 }
                 Err(error) => match error.rdkafka_error_code() {
-                    Some(Code::OffsetMetadataTooLarge) => too_large.extend(offers),
-                    // The group has put us out. What we held is somebody else's, and so is its position (I6).
+                    Some(Code::OffsetMetadataTooLarge) => too_large.extend(commits),
+                    // Other members own the partitions now, and their positions (I6).
                     Some(Code::UnknownMemberId | Code::FencedMemberEpoch) => expelled = true,
                     _ => failed = Some(error),
                 },
             }
         }
         if expelled {
-            tracing::warn!("the group does not know this member any more; its partitions are lost");
-            self.start_over();
+            tracing::warn!("member expelled from its group, partitions lost");
+            self.rejoin();
             self.expelled = true;
             return Ok(Vec::new());
         }
@@ -237,81 +218,87 @@ impl Membership {
             None => Ok(too_large),
             Some(error) => {
                 let reason = format!("a commit failed: {error}");
-                match judge(error, &reason, &self.options, false) {
-                    Trouble::Told(error) => Err(error),
-                    Trouble::Noted => Err(SourceError::temporary(reason)),
-                }
+                Err(classify(error, &reason, &self.options, false).into_reported(reason))
             }
         }
     }
 }
 
 fn expelled() -> SourceError {
-    SourceError::temporary("a commit came too late: the group does not know this member any more")
+    SourceError::temporary("the commit was refused: the group expelled this member")
 }
 
 fn not_sent() -> SourceError {
-    SourceError::temporary("a commit could not be sent; it will be repeated")
+    SourceError::temporary("the commit was not sent; it will be repeated")
 }
 
-fn not_answered() -> SourceError {
-    SourceError::temporary("the broker did not answer a commit; it will be repeated")
+fn timed_out() -> SourceError {
+    SourceError::temporary("the commit timed out; it will be repeated")
 }
 
-/// Puts together what can only fail together.
-fn bundles(offers: Vec<Offer>) -> Vec<Vec<Offer>> {
-    let (short, long): (Vec<_>, Vec<_>) = offers.into_iter().partition(|offer| offer.metadata.len() <= SHORT);
-    let mut topics: BTreeMap<_, Vec<Offer>> = BTreeMap::new();
-    for offer in short {
-        topics.entry(offer.partition.stream.clone()).or_default().push(offer);
+/// Groups partitions into requests: only those that fail together share one.
+fn requests(commits: Vec<OffsetCommit>) -> Vec<Vec<OffsetCommit>> {
+    let (short, long): (Vec<_>, Vec<_>) =
+        commits.into_iter().partition(|commit| commit.metadata.len() <= SHORT_METADATA);
+    let mut topics: BTreeMap<_, Vec<OffsetCommit>> = BTreeMap::new();
+    for commit in short {
+        topics.entry(commit.partition.stream.clone()).or_default().push(commit);
     }
-    topics.into_values().chain(long.into_iter().map(|offer| vec![offer])).collect()
+    topics.into_values().chain(long.into_iter().map(|commit| vec![commit])).collect()
 }
 
-/// Commits bundle by bundle. The member is woken when all are answered.
-fn start(client: Arc<Client>, member: Member, bundles: Vec<Vec<Offer>>) -> Committing {
-    let (sender, committing) = oneshot::channel();
+/// Sends the requests one after the other. The callbacks wake the member when all are done.
+fn start(client: Arc<Client>, callbacks: Callbacks, requests: Vec<Vec<OffsetCommit>>) -> PendingCommit {
+    let (sender, pending) = oneshot::channel();
     let commit = move || {
-        let outcomes = bundles.into_iter().map(|offers| {
+        let outcomes = requests.into_iter().map(|commits| {
             let mut list = list_of([]);
-            for Offer { partition, offset, metadata, .. } in &offers {
+            for OffsetCommit { partition, offset, metadata, .. } in &commits {
                 add_offset(&mut list, partition, *offset, metadata);
             }
             let outcome = client.commit(&list, CommitMode::Sync);
-            (offers, outcome)
+            (commits, outcome)
         });
         let outcomes = outcomes.collect();
-        // The client goes first: whoever hears the answer may be the last one to hold it.
+        // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
         drop(client);
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = sender.send(outcomes);
-        member.wake();
+        callbacks.wake();
     };
-    // Without a thread the sender is dropped, and that is an answer too.
+    // Without a thread the sender is dropped, and the receiver sees that.
     if let Err(error) = thread::Builder::new().name("lazaret-kafka-commit".to_owned()).spawn(commit) {
-        tracing::warn!(%error, "no thread to commit");
+        tracing::warn!(%error, "commit thread not started");
     }
-    committing
+    pending
 }
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::Partition;
+
     use super::*;
 
     #[test]
     fn what_can_fail_by_itself_is_committed_by_itself() {
-        let offer = |topic: &str, index, characters| Offer {
+        let commit = |topic: &str, index, characters| OffsetCommit {
             partition: Partition::new(topic, index),
             offset: 7,
-            ranges: Vec::new(),
-            limit: 0,
+            settled_beyond: Vec::new(),
+            metadata_limit: 0,
             metadata: "x".repeat(characters),
-            life: 0,
+            assignment_id: 0,
         };
-        let given = [("a", 0, 0), ("b", 0, SHORT), ("a", 1, SHORT + 1), ("a", 2, 9), ("b", 1, 4096)];
-        let bundles = bundles(given.map(|(topic, index, size)| offer(topic, index, size)).into());
-        let places: Vec<Vec<String>> =
-            bundles.iter().map(|b| b.iter().map(|offer| offer.partition.to_string()).collect()).collect();
-        assert_eq!(places, [vec!["a/0", "a/2"], vec!["b/0"], vec!["a/1"], vec!["b/1"]]);
+        let given = [
+            ("a", 0, 0),
+            ("b", 0, SHORT_METADATA),
+            ("a", 1, SHORT_METADATA + 1),
+            ("a", 2, 9),
+            ("b", 1, 4096),
+        ];
+        let requests = requests(given.map(|(topic, index, size)| commit(topic, index, size)).into());
+        let partitions: Vec<Vec<String>> =
+            requests.iter().map(|r| r.iter().map(|commit| commit.partition.to_string()).collect()).collect();
+        assert_eq!(partitions, [vec!["a/0", "a/2"], vec!["b/0"], vec!["a/1"], vec!["b/1"]]);
     }
 }

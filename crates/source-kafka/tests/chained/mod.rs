@@ -11,7 +11,7 @@ use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::{HandlerError, Headers, Message, Timestamp};
 use lazaret_engine::{Consumer, Event, Options, Stats};
 use lazaret_memory::MemoryStore;
-use lazaret_source_kafka::headers::PassedOn;
+use lazaret_source_kafka::headers::Relayed;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics, headers};
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -60,7 +60,7 @@ pub(crate) fn payload_of(message: &Message) -> String {
 pub(crate) struct Chained {
     pub(crate) topic: Arc<Topic>,
     calls: watch::Sender<Vec<Call>>,
-    pub(crate) told: watch::Sender<Vec<String>>,
+    pub(crate) events: watch::Sender<Vec<String>>,
     /// Whether messages that begin with `wait` may go on.
     pub(crate) open: watch::Sender<bool>,
     producer: Arc<BaseProducer>,
@@ -75,7 +75,7 @@ pub(crate) struct Chained {
     die_at: Option<String>,
 }
 
-/// The name of an event: what stands before the first sign that is no letter.
+/// The name of an event: the letters before the first other character.
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -115,7 +115,7 @@ impl Chained {
             producer: Arc::new(client(&topic.brokers).create().unwrap()),
             topic: Arc::new(topic),
             calls: watch::Sender::default(),
-            told: watch::Sender::default(),
+            events: watch::Sender::default(),
             open: watch::Sender::new(false),
             store: Arc::new(MemoryStore::default()),
             window: 8192,
@@ -152,7 +152,7 @@ impl Chained {
         Self { transactional_id: Some(id.to_owned()), ..self.clone() }
     }
 
-    /// The process dies when a transaction has come to this point.
+    /// The process crashes when a transaction reaches this point.
     pub(crate) fn dying_at(&self, point: &str) -> Self {
         Self { die_at: Some(point.to_owned()), ..self.clone() }
     }
@@ -255,12 +255,12 @@ impl Chained {
             until_idle,
             ..Options::default()
         };
-        let told = self.told.clone();
+        let events = self.events.clone();
         let observer = move |event: &Event<'_>| {
             let mut name = Name(String::new());
             // It ends with an error where the name ends.
             let _ = write!(name, "{event:?}");
-            told.send_modify(|told| told.push(name.0));
+            events.send_modify(|events| events.push(name.0));
         };
         let builder = Consumer::builder(NAME).source(source).store(self.store.clone());
         let consumer = builder.handler(handler).options(options).observer(observer).build().unwrap();
@@ -277,14 +277,14 @@ impl Chained {
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&[Call]) -> bool) {
         let mut calls = self.calls.subscribe();
         let held = tokio::time::timeout(LONG, calls.wait_for(|calls| holds(calls))).await.is_ok();
-        assert!(held, "waited in vain until {what}: {} calls", self.calls.borrow().len());
+        assert!(held, "timed out waiting until {what}: {} calls", self.calls.borrow().len());
     }
 
-    pub(crate) async fn until_told(&self, event: &str, times: usize) {
-        let mut told = self.told.subscribe();
-        let enough = |told: &Vec<String>| told.iter().filter(|name| *name == event).count() >= times;
-        let held = tokio::time::timeout(LONG, told.wait_for(enough)).await.is_ok();
-        assert!(held, "waited in vain for {event}: {:?}", self.told.borrow());
+    pub(crate) async fn until_event(&self, event: &str, times: usize) {
+        let mut events = self.events.subscribe();
+        let enough = |events: &Vec<String>| events.iter().filter(|name| *name == event).count() >= times;
+        let held = tokio::time::timeout(LONG, events.wait_for(enough)).await.is_ok();
+        assert!(held, "timed out waiting for {event}: {:?}", self.events.borrow());
     }
 
     /// The records of a topic, as soon as there are this many.
@@ -390,7 +390,7 @@ impl Chained {
 }
 
 /// What is written on a record.
-pub(crate) fn passed_on(record: &OwnedMessage) -> PassedOn {
+pub(crate) fn relayed(record: &OwnedMessage) -> Relayed {
     let mut found = Headers::new();
     for header in record.headers().unwrap().iter() {
         match header.value {

@@ -1,4 +1,4 @@
-//! Where messages are that nobody has handled: letters in a store that all members share, or records in topics.
+//! Where unhandled messages are: letters in a store that all members share, or records in topics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::{CONSUMER, PARTITIONS, Which};
 use crate::support::{LONG, Topic, client};
 
-/// What is known about messages that nobody has handled: which of these places are held durably elsewhere.
+/// Finds unhandled messages: which of these positions are held durably elsewhere.
 pub(crate) trait Letters {
     async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool>;
 
@@ -106,12 +106,12 @@ impl<'a> InTopics<'a> {
             for header in record.headers().unwrap().iter() {
                 found.push(header.key, header.value.unwrap_or_default().to_vec());
             }
-            let passed_on = headers::read(&found).unwrap();
+            let relayed = headers::read(&found).unwrap();
             // I5: it is what it was.
             let which = Which::parse(std::str::from_utf8(record.payload().unwrap()).unwrap());
             assert_eq!(record.key(), Some(which.key.to_string().as_bytes()));
-            assert_eq!(passed_on.partition, which.key % PARTITIONS);
-            self.held.insert((passed_on.partition, passed_on.offset));
+            assert_eq!(relayed.partition, which.key % PARTITIONS);
+            self.held.insert((relayed.partition, relayed.offset));
         }
     }
 }

@@ -1,9 +1,8 @@
 //! A group whose members are killed and replaced while messages are written, and the check of what it leaves behind.
 //!
 //! The handler of every member appends to one journal file when it begins with a message and when it has handled it: one
-//! line, one write. So the journal survives whoever is killed, and its lines stand in the order in which things happened.
-//! Meanwhile the driver asks the broker again and again what is committed, and then looks what the journal and the letters
-//! say about everything below.
+//! line, one write. So the journal survives every kill, and its lines are in the order of the events. The driver polls the
+//! committed offsets, and checks the journal and the letters for every message below them.
 
 pub(crate) mod letters;
 
@@ -34,7 +33,7 @@ const DEADLY_KEYS: (u32, u32) = (20, 7);
 const DEADLY: u32 = 25;
 /// How many messages are written in a second, about.
 const RATE: u32 = 500;
-/// How long the group may take to be done when nobody is killed any more.
+/// How long the group may take to finish after the last kill.
 const CALM: Duration = Duration::from_secs(60);
 /// How often the driver asks what is committed.
 const SAMPLE: Duration = Duration::from_millis(250);
@@ -70,7 +69,7 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// Which message it is: the key and its number among those of the key, as they stand in the payload.
+/// Which message it is: the key and its number among those of the key, as in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Which {
     pub(crate) key: u32,
@@ -78,12 +77,12 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// Whether nobody ever handles it.
+    /// Returns whether it is never handled.
     pub(crate) fn is_deadly(self) -> bool {
         self.key % DEADLY_KEYS.0 == DEADLY_KEYS.1 && self.number == DEADLY
     }
 
-    /// Whether it waits behind one that nobody ever handles, if order is kept.
+    /// Returns whether it waits behind one that is never handled, if order is kept.
     fn is_behind(self) -> bool {
         self.key % DEADLY_KEYS.0 == DEADLY_KEYS.1 && self.number > DEADLY
     }
@@ -150,7 +149,7 @@ impl Work {
         let mut random = Random::new(self.seed ^ lot);
         tokio::time::sleep(Duration::from_millis(random.below(6))).await;
         if which.is_deadly() {
-            return Err(HandlerError::msg("nobody can handle this").reason(Reason::DOMAIN_INVALID));
+            return Err(HandlerError::msg("this message always fails").reason(Reason::DOMAIN_INVALID));
         }
         if random.below(5) == 0 {
             return Err(HandlerError::msg("not now").reason(Reason::DEPENDENCY_UNAVAILABLE));
@@ -279,7 +278,7 @@ impl Auditor {
         }
     }
 
-    /// I2: nobody begins with a message while an earlier one of its key is not handled.
+    /// I2: no attempt starts while an earlier message of its key is not handled.
     fn begun(&mut self, line: Line) {
         let Which { key, number } = line.which;
         if self.ordered {
@@ -292,7 +291,7 @@ impl Auditor {
     fn handled(&mut self, line: Line) {
         let Which { key, number } = line.which;
         if self.ordered {
-            // I6: nobody handles a message to its end while somebody else works on the key.
+            // I6: no message is settled while another member works on its key.
             let last = self.last[&key];
             assert!(
                 last.member == line.member && last.which == line.which,

@@ -1,0 +1,110 @@
+//! Adopts dead letters of other frameworks: they become letters of a consumer, with their cause, attempts and order.
+//!
+//! A framework keeps a failed message somewhere, with a description of where it came from and why it failed. A
+//! [`DeadLetterSource`] reads that place and returns each as a [`ForeignLetter`]. [`adopt`] turns them into letters of a
+//! [`Target`] queue, hands them off and saves its progress:
+//!
+//! - **Idempotent** (I8): copies of one message make one letter, and adopting again makes none.
+//! - **Resumable**: the checkpoint in the store moves only when letters are durable. A run that crashed continues there.
+//! - **In order** (I2): letters of one sequence are in the order of their original positions.
+//! - **Nothing vanishes** (I11): what cannot be adopted is counted and named.
+//!
+//! The part above knows no framework and no driver. Each place has its own module behind a feature; a new one is a new folder
+//! that implements [`DeadLetterSource`]:
+//!
+//! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
+//! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
+//!
+//! ```
+//! use async_trait::async_trait;
+//! use lazaret_adopt::{Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt};
+//! use lazaret_core::source::SourceError;
+//! use lazaret_core::store::LetterStore;
+//! use lazaret_core::{Failure, Message, Position, QueueName, Reason};
+//! use lazaret_memory::MemoryStore;
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// The row that is read next.
+//! #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+//! struct Row(u64);
+//!
+//! impl Cursor for Row {
+//!     type Place = u64;
+//!
+//!     fn move_back_to(&mut self, row: &u64) {
+//!         self.0 = self.0.min(*row);
+//!     }
+//!
+//!     fn is_past(&self, row: &u64) -> bool {
+//!         *row < self.0
+//!     }
+//! }
+//!
+//! /// A table of failed orders.
+//! struct Table {
+//!     rows: Vec<&'static str>,
+//!     next: u64,
+//! }
+//!
+//! #[async_trait]
+//! impl DeadLetterSource for Table {
+//!     type Cursor = Row;
+//!
+//!     async fn open(&mut self, Row(next): Row) -> Result<(), SourceError> {
+//!         self.next = next;
+//!         Ok(())
+//!     }
+//!
+//!     async fn read(&mut self) -> Result<Vec<Found<u64>>, SourceError> {
+//!         let start = self.next;
+//!         self.next = self.rows.len() as u64;
+//!         let found = (start..self.next).map(|row| {
+//!             let message = Message::new(format!("order-{row}"), "orders", Position::new(0, row));
+//!             let cause = Failure::new(Reason::HANDLER_ERROR, "SqlError", self.rows[row as usize]);
+//!             let letter = ForeignLetter::new("shop-table", message, cause);
+//!             Found { place: row, address: format!("failed_orders/{row}"), letter: Some(letter) }
+//!         });
+//!         Ok(found.collect())
+//!     }
+//!
+//!     fn cursor(&self) -> Row {
+//!         Row(self.next)
+//!     }
+//!
+//!     fn remaining(&self) -> u64 {
+//!         self.rows.len() as u64 - self.next
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::default();
+//! let target = Target::new(QueueName::of("shop", "shop"));
+//! let mut table = Table { rows: vec!["deadlock", "no such product"], next: 0 };
+//! let checkpoint = "adopt/shop/failed_orders";
+//! let report = adopt(&store, &target, checkpoint, &mut table, std::future::pending()).await?;
+//! assert_eq!((report.run.adopted, report.next), (2, Row(2)));
+//!
+//! let counts = store.counts(&QueueName::of("shop", "shop")).await?;
+//! assert_eq!(counts.open(), 2);
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod foreign;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(feature = "kafka")]
+pub mod mirror;
+mod progress;
+mod run;
+mod source;
+mod target;
+
+pub use error::{AdoptError, AdoptErrorKind};
+pub use foreign::ForeignLetter;
+pub use progress::{Report, Tally};
+pub use run::adopt;
+pub use source::{Cursor, DeadLetterSource, Found};
+pub use target::{ADOPTED_FROM, Target};

@@ -1,0 +1,235 @@
+//! Reads dead letters, hands them off, and only then moves the checkpoint.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::time::Duration;
+
+use backon::ExponentialBuilder;
+use lazaret_core::Timestamp;
+use lazaret_core::store::{Checkpoints, ErrorKind, HandOff, LetterStore, Placed, Placement, StoreError};
+use tokio::time::Instant;
+
+use crate::error::{AdoptError, AdoptErrorKind};
+use crate::progress::{Outcome, Report};
+use crate::source::{Cursor, DeadLetterSource, Found};
+use crate::target::Target;
+
+/// Between two attempts of the store.
+const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(20))
+    .with_max_delay(Duration::from_secs(2))
+    .with_factor(2.0)
+    .without_max_times();
+
+/// Adopts everything that a source returns, until its end or until `shutdown` completes. The source is opened at the cursor of
+/// the checkpoint with this name. See the [crate documentation](crate) for an example.
+///
+/// # Errors
+/// When the source or the store fails, or the queue is full. The error holds the progress; the next run continues there.
+pub async fn adopt<S, D>(
+    store: &S,
+    target: &Target,
+    checkpoint: &str,
+    source: &mut D,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Report<D::Cursor>, AdoptError<D::Cursor>>
+where
+    S: LetterStore + Checkpoints + ?Sized,
+    D: DeadLetterSource,
+{
+    let run = Run::resume(store, target, checkpoint).await?;
+    run.read_all(source, shutdown, |_| ()).await
+}
+
+/// An adoption in progress.
+pub(crate) struct Run<'a, S: ?Sized, C> {
+    store: &'a S,
+    target: &'a Target,
+    checkpoint: &'a str,
+    report: Report<C>,
+}
+
+/// A dead letter that is being handed off.
+struct Entry<P> {
+    place: P,
+    address: String,
+    /// Set when it needs no letter, or when its letter is durable.
+    outcome: Option<Outcome>,
+    damaged: bool,
+    item: Option<HandOff>,
+}
+
+impl<'a, S: LetterStore + Checkpoints + ?Sized, C: Cursor> Run<'a, S, C> {
+    /// Loads the checkpoint.
+    pub(crate) async fn resume(
+        store: &'a S,
+        target: &'a Target,
+        checkpoint: &'a str,
+    ) -> Result<Self, AdoptError<C>> {
+        let loaded = retry_until_ok(target.store_timeout, || store.load(checkpoint)).await;
+        let loaded =
+            loaded.map_err(|error| AdoptError::new(AdoptErrorKind::Store(error), &Report::default()))?;
+        Ok(Self { store, target, checkpoint, report: Report::from_checkpoint(loaded.as_ref()) })
+    }
+
+    /// Starts at the beginning instead. What has a letter is found again.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn restart(&mut self) {
+        self.report.next = C::default();
+    }
+
+    /// Adopts everything that the source returns, and calls `progress` after each batch that is durable.
+    pub(crate) async fn read_all<D: DeadLetterSource<Cursor = C>>(
+        mut self,
+        source: &mut D,
+        shutdown: impl Future<Output = ()>,
+        progress: impl Fn(&Report<C>),
+    ) -> Result<Report<C>, AdoptError<C>> {
+        let opened = source.open(self.report.next.clone()).await;
+        opened.map_err(|error| AdoptError::new(error, &self.report))?;
+        self.report.count_deleted(source.deleted());
+        self.report.left = source.remaining();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let read = tokio::select! {
+                biased;
+                // Dead letters that were read and not handed off are read again by the next run.
+                () = &mut shutdown => return Ok(self.report),
+                read = source.read() => read,
+            };
+            let found = read.map_err(|error| AdoptError::new(error, &self.report))?;
+            let ended = found.is_empty();
+            self.adopt(found, source.cursor()).await?;
+            self.report.left = source.remaining();
+            // A callback that panics stops nothing (I10).
+            if catch_unwind(AssertUnwindSafe(|| progress(&self.report))).is_err() {
+                tracing::warn!("progress callback panicked");
+            }
+            if ended {
+                return Ok(self.report);
+            }
+        }
+    }
+
+    /// Makes these dead letters durable and moves the checkpoint. `next` is where reading continues after them.
+    async fn adopt(&mut self, found: Vec<Found<C::Place>>, mut next: C) -> Result<(), AdoptError<C>> {
+        let now = Timestamp::now();
+        let entries = found.into_iter().map(|found| self.entry(found, now)).collect();
+        let (entries, stopped) = self.hand_off(entries).await;
+        // Reading continues at the first one that is not durable.
+        for entry in entries.iter().filter(|entry| entry.outcome.is_none()) {
+            next.move_back_to(&entry.place);
+        }
+        for Entry { place, address, outcome, .. } in entries {
+            if let Some(outcome) = outcome.filter(|_| next.is_past(&place)) {
+                self.report.count(outcome, || address);
+            }
+        }
+        if self.report.next != next {
+            self.report.next = next;
+            self.save(now).await?;
+        }
+        stopped.map_err(|kind| AdoptError::new(kind, &self.report))
+    }
+
+    fn entry(&self, found: Found<C::Place>, now: Timestamp) -> Entry<C::Place> {
+        let Found { place, address, letter } = found;
+        let (outcome, damaged, item) = match letter {
+            None => {
+                tracing::warn!(address, "dead letter not recognised and skipped");
+                (Some(Outcome::Unknown), false, None)
+            }
+            Some(letter) if self.target.is_foreign(&letter) => (Some(Outcome::Foreign), false, None),
+            Some(letter) => {
+                let damaged = !letter.warnings.is_empty();
+                let letter = self.target.letter(letter, address.clone(), now);
+                // Its partition is not assigned to any consumer: it has no grant, and is placed by its position.
+                (None, damaged, Some(HandOff { letter, placement: Placement::Open, grant: None }))
+            }
+        };
+        Entry { place, address, outcome, damaged, item }
+    }
+
+    /// Hands the letters off, and retries temporary failures until the timeout. Entries whose letters are durable have an
+    /// outcome then.
+    async fn hand_off(
+        &self,
+        entries: Vec<Entry<C::Place>>,
+    ) -> (Vec<Entry<C::Place>>, Result<(), AdoptErrorKind>) {
+        use backon::RetryableWithContext;
+
+        let deadline = Instant::now() + self.target.store_timeout;
+        let attempt = |mut entries: Vec<Entry<C::Place>>| async move {
+            let handed_off = self.hand_off_open(&mut entries).await;
+            (entries, handed_off)
+        };
+        // A full queue is reported at once: only an operator can make space.
+        let is_retried = |error: &StoreError| {
+            let kind = error.kind();
+            kind.is_temporary() && kind != ErrorKind::Full && Instant::now() < deadline
+        };
+        let (entries, handed_off) = attempt.retry(BACKOFF).context(entries).when(is_retried).await;
+        let handed_off = handed_off.map_err(|error| match error.kind() {
+            ErrorKind::Full => AdoptErrorKind::Full(error),
+            _ => AdoptErrorKind::Store(error),
+        });
+        (entries, handed_off)
+    }
+
+    /// Hands off the letters of all entries without an outcome.
+    async fn hand_off_open(&self, entries: &mut [Entry<C::Place>]) -> Result<(), StoreError> {
+        let open: Vec<usize> = (0..entries.len()).filter(|index| entries[*index].outcome.is_none()).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let items = open.iter().filter_map(|index| entries[*index].item.clone()).collect();
+        let answers = self.store.hand_off(&self.target.queue, &self.target.limits, items).await?;
+        record_outcomes(entries, &open, answers)
+    }
+
+    async fn save(&self, now: Timestamp) -> Result<(), AdoptError<C>> {
+        let checkpoint = self.report.checkpoint(now);
+        let save = || self.store.save(self.checkpoint, checkpoint.clone());
+        let saved = retry_until_ok(self.target.store_timeout, save).await;
+        saved.map_err(|error| AdoptError::new(AdoptErrorKind::Store(error), &self.report))
+    }
+}
+
+/// Records the answers of the store. Returns the worst error: a full queue before a permanent one before a temporary one.
+fn record_outcomes<P>(
+    entries: &mut [Entry<P>],
+    open: &[usize],
+    answers: Vec<Result<Placed, StoreError>>,
+) -> Result<(), StoreError> {
+    let rank = |error: &StoreError| match error.kind() {
+        ErrorKind::Full => 2,
+        kind => u8::from(!kind.is_temporary()),
+    };
+    let mut worst: Option<StoreError> = None;
+    for (index, answer) in open.iter().zip(answers) {
+        let entry = &mut entries[*index];
+        let damaged = entry.damaged;
+        match answer {
+            Ok(Placed::Held(_)) => entry.outcome = Some(Outcome::AlreadyThere { damaged }),
+            Ok(_) => entry.outcome = Some(Outcome::Adopted { damaged }),
+            Err(error) if worst.as_ref().is_none_or(|known| rank(known) < rank(&error)) => {
+                worst = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    worst.map_or(Ok(()), Err)
+}
+
+/// Retries a call of the store while its error is temporary, until the timeout.
+async fn retry_until_ok<T, F: Future<Output = Result<T, StoreError>>>(
+    timeout: Duration,
+    call: impl FnMut() -> F,
+) -> Result<T, StoreError> {
+    use backon::Retryable;
+
+    let deadline = Instant::now() + timeout;
+    let is_retried = |error: &StoreError| error.kind().is_temporary() && Instant::now() < deadline;
+    call.retry(BACKOFF).when(is_retried).await
+}

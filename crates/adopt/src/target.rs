@@ -1,0 +1,168 @@
+//! The queue that adopted letters belong to, and how a foreign dead letter becomes one of its letters.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::store::Limits;
+use lazaret_core::{Letter, LetterState, Message, QueueName, SequenceId, Sequencing, Timestamp};
+
+use crate::foreign::ForeignLetter;
+
+/// The diagnostic of a letter that holds the place where it was found.
+pub const ADOPTED_FROM: &str = "adopted-from";
+/// The prefix of separate sequences. No key has it: keys that begin with `~` are escaped.
+const SEPARATE: &str = "~dlt:";
+const STORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The queue that adopted letters belong to, and how they are stored there.
+///
+/// ```
+/// use std::time::Duration;
+/// use lazaret_adopt::Target;
+/// use lazaret_core::QueueName;
+///
+/// let target = Target {
+///     group: Some("billing".to_owned()),
+///     owner: Some("billing-team".into()),
+///     ttl: Some(Duration::from_secs(30 * 24 * 3600)),
+///     ..Target::new(QueueName::of("billing", "billing"))
+/// };
+/// ```
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The queue.
+    pub queue: QueueName,
+    /// The limits of the queue.
+    pub limits: Limits,
+    /// The sequencing of the consumer; default: by key. Letters join the sequences of the consumer, so live messages wait
+    /// behind the letters adopted into their sequence, as behind every letter (I2).
+    pub sequencing: Sequencing,
+    /// Puts the letters into separate sequences: in order among themselves, with no live message behind them.
+    pub separate_sequences: bool,
+    /// Adopts only dead letters of this group, and those without one.
+    pub group: Option<String>,
+    /// The owner of the letters.
+    pub owner: Option<Arc<str>>,
+    /// How long the letters are kept, from now; `None`: for ever.
+    pub ttl: Option<Duration>,
+    /// How long a temporary failure of the store is retried.
+    pub store_timeout: Duration,
+}
+
+impl Target {
+    /// Creates a target with the defaults: no filter, no owner, no expiry, a store timeout of one minute.
+    pub fn new(queue: QueueName) -> Self {
+        Self {
+            queue,
+            limits: Limits::default(),
+            sequencing: Sequencing::default(),
+            separate_sequences: false,
+            group: None,
+            owner: None,
+            ttl: None,
+            store_timeout: STORE_TIMEOUT,
+        }
+    }
+
+    /// Returns whether a dead letter belongs to another group.
+    pub(crate) fn is_foreign(&self, letter: &ForeignLetter) -> bool {
+        matches!((&self.group, &letter.group), (Some(wanted), Some(group)) if wanted != group)
+    }
+
+    /// Builds the letter that the consumer would have written itself.
+    pub(crate) fn letter(&self, foreign: ForeignLetter, address: String, now: Timestamp) -> Letter {
+        let sequence = self.sequence(&foreign.message);
+        let mut letter = Letter::new(self.queue.clone(), sequence, Arc::new(foreign.message), now);
+        letter.state = LetterState::Dead;
+        letter.cause = Some(foreign.cause);
+        letter.attempts = foreign.attempts.max(1);
+        letter.crash_attempts = foreign.crash_attempts;
+        (letter.first_failed_at, letter.last_failed_at) = (foreign.first_failed_at, foreign.last_failed_at);
+        letter.owner.clone_from(&self.owner);
+        letter.expires_at = self.ttl.and_then(|ttl| now.checked_add(ttl).ok());
+        letter.context = foreign.context;
+        let written_at = foreign.written_at.map(|time| time.to_string());
+        let warnings = Some(foreign.warnings.join("; ")).filter(|warnings| !warnings.is_empty());
+        let diagnostics = [
+            (ADOPTED_FROM, Some(address)),
+            ("adopted-family", Some(foreign.framework.to_owned())),
+            ("adopted-group", foreign.group),
+            ("adopted-written-at", written_at),
+            ("adopted-warnings", warnings),
+        ];
+        for (name, value) in diagnostics {
+            if let Some(value) = value {
+                letter.diagnostics.insert(name.to_owned(), value);
+            }
+        }
+        letter
+    }
+
+    /// Returns the sequence of the consumer for a message. A custom rule that panics falls back to the key (I10).
+    fn sequence(&self, message: &Message) -> SequenceId {
+        let sequence = catch_unwind(AssertUnwindSafe(|| self.sequencing.id(message)));
+        let sequence = sequence.unwrap_or_else(|_| SequenceId::by_key(message));
+        if self.separate_sequences { SequenceId::new(format!("{SEPARATE}{sequence}")) } else { sequence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::{Failure, Position, Reason};
+
+    use super::*;
+
+    fn target() -> Target {
+        Target::new(QueueName::of("billing", "billing"))
+    }
+
+    fn foreign() -> ForeignLetter {
+        let message = Message::new("orders/1/9", "orders", Position::new(1, 9)).with_key("k");
+        ForeignLetter::new("spring", message, Failure::new(Reason::TIMEOUT, "E", "no"))
+    }
+
+    fn letter(target: &Target, foreign: ForeignLetter) -> Letter {
+        target.letter(foreign, "dlt/2/7".to_owned(), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_letter_holds_where_it_was_found_and_what_could_not_be_read() {
+        let damaged = ForeignLetter {
+            attempts: 0,
+            group: Some("billing".to_owned()),
+            warnings: vec!["a".to_owned(), "b".to_owned()],
+            ..foreign()
+        };
+        let letter = letter(&target(), damaged);
+        let diagnostic = |name: &str| letter.diagnostics.get(name).map(String::as_str);
+        assert_eq!(
+            (diagnostic(ADOPTED_FROM), diagnostic("adopted-family")),
+            (Some("dlt/2/7"), Some("spring"))
+        );
+        assert_eq!(
+            (diagnostic("adopted-group"), diagnostic("adopted-warnings")),
+            (Some("billing"), Some("a; b"))
+        );
+        assert_eq!(diagnostic("adopted-written-at"), None);
+        assert_eq!((letter.state, letter.attempts, letter.sequence.as_str()), (LetterState::Dead, 1, "k"));
+    }
+
+    #[test]
+    fn a_rule_that_panics_falls_back_to_the_key() {
+        // I10
+        let rule = Sequencing::Custom(Arc::new(|_: &Message| panic!("no such order")));
+        assert_eq!(letter(&Target { sequencing: rule, ..target() }, foreign()).sequence.as_str(), "k");
+        let separate = Target { separate_sequences: true, ..target() };
+        assert_eq!(letter(&separate, foreign()).sequence.as_str(), "~dlt:k");
+    }
+
+    #[test]
+    fn a_letter_of_another_group_is_foreign_and_one_without_a_group_is_not() {
+        let of = |group: Option<&str>| ForeignLetter { group: group.map(str::to_owned), ..foreign() };
+        let only = Target { group: Some("shipping".to_owned()), ..target() };
+        assert!(only.is_foreign(&of(Some("billing"))));
+        assert!(!only.is_foreign(&of(Some("shipping"))) && !only.is_foreign(&of(None)));
+        assert!(!target().is_foreign(&of(Some("billing"))));
+    }
+}

@@ -1,0 +1,229 @@
+//! librdkafka's callbacks: rebalances, errors and statistics.
+//!
+//! They run while the consumer is polled and only record what happened. The source acts on it afterwards, outside of the
+//! callback, because a rebalance has to wait for the engine and polling must not.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lazaret_core::Partition;
+use lazaret_core::source::SourceError;
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientConfig, ClientContext, TopicPartitionList};
+use serde::Deserialize;
+use tokio::sync::Notify;
+
+use super::assignment::{assign, partition, unassign};
+use crate::error::config_error;
+
+/// The client, with our callbacks.
+pub(crate) type Client = BaseConsumer<Callbacks>;
+
+/// The two clients of a source: the member of the group, and the one that fetches.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    pub(crate) group: Arc<Client>,
+    pub(crate) fetcher: Arc<Client>,
+}
+
+/// A rebalance that the group asks for. It is completed by [`assign`] or [`unassign`].
+#[derive(Debug)]
+pub(crate) enum Rebalance {
+    Assigned(Vec<Partition>),
+    Revoked {
+        partitions: Vec<Partition>,
+        /// Another member may own them already.
+        lost: bool,
+    },
+}
+
+/// What the callbacks recorded.
+#[derive(Debug, Default)]
+struct Recorded {
+    rebalances: VecDeque<Rebalance>,
+    /// The description of the error that is polled next.
+    reason: String,
+    /// End offsets of partitions, from the statistics.
+    ends: HashMap<Partition, u64>,
+}
+
+/// The context of a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Callbacks {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    recorded: Mutex<Recorded>,
+    /// Wakes the owner of the client.
+    wake: Arc<Notify>,
+    /// The client has events to poll.
+    pending: AtomicBool,
+    /// A callback ran since the last check: the queue may hold more.
+    served: AtomicBool,
+    /// The source is closing: rebalances are answered at once.
+    closing: AtomicBool,
+    read_committed: bool,
+}
+
+impl Callbacks {
+    /// Creates callbacks that notify `wake`.
+    pub(crate) fn new(read_committed: bool, wake: Arc<Notify>) -> Self {
+        let shared = Shared {
+            recorded: Mutex::default(),
+            wake,
+            pending: AtomicBool::new(true),
+            served: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            read_committed,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Creates a client with these callbacks.
+    pub(crate) fn connect(&self, config: &ClientConfig) -> Result<Arc<Client>, SourceError> {
+        let mut client = Client::from_config_and_context(config, self.clone()).map_err(config_error)?;
+        let callbacks = self.clone();
+        client.set_nonempty_callback(move || callbacks.set_pending());
+        Ok(Arc::new(client))
+    }
+
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        self.shared.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn record(&self, write: impl FnOnce(&mut Recorded)) {
+        write(&mut self.recorded());
+        self.shared.served.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        self.shared.wake.notify_one();
+    }
+
+    fn set_pending(&self) {
+        self.shared.pending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Returns whether the client had events to poll since the last call.
+    pub(crate) fn take_pending(&self) -> bool {
+        self.shared.pending.swap(false, Ordering::AcqRel)
+    }
+
+    /// Returns whether a callback ran since the last call.
+    pub(crate) fn take_served(&self) -> bool {
+        self.shared.served.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn next_rebalance(&self) -> Option<Rebalance> {
+        self.recorded().rebalances.pop_front()
+    }
+
+    pub(crate) fn take_reason(&self) -> String {
+        std::mem::take(&mut self.recorded().reason)
+    }
+
+    /// Returns the end offset of a partition, if the statistics had it.
+    pub(crate) fn end_of(&self, partition: &Partition) -> Option<u64> {
+        self.recorded().ends.get(partition).copied()
+    }
+
+    /// Answers rebalances at once from now on.
+    pub(crate) fn close(&self) {
+        self.shared.closing.store(true, Ordering::Release);
+    }
+}
+
+impl ClientContext for Callbacks {
+    fn stats_raw(&self, statistics: &[u8]) {
+        let Ok(statistics) = serde_json::from_slice::<Statistics<'_>>(statistics) else { return };
+        self.record(|recorded| {
+            for (topic, TopicStatistics { partitions }) in statistics.topics {
+                for (number, PartitionStatistics { hi_offset, ls_offset }) in partitions {
+                    let end = if self.shared.read_committed { ls_offset } else { hi_offset };
+                    if let (Ok(number), Ok(end)) = (number.parse::<u32>(), u64::try_from(end)) {
+                        recorded.ends.insert(Partition::new(topic, number), end);
+                    }
+                }
+            }
+        });
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let is_end = error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF);
+        if !is_end {
+            tracing::debug!(%error, reason, "client error received");
+        }
+        self.record(|recorded| reason.clone_into(&mut recorded.reason));
+    }
+}
+
+impl ConsumerContext for Callbacks {
+    fn rebalance(&self, consumer: &Client, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let is_assignment = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let partitions: Vec<Partition> =
+            list.elements().iter().map(|e| partition(e.topic(), e.partition())).collect();
+        if self.shared.closing.load(Ordering::Acquire) {
+            let answered = match is_assignment {
+                true => assign(consumer, &partitions),
+                false => unassign(consumer, &partitions),
+            };
+            if let Err(error) = answered {
+                tracing::warn!(%error, "rebalance failed while the source was closing");
+            }
+            return;
+        }
+        let lost = !is_assignment && consumer.assignment_lost();
+        self.record(|recorded| {
+            recorded.rebalances.push_back(match is_assignment {
+                true => Rebalance::Assigned(partitions),
+                false => Rebalance::Revoked { partitions, lost },
+            });
+        });
+    }
+}
+
+#[derive(Deserialize)]
+struct Statistics<'a> {
+    #[serde(borrow)]
+    topics: HashMap<&'a str, TopicStatistics<'a>>,
+}
+
+#[derive(Deserialize)]
+struct TopicStatistics<'a> {
+    /// By number. librdkafka adds one with the number -1 for records without a partition.
+    #[serde(borrow)]
+    partitions: HashMap<&'a str, PartitionStatistics>,
+}
+
+#[derive(Deserialize)]
+struct PartitionStatistics {
+    hi_offset: i64,
+    ls_offset: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_partitions_are_read_from_the_statistics() {
+        let statistics = br#"{"name": "x", "topics": {"orders": {"topic": "orders", "partitions": {
+            "0": {"partition": 0, "hi_offset": 9, "ls_offset": 7}, "1": {"hi_offset": -1001, "ls_offset": -1001},
+            "-1": {"hi_offset": 5, "ls_offset": 5}}}}}"#;
+        for (read_committed, end) in [(true, 7), (false, 9)] {
+            let callbacks = Callbacks::new(read_committed, Arc::default());
+            callbacks.stats_raw(statistics);
+            assert_eq!(callbacks.end_of(&Partition::new("orders", 0)), Some(end));
+            assert_eq!(callbacks.end_of(&Partition::new("orders", 1)), None);
+        }
+        Callbacks::new(true, Arc::default()).stats_raw(b"no statistics");
+    }
+}

@@ -1,0 +1,7 @@
+//! The librdkafka client: callbacks, assignments, batches of records, topic metadata, producer settings.
+
+pub(crate) mod assignment;
+pub(crate) mod batch;
+pub(crate) mod callbacks;
+pub(crate) mod metadata;
+pub(crate) mod producer;

@@ -1,0 +1,16 @@
+//! The member of a group: it joins, reads, commits and leaves.
+//!
+//! It runs in its own thread, see `driver`, and no call here blocks it. Why a rebalance is answered outside of its callback,
+//! and why every partition has its own queue: docs/decisions/0012-kafka-rebalance.md.
+//!
+//! - `session`: the connection to the group, its state, and polling the clients.
+//! - `rebalance`: partitions that are assigned, revoked and rewound.
+//! - `commit`: positions made durable.
+//! - `read`: messages, and the member as a [`Source`](lazaret_core::source::Source).
+
+mod commit;
+mod read;
+mod rebalance;
+mod session;
+
+pub(crate) use session::Membership;

@@ -1,0 +1,287 @@
+//! The connection to the group: its clients, its state, its errors, and polling.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lazaret_core::Partition;
+use lazaret_core::source::{SourceError, SourceEvent};
+use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message as _;
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::client::assignment::{assign, partition, unassign};
+use crate::client::callbacks::{Callbacks, Clients, Rebalance};
+use crate::error::{ClientError, classify, config_error};
+use crate::lookup::{LookupPurpose, PendingLookup};
+use crate::options::{KafkaOptions, OffsetReset};
+use crate::owned_partition::{OwnedPartition, Stage};
+use crate::positions::commit::PendingCommit;
+use crate::record::RecordReader;
+use crate::relay::Transactions;
+use crate::state::KafkaState;
+use crate::topology::Topology;
+
+/// The clients are polled at least this often.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// One member of a Kafka consumer group. Dropping it without [`close`](lazaret_core::source::Source::close) commits nothing.
+pub(crate) struct Membership {
+    /// `None` when it is closed.
+    pub(super) clients: Option<Clients>,
+    /// The callbacks of the client that is the member of the group.
+    pub(super) group: Callbacks,
+    /// The callbacks of the client that fetches.
+    pub(super) fetcher: Callbacks,
+    pub(super) wake: Arc<Notify>,
+    pub(super) options: KafkaOptions,
+    /// The retry topics, if there are any.
+    pub(super) topology: Option<Arc<Topology>>,
+    /// Set when positions are committed in transactions.
+    pub(super) transactions: Option<Arc<Transactions>>,
+    pub(super) reset: OffsetReset,
+    pub(super) reader: RecordReader,
+    pub(super) owned: Vec<OwnedPartition>,
+    /// Events that are returned before any message.
+    pub(super) events: VecDeque<SourceEvent>,
+    pub(super) errors: VecDeque<SourceError>,
+    pub(super) lookup: Option<Lookup>,
+    /// The earliest time of the next lookup, after one failed.
+    pub(super) lookup_retry_at: Option<Instant>,
+    /// Partitions to rewind when no other lookup is in progress.
+    pub(super) rewinds: Vec<Partition>,
+    pub(super) revocation: Option<Revocation>,
+    /// When both clients were polled last.
+    polled_at: Instant,
+    pub(super) pending_commit: Option<PendingCommit>,
+    /// The group expelled this member, according to the response to a commit.
+    pub(super) expelled: bool,
+    /// Set while the engine runs beside a commit; when its outcome is due.
+    pub(super) commit_deadline: Option<tokio::time::Instant>,
+    /// The index of the partition that was read last; the next one has its turn.
+    pub(super) last_read: usize,
+    /// Messages may be read. All else goes on while they may not.
+    pub(crate) may_read: bool,
+    pub(super) joined: bool,
+    pub(super) ended: bool,
+    pub(super) metadata_limit: usize,
+    state: watch::Sender<KafkaState>,
+}
+
+/// A lookup of start positions.
+pub(super) struct Lookup {
+    pub(super) purpose: LookupPurpose,
+    /// `None` when it is still to be started.
+    pub(super) pending: Option<PendingLookup>,
+}
+
+/// A revocation that waits until the engine has finished some partitions.
+pub(super) struct Revocation {
+    /// All partitions that the group revokes.
+    pub(super) partitions: Vec<Partition>,
+    /// Those that the engine has not released yet.
+    pub(super) waiting: BTreeSet<Partition>,
+    pub(super) deadline: Instant,
+}
+
+impl Membership {
+    /// Starts to join the group; [`next`](lazaret_core::source::Source::next) reports how it proceeds. The error names the
+    /// invalid option.
+    pub(crate) fn join(
+        options: KafkaOptions,
+        topology: Option<Arc<Topology>>,
+        transactions: Option<Arc<Transactions>>,
+    ) -> Result<Self, SourceError> {
+        let reset = options.offset_reset()?;
+        let wake = Arc::new(Notify::new());
+        let group = Callbacks::new(options.reads_committed(), wake.clone());
+        let fetcher = Callbacks::new(options.reads_committed(), wake.clone());
+        let clients = Clients {
+            group: group.connect(&options.group_client()?)?,
+            fetcher: fetcher.connect(&options.fetching_client()?)?,
+        };
+        if let Some(transactions) = &transactions {
+            transactions.set_group(&clients.group);
+        }
+        let member = Self {
+            clients: Some(clients),
+            group,
+            fetcher,
+            wake,
+            reset,
+            reader: RecordReader::new(&options),
+            owned: Vec::new(),
+            events: VecDeque::new(),
+            errors: VecDeque::new(),
+            lookup: None,
+            lookup_retry_at: None,
+            rewinds: Vec::new(),
+            revocation: None,
+            polled_at: Instant::now(),
+            pending_commit: None,
+            expelled: false,
+            commit_deadline: None,
+            last_read: 0,
+            may_read: true,
+            joined: false,
+            ended: false,
+            metadata_limit: options.metadata_limit,
+            state: watch::Sender::new(KafkaState::Joining),
+            options,
+            topology,
+            transactions,
+        };
+        member.subscribe().map_err(config_error)?;
+        Ok(member)
+    }
+
+    /// Returns its state, for monitoring.
+    pub(crate) fn state(&self) -> watch::Receiver<KafkaState> {
+        self.state.subscribe()
+    }
+
+    pub(super) fn subscribe(&self) -> Result<(), KafkaError> {
+        let retry_topics = self.topology.iter().flat_map(|topology| topology.retry_topics());
+        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).chain(retry_topics).collect();
+        self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
+    }
+
+    /// Serves the events of the clients, except records. A client without events is polled regularly all the same: the group
+    /// expels a member that does not poll.
+    pub(super) fn poll_clients(&mut self) {
+        let is_due = self.polled_at.elapsed() >= POLL_INTERVAL;
+        if is_due {
+            self.polled_at = Instant::now();
+        }
+        for is_fetcher in [false, true] {
+            let callbacks = if is_fetcher { &self.fetcher } else { &self.group };
+            if !callbacks.take_pending() && !is_due {
+                continue;
+            }
+            let Some(clients) = &self.clients else { return };
+            let client = if is_fetcher { clients.fetcher.clone() } else { clients.group.clone() };
+            let callbacks = callbacks.clone();
+            loop {
+                callbacks.take_served();
+                match client.poll(Duration::ZERO) {
+                    Some(Err(error)) => self.handle_error(error, &callbacks.take_reason()),
+                    // Records arrive in the queues of their partitions. One that does not is fetched again.
+                    Some(Ok(record)) if is_fetcher => {
+                        self.refetch(&partition(record.topic(), record.partition()));
+                    }
+                    // The member of the group fetches nothing. It may have fetched this before it was paused.
+                    Some(Ok(_)) => {}
+                    None if callbacks.take_served() => {}
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn refetch(&mut self, partition: &Partition) {
+        if self.find(partition).is_some_and(|owned| owned.stage == Stage::Reading) {
+            tracing::warn!(%partition, "record received outside of its queue, partition rewound");
+            self.events.push_back(SourceEvent::Lost(vec![partition.clone()]));
+            self.start_rewind(std::slice::from_ref(partition));
+        }
+    }
+
+    /// Marks partitions for a rewind to their committed offsets.
+    pub(super) fn start_rewind(&mut self, partitions: &[Partition]) {
+        for owned in self.owned.iter_mut().filter(|owned| partitions.contains(&owned.partition)) {
+            if owned.stage == Stage::Reading {
+                owned.stage = Stage::Rewinding;
+                self.rewinds.push(owned.partition.clone());
+            }
+        }
+    }
+
+    pub(super) fn handle_error(&mut self, error: KafkaError, reason: &str) {
+        match classify(error, reason, &self.options, !self.owned.is_empty()) {
+            ClientError::Retried => tracing::debug!(reason, "client error retried by the client"),
+            ClientError::Reported(error) => self.report(error),
+        }
+    }
+
+    /// Queues an error for the engine.
+    pub(super) fn report(&mut self, error: SourceError) {
+        self.state.send_replace(KafkaState::Error(error.to_string()));
+        // The client repeats its errors; each is queued once.
+        let is_queued = self.errors.iter().any(|queued| queued.to_string() == error.to_string());
+        if !is_queued {
+            self.errors.push_back(error);
+        }
+    }
+
+    /// Sets the state to reading.
+    pub(super) fn set_reading(&self) {
+        let reading = KafkaState::Reading(self.owned.len());
+        self.state.send_if_modified(|state| {
+            let changed = *state != reading;
+            *state = reading;
+            changed
+        });
+    }
+
+    pub(super) fn has_error(&self) -> bool {
+        matches!(*self.state.borrow(), KafkaState::Error(_))
+    }
+
+    pub(super) fn find(&mut self, partition: &Partition) -> Option<&mut OwnedPartition> {
+        self.owned.iter_mut().find(|owned| owned.partition == *partition)
+    }
+
+    /// Leaves the group, in its own thread: the client waits for the brokers. The receiver resolves when it is done.
+    pub(super) fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
+        let Clients { group, fetcher } = self.clients.take()?;
+        self.group.close();
+        self.fetcher.close();
+        // The client waits for the response to each rebalance.
+        let assigned = self.lookup.take().and_then(|lookup| match lookup.purpose {
+            LookupPurpose::Assign(partitions) => Some(Rebalance::Assigned(partitions)),
+            LookupPurpose::Rewind(_) => None,
+        });
+        let revocation = self.revocation.take();
+        let revoked =
+            revocation.map(|Revocation { partitions, .. }| Rebalance::Revoked { partitions, lost: false });
+        let queued = std::iter::from_fn(|| self.group.next_rebalance());
+        let rebalances: Vec<Rebalance> = assigned.into_iter().chain(revoked).chain(queued).collect();
+        let owned = std::mem::take(&mut self.owned);
+        self.state.send_replace(KafkaState::Closed);
+        let (sender, left) = oneshot::channel();
+        let leave = move || {
+            for rebalance in rebalances {
+                let answered = match &rebalance {
+                    Rebalance::Assigned(partitions) => assign(&group, partitions),
+                    Rebalance::Revoked { partitions, .. } => unassign(&group, partitions),
+                };
+                if let Err(error) = answered {
+                    tracing::debug!(%error, "rebalance not answered while leaving the group");
+                }
+            }
+            drop(group);
+            drop(owned);
+            drop(fetcher);
+            // The receiver may be gone.
+            let _ = sender.send(());
+        };
+        let started = thread::Builder::new().name("lazaret-kafka-leave".to_owned()).spawn(leave);
+        started.is_ok().then_some(left)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KafkaOptions { group, topics, .. } = &self.options;
+        f.debug_struct("Membership").field("group", group).field("topics", topics).finish_non_exhaustive()
+    }
+}

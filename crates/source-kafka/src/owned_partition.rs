@@ -1,0 +1,201 @@
+//! One partition from its assignment to its revocation.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lazaret_core::source::Assignment;
+use lazaret_core::{Message, Partition};
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::error::KafkaError;
+
+use crate::client::batch::Batches;
+use crate::client::callbacks::{Callbacks, Client};
+use crate::lookup::StartPosition;
+use crate::positions::metadata;
+use crate::positions::settled::SettledOffsets;
+use crate::record::{PositionIds, RecordReader};
+use crate::retry_reader::RetryReader;
+use crate::topology::Topology;
+
+/// A partition that this member owns.
+///
+/// It has its own queue of records. To pause it, the queue is not polled: nothing is fetched twice, and what librdkafka has
+/// prefetched stays there, bounded by `queued.max.messages.kbytes`.
+pub(crate) struct OwnedPartition {
+    pub(crate) partition: Partition,
+    batches: Batches,
+    /// The same queue in the client's type. It wakes the member when a record arrives.
+    _queue: PartitionQueue<Callbacks>,
+    ids: PositionIds,
+    pub(crate) stage: Stage,
+    pub(crate) paused: bool,
+    /// Unique to each assignment, of whatever partition.
+    pub(crate) assignment_id: u64,
+    /// The first offset of this assignment.
+    pub(crate) start: u64,
+    /// The first offset that was not delivered.
+    pub(crate) next: u64,
+    pub(crate) committed: Option<u64>,
+    /// The ranges that were settled before this assignment.
+    settled: Vec<RangeInclusive<u64>>,
+    /// The offset after the last message at the time of the assignment.
+    pub(crate) end: u64,
+    /// The end was reached.
+    at_end: bool,
+    /// Set for a partition of a retry topic.
+    retry: Option<RetryReader>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is read.
+    Reading,
+    /// It waits for the lookup of its committed offset.
+    Rewinding,
+    /// The engine is finishing its messages.
+    Revoking,
+}
+
+/// Why reading a partition stopped.
+pub(crate) enum ReadEnd {
+    /// There are no more records, or the batch is full.
+    Done,
+    /// The next record has this offset, which is before delivered ones: the log was truncated.
+    Truncated(u64),
+}
+
+fn next_assignment_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl OwnedPartition {
+    /// Takes over a partition before it is assigned to the fetching client, so that no record arrives in the common queue.
+    /// `None` when the client has no queue for it.
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        callbacks: &Callbacks,
+        position: StartPosition,
+        topology: Option<&Arc<Topology>>,
+    ) -> Option<Self> {
+        let StartPosition { partition, start, committed, settled, end } = position;
+        let mut queue = client.split_partition_queue(partition.stream.as_str(), partition.index as i32)?;
+        let callbacks = callbacks.clone();
+        queue.set_nonempty_callback(move || callbacks.wake());
+        let batches = Batches::of(client, partition.stream.as_str(), partition.index as i32)?;
+        let ids = PositionIds::new(&partition);
+        let (stage, paused, at_end) = (Stage::Reading, false, false);
+        let next = start;
+        let retry = topology.and_then(|topology| RetryReader::new(topology, &partition, start));
+        Some(Self {
+            partition,
+            batches,
+            _queue: queue,
+            ids,
+            stage,
+            paused,
+            assignment_id: next_assignment_id(),
+            start,
+            next,
+            committed,
+            settled,
+            end,
+            at_end,
+            retry,
+        })
+    }
+
+    /// Restarts at another position, after the client was repositioned.
+    pub(crate) fn restart(&mut self, position: StartPosition) {
+        let StartPosition { start, committed, settled, end, .. } = position;
+        let (stage, paused, at_end) = (Stage::Reading, false, false);
+        (self.stage, self.paused, self.at_end) = (stage, paused, at_end);
+        (self.start, self.next, self.end) = (start, start, end);
+        (self.committed, self.settled) = (committed, settled);
+        self.assignment_id = next_assignment_id();
+        if let Some(retry) = &mut self.retry {
+            retry.rewind(start);
+        }
+    }
+
+    pub(crate) fn assignment(&self) -> Assignment {
+        Assignment { partition: self.partition.clone(), settled: self.settled.clone() }
+    }
+
+    /// Returns the offsets that were settled before this assignment.
+    pub(crate) fn settled_offsets(&self, metadata_limit: usize) -> SettledOffsets {
+        SettledOffsets::new(self.committed.unwrap_or(self.start), self.settled.clone(), metadata_limit)
+    }
+
+    /// Returns whether its messages may be delivered.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.stage == Stage::Reading && !self.paused
+    }
+
+    /// Returns whether everything was delivered up to its end at the time of the assignment, and in a retry topic everything
+    /// that this relay wrote since.
+    pub(crate) fn is_at_end(&self) -> bool {
+        let written = self.retry.as_ref().map_or(0, RetryReader::written);
+        self.stage == Stage::Reading && (self.at_end || self.next >= self.end) && self.next >= written
+    }
+
+    /// Adds available messages to the batch, up to its size, and errors to `errors`. A finite read skips messages that were
+    /// written after the assignment.
+    pub(crate) fn read(
+        &mut self,
+        messages: &mut Vec<Message>,
+        size: usize,
+        reader: &mut RecordReader,
+        finite: bool,
+        errors: &mut Vec<KafkaError>,
+    ) -> ReadEnd {
+        while messages.len() < size && !(finite && self.is_at_end()) {
+            // The end of a retry topic may move with every message, and a fetched record cannot be put back.
+            let limit = if finite && self.retry.is_some() { 1 } else { size - messages.len() };
+            let batch = self.batches.take(limit);
+            let mut remaining = batch.len();
+            if remaining == 0 {
+                break;
+            }
+            messages.reserve_exact(limit.min(remaining));
+            for record in batch.iter() {
+                remaining -= 1;
+                let record = match record {
+                    Ok(record) => record,
+                    Err(KafkaError::PartitionEOF(_)) => {
+                        self.at_end = true;
+                        continue;
+                    }
+                    Err(error) => {
+                        errors.push(error);
+                        continue;
+                    }
+                };
+                let offset = record.offset();
+                if offset < self.next {
+                    reader.finish(&mut self.ids, messages);
+                    return ReadEnd::Truncated(offset);
+                }
+                // Offsets in between hold no message: compacted, aborted, or a transaction marker.
+                self.next = offset + 1;
+                if let Some(retry) = &mut self.retry {
+                    messages.push(retry.read(reader, &record, offset, &mut self.ids));
+                } else if !(finite && offset >= self.end) {
+                    reader.copy(&record, offset, remaining + 1, &mut self.ids, messages);
+                }
+            }
+            reader.finish(&mut self.ids, messages);
+        }
+        ReadEnd::Done
+    }
+
+    /// Merges the ranges of the engine's commit with those settled before the assignment, from this offset on.
+    pub(crate) fn settled_beyond(
+        &self,
+        ranges: Vec<RangeInclusive<u64>>,
+        offset: u64,
+    ) -> Vec<RangeInclusive<u64>> {
+        metadata::with_earlier(ranges, &self.settled, offset)
+    }
+}

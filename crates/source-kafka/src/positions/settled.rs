@@ -1,0 +1,102 @@
+//! The settled offsets of one partition.
+
+use std::ops::RangeInclusive;
+
+use lazaret_core::Partition;
+
+use super::metadata::{self, CommitKey};
+
+/// The settled offsets of one partition: everything before an offset, and ranges beyond it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SettledOffsets {
+    /// The first offset that is not settled.
+    pub(crate) offset: u64,
+    /// The ranges that are settled beyond it, in order and disjoint.
+    ranges: Vec<RangeInclusive<u64>>,
+    /// The maximum number of characters of metadata.
+    metadata_limit: usize,
+}
+
+impl SettledOffsets {
+    pub(crate) fn new(offset: u64, ranges: Vec<RangeInclusive<u64>>, metadata_limit: usize) -> Self {
+        let mut settled = Self { offset, ranges: Vec::new(), metadata_limit };
+        settled.settle(ranges);
+        settled
+    }
+
+    /// Adds the engine's commit: everything before this offset, and these ranges.
+    pub(crate) fn add_commit(&mut self, offset: u64, ranges: &[RangeInclusive<u64>], metadata_limit: usize) {
+        self.offset = self.offset.max(offset);
+        self.metadata_limit = metadata_limit;
+        self.settle(ranges.iter().cloned());
+    }
+
+    /// Settles these offsets.
+    pub(crate) fn settle(&mut self, ranges: impl IntoIterator<Item = RangeInclusive<u64>>) {
+        self.ranges.extend(ranges);
+        self.ranges.sort_unstable_by_key(|range| *range.start());
+        let mut joined: Vec<RangeInclusive<u64>> = Vec::with_capacity(self.ranges.len());
+        for range in self.ranges.drain(..) {
+            let (start, end) = range.into_inner();
+            if end < self.offset {
+                continue;
+            }
+            if start <= self.offset {
+                self.offset = end.saturating_add(1);
+                continue;
+            }
+            match joined.last_mut() {
+                Some(last) if start <= last.end().saturating_add(1) => {
+                    *last = *last.start()..=(*last.end()).max(end);
+                }
+                _ => joined.push(start..=end),
+            }
+        }
+        self.ranges = joined;
+    }
+
+    /// Encodes the ranges beyond the offset as commit metadata.
+    pub(crate) fn metadata(&self, partition: &Partition) -> String {
+        let key =
+            CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: self.offset };
+        metadata::encode(&self.ranges, key, self.metadata_limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settled_ranges_advance_the_offset_when_they_reach_it() {
+        // I1
+        let mut settled = SettledOffsets::new(10, vec![12..=13], 4096);
+        settled.settle([15..=15]);
+        assert_eq!((settled.offset, settled.ranges.as_slice()), (10, &[12..=13, 15..=15][..]));
+        settled.settle([10..=10]);
+        assert_eq!(settled.offset, 11, "11 is not settled");
+        settled.settle([11..=11, 14..=14]);
+        assert_eq!((settled.offset, settled.ranges.len()), (16, 0));
+    }
+
+    #[test]
+    fn a_commit_of_the_engine_keeps_what_was_relayed() {
+        // I1: the engine does not know of 10 and 20 yet.
+        let mut settled = SettledOffsets::new(10, vec![], 4096);
+        settled.settle([10..=10]);
+        settled.settle([20..=20]);
+        settled.add_commit(10, &[12..=12], 4096);
+        assert_eq!((settled.offset, settled.ranges.as_slice()), (11, &[12..=12, 20..=20][..]));
+        settled.add_commit(21, &[], 4096);
+        assert_eq!((settled.offset, settled.ranges.len()), (21, 0));
+    }
+
+    #[test]
+    fn the_metadata_can_be_decoded() {
+        let partition = Partition::new("orders", 3);
+        let settled = SettledOffsets::new(10, vec![12..=13, 15..=15], 4096);
+        let key = CommitKey { topic: "orders", partition: 3, offset: 10 };
+        assert_eq!(metadata::decode(&settled.metadata(&partition), key).unwrap(), [12..=13, 15..=15]);
+        assert_eq!(SettledOffsets::new(10, vec![12..=13], 0).metadata(&partition), "");
+    }
+}

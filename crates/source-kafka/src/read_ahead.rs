@@ -1,0 +1,235 @@
+//! The queue between the thread that reads ahead and the engine.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lazaret_core::Message;
+use lazaret_core::source::{SourceError, SourceEvent};
+use tokio::sync::Notify;
+
+/// The limits of reading ahead: batches, and bytes; one batch more may be added. They are small, so that copied records are
+/// still in the processor's cache when they are handled.
+const BATCHES: usize = 6;
+const BYTES: usize = 4 * 1024 * 1024;
+
+/// The engine asks at least this often if it is alive, and the driver checks that this often.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// An engine that has not asked for this long counts as dead until it asks again.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// An item for the engine.
+pub(crate) enum Item {
+    Event(SourceEvent),
+    Error(SourceError),
+    /// The outcome of the commit with this number.
+    Committed(u64, Result<(), String>),
+}
+
+/// Items that were read and not taken yet, in order.
+pub(crate) struct ReadAhead {
+    queue: Mutex<Queue>,
+    arrived: Notify,
+    taken: Notify,
+    /// The lag of the source without the queue.
+    lag: AtomicU64,
+    /// The time of creation, and how many milliseconds later the engine asked last.
+    created: Instant,
+    asked: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    /// Totals of its messages.
+    batches: usize,
+    messages: usize,
+    bytes: usize,
+    /// The driver has ended.
+    closed: bool,
+}
+
+impl Queue {
+    /// Returns whether this error is queued already. The client repeats its errors, and the engine pauses after each: it
+    /// should not have to take old ones first.
+    fn contains(&self, error: &SourceError) -> bool {
+        let error = error.to_string();
+        let is_same = |item: &Item| matches!(item, Item::Error(known) if known.to_string() == error);
+        self.items.iter().any(is_same)
+    }
+
+    /// Returns whether more may be read.
+    fn has_room(&self) -> bool {
+        self.batches < BATCHES && self.bytes < BYTES
+    }
+
+    /// Returns whether the reader should be woken. Not for every batch: waking takes as long as reading one.
+    fn is_low(&self) -> bool {
+        self.batches <= BATCHES / 2 && self.bytes <= BYTES / 2
+    }
+}
+
+/// The error after the end of the driver.
+pub(crate) fn closed_error() -> SourceError {
+    SourceError::permanent("the source was closed")
+}
+
+/// Returns the approximate size of messages in bytes.
+fn size(messages: &[Message]) -> usize {
+    messages.iter().map(|message| message.payload_len() + message.headers.byte_size()).sum()
+}
+
+impl ReadAhead {
+    pub(crate) fn new() -> Self {
+        Self {
+            queue: Mutex::default(),
+            arrived: Notify::new(),
+            taken: Notify::new(),
+            lag: AtomicU64::new(0),
+            created: Instant::now(),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    fn record_asked(&self) {
+        self.asked.store(self.created.elapsed().as_millis() as u64, Ordering::Release);
+    }
+
+    /// Returns whether the engine has asked recently.
+    pub(crate) fn is_engine_alive(&self) -> bool {
+        let asked = self.created + Duration::from_millis(self.asked.load(Ordering::Acquire));
+        asked.elapsed() < SILENCE
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // No change under this lock is partial.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether more may be read.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queue().has_room()
+    }
+
+    /// Waits until the engine has taken enough for reading to go on.
+    pub(crate) async fn taken(&self) {
+        self.taken.notified().await;
+    }
+
+    /// Sets the lag of the source without the queue.
+    pub(crate) fn set_lag(&self, lag: u64) {
+        self.lag.store(lag, Ordering::Release);
+    }
+
+    /// Adds an item. An error that is queued already is dropped.
+    pub(crate) fn put(&self, item: Item) {
+        let mut queue = self.queue();
+        if let Item::Event(SourceEvent::Messages(messages)) = &item {
+            queue.batches += 1;
+            queue.messages += messages.len();
+            queue.bytes += size(messages);
+        }
+        if let Item::Error(error) = &item
+            && queue.contains(error)
+        {
+            return;
+        }
+        queue.items.push_back(item);
+        drop(queue);
+        self.arrived.notify_one();
+    }
+
+    /// Takes the next item, if there is one.
+    pub(crate) fn take(&self) -> Option<Item> {
+        self.record_asked();
+        let mut queue = self.queue();
+        let Some(item) = queue.items.pop_front() else {
+            return queue.closed.then(|| Item::Error(closed_error()));
+        };
+        if let Item::Event(SourceEvent::Messages(messages)) = &item {
+            let was_low = queue.is_low();
+            queue.batches -= 1;
+            queue.messages -= messages.len();
+            queue.bytes -= size(messages);
+            if !was_low && queue.is_low() {
+                self.taken.notify_one();
+            }
+        }
+        Some(item)
+    }
+
+    /// Waits until an item is added, at most for a tick.
+    pub(crate) async fn arrived(&self) {
+        tokio::select! {
+            biased;
+            () = self.arrived.notified() => {}
+            () = tokio::time::sleep(TICK) => {}
+        }
+    }
+
+    /// Returns the lag of the source, with the messages in the queue.
+    pub(crate) fn lag(&self) -> u64 {
+        let queued = self.queue().messages as u64;
+        self.lag.load(Ordering::Acquire) + queued
+    }
+}
+
+/// Closes the queue when it is dropped, however the thread of the driver ends.
+pub(crate) struct CloseOnDrop(pub(crate) Arc<ReadAhead>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.queue().closed = true;
+        self.0.arrived.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lazaret_core::Position;
+
+    use super::*;
+
+    fn batch(bytes: usize) -> Item {
+        let message = Message::new("m", "orders", Position::new(0, 0)).with_payload(vec![0; bytes]);
+        Item::Event(SourceEvent::Messages(vec![message]))
+    }
+
+    #[test]
+    fn a_repeated_error_is_queued_once() {
+        let read = ReadAhead::new();
+        for text in ["down", "down", "away", "down"] {
+            read.put(Item::Error(SourceError::temporary(text)));
+        }
+        let mut errors = Vec::new();
+        while let Some(Item::Error(error)) = read.take() {
+            errors.push(error.to_string());
+        }
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        read.put(Item::Error(SourceError::temporary("down")));
+        assert!(read.take().is_some(), "an error that was taken may be queued again");
+    }
+
+    #[test]
+    fn reading_ahead_is_bounded_in_batches_and_bytes() {
+        // I7
+        let read = ReadAhead::new();
+        for _ in 0..BATCHES {
+            assert!(read.has_room());
+            read.put(batch(1));
+        }
+        assert!(!read.has_room() && read.lag() == BATCHES as u64);
+        while read.take().is_some() {}
+        assert!(read.has_room() && read.lag() == 0);
+        read.put(batch(BYTES));
+        assert!(!read.has_room());
+    }
+
+    #[test]
+    fn a_closed_queue_returns_a_permanent_error() {
+        let read = Arc::new(ReadAhead::new());
+        drop(CloseOnDrop(read.clone()));
+        assert!(matches!(read.take(), Some(Item::Error(error)) if !error.is_temporary()));
+    }
+}

@@ -1,0 +1,13 @@
+//! Records as Kafka stores them, and the messages that they become: byte for byte, described by their headers.
+
+mod decoder;
+mod page;
+mod parts;
+mod reader;
+
+pub use decoder::MessageDecoder;
+pub(crate) use decoder::PositionIds;
+pub(crate) use page::copy;
+pub use parts::RecordParts;
+pub(crate) use parts::{NonUtf8Header, Record, timestamp};
+pub(crate) use reader::RecordReader;

@@ -1,0 +1,315 @@
+//! Relays messages and commits their positions in one transaction.
+//!
+//! A producer has one transaction at a time, so a thread runs them in sequence, each with all records and commits that were
+//! queued meanwhile. All commits of the source go through it: two ways to commit would overwrite each other. When a
+//! transaction with several records fails, each is retried in its own, so that one bad record only delays the others.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use lazaret_core::{Message, Partition};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
+use rdkafka::message::OwnedHeaders;
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
+use tokio::sync::oneshot;
+
+use super::offsets::{AssignedOffsets, OffsetsByPartition};
+use crate::client::assignment::{add_offset, list_of};
+use crate::client::callbacks::{Callbacks, Client};
+use crate::positions::commit::{CommitOutcome, OffsetCommit, PendingCommit};
+use crate::positions::settled::SettledOffsets;
+use crate::transaction_hook::TransactionHook;
+
+/// How long each step may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(15);
+/// The maximum number of records and commits in one transaction.
+const BATCH: usize = 256;
+
+/// A record to write, and the position that is settled with it.
+#[derive(Clone)]
+pub(super) struct RelayedRecord {
+    pub(super) topic: String,
+    pub(super) partition: i32,
+    pub(super) headers: OwnedHeaders,
+    pub(super) message: Arc<Message>,
+    pub(super) from: Partition,
+    pub(super) offset: u64,
+}
+
+/// Why a message was not relayed.
+pub(super) enum NotRelayed {
+    /// The partition of the message was revoked.
+    Revoked,
+    /// Nothing was written.
+    NotDone(KafkaError),
+    /// The outcome is unknown.
+    MaybeDone(KafkaError),
+}
+
+enum Job {
+    Relay(Box<RelayedRecord>, oneshot::Sender<Result<u64, NotRelayed>>),
+    Commit(Vec<OffsetCommit>, oneshot::Sender<Vec<CommitOutcome>>, Callbacks),
+}
+
+/// Handle to the thread that runs transactions.
+pub(crate) struct Transactions {
+    jobs: Mutex<Sender<Job>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    offsets: AssignedOffsets,
+    /// The member of the group whose positions are committed.
+    group: Mutex<Weak<Client>>,
+}
+
+impl Transactions {
+    /// Starts the thread. `config` has the transactional id.
+    pub(super) fn start(config: ClientConfig, hook: TransactionHook) -> std::io::Result<Self> {
+        let (jobs, received) = channel();
+        let shared = Arc::new(Shared { offsets: AssignedOffsets::default(), group: Mutex::new(Weak::new()) });
+        let worker = Worker { config, hook, shared: shared.clone(), producer: None };
+        let builder = thread::Builder::new().name("lazaret-kafka-transactions".to_owned());
+        builder.spawn(move || worker.run(&received))?;
+        Ok(Self { jobs: Mutex::new(jobs), shared })
+    }
+
+    /// Sets the member of the group whose positions are committed from now on.
+    pub(crate) fn set_group(&self, group: &Arc<Client>) {
+        *self.shared.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(group);
+    }
+
+    pub(crate) fn offsets(&self) -> &AssignedOffsets {
+        &self.shared.offsets
+    }
+
+    fn send(&self, job: Job) {
+        // Without the thread the job is dropped with its sender, and the receiver sees that.
+        let _ = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+    }
+
+    /// Relays a message. Returns the offset of the record.
+    pub(super) async fn relay(&self, record: RelayedRecord) -> Result<u64, NotRelayed> {
+        let (sender, outcome) = oneshot::channel();
+        self.send(Job::Relay(Box::new(record), sender));
+        outcome.await.unwrap_or(Err(NotRelayed::MaybeDone(KafkaError::Canceled)))
+    }
+
+    /// Starts a commit of positions.
+    pub(crate) fn commit(&self, commits: Vec<OffsetCommit>, callbacks: Callbacks) -> PendingCommit {
+        let (sender, pending) = oneshot::channel();
+        self.send(Job::Commit(commits, sender, callbacks));
+        pending
+    }
+}
+
+/// A failed transaction.
+struct TransactionError {
+    error: KafkaError,
+    maybe_done: bool,
+}
+
+struct Worker {
+    config: ClientConfig,
+    hook: TransactionHook,
+    shared: Arc<Shared>,
+    producer: Option<FutureProducer>,
+}
+
+impl Worker {
+    fn run(mut self, received: &Receiver<Job>) {
+        // Aborts what an earlier process with this id left open. Until then its positions cannot be looked up.
+        if let Err(error) = self.producer() {
+            tracing::warn!(%error, "transactional producer not initialised");
+        }
+        while let Ok(first) = received.recv() {
+            let more = received.try_iter().take(BATCH - 1);
+            let jobs: Vec<Job> = std::iter::once(first).chain(more).collect();
+            self.execute(jobs);
+        }
+    }
+
+    fn execute(&mut self, jobs: Vec<Job>) {
+        let (owned, revoked): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| match job {
+            Job::Relay(record, _) => self.shared.offsets.get(&record.from).is_some(),
+            Job::Commit(..) => true,
+        });
+        for job in revoked {
+            respond(job, Err(NotRelayed::Revoked));
+        }
+        match self.transact(&owned) {
+            Ok(offsets) => {
+                let mut offsets = offsets.into_iter();
+                for job in owned {
+                    let offset = if matches!(job, Job::Relay(..)) { offsets.next() } else { None };
+                    respond(job, Ok(offset.unwrap_or_default()));
+                }
+            }
+            Err(failed) if owned.len() > 1 && !failed.maybe_done => {
+                owned.into_iter().for_each(|job| self.execute(vec![job]));
+            }
+            Err(TransactionError { error, maybe_done }) => {
+                for job in owned {
+                    let error = error.clone();
+                    respond(
+                        job,
+                        Err(if maybe_done {
+                            NotRelayed::MaybeDone(error)
+                        } else {
+                            NotRelayed::NotDone(error)
+                        }),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Runs one transaction with all jobs. Returns the offsets of the records.
+    fn transact(&mut self, jobs: &[Job]) -> Result<Vec<u64>, TransactionError> {
+        let positions = self.positions(jobs);
+        if positions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let not_done = |error| TransactionError { error, maybe_done: false };
+        let producer = self.producer().map_err(not_done)?;
+        if let Err(error) = producer.begin_transaction() {
+            self.producer = None;
+            return Err(not_done(error));
+        }
+        self.hook.call("begun");
+        let filled = self.fill(&producer, jobs, &positions);
+        let offsets = filled.map_err(|error| {
+            self.abort(&producer);
+            not_done(error)
+        })?;
+        self.commit(&producer)?;
+        self.hook.call("committed");
+        self.shared.offsets.update(positions);
+        Ok(offsets)
+    }
+
+    /// Returns the positions of the partitions after all jobs.
+    fn positions(&self, jobs: &[Job]) -> OffsetsByPartition {
+        let mut positions = OffsetsByPartition::new();
+        let mut change = |partition: &Partition, change: &dyn Fn(&mut SettledOffsets)| {
+            let known = positions.remove(partition).or_else(|| self.shared.offsets.get(partition));
+            if let Some((number, mut settled)) = known {
+                change(&mut settled);
+                positions.insert(partition.clone(), (number, settled));
+            }
+        };
+        for job in jobs {
+            match job {
+                Job::Relay(record, _) => {
+                    change(&record.from, &|settled| settled.settle([record.offset..=record.offset]));
+                }
+                Job::Commit(commits, ..) => {
+                    for commit in commits {
+                        change(&commit.partition, &|settled| {
+                            settled.add_commit(commit.offset, &commit.settled_beyond, commit.metadata_limit);
+                        });
+                    }
+                }
+            }
+        }
+        positions
+    }
+
+    /// Writes the records and the positions into the transaction.
+    fn fill(
+        &self,
+        producer: &FutureProducer,
+        jobs: &[Job],
+        positions: &OffsetsByPartition,
+    ) -> KafkaResult<Vec<u64>> {
+        let mut deliveries = Vec::new();
+        for job in jobs {
+            let Job::Relay(relayed, _) = job else { continue };
+            let record: FutureRecord<'_, [u8], [u8]> = FutureRecord {
+                key: relayed.message.key.as_deref(),
+                payload: relayed.message.payload.as_deref(),
+                ..FutureRecord::to(&relayed.topic)
+                    .partition(relayed.partition)
+                    .headers(relayed.headers.clone())
+            };
+            deliveries.push(producer.send_result(record).map_err(|(error, _)| error)?);
+        }
+        producer.flush(STEP_TIMEOUT)?;
+        let mut offsets = Vec::new();
+        for delivery in deliveries {
+            let delivered = delivery.now_or_never().and_then(Result::ok).ok_or(KafkaError::Canceled)?;
+            offsets.push(delivered.map_err(|(error, _)| error)?.offset.unsigned_abs());
+        }
+        self.hook.call("produced");
+        let mut list = list_of([]);
+        for (partition, (_, settled)) in positions {
+            add_offset(&mut list, partition, settled.offset, &settled.metadata(partition));
+        }
+        let group = self.shared.group.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let metadata = group.and_then(|group| group.group_metadata()).ok_or(KafkaError::Canceled)?;
+        producer.send_offsets_to_transaction(&list, &metadata, STEP_TIMEOUT)?;
+        self.hook.call("offsets sent");
+        Ok(offsets)
+    }
+
+    fn commit(&mut self, producer: &FutureProducer) -> Result<(), TransactionError> {
+        let until = Instant::now() + STEP_TIMEOUT;
+        loop {
+            let error = match producer.commit_transaction(STEP_TIMEOUT) {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            match &error {
+                KafkaError::Transaction(cause) if cause.is_retriable() && Instant::now() < until => {}
+                KafkaError::Transaction(cause) if cause.txn_requires_abort() => {
+                    self.abort(producer);
+                    return Err(TransactionError { error, maybe_done: false });
+                }
+                _ => {
+                    // The next producer with this id aborts what this one left open.
+                    self.producer = None;
+                    return Err(TransactionError { error, maybe_done: true });
+                }
+            }
+        }
+    }
+
+    fn abort(&mut self, producer: &FutureProducer) {
+        if let Err(error) = producer.abort_transaction(STEP_TIMEOUT) {
+            tracing::warn!(%error, "transaction not aborted, producer replaced");
+            self.producer = None;
+        }
+    }
+
+    fn producer(&mut self) -> KafkaResult<FutureProducer> {
+        if let Some(producer) = &self.producer {
+            return Ok(producer.clone());
+        }
+        let producer: FutureProducer = self.config.create()?;
+        producer.init_transactions(STEP_TIMEOUT)?;
+        self.producer = Some(producer.clone());
+        Ok(producer)
+    }
+}
+
+/// Sends the outcome of a job. The receiver may be gone.
+fn respond(job: Job, result: Result<u64, NotRelayed>) {
+    match job {
+        Job::Relay(_, sender) => _ = sender.send(result),
+        Job::Commit(commits, sender, callbacks) => {
+            let outcome = result.map(|_| ()).map_err(|reason| match reason {
+                NotRelayed::Revoked => KafkaError::ConsumerCommit(Code::UnknownMemberId),
+                NotRelayed::NotDone(error) | NotRelayed::MaybeDone(error) => {
+                    error.rdkafka_error_code().map_or(error, KafkaError::ConsumerCommit)
+                }
+            });
+            let _ = sender.send(vec![(commits, outcome)]);
+            callbacks.wake();
+        }
+    }
+}

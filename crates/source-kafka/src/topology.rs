@@ -1,0 +1,208 @@
+//! The retry topics and dead-letter topics of a consumer: which message goes where, and how far each topic was read.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lazaret_core::Partition;
+use lazaret_core::source::SourceError;
+
+use crate::retry_topics::RetryTopics;
+
+/// The longest name of a topic in Kafka.
+const MAX_NAME: usize = 249;
+
+/// One retry topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RetryTier {
+    pub(crate) topic: String,
+    pub(crate) delay: Duration,
+    /// It is read, and not written to.
+    pub(crate) drained: bool,
+}
+
+/// The retry topics and the dead-letter topic of one stream.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamTopics {
+    pub(crate) stream: String,
+    /// The shortest delay first, drained ones last.
+    pub(crate) tiers: Vec<RetryTier>,
+    pub(crate) dead_letter: String,
+}
+
+impl StreamTopics {
+    /// Returns the topic for messages with this delay: the one with the longest delay that is not longer, so that no message
+    /// queues behind messages that are due later; or the shortest of all.
+    pub(crate) fn tier(&self, delay: Duration) -> Option<&RetryTier> {
+        let mut open = self.tiers.iter().filter(|tier| !tier.drained);
+        let first = open.clone().next();
+        open.rfind(|tier| tier.delay <= delay).or(first)
+    }
+}
+
+/// The progress of a partition of a retry topic.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The offset after the last record that this relay wrote.
+    written: u64,
+    /// The offset after the last record that was read; `None` when the partition is not assigned.
+    read: Option<u64>,
+}
+
+/// All retry topics and dead-letter topics of a consumer.
+#[derive(Debug)]
+pub(crate) struct Topology {
+    pub(crate) streams: Vec<StreamTopics>,
+    pub(crate) max_wait: Duration,
+    /// The index of the stream of each retry topic.
+    by_retry_topic: HashMap<String, usize>,
+    progress: Mutex<HashMap<Partition, Progress>>,
+}
+
+impl Topology {
+    /// Builds the topology of these streams. The error names invalid topic names.
+    pub(crate) fn new(topics: &RetryTopics, streams: &[String]) -> Result<Self, SourceError> {
+        let streams: Vec<StreamTopics> = streams.iter().map(|stream| of_stream(topics, stream)).collect();
+        let mut names: BTreeSet<&str> = BTreeSet::new();
+        let all = streams
+            .iter()
+            .flat_map(|of| of.tiers.iter().map(|tier| &tier.topic).chain([&of.stream, &of.dead_letter]));
+        for name in all {
+            check_name(name)?;
+            if !names.insert(name) {
+                return Err(SourceError::permanent(format!(
+                    "two topics have the name {name:?}; put {{stream}}, {{consumer}} and {{delay}} into the names of retry \
+                     and dead-letter topics, and consume no topic of that name"
+                )));
+            }
+        }
+        let indexed = |(index, of): (usize, &StreamTopics)| {
+            let topics: Vec<_> = of.tiers.iter().map(|tier| (tier.topic.clone(), index)).collect();
+            topics
+        };
+        let by_retry_topic = streams.iter().enumerate().flat_map(indexed).collect();
+        Ok(Self { streams, max_wait: topics.max_wait, by_retry_topic, progress: Mutex::default() })
+    }
+
+    /// Returns the topics of a consumed stream.
+    pub(crate) fn of_stream(&self, stream: &str) -> Option<&StreamTopics> {
+        self.streams.iter().find(|of| of.stream == stream)
+    }
+
+    /// Returns the topics of the stream that this retry topic belongs to.
+    pub(crate) fn of_retry_topic(&self, topic: &str) -> Option<&StreamTopics> {
+        self.by_retry_topic.get(topic).map(|index| &self.streams[*index])
+    }
+
+    /// Iterates over the names of all retry topics.
+    pub(crate) fn retry_topics(&self) -> impl Iterator<Item = &str> {
+        self.streams.iter().flat_map(|of| of.tiers.iter().map(|tier| tier.topic.as_str()))
+    }
+
+    fn progress(&self) -> MutexGuard<'_, HashMap<Partition, Progress>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a record was written at this offset.
+    pub(crate) fn record_write(&self, partition: Partition, offset: u64) {
+        let mut progress = self.progress();
+        let entry = progress.entry(partition).or_default();
+        entry.written = entry.written.max(offset + 1);
+    }
+
+    /// Notes that an assigned partition was read up to this offset; `None` when it was revoked.
+    pub(crate) fn record_read(&self, partition: &Partition, next: Option<u64>) {
+        self.progress().entry(partition.clone()).or_default().read = next;
+    }
+
+    /// Returns the offset after the last record that this relay wrote.
+    pub(crate) fn written(&self, partition: &Partition) -> u64 {
+        self.progress().get(partition).map_or(0, |progress| progress.written)
+    }
+
+    /// Returns whether an assigned partition holds records of this relay that were not read yet.
+    pub(crate) fn is_expecting(&self) -> bool {
+        self.progress().values().any(|progress| progress.read.is_some_and(|read| read < progress.written))
+    }
+}
+
+fn of_stream(topics: &RetryTopics, stream: &str) -> StreamTopics {
+    let tier = |delay: &Duration, drained| RetryTier {
+        topic: topics.retry_topic(stream, *delay),
+        delay: *delay,
+        drained,
+    };
+    let open = topics.delays.iter().map(|delay| tier(delay, false));
+    let drained = topics.draining.iter().map(|delay| tier(delay, true));
+    let tiers = open.chain(drained).collect();
+    StreamTopics { stream: stream.to_owned(), tiers, dead_letter: topics.dead_letter_topic(stream) }
+}
+
+fn check_name(name: &str) -> Result<(), SourceError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_allowed) {
+        let rule = "topic names have 1 to 249 letters, digits, dots, underscores and dashes";
+        return Err(SourceError::permanent(format!("{name:?} is not a valid topic name: {rule}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn topology(topics: &RetryTopics) -> Result<Topology, SourceError> {
+        Topology::new(topics, &["orders".to_owned(), "cases".to_owned()])
+    }
+
+    #[test]
+    fn a_message_goes_to_the_longest_delay_that_is_not_longer_than_its_own() {
+        let topics = RetryTopics::new("mail", [secs(60), secs(5), secs(600)]).draining([secs(30)]);
+        let topology = topology(&topics).unwrap();
+        let orders = topology.of_stream("orders").unwrap();
+        let topic = |delay| orders.tier(delay).map(|tier| tier.topic.as_str());
+        assert_eq!(topic(secs(1)), Some("orders.mail.retry.5s"));
+        assert_eq!(topic(secs(5)), Some("orders.mail.retry.5s"));
+        assert_eq!(topic(secs(59)), Some("orders.mail.retry.5s"), "a drained topic is not written to");
+        assert_eq!(topic(secs(120)), Some("orders.mail.retry.1m"));
+        assert_eq!(topic(secs(9999)), Some("orders.mail.retry.10m"));
+        assert_eq!(
+            topology.of_retry_topic("cases.mail.retry.30s").unwrap().stream,
+            "cases",
+            "a drained topic is read"
+        );
+        assert_eq!(topology.retry_topics().count(), 8);
+    }
+
+    #[test]
+    fn colliding_and_invalid_names_are_refused() {
+        let topics = RetryTopics::new("mail", [secs(1), secs(2)]);
+        for (retry, dead, word) in [
+            ("{stream}.retry", "{stream}.dlt", "orders.retry"),
+            ("{stream}.{delay}", "dlt", "dlt"),
+            ("{stream}.{delay}", "{stream}", "orders"),
+            ("{stream} {delay}", "{stream}.dlt", "not a valid topic name"),
+        ] {
+            let error = topology(&topics.clone().with_names(retry, dead)).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(Topology::new(&topics, &["^ord.*".to_owned()]).is_err(), "patterns have no retry topics");
+    }
+
+    #[test]
+    fn written_records_are_expected_by_the_member_that_reads_them() {
+        let topology = topology(&RetryTopics::new("mail", [secs(1)])).unwrap();
+        let partition = Partition::new("orders.mail.retry.1s", 0);
+        topology.record_write(partition.clone(), 4);
+        assert!(!topology.is_expecting(), "another member owns it");
+        topology.record_read(&partition, Some(3));
+        assert!(topology.is_expecting());
+        topology.record_read(&partition, Some(5));
+        assert!(!topology.is_expecting());
+        assert_eq!(topology.written(&partition), 5);
+    }
+}

@@ -1,0 +1,100 @@
+//! Errors are reported: temporary ones are retried, permanent ones name the remedy.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+mod support;
+
+use lazaret_core::source::SourceError;
+use lazaret_source_kafka::{KafkaOptions, KafkaSource, KafkaState};
+use support::{Reading, Topic, broker, quick, unique, with_password};
+
+/// The error that ends the reading.
+async fn permanent(options: KafkaOptions) -> SourceError {
+    let mut reading = Reading::new(KafkaSource::open(options).unwrap());
+    reading.until("it gives up", |r| r.errors.iter().any(|error| !error.is_temporary())).await;
+    reading.errors.into_iter().find(|error| !error.is_temporary()).unwrap()
+}
+
+#[track_caller]
+fn assert_contains(error: &SourceError, words: &[&str]) {
+    for word in words {
+        assert!(error.to_string().contains(word), "{error} does not contain {word:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_broker_is_waited_for_in_a_visible_state() {
+    // The port of a closed listener refuses connections.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let source = KafkaSource::open(quick(KafkaOptions::new(&address, "g", ["orders"]))).unwrap();
+    let state = source.state();
+    assert_eq!(*state.borrow(), KafkaState::Joining);
+    let mut reading = Reading::new(source);
+    reading.until("it complains", |r| r.errors.len() >= 2).await;
+    assert!(reading.errors.iter().all(SourceError::is_temporary), "{:?}", reading.errors);
+    assert_contains(&reading.errors[0], &[&address, "is reachable"]);
+    assert!(matches!(&*state.borrow(), KafkaState::Error(why) if why.contains(&address)));
+}
+
+#[tokio::test]
+async fn a_topic_that_does_not_exist_is_named() {
+    let Some(broker) = broker() else { return };
+    let name = unique("missing-");
+    let error = permanent(quick(KafkaOptions::new(broker, "g", [&name]))).await;
+    assert_contains(&error, &[&name, "does not exist", "create it"]);
+}
+
+#[tokio::test]
+async fn one_missing_topic_among_others_is_named_too() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker.clone(), 1).await;
+    let name = unique("missing-");
+    let error = permanent(quick(KafkaOptions::new(broker, "g", [&topic.name, &name]))).await;
+    assert_contains(&error, &[&format!("available: {name}")]);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_said_to_be_wrong() {
+    let Some(options) = with_password("open-topic", "open-group", Some("wrong")) else { return };
+    let error = permanent(options).await;
+    assert_contains(&error, &["credentials", "sasl.password"]);
+}
+
+#[tokio::test]
+async fn a_user_reads_what_it_may_read() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::with_config(broker, &unique("open-"), 1, &[]).await;
+    topic.fill(0, 0..3).await;
+    let Some(options) = with_password(&topic.name, "open-group", None) else { return };
+    let mut reading = Reading::new(KafkaSource::open(options).unwrap());
+    reading.until("all have come", |r| r.count() == 3).await;
+}
+
+#[tokio::test]
+async fn a_topic_that_is_denied_is_said_to_be_denied() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::new(broker, 1).await;
+    let Some(options) = with_password(&topic.name, "open-group", None) else { return };
+    let error = permanent(options).await;
+    assert_contains(&error, &[&topic.name, "denied", "grant READ"]);
+}
+
+#[tokio::test]
+async fn a_group_that_is_denied_is_said_to_be_denied() {
+    let Some(broker) = broker() else { return };
+    let topic = Topic::with_config(broker, &unique("open-"), 1, &[]).await;
+    let Some(options) = with_password(&topic.name, "closed-group", None) else { return };
+    let error = permanent(options).await;
+    assert_contains(&error, &["closed-group", "denied", "grant READ"]);
+}
+
+#[test]
+fn an_invalid_property_is_named() {
+    let options = KafkaOptions::new("127.0.0.1:1", "g", ["orders"]).with_property("sasl.pasword", "hunter2");
+    let error = KafkaSource::open(options).unwrap_err();
+    assert!(!error.is_temporary());
+    assert_contains(&error, &["sasl.pasword"]);
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "the value may be a secret");
+}
