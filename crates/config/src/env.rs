@@ -82,10 +82,10 @@ pub(crate) fn expand(text: &str, env: &dyn Env) -> Result<Expanded, Vec<EnvError
                 from_env |= from_outside;
             }
             Err(VariableError::NotSet(name)) => {
-                errors.push(EnvError::Missing { name, at: found, length: end + 1 - found })
+                errors.push(EnvError::Missing { name, at: found, length: end + 1 - found });
             }
             Err(VariableError::Malformed(why)) => {
-                errors.push(EnvError::Malformed { why, at: found, length: end + 1 - found })
+                errors.push(EnvError::Malformed { why, at: found, length: end + 1 - found });
             }
         }
         at = end + 1;

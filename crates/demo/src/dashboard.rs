@@ -200,7 +200,7 @@ impl Dashboard {
             }
             Fact::Letter(state) => match state.as_str() {
                 "retrying" => {
-                    self.note_order(Kind::Warning, format!("{} stored for an ordered retry", name(id)))
+                    self.note_order(Kind::Warning, format!("{} stored for an ordered retry", name(id)));
                 }
                 "dead" => {
                     let reason = self.reasons.get(id).map_or("CRASHED", String::as_str);

@@ -1,5 +1,6 @@
 //! Ctrl-C, with real signals. One test in a process of its own: a signal reaches every listener of a process.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
 use std::process::Command;
 use std::sync::Arc;

@@ -54,7 +54,7 @@ impl Run for PlanCommand {
         }
         match (plan.letters, holders.first()) {
             (1.., _) => {
-                screen.next_command(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id))
+                screen.next_command(&format!("lazaret {} --plan {} --reason TEXT", plan.action, plan.id));
             }
             (0, Some(holder)) => screen.next_command(&format!("lazaret op show {holder}")),
             (0, None) => screen.next_command("lazaret ls"),

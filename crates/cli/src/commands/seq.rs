@@ -68,7 +68,7 @@ impl Run for Seq {
                 quoted(&self.sequence)
             )),
             (None, Some(head)) => {
-                context.screen.next_command(&format!("lazaret show {}", short_id(&head.id)))
+                context.screen.next_command(&format!("lazaret show {}", short_id(&head.id)));
             }
             (None, None) => context.screen.next_command("lazaret status"),
         }

@@ -69,7 +69,7 @@ pub(super) fn classify(
     match &body.ending {
         Ending::Complete | Ending::Truncated => {}
         Ending::Broken(why) => {
-            notes.push(format!("the connection closed before the end of the response: {why}"))
+            notes.push(format!("the connection closed before the end of the response: {why}"));
         }
         Ending::TimedOut => notes.push("the end of the response was not received in time".to_owned()),
     }
