@@ -269,7 +269,7 @@ async fn a_store_that_fails_delays_the_mirror_and_loses_nothing() {
         let topic = Topic::new(broker.clone(), 1).await;
         let store = Arc::new(Unreliable::new(MemoryStore::default(), seed));
         put_dead(store.inner(), 0..250).await;
-        store.set_profile(Profile { error: 0.2, error_after: 0.2, ..Profile::default() });
+        store.set_profile(Profile { error: 0.1, error_after: 0.1, ..Profile::default() });
         let mut running = start(mirror(&topic), store.clone());
         running.until("all are there", |state| state.mirrored >= 250).await;
         store.set_profile(Profile::default());

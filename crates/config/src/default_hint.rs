@@ -18,7 +18,7 @@ pub(crate) fn for_scalar(key: &Key, kind: &Kind) -> String {
             format!("a whole number of at least {min}")
         }
         Kind::Count { min, max } => format!("a whole number from {min} to {max}"),
-        Kind::Number { min, max, exclusive: true } => format!("a number exclusive {min}, {max} at most"),
+        Kind::Number { min, max, exclusive: true } => format!("a number above {min}, {max} at most"),
         Kind::Number { min, max, exclusive: false } => format!("a number from {min} to {max}"),
         Kind::Jitter => "a number from 0 to 1".to_owned(),
         Kind::Duration { zero: false } => "a duration above 0".to_owned(),

@@ -86,7 +86,7 @@ pub(crate) fn kind(kind: &Kind) -> String {
             format!("whole number, at least {min}")
         }
         Kind::Count { min, max } => format!("whole number, {min} to {max}"),
-        Kind::Number { min, max, exclusive: true } => format!("number exclusive {min}, at most {max}"),
+        Kind::Number { min, max, exclusive: true } => format!("number above {min}, at most {max}"),
         Kind::Number { min, max, exclusive: false } => format!("number, {min} to {max}"),
         Kind::Jitter => "number, 0 to 1, or `true` or `false`".to_owned(),
         Kind::Duration { zero: true } => "duration".to_owned(),

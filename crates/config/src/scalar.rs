@@ -109,7 +109,7 @@ fn number(text: &str, name: &str, min: f64, max: f64, exclusive: bool) -> Result
     if fits {
         return Ok(value);
     }
-    let low = if exclusive { format!("exclusive {min}") } else { format!("at least {min}") };
+    let low = if exclusive { format!("above {min}") } else { format!("at least {min}") };
     Err(ScalarError::new(Code::OutOfRange, format!("`{name}` must be {low} and at most {max}, not {{}}")))
 }
 
@@ -196,7 +196,7 @@ fn choice(text: &str, name: &str, words: &'static [EnumValue]) -> Result<Value, 
     };
     Err(ScalarError {
         code: Code::UnknownValue,
-        why: format!("unknown value {{}} for `{name}`"),
+        why: format!("`{name}`: unknown value: {{}}"),
         hint: Some(hint),
     })
 }

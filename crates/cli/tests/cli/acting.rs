@@ -105,7 +105,7 @@ fn changes_need_confirmation_a_reason_and_a_selection() {
     let bench = Bench::new();
     bench.letters(&[message("m-1", "a", "bad")], 1);
     let no_yes = bench.run(&["evict", "state:dead", "--reason", "x"]).ends(2);
-    assert!(no_yes.err.contains("say --yes"), "{}", no_yes.err);
+    assert!(no_yes.err.contains("pass --yes"), "{}", no_yes.err);
     let nothing = bench.run(&["evict", "--reason", "x", "--yes"]).ends(2);
     assert!(nothing.err.contains("--all"), "{}", nothing.err);
     bench.run(&["evict", "state:dead", "--yes"]).ends(2);
@@ -141,7 +141,7 @@ fn where_nothing_matches_there_is_nothing_to_do() {
     bench.letters(&[message("m-1", "a", "bad")], 1);
     for verb in ["restore", "purge"] {
         let ran = bench.run(&[verb, "--all", "--reason", "x", "--yes"]).ends(0);
-        assert_eq!(ran.out, format!("0 letters {verb}d, 0 not\n"));
+        assert_eq!(ran.out, format!("0 letters {verb}d, 0 failed\n"));
         assert_eq!(ran.err, "nothing to do: no letters match\nnext: lazaret status\n");
         // They select evicted letters, not open ones.
         let help = bench.run(&[verb, "--help"]).ends(0).out;
@@ -170,7 +170,7 @@ fn a_payload_is_replaced_and_the_original_is_kept() {
     // Without a terminal, --yes is required.
     let arguments = ["edit", id, "--payload", file.to_str().unwrap(), "--reason", "typo"];
     let no_yes = bench.run(&arguments).ends(2);
-    assert!(no_yes.err.contains("say --yes"), "{}", no_yes.err);
+    assert!(no_yes.err.contains("pass --yes"), "{}", no_yes.err);
     bench.run(&["edit", id, "--tombstone", "--reason", "x"]).ends(2);
     let untouched = bench.run(&["show", id, "-o", "json"]).ends(0).json();
     assert_eq!((&untouched["content"]["payload"], &untouched["edits"]), (&"\"bad\"".into(), &json!([])));

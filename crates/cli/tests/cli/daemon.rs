@@ -166,7 +166,7 @@ fn every_choice_of_init_is_valid_or_refused_with_a_hint() {
                         ran.err
                     );
                     if refused {
-                        assert!(ran.err.contains("hint: choose "), "{}", ran.err);
+                        assert!(ran.err.contains("hint: use "), "{}", ran.err);
                         continue;
                     }
                     run(folder.path(), &["check", "-c", &file]).ends(0);
@@ -239,7 +239,7 @@ fn problems_of_a_file_are_a_list_for_programs() {
     let nowhere = check("nowhere.yaml", &["--json"]).ends(1).json();
     assert_eq!(
         (&nowhere[0]["message"], &nowhere[0]["line"]),
-        (&"there is no file nowhere.yaml".into(), &serde_json::Value::Null)
+        (&"no such file: nowhere.yaml".into(), &serde_json::Value::Null)
     );
     assert!(nowhere[0]["hint"].as_str().unwrap().contains("lazaret init"));
     // YAML is not printed in place of a list.
@@ -270,7 +270,7 @@ fn findings_of_doctor_are_a_list_for_programs() {
         *of("orders source"),
         serde_json::json!({
             "subject": "orders source", "outcome": "fail",
-            "detail": "events.jsonl: No such file or directory (os error 2)", "advice": "make the file, or correct `path`",
+            "detail": "events.jsonl: No such file or directory (os error 2)", "advice": "create the file, or correct `path`",
         })
     );
     assert_eq!((&of("store")["outcome"], &of("store")["advice"]), (&"ok".into(), &serde_json::Value::Null));

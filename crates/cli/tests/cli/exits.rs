@@ -102,7 +102,7 @@ fn the_usage_line_lists_missing_arguments_and_no_environment_variables() {
 #[test]
 fn error_codes_are_explained() {
     let explained = finish(lazaret(&["explain", "lz0120"]), "").ends(0);
-    assert!(explained.out.starts_with("LZ0120: There is no such key here.\n"), "{}", explained.out);
+    assert!(explained.out.starts_with("LZ0120: Unknown key.\n"), "{}", explained.out);
     assert!(finish(lazaret(&["explain", "LZ0203"]), "").ends(0).out.starts_with("LZ0203: Not found.\n"));
     finish(lazaret(&["explain", "LZ9999"]), "").ends(4);
 }

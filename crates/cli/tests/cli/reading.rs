@@ -206,7 +206,7 @@ fn the_audit_log_is_listed_and_verified() {
 #[test]
 fn tail_streams_events() {
     let bench = Bench::new();
-    let child = bench.start_until(&["tail", "--kind", "letter-stored", "--limit", "1"], "following");
+    let child = bench.start_until(&["tail", "--kind", "letter-stored", "--limit", "1"], "streaming");
     bench.feed(&[message("m-1", "a", "bad")]);
     let out = ended(child).ends(0).out;
     assert!(out.contains("letter-stored") && out.contains("orders/orders"), "{out}");

@@ -53,7 +53,7 @@ fn an_export_without_payloads_warns_that_it_cannot_be_imported() {
     let export = bench.run_as("rita", &["export"]).ends(0);
     assert_eq!(
         export.err,
-        "2 letters written\nwarning: 2 without payload and headers: the token lacks the scope payload. Such letters cannot be \
+        "2 letters exported\nwarning: 2 without payload and headers: the token lacks the scope payload; these letters cannot be \
          imported\nnext: lazaret token new --scope read,payload\n"
     );
     // That is so.
@@ -66,7 +66,7 @@ fn an_export_without_payloads_warns_that_it_cannot_be_imported() {
 fn invalid_lines_of_an_import_are_reported() {
     let bench = Bench::new();
     let ran = bench.run_with(&["import", "-"], "{}\nno json\n").ends(3);
-    assert_eq!(ran.out, "0 letters taken in, 0 known already, 2 not\n");
+    assert_eq!(ran.out, "0 letters imported, 0 already known, 2 failed\n");
     assert!(ran.err.contains("line 1: ") && ran.err.contains("line 2: "), "{}", ran.err);
     bench.run(&["export", "-o", "table"]).ends(2);
 }

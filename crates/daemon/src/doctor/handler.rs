@@ -182,7 +182,7 @@ mod tests {
             (told(CertificateProblem::UnknownIssuer, None), "set `tls-ca` to its path"),
             (told(CertificateProblem::UnknownIssuer, Some("ca.pem")), "to ca.pem"),
             (told(CertificateProblem::NameMismatch, None), "a certificate for handlers.internal"),
-            (told(CertificateProblem::Expired, None), "renew it"),
+            (told(CertificateProblem::Expired, None), "renew the certificate"),
             (told(CertificateProblem::NotYetValid, None), "set the clock"),
             (told(CertificateProblem::CaAsEndEntity, Some("ca.pem")), "CA:FALSE"),
             (advice(&ProbeError::Tls(String::new()), "h", None), "`http://`"),
