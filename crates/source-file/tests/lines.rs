@@ -183,7 +183,7 @@ async fn a_line_that_is_too_long_is_cut_and_the_next_goes_on() {
         let all = bed.all(Options { max_line: 100, ..Options::default() }).await;
         assert_eq!(all.len(), 3, "{length}");
         assert_eq!(all[1].payload.as_deref(), Some("x".repeat(100).as_bytes()));
-        assert_eq!(why(&all[1]), "the line is longer than 100 bytes; these are the first");
+        assert_eq!(why(&all[1]), "the line is longer than 100 bytes and was truncated");
         assert_eq!(all[1].position.offset, 14 + length as u64, "its place is its end, without the line end");
         assert_eq!(payloads(&all[2..]), ["2"]);
     }
