@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
-use lazaret_core::relay::RelayTrouble;
+use lazaret_core::relay::RelayErrorKind;
 use lazaret_core::source::SourceError;
 use lazaret_core::store::{End, Locks, Outbox, StoreError};
 use lazaret_core::{Letter, LetterState, QueueName, Timestamp};
@@ -243,7 +243,7 @@ impl Mirror {
             if let Some((letter, delivery)) = delivery {
                 match writer.confirm(&letter, delivery).await {
                     Ok(()) => self.state.send_modify(|state| state.mirrored += 1),
-                    Err(error) if error.trouble() == RelayTrouble::TooLarge => {
+                    Err(error) if error.kind() == RelayErrorKind::TooLarge => {
                         self.skip(&letter.id.to_string(), &error.to_string());
                     }
                     Err(error) => return (done, Err(error.to_string())),

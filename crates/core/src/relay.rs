@@ -111,7 +111,7 @@ pub trait Relay: Send + Sync + 'static {
 
 /// The kind of a [`RelayError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelayTrouble {
+pub enum RelayErrorKind {
     /// Temporary: retry, then fall back to the store.
     Temporary,
     /// Permanent: fall back to the store at once.
@@ -126,7 +126,7 @@ pub enum RelayTrouble {
 /// [`not_done`](Self::not_done) and [`maybe_done`](Self::maybe_done).
 #[derive(Debug)]
 pub struct RelayError {
-    trouble: RelayTrouble,
+    kind: RelayErrorKind,
     maybe_done: bool,
     context: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -134,13 +134,13 @@ pub struct RelayError {
 
 impl RelayError {
     /// Nothing was published.
-    pub fn not_done(trouble: RelayTrouble, context: impl Into<String>) -> Self {
-        Self { trouble, maybe_done: false, context: context.into(), source: None }
+    pub fn not_done(kind: RelayErrorKind, context: impl Into<String>) -> Self {
+        Self { kind, maybe_done: false, context: context.into(), source: None }
     }
 
     /// The outcome is unknown: it may have been published.
-    pub fn maybe_done(trouble: RelayTrouble, context: impl Into<String>) -> Self {
-        Self { trouble, maybe_done: true, context: context.into(), source: None }
+    pub fn maybe_done(kind: RelayErrorKind, context: impl Into<String>) -> Self {
+        Self { kind, maybe_done: true, context: context.into(), source: None }
     }
 
     /// The same error with the driver's error underneath.
@@ -151,8 +151,8 @@ impl RelayError {
     }
 
     /// The kind of the error.
-    pub const fn trouble(&self) -> RelayTrouble {
-        self.trouble
+    pub const fn kind(&self) -> RelayErrorKind {
+        self.kind
     }
 
     /// Returns `true` when the message may have been published all the same.

@@ -105,7 +105,7 @@ impl Handle {
     }
 
     /// Returns `true` while messages wait because the store fails or is full.
-    pub fn has_store_trouble(&self) -> bool {
+    pub fn is_store_failing(&self) -> bool {
         self.first.guards.gate.has_store_outage()
     }
 

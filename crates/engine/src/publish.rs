@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::relay::{Handover, Relay, RelayError, RelayTrouble};
+use lazaret_core::relay::{Handover, Relay, RelayError, RelayErrorKind};
 use lazaret_core::{Letter, LetterState, Message, Partition};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,11 +57,11 @@ impl Publish<'_> {
         let mut noted = false;
         loop {
             let Err(error) = self.publish(relay, letter).await else { return Ok(PublishEnd::Relayed) };
-            match error.trouble() {
-                RelayTrouble::Fenced => return Err(Abandoned::Fenced),
-                RelayTrouble::TooLarge => return Ok(PublishEnd::TooLarge),
-                RelayTrouble::Permanent => return Ok(PublishEnd::Refused),
-                RelayTrouble::Temporary => {}
+            match error.kind() {
+                RelayErrorKind::Fenced => return Err(Abandoned::Fenced),
+                RelayErrorKind::TooLarge => return Ok(PublishEnd::TooLarge),
+                RelayErrorKind::Permanent => return Ok(PublishEnd::Refused),
+                RelayErrorKind::Temporary => {}
             }
             let delay = backoff.next().unwrap_or(MAX_DELAY);
             if Instant::now() + delay >= until {

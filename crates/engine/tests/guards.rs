@@ -531,6 +531,6 @@ async fn a_handle_tells_what_is_in_flight_and_what_lies_ahead() {
     slow.handle.resume(&PauseScope::Consumer, &operator("go")).await.unwrap();
     eventually("all are in flight", || slow.handle.in_flight() == 3).await;
     eventually("all are read", || slow.handle.lag() == Some(0)).await;
-    assert!(!slow.handle.has_store_trouble());
+    assert!(!slow.handle.is_store_failing());
     slow.stop().await;
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use lazaret_core::policy::{RetryPolicy, Strategy};
-use lazaret_core::relay::{Handover, Hop, Relay, RelayError, RelayTrouble};
+use lazaret_core::relay::{Handover, Hop, Relay, RelayError, RelayErrorKind};
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::PauseScope;
 use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition, Verdict};
@@ -28,7 +28,7 @@ const RETRIES: u32 = 1;
 #[derive(Clone, Copy)]
 enum Fault {
     /// It refuses.
-    Refuse(RelayTrouble),
+    Refuse(RelayErrorKind),
     /// It takes the message and says that it does not know.
     Forget,
 }
@@ -69,7 +69,7 @@ impl Broker {
             Some(Fault::Refuse(trouble)) => return Err(RelayError::not_done(trouble, "no")),
             Some(Fault::Forget) => {
                 write();
-                return Err(RelayError::maybe_done(RelayTrouble::Temporary, "who knows"));
+                return Err(RelayError::maybe_done(RelayErrorKind::Temporary, "who knows"));
             }
         }
         Ok(())
@@ -350,7 +350,7 @@ async fn one_that_is_due_late_does_not_hold_up_one_behind_it() {
 async fn what_the_broker_refuses_for_a_while_is_relayed_in_the_end() {
     let place = Place::new();
     place.bench.push(&["a1", "b1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Temporary));
     let running = place.start(place.options(), failing_for("a1", 1));
     eventually("it was refused", || place.broker.asked() >= 3).await;
     assert!(place.bench.events.count("RelayFailed") >= 2);
@@ -368,7 +368,7 @@ async fn attempts_are_not_forgotten_while_the_broker_is_away() {
     // I4: the process crashes while the broker refuses.
     let place = Place::new();
     place.bench.push(&["a1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Temporary));
     let running = place.start(place.options(), failing(usize::MAX));
     eventually("it was refused", || place.broker.asked() >= 2).await;
     running.crash().await;
@@ -381,7 +381,7 @@ async fn attempts_are_not_forgotten_while_the_broker_is_away() {
 async fn what_the_broker_does_not_take_goes_to_the_store_and_is_retried_there() {
     // I1, I9
     for (trouble, patience) in
-        [(RelayTrouble::Temporary, 35), (RelayTrouble::Permanent, 1), (RelayTrouble::TooLarge, 1)]
+        [(RelayErrorKind::Temporary, 35), (RelayErrorKind::Permanent, 1), (RelayErrorKind::TooLarge, 1)]
     {
         let place = Place::new();
         place.bench.push(&["a1"]);
@@ -400,7 +400,7 @@ async fn what_the_broker_does_not_take_goes_to_the_store_and_is_retried_there() 
 async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_where() {
     let place = Place::new();
     place.bench.push(&["a1", "b1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::TooLarge));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::TooLarge));
     let script = |this: &Try| Reply::Fail(if this.name == "a1" { fatal() } else { transient() });
     let running = place.start(place.options(), script);
     eventually("both are dead in the store", || place.bench.counts().of(LetterState::Dead) == 2).await;
@@ -421,7 +421,7 @@ async fn when_neither_broker_nor_store_take_it_the_source_waits() {
     let running = place.start(place.options(), failing_for("a1", usize::MAX));
     eventually("it works", || place.bench.committed() == Some(0)).await;
     place.bench.push(&["a1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::Permanent));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Permanent));
     place.bench.store.set_down(true);
     eventually("both refused", || place.bench.events.count("HandOffFailed") > 2).await;
     place.bench.push(&["b1"]);
@@ -486,7 +486,7 @@ async fn a_handler_that_gives_up_gives_it_to_the_broker_and_if_that_refuses_to_t
     assert_eq!((place.broker.dead().len(), place.bench.counts().open()), (1, 0));
     let place = Place::new();
     place.bench.push(&["a1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::Temporary));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Temporary));
     place.run(place.options(), |_: &Try| Reply::SendToDlq("enough")).await;
     assert_eq!((place.broker.dead().len(), place.bench.counts().of(LetterState::Dead)), (0, 1));
 }
@@ -564,7 +564,7 @@ async fn a_fenced_relay_leaves_the_partition_to_its_new_owner() {
     // I6
     let place = Place::new();
     place.bench.push(&["a1"]);
-    place.broker.fail(Fault::Refuse(RelayTrouble::Fenced));
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Fenced));
     let running = place.start(place.options(), failing_for("a1", 2));
     eventually("it was refused", || place.broker.asked() == 1).await;
     assert_eq!((place.bench.committed(), place.bench.counts().open()), (None, 0));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::Letter;
-use lazaret_core::relay::{RelayError, RelayTrouble};
+use lazaret_core::relay::{RelayError, RelayErrorKind};
 use lazaret_core::source::SourceError;
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -94,7 +94,7 @@ impl LetterWriter {
     /// When the record was not written, or may not have been written.
     pub async fn confirm(&mut self, letter: &Letter, delivery: Delivery) -> Result<(), RelayError> {
         match self.outcome(delivery).await {
-            Err(error) if error.trouble() == RelayTrouble::TooLarge => {
+            Err(error) if error.kind() == RelayErrorKind::TooLarge => {
                 let minimal = HeaderStyle { minimal: true, ..HeaderStyle::default() };
                 let delivery = self.send(letter, minimal)?;
                 self.outcome(delivery).await
@@ -104,7 +104,7 @@ impl LetterWriter {
     }
 
     async fn outcome(&mut self, Delivery(delivery): Delivery) -> Result<(), RelayError> {
-        let canceled = || RelayError::maybe_done(RelayTrouble::Temporary, "the client dropped a record");
+        let canceled = || RelayError::maybe_done(RelayErrorKind::Temporary, "the client dropped a record");
         match delivery.await.map_err(|_| canceled())? {
             Ok(_) => Ok(()),
             Err((error, _)) => {

@@ -36,7 +36,7 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
                 reasons.push(format!("{name} has failed: {why}"));
             }
             ConsumerState::Running | ConsumerState::Paused | ConsumerState::Elsewhere => {
-                if entry.handle.is_some_and(|handle| handle.has_store_trouble()) {
+                if entry.handle.is_some_and(|handle| handle.is_store_failing()) {
                     reasons.push(format!("{name} is held: store writes fail"));
                 }
             }

@@ -102,7 +102,7 @@ async fn consumer(
         oldest_age_seconds: oldest.map(|oldest| age(oldest, app.clock.now())),
         fuse: fuse(handle),
         breaker: breaker(handle),
-        store_trouble: handle.is_some_and(Handle::has_store_trouble),
+        store_trouble: handle.is_some_and(Handle::is_store_failing),
         queues: queues.iter().map(queue_status).collect(),
     })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lazaret_core::Letter;
-use lazaret_core::relay::{RelayError, RelayTrouble};
+use lazaret_core::relay::{RelayError, RelayErrorKind};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
@@ -49,12 +49,12 @@ pub(crate) fn record_headers(
 /// Classifies an error of a producer.
 pub(crate) fn classify_produce_error(error: &KafkaError, topic: &str) -> RelayError {
     let Some(code) = error.rdkafka_error_code() else {
-        return RelayError::maybe_done(RelayTrouble::Temporary, format!("{topic}: {error}"));
+        return RelayError::maybe_done(RelayErrorKind::Temporary, format!("{topic}: {error}"));
     };
-    let permanent = |why: String| RelayError::not_done(RelayTrouble::Permanent, why);
+    let permanent = |why: String| RelayError::not_done(RelayErrorKind::Permanent, why);
     match code {
         Code::MessageSizeTooLarge | Code::InvalidMessageSize => RelayError::not_done(
-            RelayTrouble::TooLarge,
+            RelayErrorKind::TooLarge,
             format!("the record exceeds max.message.bytes of {topic}"),
         ),
         Code::TopicAuthorizationFailed => {
@@ -70,13 +70,13 @@ pub(crate) fn classify_produce_error(error: &KafkaError, topic: &str) -> RelayEr
             permanent(format!("{topic} refuses the record: {error}"))
         }
         Code::ProducerFenced | Code::Fenced | Code::UnknownMemberId | Code::FencedInstanceId => {
-            RelayError::maybe_done(RelayTrouble::Fenced, format!("another instance took over: {error}"))
+            RelayError::maybe_done(RelayErrorKind::Fenced, format!("another instance took over: {error}"))
         }
         Code::QueueFull => RelayError::not_done(
-            RelayTrouble::Temporary,
+            RelayErrorKind::Temporary,
             format!("the producer queue is full, the record for {topic} was not queued"),
         ),
-        _ => RelayError::maybe_done(RelayTrouble::Temporary, format!("{topic}: {error}")),
+        _ => RelayError::maybe_done(RelayErrorKind::Temporary, format!("{topic}: {error}")),
     }
 }
 
@@ -97,13 +97,13 @@ mod tests {
             (Code::PolicyViolation, "refuses"),
         ] {
             let error = classified(code);
-            assert_eq!((error.trouble(), error.is_maybe_done()), (RelayTrouble::Permanent, false), "{error}");
+            assert_eq!((error.kind(), error.is_maybe_done()), (RelayErrorKind::Permanent, false), "{error}");
             assert!(
                 error.to_string().contains(word) && error.to_string().contains("orders.mail.dlt"),
                 "{error}"
             );
         }
-        assert_eq!(classified(Code::MessageSizeTooLarge).trouble(), RelayTrouble::TooLarge);
+        assert_eq!(classified(Code::MessageSizeTooLarge).kind(), RelayErrorKind::TooLarge);
     }
 
     #[test]
@@ -112,10 +112,10 @@ mod tests {
         for code in [Code::MessageTimedOut, Code::NotEnoughReplicasAfterAppend, Code::BrokerTransportFailure]
         {
             let error = classified(code);
-            assert_eq!((error.trouble(), error.is_maybe_done()), (RelayTrouble::Temporary, true), "{error}");
+            assert_eq!((error.kind(), error.is_maybe_done()), (RelayErrorKind::Temporary, true), "{error}");
         }
         assert!(!classified(Code::QueueFull).is_maybe_done());
-        assert_eq!(classified(Code::ProducerFenced).trouble(), RelayTrouble::Fenced);
+        assert_eq!(classified(Code::ProducerFenced).kind(), RelayErrorKind::Fenced);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lazaret_core::relay::{Handover, Relay, RelayError, RelayTrouble};
+use lazaret_core::relay::{Handover, Relay, RelayError, RelayErrorKind};
 use lazaret_core::source::SourceError;
 use lazaret_core::{Headers, Letter, Message, Partition};
 use rdkafka::ClientConfig;
@@ -125,7 +125,7 @@ impl KafkaRelay {
         let style = self.inner.header_style;
         match self.send(topic, handover, style).await {
             // Lazaret's headers may have made it too large.
-            Err(error) if error.trouble() == RelayTrouble::TooLarge => {
+            Err(error) if error.kind() == RelayErrorKind::TooLarge => {
                 self.send(topic, handover, HeaderStyle { minimal: true, ..style }).await
             }
             other => other,
@@ -176,7 +176,7 @@ impl KafkaRelay {
         let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner);
         let count = partitions.get(topic).copied().filter(|count| *count > 0).ok_or_else(|| {
             RelayError::not_done(
-                RelayTrouble::Permanent,
+                RelayErrorKind::Permanent,
                 format!("the topic {topic} does not exist; create it"),
             )
         })?;
@@ -211,7 +211,7 @@ impl KafkaRelay {
         let stream = handover.letter.message.stream.as_str();
         self.inner.topology.of_stream(stream).ok_or_else(|| {
             let reason = format!("{stream} has no retry topics: it is no longer consumed");
-            RelayError::not_done(RelayTrouble::Permanent, reason)
+            RelayError::not_done(RelayErrorKind::Permanent, reason)
         })
     }
 }
@@ -245,12 +245,12 @@ fn writer(
 fn relay_error(reason: NotRelayed, topic: &str) -> RelayError {
     match reason {
         NotRelayed::Revoked => {
-            RelayError::not_done(RelayTrouble::Fenced, "the partition of the message was revoked")
+            RelayError::not_done(RelayErrorKind::Fenced, "the partition of the message was revoked")
         }
         // The transaction was aborted: whatever the error, nothing was written.
         NotRelayed::NotDone(error) => {
             let classified = classify_produce_error(&error, topic);
-            RelayError::not_done(classified.trouble(), format!("{topic}: {error}")).with_source(error)
+            RelayError::not_done(classified.kind(), format!("{topic}: {error}")).with_source(error)
         }
         NotRelayed::MaybeDone(error) => classify_produce_error(&error, topic).with_source(error),
     }
@@ -262,7 +262,7 @@ impl Relay for KafkaRelay {
         let topics = self.topics_of(&handover)?;
         let tier = topics.tier(handover.usual_delay).ok_or_else(|| {
             RelayError::not_done(
-                RelayTrouble::Permanent,
+                RelayErrorKind::Permanent,
                 "no retry topics are configured; name at least one delay",
             )
         })?;
@@ -308,6 +308,6 @@ mod tests {
         let error = KafkaError::MessageProduction(Code::MessageTimedOut);
         assert!(!relay_error(NotRelayed::NotDone(error.clone()), "t").is_maybe_done());
         assert!(relay_error(NotRelayed::MaybeDone(error), "t").is_maybe_done());
-        assert_eq!(relay_error(NotRelayed::Revoked, "t").trouble(), RelayTrouble::Fenced);
+        assert_eq!(relay_error(NotRelayed::Revoked, "t").kind(), RelayErrorKind::Fenced);
     }
 }

@@ -361,7 +361,7 @@ fn still_holds(handle: &Handle, subject: &Subject) -> bool {
             let kind = subject.detail.as_deref();
             handle.pauses().iter().any(|pause| Some(scope_name(&pause.scope)) == kind)
         }
-        _ => handle.has_store_trouble(),
+        _ => handle.is_store_failing(),
     }
 }
 

@@ -69,7 +69,7 @@ impl Sample {
             stats: handle.stats(),
             in_flight: handle.in_flight(),
             lag: handle.lag(),
-            held: !pauses.is_empty() || handle.has_store_trouble(),
+            held: !pauses.is_empty() || handle.is_store_failing(),
             paused: oldest.map(|pause| (scope_name(&pause.scope), pause.since)),
             retrying_since: handle
                 .queues()

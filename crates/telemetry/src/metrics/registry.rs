@@ -285,7 +285,7 @@ impl Metrics {
             (&names::BREAKER_STATE, breaker),
             (&names::FUSE_BLOWN, flag(matches!(handle.fuse(), Some(FuseState::Blown { .. })))),
             (&names::INFLIGHT, handle.in_flight() as f64),
-            (&names::STORE_TROUBLE, flag(handle.has_store_trouble())),
+            (&names::STORE_TROUBLE, flag(handle.is_store_failing())),
             (&names::SOURCE_LAG, handle.lag().map_or(f64::NAN, |lag| lag as f64)),
         ] {
             instruments.gauge(family, labels()).set(value);
