@@ -1,4 +1,4 @@
-// A handler over HTTP, with nothing but the standard library: PORT=8080 go run main.go
+// A handler over HTTP, standard library only: PORT=8080 go run main.go
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-var handled sync.Map // in real life: a table, written in the transaction that does the work
+var handled sync.Map // in production: a table, written in the transaction that does the work
 
 func handle(w http.ResponseWriter, r *http.Request) {
 	var order struct{ Total *int }

@@ -1,4 +1,4 @@
-// A handler over HTTP, with nothing but the JDK: PORT=8080 java Handler.java
+// A handler over HTTP, JDK only: PORT=8080 java Handler.java
 import com.sun.net.httpserver.*;
 import java.io.IOException;
 import java.net.InetSocketAddress;
@@ -7,8 +7,8 @@ import java.util.concurrent.*;
 import java.util.regex.Pattern;
 
 public class Handler {
-    static final Set<String> handled = ConcurrentHashMap.newKeySet(); // in real life: a table, as part of the work
-    static final Pattern TOTAL = Pattern.compile("\"total\"\\s*:\\s*(-?\\d+)"); // in real life: a JSON library
+    static final Set<String> handled = ConcurrentHashMap.newKeySet(); // in production: a table, in the same transaction
+    static final Pattern TOTAL = Pattern.compile("\"total\"\\s*:\\s*(-?\\d+)"); // in production: a JSON library
 
     static void handle(HttpExchange call) throws IOException {
         var event = call.getRequestHeaders().getFirst("ce-id");

@@ -1,7 +1,7 @@
-// A handler over HTTP, with nothing but Node: PORT=8080 node handler.mjs
+// A handler over HTTP, Node only: PORT=8080 node handler.mjs
 import { createServer } from "node:http";
 
-const handled = new Set(); // in real life: a table, written in the transaction that does the work
+const handled = new Set(); // in production: a table, written in the transaction that does the work
 
 function handle(event, body) {
   if (handled.has(event)) return [208]; // duplicate

@@ -1,8 +1,8 @@
-"""A handler over HTTP, with nothing but the standard library: PORT=8080 python3 handler.py"""
+"""A handler over HTTP, standard library only: PORT=8080 python3 handler.py"""
 import json, os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-handled = set()  # in real life: a table, written in the transaction that does the work
+handled = set()  # in production: a table, written in the transaction that does the work
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -3,7 +3,7 @@ import base64, json, sys
 
 
 def payload(message):
-    if "payload-base64" in message:  # what the source did not call JSON
+    if "payload-base64" in message:  # the source did not declare JSON
         return json.loads(base64.b64decode(message["payload-base64"]))
     return message["payload"]
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A command that is run once per attempt. program: [sh, handler.sh]
+# A command that runs once per attempt. program: [sh, handler.sh]
 total=$(sed -n 's/.*"total": *\(-\{0,1\}[0-9][0-9]*\).*/\1/p')
 if [ -z "$total" ]; then
     echo "no total in $LAZARET_ID" >&2
