@@ -15,6 +15,10 @@
 //! - `kafka` (feature `kafka`): dead-letter topics of Spring Kafka, Kafka Connect, Kafka Streams and Lazaret itself.
 //! - `mirror` (feature `kafka`): the other direction, letters that are written to a topic.
 //!
+//! Modules: `source` (the contract), `foreign` (a foreign dead letter), `target` (the queue, and how it becomes a letter), `run` and
+//! `progress` (hand-off and checkpoint). In `kafka/`: `topic` reads, `framework` and one file per framework parse headers, `decode` puts
+//! them together, `adoption` configures a run.
+//!
 //! ```
 //! use async_trait::async_trait;
 //! use lazaret_adopt::{Cursor, DeadLetterSource, ForeignLetter, Found, Target, adopt};

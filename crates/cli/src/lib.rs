@@ -3,6 +3,18 @@
 //! `run`, `check`, `schema`, `init` and `doctor` work on a configuration file and the [daemon](lazaret_daemon); `demo` needs
 //! neither. Every other command is a client of the HTTP API. Text from messages is sanitized before it reaches a terminal
 //! ([`sanitize`]), exit codes are part of the contract ([`Exit`]), and each command is one file in `commands`.
+//!
+//! # Modules
+//!
+//! - `args`, `commands/`, `context`: arguments, one file per command, and what each command receives.
+//! - `client/`: the client of the API: one function per route, streamed lines, server-sent events.
+//! - `selection`, `rollout`, `values`: which letters a command is about, the options of operations, parsed values.
+//! - `output/`, `paging`, `sanitize`: tables, fields, CSV, JSON; paged lists; sanitized text.
+//! - `watch`, `progress`, `operation_summary`, `blockers`, `holders`: waiting for an operation, and what blocks it.
+//! - `prompt`, `hints`, `clap_errors`, `error`, `exit`: confirmation, suggested commands, usage errors, errors, exit codes.
+//! - `reference`, `error_codes`: the generated pages `docs/cli.md` and `docs/errors.md`.
+//!
+//! The tests in `tests/docs` run the documentation: tutorial, commands, configurations, links, generated pages, `deploy/`.
 
 pub mod sanitize;
 

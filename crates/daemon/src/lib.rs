@@ -5,6 +5,14 @@
 //!   until all work is done. A [`Handle`] reloads it while it runs.
 //! - [`capabilities`] lists the capabilities of this build. A configuration that requires more is rejected before the start.
 //!
+//! # Modules
+//!
+//! - `program`, `signals`, `exit`, `read`: the commands `run`, `check` and `doctor`: file, signals, logs, exit codes.
+//! - `daemon`, `runner`, `reload`: the service, the restarts of one consumer, and the changes of a new configuration.
+//! - `assemble/`: builds a consumer from its configuration, one file per part.
+//! - `doctor/`: preflight checks, one file per subject.
+//! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
+//!
 //! ```
 //! use lazaret_config::{NoEnv, load};
 //! use lazaret_daemon::{Options, Service, capabilities};

@@ -8,6 +8,14 @@
 //! - [`run_live`] runs it on a terminal, with keys to repair the bank and to replay.
 //! - [`run_headless`] runs the story to its end, and verifies the guarantees from outside: from the orders as sent, the handler's
 //!   own journal and the stored letters.
+//!
+//! # Modules
+//!
+//! - `orders`, `handler`: the stream of orders, and the handler with its bugs and the payment service.
+//! - `worker`, `worker_state`, `protocol`: the process with the consumer and the API, and its reports to the session.
+//! - `session`, `supervisor`, `sender`, `folder`: restarts the worker, sends orders, files.
+//! - `journal`, `evidence`, `check`, `outcome`: the verification of the guarantees, independent of the engine.
+//! - `story`: the headless run. `live`, `dashboard`, `view`, `styled_line`, `terminal`: the run on a terminal.
 
 mod check;
 mod dashboard;

@@ -56,6 +56,11 @@
 //! the file is created. A copy-on-write file system can still run out of space later, which ends the process with a signal.
 //!
 //! One process can open the file at a time; a second one gets [`OpenError::InUse`].
+//!
+//! # Modules
+//!
+//! `layout` is the file format, `file` opens and checks it, `map` maps it (the only `unsafe`), `free` manages free slots, `recovery` reads
+//! the slots of a crashed process, `recorder` is the recorder.
 
 mod error;
 mod file;

@@ -33,6 +33,13 @@
 //!
 //! Handlers receive all metadata of the message, within limits: names and values with unsupported characters are percent-encoded,
 //! never truncated. Headers beyond [`HEADERS_LIMIT`] or [`HEADER_BYTES_LIMIT`] are omitted, and their number is sent.
+//!
+//! # Modules
+//!
+//! - `attempt_info`, `encoding`, `explicit`, `sanitize`: metadata of an attempt, percent-encoding, explicit verdicts, sanitized output.
+//! - `http/`: `request` and `response`, `body`, `tls`, and `probe`, which connects without sending a request.
+//! - `command/`: `once` runs one process per attempt (`environment`, `exit`), `lines` a pool of workers (`worker`, `line`,
+//!   `restart_delay`); `group` and `stderr` are shared by both.
 
 mod attempt_info;
 mod command;

@@ -6,6 +6,10 @@
 //!
 //! Both are deterministic: the same calls at the same times give the same answers in the same order, so a seeded
 //! simulation can run on them.
+//!
+//! `store` is the store: `queue` holds rows and indexes, `intake`, `leases`, `acts` and `operations` load views for the
+//! [rules](lazaret_core::store::rules) and apply their effects, `query` and `triage` read. `log`, `group` and `source` are the log,
+//! its consumer group and one member of it.
 
 mod group;
 mod log;

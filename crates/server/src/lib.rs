@@ -19,6 +19,16 @@
 //! server.serve(listener, shutdown).await.unwrap();
 //! # });
 //! ```
+//!
+//! # Modules
+//!
+//! - `routes`, `openapi`: the table of all routes with their access rules, and the OpenAPI document generated from it.
+//! - `middleware`, `auth`: admission, authentication, authorization, timeouts; tokens, hosts and origins.
+//! - `read`, `change`, `inbox`: the handlers of requests.
+//! - `event_feed`, `operation_watch`: server-sent events: history, subscribers, engine events, progress of operations.
+//! - `idempotency`: responses by `Idempotency-Key`.
+//! - `extract`, `cursor`, `ndjson`, `api_error`: parameters, pages, streamed lists, problems.
+//! - `registry`, `app`, `server`, `options`: the consumers of this process, shared state, building and serving, limits.
 
 mod api_error;
 mod app;

@@ -12,6 +12,11 @@
 //!
 //! The feature `mutations` adds known bugs ([`Mutation`]) to the engine and to the memory store. It is for this crate's own
 //! tests and off by default: cargo unifies the features of one build, so a build that has it gives it to every engine.
+//!
+//! - `plan`, `random`: a run, drawn from its seed.
+//! - `world`, `history`: the state that outlives processes, and the record of every attempt.
+//! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
+//! - `invariants`: the checks. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
 
 mod block_on;
 mod chaos;

@@ -1,4 +1,4 @@
-//! What a run of the simulation consists of, drawn from its seed before it started_commits.
+//! What a run of the simulation consists of, drawn from its seed before it started.
 
 use std::time::Duration;
 

@@ -42,6 +42,10 @@
 //!
 //! A line longer than [`Options::max_line`] becomes an undecodable message with its first bytes; the rest is skipped without
 //! being held in memory (I7).
+//!
+//! # Modules
+//!
+//! `reader` reads lines on a blocking thread, `source` delivers them and commits, `position` is the encoding of a position in a checkpoint.
 
 mod error;
 mod options;

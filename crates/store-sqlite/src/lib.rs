@@ -28,6 +28,23 @@
 //! assert_eq!(store.sequence_size(&queue, &"order-7".into()).await.unwrap(), 1);
 //! # });
 //! ```
+//!
+//! # Modules
+//!
+//! Calls go from the contracts to the writer thread or the readers, and from there to one queue inside a transaction:
+//!
+//! - `contract/`: the traits of [`lazaret_core::store`], as requests to the writer and reads.
+//! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
+//! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
+//! - `redo/`, `recorded`, `hand_offs`, `arrivals`: the redo log, which knows only bytes, and the calls that it can hold.
+//! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
+//! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
+//!   `query/` from a query to SQL.
+//! - `operations/`: plans and operations inside a transaction; `freezing` is bulk SQL.
+//! - `inbox_source/`: the inbox: posts, and the source that delivers them.
+//! - `audit`, `pauses`: the audit chain, and pauses.
+//! - `schema/`, `rows`: tables, format versions and migrations, encoding of values.
+//! - `check`, `walk` (tests): counters compared with letters, and random walks compared with the memory store.
 
 mod arrivals;
 mod audit;
