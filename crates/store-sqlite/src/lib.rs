@@ -1,8 +1,9 @@
 //! The embedded store: durable lanes in one SQLite file.
 //!
-//! [`SqliteStore`] keeps every promise of [`lazaret_core::store`] in one file (and its logs beside it), without a server. One thread writes: it takes all calls that wait, runs them in one transaction and forces them to the disk
-//! once, so many hand-offs at a time cost little more than one. Other threads read, side by side with it. A second
-//! process, such as the command line, may read and write the same file.
+//! [`SqliteStore`] implements [`lazaret_core::store`] in one file (and its logs beside it), without a server. One thread writes: it
+//! takes all queued calls, runs them in one transaction and syncs once (group commit),
+//! so many concurrent hand-offs cost little more than one. Other threads read concurrently. A second
+//! process, such as the command line, can read and write the same file.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,18 +23,20 @@
 //! let answers = store.hand_off(&queue, &Limits::default(), vec![item]).await.unwrap();
 //! assert_eq!(answers[0].as_ref().unwrap(), &Placed::Opened);
 //!
-//! // It is still there when the file is opened again.
+//! // The letter is still there after the file was reopened.
 //! drop(store);
 //! let store = SqliteStore::open(&path, Options::default()).unwrap();
 //! assert_eq!(store.sequence_size(&queue, &"order-7".into()).await.unwrap(), 1);
 //! # });
 //! ```
 
-mod arrivals;
 mod audit;
 #[cfg(test)]
-mod check;
+mod comparison;
+#[cfg(test)]
+mod consistency;
 mod contract;
+mod encoded_letter;
 mod error;
 mod hand_offs;
 mod inbox_source;
@@ -48,8 +51,6 @@ mod rows;
 mod schema;
 mod step;
 mod store;
-#[cfg(test)]
-mod walk;
 mod write_cache;
 mod writer;
 
