@@ -3,7 +3,7 @@
 //! This crate has no drivers and no runtime, and takes its clock as a parameter. Decisions are functions of values: see
 //! [`policy`]. I/O is behind traits: see [`store`], [`source`] and [`relay`].
 //!
-//! - [`message`], [`sequence`], [`letter`], [`failure`], [`verdict`], [`fingerprint`], [`traceback`]: the vocabulary.
+//! - [`message`], [`sequence`], [`letter`], [`failure`], `verdict`, [`fingerprint`], [`traceback`]: the vocabulary.
 //! - [`handler`]: handlers, extractors, layers, the router.
 //! - [`policy`]: classifier, retry schedule, budgets, circuit breaker, fuse, poison rule, enqueue policy.
 //! - [`query`]: the query language: parser, syntax tree, matcher.

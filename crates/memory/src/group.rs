@@ -1,4 +1,4 @@
-//! The state behind a memory log: its partitions, its members, and how the former are shared among the latter.
+//! The state of a memory log: its partitions, its group members, and the assignment of partitions to members.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -22,46 +22,46 @@ pub(crate) struct LogState {
 /// One partition.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// Its messages, without those that were forgotten.
+    /// Its messages, without the forgotten ones.
     pub(crate) messages: VecDeque<Message>,
-    /// How many were forgotten.
+    /// Number of forgotten messages.
     forgotten: usize,
     pub(crate) next_offset: u64,
     pub(crate) committed: Option<u64>,
     pub(crate) settled_beyond: Vec<RangeInclusive<u64>>,
-    pub(crate) tenure: Option<Tenure>,
+    pub(crate) ownership: Option<Ownership>,
 }
 
-/// Who has a partition, and how far it came.
-pub(crate) struct Tenure {
+/// The assignment of a partition to a member, and its read position.
+pub(crate) struct Ownership {
     pub(crate) member: MemberId,
     pub(crate) phase: Phase,
-    /// How many messages of the partition lie behind, forgotten ones included.
+    /// Number of messages read, forgotten ones included.
     passed: usize,
     pub(crate) paused: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The member has not been told yet.
+    /// The member has not received the assignment yet.
     Offered,
     /// The member reads it.
     Held,
-    /// The member has to let go.
+    /// The member has to give it up.
     Revoking,
 }
 
 pub(crate) struct Member {
     pub(crate) wake: Arc<Notify>,
-    /// Whether it takes part; not after it was expelled, until it asks again.
+    /// `true` while it is a member of the group; `false` from an expulsion until its next poll.
     joined: bool,
     offered: BTreeSet<u32>,
     revoking: BTreeSet<u32>,
     lost: BTreeSet<u32>,
-    /// The partitions it holds or has to let go.
+    /// The partitions that it holds or has to give up.
     pub(crate) held: BTreeSet<u32>,
-    /// The partition that it got messages of last; the next one has its turn.
-    turn: u32,
+    /// The partition whose messages it got last; the next poll starts behind it.
+    last_read: u32,
     pub(crate) ended: bool,
 }
 
@@ -74,14 +74,14 @@ impl Member {
             revoking: BTreeSet::new(),
             lost: BTreeSet::new(),
             held: BTreeSet::new(),
-            turn: u32::MAX,
+            last_read: u32::MAX,
             ended: false,
         }
     }
 }
 
 impl Slot {
-    /// How many messages lie before the one behind the committed offset, forgotten ones included.
+    /// Number of messages up to the committed offset, forgotten ones included.
     fn committed_count(&self) -> usize {
         let kept = match self.committed {
             Some(committed) => self.messages.partition_point(|message| message.position.offset <= committed),
@@ -90,9 +90,10 @@ impl Slot {
         self.forgotten + kept
     }
 
-    /// How many messages its owner has not been given.
+    /// Number of messages that its owner has not received yet.
     pub(crate) fn remaining(&self) -> usize {
-        let passed = self.tenure.as_ref().map_or_else(|| self.committed_count(), |tenure| tenure.passed);
+        let passed =
+            self.ownership.as_ref().map_or_else(|| self.committed_count(), |ownership| ownership.passed);
         self.forgotten + self.messages.len() - passed
     }
 }
@@ -108,13 +109,13 @@ impl LogState {
         }
     }
 
-    /// The tenure of a partition, if this member has seen its assignment.
-    pub(crate) fn tenure_of(&mut self, member: MemberId, partition: u32) -> Option<&mut Tenure> {
-        let tenure = self.slots.get_mut(partition as usize)?.tenure.as_mut();
-        tenure.filter(|tenure| tenure.member == member && tenure.phase != Phase::Offered)
+    /// The assignment of a partition to this member, if the member has received it.
+    pub(crate) fn ownership_of(&mut self, member: MemberId, partition: u32) -> Option<&mut Ownership> {
+        let ownership = self.slots.get_mut(partition as usize)?.ownership.as_mut();
+        ownership.filter(|ownership| ownership.member == member && ownership.phase != Phase::Offered)
     }
 
-    /// Brings the partitions towards their targets as far as that goes without waiting.
+    /// Moves the partitions towards their targets as far as possible without waiting.
     pub(crate) fn rebalance(&mut self) {
         let joined = self.joined();
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -122,26 +123,28 @@ impl LogState {
                 continue;
             };
             let index = index as u32;
-            match &mut slot.tenure {
-                Some(tenure) if tenure.member == target || tenure.phase == Phase::Revoking => continue,
-                Some(tenure) if tenure.phase == Phase::Held => {
-                    tenure.phase = Phase::Revoking;
-                    if let Some(owner) = self.members.get_mut(&tenure.member) {
+            match &mut slot.ownership {
+                Some(ownership) if ownership.member == target || ownership.phase == Phase::Revoking => {
+                    continue;
+                }
+                Some(ownership) if ownership.phase == Phase::Held => {
+                    ownership.phase = Phase::Revoking;
+                    if let Some(owner) = self.members.get_mut(&ownership.member) {
                         owner.revoking.insert(index);
                         owner.wake.notify_one();
                     }
                     continue;
                 }
-                // The owner has not been told yet and never will be.
-                Some(tenure) => {
-                    if let Some(owner) = self.members.get_mut(&tenure.member) {
+                // The owner has not received the assignment yet and never will.
+                Some(ownership) => {
+                    if let Some(owner) = self.members.get_mut(&ownership.member) {
                         owner.offered.remove(&index);
                     }
                 }
                 None => {}
             }
             let passed = slot.committed_count();
-            slot.tenure = Some(Tenure { member: target, phase: Phase::Offered, passed, paused: false });
+            slot.ownership = Some(Ownership { member: target, phase: Phase::Offered, passed, paused: false });
             if let Some(member) = self.members.get_mut(&target) {
                 member.offered.insert(index);
                 member.wake.notify_one();
@@ -150,22 +153,22 @@ impl LogState {
     }
 
     pub(crate) fn let_go(&mut self, member: MemberId, partition: u32) {
-        self.slots[partition as usize].tenure = None;
+        self.slots[partition as usize].ownership = None;
         if let Some(member) = self.members.get_mut(&member) {
             member.revoking.remove(&partition);
             member.held.remove(&partition);
         }
     }
 
-    /// Offers a partition to its owner again, from behind the committed position.
+    /// Assigns a partition to its owner again, from the committed position.
     pub(crate) fn rewind(&mut self, id: MemberId, partition: u32) {
         let Some(slot) = self.slots.get_mut(partition as usize) else { return };
         let passed = slot.committed_count();
-        let Some(tenure) = slot.tenure.as_mut() else { return };
-        if tenure.member != id || tenure.phase != Phase::Held {
+        let Some(ownership) = slot.ownership.as_mut() else { return };
+        if ownership.member != id || ownership.phase != Phase::Held {
             return;
         }
-        *tenure = Tenure { member: id, phase: Phase::Offered, passed, paused: false };
+        *ownership = Ownership { member: id, phase: Phase::Offered, passed, paused: false };
         if let Some(member) = self.members.get_mut(&id) {
             member.held.remove(&partition);
             member.offered.insert(partition);
@@ -178,10 +181,10 @@ impl LogState {
             return;
         }
         for slot in &mut self.slots {
-            slot.tenure.take_if(|tenure| tenure.member == id);
+            slot.ownership.take_if(|ownership| ownership.member == id);
         }
         self.rebalance();
-        // Those who stay may have been waiting for what the one who left was to let go.
+        // The remaining members may have waited for partitions of the one that left.
         self.wake_all();
     }
 
@@ -195,14 +198,14 @@ impl LogState {
         member.lost.append(&mut member.held);
         member.wake.notify_one();
         for slot in &mut self.slots {
-            slot.tenure.take_if(|tenure| tenure.member == id);
+            slot.ownership.take_if(|ownership| ownership.member == id);
         }
         self.rebalance();
         true
     }
 
     pub(crate) fn commit(&mut self, member: MemberId, commit: Commit) {
-        if self.tenure_of(member, commit.partition.index).is_none() {
+        if self.ownership_of(member, commit.partition.index).is_none() {
             return;
         }
         let slot = &mut self.slots[commit.partition.index as usize];
@@ -220,13 +223,13 @@ impl LogState {
             let done = slot.committed_count() - slot.forgotten;
             slot.messages.drain(..done);
             slot.forgotten += done;
-            if let Some(tenure) = &mut slot.tenure {
-                tenure.passed = tenure.passed.max(slot.forgotten);
+            if let Some(ownership) = &mut slot.ownership {
+                ownership.passed = ownership.passed.max(slot.forgotten);
             }
         }
     }
 
-    /// What a member has to hear next; `None` when it has to wait.
+    /// The next event of a member; `None` if it has to wait.
     pub(crate) fn poll(&mut self, stream: &StreamName, id: MemberId, batch: usize) -> Option<SourceEvent> {
         let partitions =
             |set: BTreeSet<u32>| set.into_iter().map(|index| Partition::new(stream.clone(), index)).collect();
@@ -261,8 +264,8 @@ impl LogState {
         member.held.extend(&offered);
         let assignments = offered.into_iter().map(|index| {
             let slot = &mut self.slots[index as usize];
-            if let Some(tenure) = &mut slot.tenure {
-                tenure.phase = Phase::Held;
+            if let Some(ownership) = &mut slot.ownership {
+                ownership.phase = Phase::Held;
             }
             Assignment {
                 partition: Partition::new(stream.clone(), index),
@@ -272,45 +275,48 @@ impl LogState {
         assignments.collect()
     }
 
-    /// Messages of the member's partitions, beginning with the one whose turn it is.
+    /// Messages of the member's partitions, round-robin.
     fn take_messages(&mut self, id: MemberId, batch: usize) -> Vec<Message> {
         let Self { slots, members, .. } = self;
-        let Some(Member { held, turn, .. }) = members.get_mut(&id) else {
+        let Some(Member { held, last_read, .. }) = members.get_mut(&id) else {
             return Vec::new();
         };
         let mut messages = Vec::new();
-        let behind = held.range(turn.saturating_add(1)..).chain(held.range(..=*turn));
-        let mut last = *turn;
+        let behind = held.range(last_read.saturating_add(1)..).chain(held.range(..=*last_read));
+        let mut last = *last_read;
         for index in behind {
             let slot = &mut slots[*index as usize];
             let remaining = slot.remaining();
-            let Some(tenure) = slot.tenure.as_mut().filter(|t| t.phase == Phase::Held && !t.paused) else {
+            let Some(ownership) = slot.ownership.as_mut().filter(|t| t.phase == Phase::Held && !t.paused)
+            else {
                 continue;
             };
             let count = remaining.min(batch - messages.len());
             if count == 0 {
                 continue;
             }
-            let from = tenure.passed - slot.forgotten;
+            let from = ownership.passed - slot.forgotten;
             if messages.is_empty() {
                 messages.reserve_exact(batch.min(remaining));
             }
             messages.extend(slot.messages.range(from..from + count).cloned());
-            tenure.passed += count;
+            ownership.passed += count;
             last = *index;
             if messages.len() == batch {
                 break;
             }
         }
-        *turn = last;
+        *last_read = last;
         messages
     }
 
-    /// The end, once: when the log is finite, all that the member holds was delivered and nothing is on its way to it.
+    /// Returns `End` once: the log is finite, and the member received everything and has no pending assignment.
     fn take_end(&mut self, id: MemberId) -> Option<SourceEvent> {
         let joined = self.joined();
-        let all_delivered = self.slots.iter().enumerate().all(|(index, slot)| match &slot.tenure {
-            Some(tenure) if tenure.member == id => tenure.phase == Phase::Revoking || slot.remaining() == 0,
+        let all_delivered = self.slots.iter().enumerate().all(|(index, slot)| match &slot.ownership {
+            Some(ownership) if ownership.member == id => {
+                ownership.phase == Phase::Revoking || slot.remaining() == 0
+            }
             _ => target(&joined, index) != Some(id),
         });
         let member = self.members.get_mut(&id)?;
@@ -322,7 +328,7 @@ impl LogState {
     }
 }
 
-/// Whose partition it should be.
+/// The target owner of a partition.
 fn target(joined: &[MemberId], partition: usize) -> Option<MemberId> {
     joined.get(partition.checked_rem(joined.len())?).copied()
 }

@@ -1,10 +1,10 @@
-//! A store and a source that live in memory.
+//! An in-memory store and source.
 //!
-//! [`MemoryStore`] keeps every promise of [`lazaret_core::store`] but durability: it dies with the process. It is the
-//! reference that the other stores are measured against. [`MemoryLog`] is a partitioned log with consumer groups,
+//! [`MemoryStore`] implements all of [`lazaret_core::store`] except durability: its content is lost with the process. It is
+//! the reference for the other stores. [`MemoryLog`] is a partitioned log with consumer groups,
 //! and [`MemorySource`] one member of such a group.
 //!
-//! Both are deterministic: the same calls at the same times give the same answers in the same order, so a seeded
+//! Both are deterministic: the same calls at the same times give the same results in the same order, so a seeded
 //! simulation can run on them.
 //!
 //! `store` is the store: `queue` holds rows and indexes, `intake`, `leases`, `acts` and `operations` load views for the

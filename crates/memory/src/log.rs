@@ -1,13 +1,13 @@
-//! A partitioned log with a consumer group: the durable side of the memory source.
+//! A partitioned log with a consumer group: the shared state of memory sources.
 //!
-//! The log survives its consumers: it keeps the messages, the committed positions and what was settled beyond them.
-//! Members of the group share the partitions round-robin. When one joins or leaves, only the partitions that move
-//! are taken away, and each is given to its new owner once the old one has let go:
+//! The log outlives its consumers: it keeps the messages, the committed positions and the settled ranges beyond them.
+//! Members of the group share the partitions round-robin. When a member joins or leaves, only the partitions that move
+//! are revoked, and each is assigned to its new owner once the old one has given it up:
 //!
-//! - A member that has seen its assignment gets `Revoking` and keeps the partition until it calls `revoked`.
-//! - A member that is dropped without `close` has crashed: its partitions are given on at once.
-//! - A member that is [expelled](MemoryLog::expel) gets `Lost`; its partitions are given on at once, its commits for
-//!   them are ignored, and it joins again when it next asks for something.
+//! - A member that has received its assignment gets `Revoking` and keeps the partition until it calls `revoked`.
+//! - A member that is dropped without `close` has crashed: its partitions are reassigned at once.
+//! - A member that is [expelled](MemoryLog::expel) gets `Lost`; its partitions are reassigned at once, its commits for
+//!   them are ignored, and it joins again at its next poll.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -21,9 +21,9 @@ use tokio::sync::Notify;
 use crate::group::{LogState, Member, Phase, Slot};
 use crate::source::MemorySource;
 
-/// How many messages a source gives at once, unless it is told otherwise.
+/// Default batch size of a source.
 pub const DEFAULT_BATCH: usize = 512;
-/// How many ranges of settled offsets beyond the committed position are kept for a partition (I7).
+/// Maximum number of settled ranges beyond the committed position that are kept per partition (I7).
 pub const SETTLED_LIMIT: usize = 1024;
 
 /// The number of a member in its log's group. It stays the same when the member is expelled and joins again.
@@ -63,14 +63,14 @@ struct Shared {
 }
 
 impl MemoryLog {
-    /// An empty log with this many partitions.
+    /// Creates an empty log with this many partitions.
     pub fn new(stream: impl Into<StreamName>, partitions: u32) -> Self {
         let slots = (0..partitions).map(|_| Slot::default()).collect();
         let state = Mutex::new(LogState { slots, ..LogState::default() });
         Self { shared: Arc::new(Shared { stream: stream.into(), state }) }
     }
 
-    /// The same log, forgetting messages once they are committed, for runs that are larger than memory.
+    /// Discards messages once they are committed, for runs that exceed the memory.
     #[must_use]
     pub fn forgetting_committed(self) -> Self {
         self.state().forget_committed = true;
@@ -82,24 +82,24 @@ impl MemoryLog {
         &self.shared.stream
     }
 
-    /// How many partitions there are.
+    /// Number of partitions.
     pub fn partitions(&self) -> u32 {
         self.state().slots.len() as u32
     }
 
-    /// Adds a message with this key and payload, and says where it stands. Its id is `stream/partition/offset`.
+    /// Appends a message with this key and payload, and returns its position. Its id is `stream/partition/offset`.
     ///
     /// # Panics
-    /// When there is no such partition.
+    /// If the partition does not exist.
     pub fn push(&self, partition: u32, key: impl Into<Bytes>, payload: impl Into<Bytes>) -> Position {
         self.push_with(partition, |message| message.with_key(key).with_payload(payload))
     }
 
-    /// Adds the message that `build` makes of one that has only an id and a place. `build` may change all but the
-    /// place. It must not call the log.
+    /// Appends the message that `build` makes of one with only an id and a position. `build` may change all but the
+    /// position. It must not call the log.
     ///
     /// # Panics
-    /// When there is no such partition.
+    /// If the partition does not exist.
     pub fn push_with(&self, partition: u32, build: impl FnOnce(Message) -> Message) -> Position {
         let mut state = self.state();
         let LogState { slots, members, .. } = &mut *state;
@@ -112,23 +112,24 @@ impl MemoryLog {
         message.position = position.clone();
         slot.next_offset += 1;
         slot.messages.push_back(message);
-        if let Some(member) = slot.tenure.as_ref().and_then(|tenure| members.get_mut(&tenure.member)) {
+        if let Some(member) = slot.ownership.as_ref().and_then(|ownership| members.get_mut(&ownership.member))
+        {
             member.ended = false;
             member.wake.notify_one();
         }
         position
     }
 
-    /// Leaves out offsets, as compaction and transaction markers do.
+    /// Skips offsets, as compaction and transaction markers do.
     ///
     /// # Panics
-    /// When there is no such partition.
+    /// If the partition does not exist.
     pub fn skip(&self, partition: u32, offsets: u64) {
         self.state().slots.get_mut(partition as usize).expect("the log has this partition").next_offset +=
             offsets;
     }
 
-    /// Says that nothing more comes: the log is finite, and readers that reach its end are told.
+    /// Closes the log for new messages: sources that reach its end return `End`.
     pub fn close(&self) {
         let mut state = self.state();
         state.finite = true;
@@ -147,22 +148,22 @@ impl MemoryLog {
         MemorySource::new(self.clone(), id, wake)
     }
 
-    /// Puts a member out of the group, as a broker does with one that has not been heard of: it gets `Lost`, its
-    /// partitions are given to others at once, and it joins again when it next asks for something. `false` when
-    /// there is no such member, or it is out already.
+    /// Expels a member from the group, as a broker does after a session timeout: it gets `Lost`, its
+    /// partitions are reassigned at once, and it joins again at its next poll. `false` if the
+    /// member does not exist or is already expelled.
     pub fn expel(&self, member: MemberId) -> bool {
         self.state().expel(member)
     }
 
-    /// The members of the group, in the order they came.
+    /// The members of the group, in the order of their joins.
     pub fn members(&self) -> Vec<MemberId> {
         self.state().joined()
     }
 
-    /// Who has a partition now.
+    /// The current owner of a partition.
     pub fn owner(&self, partition: u32) -> Option<MemberId> {
         let state = self.state();
-        state.slots.get(partition as usize)?.tenure.as_ref().map(|tenure| tenure.member)
+        state.slots.get(partition as usize)?.ownership.as_ref().map(|ownership| ownership.member)
     }
 
     /// The committed offset of a partition.
@@ -170,12 +171,12 @@ impl MemoryLog {
         self.state().slots.get(partition as usize)?.committed
     }
 
-    /// What the last commit said was settled beyond the committed offset.
+    /// The settled ranges beyond the committed offset, from the last commit.
     pub fn settled_beyond(&self, partition: u32) -> Vec<RangeInclusive<u64>> {
         self.state().slots.get(partition as usize).map(|slot| slot.settled_beyond.clone()).unwrap_or_default()
     }
 
-    /// The offset that the next message of a partition will have.
+    /// The offset of the next message of a partition.
     pub fn next_offset(&self, partition: u32) -> u64 {
         self.state().slots.get(partition as usize).map_or(0, |slot| slot.next_offset)
     }
@@ -198,8 +199,8 @@ impl MemoryLog {
     pub(crate) fn set_paused(&self, member: MemberId, partitions: &[Partition], paused: bool) {
         let mut state = self.state();
         for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
-            if let Some(tenure) = state.tenure_of(member, partition.index) {
-                tenure.paused = paused;
+            if let Some(ownership) = state.ownership_of(member, partition.index) {
+                ownership.paused = paused;
             }
         }
     }
@@ -214,7 +215,9 @@ impl MemoryLog {
     pub(crate) fn revoked(&self, member: MemberId, partitions: &[Partition]) {
         let mut state = self.state();
         for partition in partitions.iter().filter(|partition| partition.stream == self.shared.stream) {
-            if state.tenure_of(member, partition.index).is_some_and(|tenure| tenure.phase == Phase::Revoking)
+            if state
+                .ownership_of(member, partition.index)
+                .is_some_and(|ownership| ownership.phase == Phase::Revoking)
             {
                 state.let_go(member, partition.index);
             }

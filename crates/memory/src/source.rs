@@ -11,8 +11,8 @@ use crate::log::{DEFAULT_BATCH, MemberId, MemoryLog};
 
 /// A consumer of a [`MemoryLog`]. Dropping it without [`close`](Source::close) is a crash.
 ///
-/// `End` comes once the log is finite and everything of the assigned partitions was delivered. It comes again after
-/// each later assignment, when that was delivered to its end.
+/// `End` is returned once the log is closed and everything of the assigned partitions was delivered, and again after
+/// each later assignment, once its messages were delivered.
 #[derive(Debug)]
 pub struct MemorySource {
     log: MemoryLog,
@@ -27,7 +27,7 @@ impl MemorySource {
         Self { log, member, wake, batch: DEFAULT_BATCH, closed: false }
     }
 
-    /// The same source, giving at most this many messages at once, at least one.
+    /// Limits batches to this many messages, at least one.
     #[must_use]
     pub fn with_batch(mut self, batch: usize) -> Self {
         self.batch = batch.max(1);
@@ -52,11 +52,11 @@ impl Source for MemorySource {
             return Err(SourceError::permanent("the source was closed"));
         }
         loop {
-            // Taken and returned without an await between: cancellation can lose nothing.
+            // Taken and returned without an await between: cancellation loses nothing.
             if let Some(event) = self.log.poll(self.member, self.batch) {
                 return Ok(event);
             }
-            // A change since the poll has left its permit here.
+            // A change since the poll has stored a permit here.
             self.wake.notified().await;
         }
     }

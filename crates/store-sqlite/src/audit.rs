@@ -1,9 +1,9 @@
-//! The record of acts, each entry chained to the one before it.
+//! The audit, a hash chain.
 //!
 //! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time
-//! in nanoseconds, who, via, why, action, subject, before and after. Whoever changes or takes out an entry in the file
-//! breaks the chain from there on. Entries cut off at the end leave a chain that holds; keep [`AuditCheck::hash`]
-//! elsewhere to notice that too.
+//! in nanoseconds, who, via, why, action, subject, before and after. A change or removal of an entry in the file
+//! breaks the chain from there on. A truncated chain is still intact; store [`AuditCheck::hash`]
+//! elsewhere to detect truncation.
 
 use lazaret_core::store::rules::AuditLine;
 use lazaret_core::store::{Actor, AuditCheck, AuditEntry};
@@ -17,10 +17,10 @@ type Hash = [u8; 32];
 
 /// The hash before the first entry.
 const BEGINNING: Hash = [0; 32];
-/// How many entries are checked at a time.
+/// Number of entries that are verified per page.
 const PAGE: usize = 1000;
 
-/// Writes an entry. Part of the transaction of the act that it speaks of.
+/// Writes an entry, in the transaction of the change that it describes.
 pub(crate) fn write(connection: &Connection, now: i64, line: &AuditLine) -> Work<()> {
     let AuditLine { by, action, subject, before, after } = line;
     let mut select =
@@ -60,7 +60,7 @@ fn hash_of(previous: &Hash, entry: &AuditEntry) -> Work<Hash> {
     let AuditEntry { number, at, by, action, subject, before, after } = entry;
     let text = (number, nanos(*at), &by.who, &by.via, &by.why, action, subject, before, after);
     let text = serde_json::to_vec(&text)
-        .map_err(|error| Fault::Corrupt(format!("audit entry {number} cannot be written: {error}")))?;
+        .map_err(|error| Fault::Corrupt(format!("failed to encode audit entry {number}: {error}")))?;
     let mut hasher = Sha256::new();
     hasher.update(previous);
     hasher.update(text);
@@ -79,7 +79,7 @@ fn read(row: &Row<'_>) -> Work<AuditEntry> {
     })
 }
 
-/// Entries after a number, each with the hash before it and its own.
+/// Entries after a number, each with the previous hash and its own.
 pub(crate) fn entries(
     connection: &Connection,
     after: u64,
@@ -97,7 +97,7 @@ pub(crate) fn entries(
     Ok(entries)
 }
 
-/// Checks some entries after those that hold. Whether these were the last ones.
+/// Verifies a page of entries. Returns `true` after the last one.
 pub(crate) fn verify_page(connection: &Connection, check: &mut AuditCheck) -> Work<bool> {
     let page = entries(connection, check.intact, PAGE)?;
     let is_last = page.len() < PAGE;

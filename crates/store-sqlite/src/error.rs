@@ -1,4 +1,4 @@
-//! From SQLite's errors to the store's: what kind of trouble it is, and what is known about the effect.
+//! Maps SQLite's errors to store errors: the kind, and the effect as far as it is known.
 
 use std::io;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 use rusqlite::ErrorCode;
 
-/// Why a piece of work inside a transaction did not succeed. It learns the name of the call at the boundary.
+/// The failure of work inside a transaction. The name of the call is added at the boundary.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The contract says no. Nothing was written before this was found out.
+    /// The contract refuses the call. Nothing was written before.
     Refused(StoreError),
-    /// SQLite says no.
+    /// An error of SQLite.
     Sql(rusqlite::Error),
-    /// What is stored makes no sense.
+    /// Stored data cannot be decoded.
     Corrupt(String),
 }
 
@@ -33,26 +33,26 @@ impl From<StoreError> for Fault {
 }
 
 impl Fault {
-    /// The file system says no to something with this file.
+    /// An error of the file system for this file.
     pub(crate) fn of_file(path: &Path, error: &io::Error) -> Self {
         let kind = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
             _ => ErrorKind::Unavailable,
         };
-        let context = format!("the file {}: {error}", path.display());
+        let context = format!("file {}: {error}", path.display());
         Self::Refused(StoreError::not_done(kind, "redo", context))
     }
 
-    /// Letters wait in a redo log that this code cannot read.
+    /// The error for a redo log with records of a newer version.
     pub(crate) fn newer_redo_log(path: &Path, version: u32, known: u32) -> Self {
         let context = format!(
-            "the file {} holds letters in version {version}; this version of Lazaret knows up to {known}",
+            "file {} holds records of version {version}, newer than the supported version {known}",
             path.display()
         );
         Self::Refused(StoreError::not_done(ErrorKind::Invalid, "redo", context))
     }
 
-    /// The error for the caller of `operation`. The work was rolled back.
+    /// The error for the caller of `operation`, after a rollback.
     pub(crate) fn into_error(self, operation: &'static str) -> StoreError {
         match self {
             Self::Refused(error) => error,
@@ -62,14 +62,14 @@ impl Fault {
     }
 }
 
-/// What kind of trouble an error of SQLite is.
+/// The kind of an SQLite error.
 pub(crate) fn kind_of(error: &rusqlite::Error) -> ErrorKind {
     match error {
         rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
             ErrorCode::DiskFull => ErrorKind::Full,
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => ErrorKind::Corrupt,
             ErrorCode::TooBig | ErrorCode::ReadOnly => ErrorKind::Invalid,
-            // A rule of the schema was broken: what stands there is not what this code has written.
+            // A constraint failed: the stored data was not written by this code.
             ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch => ErrorKind::Corrupt,
             _ => ErrorKind::Unavailable,
         },
@@ -81,14 +81,14 @@ pub(crate) fn kind_of(error: &rusqlite::Error) -> ErrorKind {
     }
 }
 
-/// An error of SQLite in the store's words.
+/// Converts an SQLite error.
 pub(crate) fn of_sqlite(error: rusqlite::Error, operation: &'static str, certainty: Certainty) -> StoreError {
     let (kind, context) = (kind_of(&error), error.to_string());
-    let told = match certainty {
+    let converted = match certainty {
         Certainty::NotDone => StoreError::not_done(kind, operation, context),
         Certainty::MaybeDone => StoreError::maybe(kind, operation, context),
     };
-    told.with_source(error)
+    converted.with_source(error)
 }
 
 #[cfg(test)]

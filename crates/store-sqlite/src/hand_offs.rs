@@ -1,9 +1,9 @@
-//! Hand-offs and notes, as calls that the redo log can hold.
+//! Hand-offs and notes, as calls that the redo log can record.
 
 use lazaret_core::store::{AttemptNote, HandOff, Limits, Placed, Result};
 use lazaret_core::{MessageId, QueueName, StreamName};
 
-use crate::arrivals::{Arrival, Note, NoteBody, Place};
+use crate::encoded_letter::{EncodedLetter, Note, NoteBody, Place};
 use crate::error::Work;
 use crate::recorded::Repeatable;
 use crate::redo::{Fields, Size, put};
@@ -14,12 +14,12 @@ use crate::step::Step;
 pub(crate) struct HandOffs {
     queue: QueueName,
     limits: Limits,
-    items: Vec<Arrival>,
+    items: Vec<EncodedLetter>,
 }
 
 impl HandOffs {
     pub(crate) fn new(queue: QueueName, limits: Limits, items: Vec<HandOff>) -> Work<Self> {
-        let items = items.into_iter().map(Arrival::new).collect::<Work<_>>()?;
+        let items = items.into_iter().map(EncodedLetter::new).collect::<Work<_>>()?;
         Ok(Self { queue, limits, items })
     }
 }
@@ -59,12 +59,12 @@ impl Repeatable for HandOffs {
         let queue = QueueName::from(fields.text()?);
         let mut limit = || fields.option(Fields::number);
         let limits = Limits { max_sequences: limit()?, max_sequence_size: limit()? };
-        let items = fields.list(Arrival::decode)?;
+        let items = fields.list(EncodedLetter::decode)?;
         Ok(Self { queue, limits, items })
     }
 
     fn size(&self) -> Size {
-        let bytes = self.items.iter().map(Arrival::byte_size).sum();
+        let bytes = self.items.iter().map(EncodedLetter::byte_size).sum();
         Size { count: self.items.len(), bytes }
     }
 }

@@ -1,8 +1,9 @@
 //! The embedded store: durable lanes in one SQLite file.
 //!
-//! [`SqliteStore`] keeps every promise of [`lazaret_core::store`] in one file (and its logs beside it), without a server. One thread writes: it takes all calls that wait, runs them in one transaction and forces them to the disk
-//! once, so many hand-offs at a time cost little more than one. Other threads read, side by side with it. A second
-//! process, such as the command line, may read and write the same file.
+//! [`SqliteStore`] implements [`lazaret_core::store`] in one file (and its logs beside it), without a server. One thread writes: it
+//! takes all queued calls, runs them in one transaction and syncs once (group commit),
+//! so many concurrent hand-offs cost little more than one. Other threads read concurrently. A second
+//! process, such as the command line, can read and write the same file.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,7 +23,7 @@
 //! let answers = store.hand_off(&queue, &Limits::default(), vec![item]).await.unwrap();
 //! assert_eq!(answers[0].as_ref().unwrap(), &Placed::Opened);
 //!
-//! // It is still there when the file is opened again.
+//! // The letter is still there after the file was reopened.
 //! drop(store);
 //! let store = SqliteStore::open(&path, Options::default()).unwrap();
 //! assert_eq!(store.sequence_size(&queue, &"order-7".into()).await.unwrap(), 1);
@@ -36,7 +37,7 @@
 //! - `contract/`: the traits of [`lazaret_core::store`], as requests to the writer and reads.
 //! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
-//! - `redo/`, `recorded`, `hand_offs`, `arrivals`: the redo log, which knows only bytes, and the calls that it can hold.
+//! - `redo/`, `recorded`, `hand_offs`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
 //! - `letters/`: one queue inside a transaction: views for the [rules](lazaret_core::store::rules), their effects as rows, and
 //!   `query/` from a query to SQL.
@@ -44,13 +45,15 @@
 //! - `inbox_source/`: the inbox: posts, and the source that delivers them.
 //! - `audit`, `pauses`: the audit chain, and pauses.
 //! - `schema/`, `rows`: tables, format versions and migrations, encoding of values.
-//! - `check`, `walk` (tests): counters compared with letters, and random walks compared with the memory store.
+//! - `consistency`, `comparison` (tests): counters compared with letters, and random walks compared with the memory store.
 
-mod arrivals;
 mod audit;
 #[cfg(test)]
-mod check;
+mod comparison;
+#[cfg(test)]
+mod consistency;
 mod contract;
+mod encoded_letter;
 mod error;
 mod hand_offs;
 mod inbox_source;
@@ -65,8 +68,6 @@ mod rows;
 mod schema;
 mod step;
 mod store;
-#[cfg(test)]
-mod walk;
 mod write_cache;
 mod writer;
 

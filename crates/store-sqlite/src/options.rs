@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options of a store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use lazaret_core::{Clock, SystemClock};
 
-/// What an answer promises.
+/// The durability of acknowledged writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// What was answered survives a power cut: each group of writes is forced to the disk. The default.
+    /// Acknowledged writes survive a power cut: each group of writes is synced. The default.
     #[default]
     Full,
-    /// What was answered survives the death of the process, not that of the machine: after a power cut the newest
+    /// Acknowledged writes survive a crash of the process, but not of the machine: after a power cut the newest
     /// writes may be missing. **Breaks "no loss" (I1) on such a machine**; meant for tests.
     Normal,
 }
 
-/// How a [`SqliteStore`](crate::SqliteStore) works.
+/// Options of a [`SqliteStore`](crate::SqliteStore).
 ///
 /// ```
 /// use lazaret_store_sqlite::{Durability, Options};
@@ -26,31 +26,31 @@ pub enum Durability {
 /// ```
 #[derive(Clone)]
 pub struct Options {
-    /// The store's clock, which decides about leases and due times.
+    /// The store's clock, which determines the end of leases and due times.
     pub clock: Arc<dyn Clock>,
-    /// How many connections read side by side. At least one.
+    /// Number of reader connections. At least one.
     pub readers: usize,
-    /// What an answer promises.
+    /// The durability of acknowledged writes.
     pub durability: Durability,
-    /// How long to wait for another process that is writing, before the answer is `Unavailable`.
+    /// How long to wait for the write lock of another process, before a call fails as `Unavailable`.
     pub busy_timeout: Duration,
-    /// How many calls may wait for the writer; further ones wait before they get in line (I7).
+    /// Capacity of the writer's queue; further calls wait for a slot (I7).
     pub waiting: usize,
-    /// How much memory each connection may use for pages, in KiB.
+    /// Page cache of each connection, in KiB.
     pub cache_kib: u32,
-    /// How large the file may grow, in pages of 4 KiB; what does not fit is refused as `Full`, and nothing is lost (I9).
-    /// `None` leaves it to the disk.
+    /// Maximum size of the file, in pages of 4 KiB; writes beyond it are refused as `Full`, and nothing is lost (I9).
+    /// `None` for no limit.
     pub max_pages: Option<u32>,
-    /// From how many letters and notes at a time they are made durable in the redo log first, and reach the database
-    /// together with many others a little later. Fewer go to the database at once. 0 means always, `usize::MAX` never.
+    /// Minimum number of letters and notes in a group to write them to the redo log first, and to the database
+    /// with a later commit. Smaller groups are committed at once. 0 means always, `usize::MAX` never.
     pub redo_from: usize,
-    /// How long letters may stand in the redo log alone. Whoever opens the file as a store sees them anyway; this is for
-    /// other tools. When nobody asks for anything, they reach the database after a twentieth of it.
+    /// How long letters may be in the redo log only. Every store that opens the file sees them anyway; this is for
+    /// other tools. Without requests, they are committed after a twentieth of it.
     pub redo_time: Duration,
 }
 
 impl Default for Options {
-    /// The machine's clock, two readers, full durability, five seconds for others.
+    /// The system clock, two readers, full durability, a busy timeout of five seconds.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
@@ -58,7 +58,7 @@ impl Default for Options {
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(5),
             waiting: 1024,
-            // A commit walks over the cache, so a larger one makes small groups dearer; the system caches the rest.
+            // A commit scans the cache, so a larger one makes small groups slower; the system caches the rest.
             cache_kib: 16 * 1024,
             max_pages: None,
             // Below it, the second write costs more than the first one saves.

@@ -1,4 +1,4 @@
-//! What is paused, with who, why and since when.
+//! Pauses, with author, reason and start.
 
 use lazaret_core::ConsumerName;
 use lazaret_core::store::rules;
@@ -34,7 +34,7 @@ pub(crate) fn set_pause(
     Ok(before)
 }
 
-/// Tells every queue of the consumer that a sequence is paused, or no longer.
+/// Marks a sequence as paused or resumed in every queue of the consumer.
 fn mark_sequence(step: &mut Step<'_>, consumer: &ConsumerName, scope: &PauseScope, paused: bool) -> Work<()> {
     let PauseScope::Sequence(sequence) = scope else { return Ok(()) };
     step.cache.pauses_changed();
@@ -48,7 +48,7 @@ fn mark_sequence(step: &mut Step<'_>, consumer: &ConsumerName, scope: &PauseScop
     Ok(())
 }
 
-/// What is paused of a consumer.
+/// The pauses of a consumer.
 pub(crate) fn pauses(connection: &Connection, consumer: &ConsumerName) -> Work<Vec<Pause>> {
     let mut select = connection.prepare_cached(
         "SELECT scope, who, via, why, since FROM pauses WHERE consumer = ?1 ORDER BY scope",
@@ -57,7 +57,7 @@ pub(crate) fn pauses(connection: &Connection, consumer: &ConsumerName) -> Work<V
     let mut pauses = Vec::new();
     while let Some(row) = rows.next()? {
         let scope = serde_json::from_str(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?)
-            .map_err(|error| Fault::Corrupt(format!("a pause scope: {error}")))?;
+            .map_err(|error| Fault::Corrupt(format!("failed to decode a pause scope: {error}")))?;
         let by = Actor { who: row.get(1)?, via: row.get(2)?, why: row.get(3)? };
         pauses.push(Pause { scope, by, since: time(row.get(4)?) });
     }

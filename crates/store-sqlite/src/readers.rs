@@ -1,7 +1,7 @@
-//! The readers: a few connections that answer questions beside the writer, each from one consistent view.
+//! The reader threads: a few connections that run queries beside the writer, each on a consistent snapshot.
 //!
-//! A question that is asked after a write was answered sees that write, in this process or another. When the write is still
-//! in the [redo log](crate::redo), the question comes back, to be asked again once the writer has caught up.
+//! A query sees every write that was acknowledged before, by this process or another. If such a write is only
+//! in the [redo log](crate::redo), the query is returned, to be repeated once the writer has committed it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::redo::{Mark, RedoLog};
 use crate::rows::nanos;
 use crate::schema;
 
-/// What a question is asked of.
+/// The snapshot of a query.
 pub(crate) struct View<'a> {
     pub(crate) connection: &'a Connection,
     /// The store's time, in nanoseconds since 1970.
@@ -26,24 +26,24 @@ pub(crate) struct View<'a> {
 
 type Question = Box<dyn FnOnce(View<'_>) + Send>;
 
-/// What became of a question.
-pub(crate) enum Asked<T, Q> {
+/// The result of a query.
+pub(crate) enum QueryResult<T, Q> {
     Answer(T),
-    /// There is something in the redo log that the view lacks.
+    /// The redo log has records that the snapshot lacks.
     Behind(Q),
 }
 
-/// What stands in the readers' line.
-enum Order {
+/// An item of the readers' queue.
+enum Command {
     Ask(Question),
-    /// Answer those in line, let nobody else in, and end.
+    /// Run the queued queries, accept no more, and stop.
     Close,
 }
 
-/// The way to the readers' threads, which end when they are closed or the last handle is dropped.
+/// A handle to the reader threads, which stop when they are closed or the last handle is dropped.
 pub(crate) struct Handle {
-    orders: mpsc::Sender<Order>,
-    /// Each reader holds the other side until it has let go of the file.
+    commands: mpsc::Sender<Command>,
+    /// Each reader holds a sender until it has closed the file.
     ended: watch::Receiver<()>,
     redo: Arc<RedoLog>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Handle {
 impl Handle {
     /// Starts the readers on a file that is open for writing.
     pub(crate) fn start(path: &Path, options: &Options, redo: &Arc<RedoLog>) -> Result<Self> {
-        let (orders, waiting) = mpsc::channel(options.waiting.max(1));
+        let (commands, waiting) = mpsc::channel(options.waiting.max(1));
         let (alive, ended) = watch::channel(());
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..options.readers.max(1) {
@@ -66,41 +66,41 @@ impl Handle {
             };
             let started = thread::Builder::new().name(format!("lazaret-reader-{number}")).spawn(read);
             started.map_err(|error| {
-                StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for a reader")
+                StoreError::not_done(ErrorKind::Unavailable, "open", "failed to start a reader thread")
                     .with_source(error)
             })?;
         }
-        Ok(Self { orders, ended, redo: redo.clone() })
+        Ok(Self { commands, ended, redo: redo.clone() })
     }
 
-    /// Has the readers take no more questions, and waits until those in line are answered and the threads have let go of
+    /// Stops the readers: they accept no more queries, finish the queued ones and close
     /// the file.
     pub(crate) async fn close(&self) {
-        // When they take nothing any more, they are closing or have ended.
-        _ = self.orders.send(Order::Close).await;
-        // Nothing is ever sent: the answer is that the last of them has ended.
+        // If the queue is closed, they are stopping or have stopped.
+        _ = self.commands.send(Command::Close).await;
+        // Nothing is ever sent: the channel closes when the last reader has stopped.
         _ = self.ended.clone().changed().await;
     }
 
-    /// Asks something, of a view that has all that was answered before.
+    /// Runs a query on a snapshot with all acknowledged writes.
     pub(crate) async fn ask<T: Send + 'static, Q: FnOnce(&View<'_>) -> Work<T> + Send + 'static>(
         &self,
         operation: &'static str,
         question: Q,
-    ) -> Result<Asked<T, Q>> {
+    ) -> Result<QueryResult<T, Q>> {
         let redo = self.redo.clone();
         self.send(operation, move |view| {
-            // The order matters: what was committed in between is in the view.
-            let first = redo.first().map_err(|error| redo.trouble(&error))?;
+            // The order matters: the snapshot contains what was committed in between.
+            let first = redo.first().map_err(|error| redo.fault(&error))?;
             in_one_view(view, |view| match first {
-                Some(first) if first == Mark::read(view.connection)? => Ok(Asked::Behind(question)),
-                _ => question(view).map(Asked::Answer),
+                Some(first) if first == Mark::read(view.connection)? => Ok(QueryResult::Behind(question)),
+                _ => question(view).map(QueryResult::Answer),
             })
         })
         .await
     }
 
-    /// Asks something, of a view that has what the writer has caught up with.
+    /// Runs a query on a snapshot with everything that the writer has committed.
     pub(crate) async fn ask_after<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -114,27 +114,26 @@ impl Handle {
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
-        let stopped =
-            || StoreError::not_done(ErrorKind::Unavailable, operation, "the store's thread has ended");
+        let stopped = || StoreError::not_done(ErrorKind::Unavailable, operation, "the store is closed");
         let (reply, answer) = oneshot::channel();
         let ask = move |view: View<'_>| {
             let answer = question(&view).map_err(|fault| fault.into_error(operation));
             end_view(view.connection);
-            // Who does not wait any more needs no answer.
+            // The caller may have stopped waiting.
             _ = reply.send(answer);
         };
-        self.orders.send(Order::Ask(Box::new(ask))).await.map_err(|_| stopped())?;
+        self.commands.send(Command::Ask(Box::new(ask))).await.map_err(|_| stopped())?;
         answer.await.unwrap_or_else(|_| Err(stopped()))
     }
 }
 
-/// The next question; `None` when there will be none. One reader waits for it, the others wait for their turn to wait.
-fn next(waiting: &Mutex<mpsc::Receiver<Order>>) -> Option<Question> {
+/// The next query; `None` at the end. One reader waits for it, the others wait for the lock.
+fn next(waiting: &Mutex<mpsc::Receiver<Command>>) -> Option<Question> {
     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         match waiting.blocking_recv()? {
-            Order::Ask(question) => return Some(question),
-            Order::Close => waiting.close(),
+            Command::Ask(question) => return Some(question),
+            Command::Close => waiting.close(),
         }
     }
 }
@@ -146,10 +145,10 @@ fn in_one_view<T>(view: &View<'_>, question: impl FnOnce(&View<'_>) -> Work<T>) 
     Ok(answer)
 }
 
-/// Ends what a question that failed has left behind, so that the next one can begin.
+/// Ends the transaction of a failed query, so that the next one can start.
 fn end_view(connection: &Connection) {
     if !connection.is_autocommit() {
-        // If even that fails, the next question will say so.
+        // If that fails, the next query returns the error.
         _ = connection.execute_batch("ROLLBACK");
     }
 }

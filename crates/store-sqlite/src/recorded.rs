@@ -1,31 +1,31 @@
-//! Calls that are recorded in the redo log, so that they can be run again.
+//! Calls that are recorded in the redo log for replay.
 
 use crate::error::{Fault, Work};
 use crate::redo::{Fields, Size, put};
 use crate::step::Step;
 
-/// A call that can be run again, with the same effect on the same state at the same time.
+/// A deterministic call: repeated on the same state at the same time, it has the same effect.
 pub(crate) trait Repeatable: Send + Sized + 'static {
-    /// Which call it is, in the log.
+    /// Its kind in the log.
     const KIND: u8;
-    /// Which call it is, in errors.
+    /// Its name in errors.
     const OPERATION: &'static str;
-    /// What its caller hears.
+    /// Its result.
     type Answer: Send;
 
-    /// Does it. What it refuses as a whole it refuses before it writes anything.
+    /// Runs it. A call that is refused as a whole has written nothing.
     fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer>;
-    /// What came out, to compare with when it is run again.
+    /// Encodes the result, to verify a repetition.
     fn outcome(answer: &Self::Answer, into: &mut Vec<u8>);
-    /// The call as bytes.
+    /// Encodes the call.
     fn encode(&self, into: &mut Vec<u8>);
-    /// The call from its bytes.
+    /// Decodes the call.
     fn decode(fields: &mut Fields<'_>) -> Work<Self>;
-    /// How large it is.
+    /// Its size.
     fn size(&self) -> Size;
 }
 
-/// Puts a call that was run into a record.
+/// Appends an executed call to a record.
 pub(crate) fn encode_call<C: Repeatable>(call: &C, now: i64, answer: &C::Answer, into: &mut Vec<u8>) {
     into.push(C::KIND);
     put::signed(into, now);
@@ -33,7 +33,7 @@ pub(crate) fn encode_call<C: Repeatable>(call: &C, now: i64, answer: &C::Answer,
     put::sized(into, |into| C::outcome(answer, into));
 }
 
-/// A call from a record, as it ran the first time.
+/// A call from a record, as first executed.
 pub(crate) struct Call<'a> {
     pub(crate) kind: u8,
     pub(crate) now: i64,
@@ -53,7 +53,7 @@ impl<'a> Call<'a> {
         Ok(calls)
     }
 
-    /// Runs it again.
+    /// Repeats it.
     pub(crate) fn run_as<C: Repeatable>(&self, step: &mut Step<'_>) -> Work<()> {
         let answer = C::decode(&mut Fields::of(self.call))?.run(step)?;
         let mut outcome = Vec::new();
@@ -62,7 +62,7 @@ impl<'a> Call<'a> {
             return Ok(());
         }
         let context = format!(
-            "a {} of the redo log has another outcome than the first time: the database is not the one it ran on",
+            "the result of a repeated {} of the redo log differs: the log does not belong to this database",
             C::OPERATION
         );
         Err(Fault::Corrupt(context))

@@ -1,4 +1,4 @@
-//! How values stand in the tables: times, numbers, states, headers, and the part of a letter that nobody queries.
+//! Encodings of values in the tables: times, numbers, states, headers, and the body of a letter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,16 @@ use uuid::Uuid;
 
 use crate::error::{Fault, Work};
 
-/// The way in which `body` is written. It stands as the first byte of each.
+/// The version of the body encoding, the first byte of each `body`.
 const BODY_VERSION: u8 = 1;
 
-/// A time as it is stored: nanoseconds since 1970. What lies beyond the years 1677 to 2262 becomes the beginning or the
-/// end of time.
+/// A time as stored: nanoseconds since 1970, saturating outside of the years 1677 to 2262.
 pub(crate) fn nanos(time: Timestamp) -> i64 {
     let end = if time < Timestamp::UNIX_EPOCH { i64::MIN } else { i64::MAX };
     i64::try_from(time.as_nanosecond()).unwrap_or(end)
 }
 
-/// A time that was stored.
+/// A stored time.
 pub(crate) fn time(nanos: i64) -> Timestamp {
     match nanos {
         i64::MIN => Timestamp::MIN,
@@ -34,30 +33,30 @@ pub(crate) fn time(nanos: i64) -> Timestamp {
     }
 }
 
-/// The time this much later, or the end of time.
+/// Adds a duration to a time, saturating at the maximum.
 pub(crate) fn later(now: i64, by: Duration) -> i64 {
     now.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// A number as it is stored, to compare with. No stored number is larger than this makes it.
+/// A number for comparison with stored ones, saturating at their maximum.
 pub(crate) fn bound(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A number to be stored. SQLite's integers end at 2^63.
+/// A number to store. SQLite's integers end at 2^63.
 pub(crate) fn number(number: u64, what: &str, operation: &'static str) -> Work<i64> {
     i64::try_from(number).map_err(|_| {
-        let context = format!("{what} {number} is larger than this store can hold");
+        let context = format!("{what} {number} exceeds the maximum of this store");
         Fault::Refused(StoreError::not_done(ErrorKind::Invalid, operation, context))
     })
 }
 
-/// A number that was stored and is never negative.
+/// A stored number that is never negative.
 pub(crate) fn unsigned(number: i64) -> Work<u64> {
-    u64::try_from(number).map_err(|_| Fault::Corrupt(format!("{number} stands where no negative number can")))
+    u64::try_from(number).map_err(|_| Fault::Corrupt(format!("unexpected negative number {number}")))
 }
 
-/// The first row of a query, read by a function that may find it corrupt.
+/// The first row of a query, converted by a function that may find it corrupt.
 pub(crate) fn first<T>(
     mut rows: rusqlite::Rows<'_>,
     read: impl FnOnce(&Row<'_>) -> Work<T>,
@@ -65,44 +64,45 @@ pub(crate) fn first<T>(
     rows.next()?.map(read).transpose()
 }
 
-/// The scope of a pause, as it is stored.
+/// The stored form of a pause scope.
 pub(crate) fn scope_text(scope: &PauseScope) -> Work<String> {
     serde_json::to_string(scope)
-        .map_err(|error| Fault::Corrupt(format!("a pause scope that cannot be written: {error}")))
+        .map_err(|error| Fault::Corrupt(format!("failed to encode a pause scope: {error}")))
 }
 
-/// The scope of a pause of one sequence, as it is stored.
+/// The stored form of the pause scope of one sequence.
 pub(crate) fn sequence_scope(sequence: &SequenceId) -> Work<String> {
     scope_text(&PauseScope::Sequence(sequence.clone()))
 }
 
-/// How many rows to ask for.
+/// The row limit of a query.
 pub(crate) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// A state that was stored. States are numbered in the order of [`LetterState::ALL`].
+/// A stored state, by its index in [`LetterState::ALL`].
 pub(crate) fn state(number: i64) -> Work<LetterState> {
     let state = usize::try_from(number).ok().and_then(|place| LetterState::ALL.get(place));
-    state.copied().ok_or_else(|| Fault::Corrupt(format!("there is no letter state {number}")))
+    state.copied().ok_or_else(|| Fault::Corrupt(format!("unknown letter state {number}")))
 }
 
-/// The letter id as it is stored.
+/// The stored form of a letter id.
 pub(crate) fn id_bytes(id: LetterId) -> [u8; 16] {
     id.as_uuid().into_bytes()
 }
 
 pub(crate) fn letter_id(bytes: &[u8]) -> Work<LetterId> {
-    let uuid = Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))?;
+    let uuid =
+        Uuid::from_slice(bytes).map_err(|error| Fault::Corrupt(format!("invalid letter id: {error}")))?;
     let mut text = Uuid::encode_buffer();
     let text = uuid.hyphenated().encode_lower(&mut text);
-    text.parse().map_err(|error| Fault::Corrupt(format!("a letter id: {error}")))
+    text.parse().map_err(|error| Fault::Corrupt(format!("invalid letter id: {error}")))
 }
 
-/// What stands for the length of a value that is null. No value is that long.
+/// The length that marks a null value. No value is that long.
 const NULL_LENGTH: u64 = u64::MAX;
 
-/// Headers as bytes: for each its name and its value, each with its length in front. `None` when there are none.
+/// Encodes headers: for each its name and its value, each with a length prefix. `None` without headers.
 pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     if headers.is_empty() {
         return None;
@@ -118,9 +118,9 @@ pub(crate) fn encode_headers(headers: &Headers) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Headers that were stored.
+/// Decodes stored headers.
 pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
-    let corrupt = || Fault::Corrupt("the headers of a letter end too early".into());
+    let corrupt = || Fault::Corrupt("truncated headers of a letter".into());
     // `None` is null.
     let part = |bytes: &mut &[u8]| -> Work<Option<Bytes>> {
         let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(corrupt)?;
@@ -138,7 +138,7 @@ pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
     while !bytes.is_empty() {
         let name = part(&mut bytes)?.ok_or_else(corrupt)?;
         let name = std::str::from_utf8(&name)
-            .map_err(|error| Fault::Corrupt(format!("the name of a header: {error}")))?;
+            .map_err(|error| Fault::Corrupt(format!("invalid header name: {error}")))?;
         match part(&mut bytes)? {
             Some(value) => headers.push(name, value),
             None => headers.push_null(name),
@@ -147,7 +147,7 @@ pub(crate) fn decode_headers(mut bytes: &[u8]) -> Work<Headers> {
     Ok(headers)
 }
 
-/// What of a letter and its message has no column of its own.
+/// The fields of a letter and its message without a column of their own.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Body {
@@ -198,7 +198,7 @@ struct EditRow {
 }
 
 impl Body {
-    /// The reason of the cause, as it stands in a column of its own.
+    /// The reason of the cause, which also has a column of its own.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.cause.as_ref().map(|cause| cause.reason.as_str())
     }
@@ -206,16 +206,16 @@ impl Body {
     pub(crate) fn encode(&self) -> Work<Vec<u8>> {
         let mut bytes = vec![BODY_VERSION];
         serde_json::to_writer(&mut bytes, self)
-            .map_err(|error| Fault::Corrupt(format!("a letter that cannot be written: {error}")))?;
+            .map_err(|error| Fault::Corrupt(format!("failed to encode a letter: {error}")))?;
         Ok(bytes)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Work<Self> {
         match bytes.split_first() {
             Some((&BODY_VERSION, json)) => serde_json::from_slice(json)
-                .map_err(|error| Fault::Corrupt(format!("the body of a letter: {error}"))),
+                .map_err(|error| Fault::Corrupt(format!("failed to decode the body of a letter: {error}"))),
             Some((version, _)) => {
-                Err(Fault::Corrupt(format!("the body of a letter has the unknown version {version}")))
+                Err(Fault::Corrupt(format!("unknown version {version} of the body of a letter")))
             }
             None => Err(Fault::Corrupt("the body of a letter is empty".into())),
         }
@@ -251,7 +251,7 @@ impl Body {
     }
 }
 
-/// Bytes that stand in JSON as hexadecimal digits.
+/// Bytes as hexadecimal digits in JSON.
 struct Hex(Bytes);
 
 impl Serialize for Hex {
@@ -282,7 +282,7 @@ impl<'de> Deserialize<'de> for Hex {
     }
 }
 
-/// The columns of a letter that may change or be asked for, in the order that [`read_letter`] expects.
+/// The columns of a letter for changes and queries, in the order of [`read_letter`].
 macro_rules! letter_columns {
     () => {
         "id, idx, state, attempts, crash_attempts, replay_attempts, poison, enqueued_at, touched_at, due_at, \
@@ -290,7 +290,7 @@ macro_rules! letter_columns {
     };
 }
 
-/// A query for whole letters, as [`read_letter`] expects them; `light` ones come without key, headers and payload.
+/// A query for whole letters, for [`read_letter`]; `light` ones lack key, headers and payload.
 macro_rules! select_letter {
     (light $rest:literal) => {
         concat!("SELECT ", crate::rows::letter_columns!(), ", NULL, NULL, NULL FROM letters ", $rest)
@@ -306,7 +306,7 @@ macro_rules! select_letter {
 }
 pub(crate) use {letter_columns, select_letter};
 
-/// A whole letter from a query made with [`select_letter`].
+/// Reads a whole letter from a query made with [`select_letter`].
 pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
     let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
     let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_keep_their_nanoseconds_and_end_at_the_ends() {
+    fn times_keep_their_nanoseconds_and_saturate() {
         let some = Timestamp::new(1_767_225_600, 123_456_789).unwrap();
         assert_eq!(time(nanos(some)), some);
         for end in [Timestamp::MAX, Timestamp::MIN] {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_byte_for_byte() {
+    fn headers_round_trip_byte_for_byte() {
         // I5
         let mut headers = Headers::new();
         headers.push("", "");

@@ -1,26 +1,26 @@
-//! The tables, the version of the format, and how a file is opened.
+//! The tables, the format version, and how a file is opened.
 //!
-//! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the rows, which are
-//!   large, are always written at the end. The small indexes take the random access. A closed letter has no `sid`,
-//!   but the time when it was closed; a purged one has neither: its row is the trace that is left of it.
-//!   `reason` repeats what stands in the body, for queries; whoever changes the cause there changes it, too.
-//! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so a letter that is tried
-//!   again and again is written again and again without them.
-//! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are filled only
-//!   while the sequence may run by itself: `due` while nobody holds it, `busy` (when it can be claimed again) while
-//!   somebody does. So the two partial indexes hold exactly what the scheduler looks for.
-//! - `queues` and `counts` hold what is known of a queue as a whole, `groups` what is known of the letters with one cause;
-//!   they change with the letters. A sequence names the group of its head, because all behind it are blocked by that.
-//! - `plans` and their `items` are frozen but for the outcomes, which stand in the items; `operations` holds what moves.
-//!   Partial indexes over items without an outcome make the next turn, and the end of a stage, cheap to find.
-//! - `redo` has one row: which records of the [redo log](crate::redo) count.
+//! - `letters` has one row per letter, open or closed, in the order of arrival: the row id grows, so the large rows
+//!   are always appended. The small indexes take the random access. A closed letter has no `sid`,
+//!   but the time when it was closed; a purged one has neither: only its id and state remain.
+//!   `reason` duplicates the body's, for queries; code that changes the cause has to change it, too.
+//! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so retries
+//!   rewrite a letter without them.
+//! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are set only
+//!   while the sequence may run automatically: `due` while it is not leased, `busy` (the earliest next claim) while
+//!   it is. So the two partial indexes hold exactly what the scheduler queries.
+//! - `queues` and `counts` hold the counters of a queue, `groups` those of the letters with the same cause;
+//!   they change with the letters. A sequence refers to the group of its head, which blocks all letters behind it.
+//! - `plans` and their `items` are immutable except for the outcomes in the items; `operations` holds the mutable state.
+//!   Partial indexes over items without an outcome make the next letter, and the end of a stage, cheap to find.
+//! - `redo` has one row: the mark of valid records of the [redo log](crate::redo).
 //! - `inbox_logs` has one row per inbox that is a source; `posts` holds its messages until they are settled, and
-//!   `consumed_posts` their ids for a while after that.
-//! - `key_values` holds checkpoints, locks, and for a while the messages that were handled.
-//! - `watched` names the queues whose letters are listed in `ends` when they end, until everybody was told.
+//!   `consumed_posts` their ids for some time after that.
+//! - `key_values` holds checkpoints, locks and the duplicate filter.
+//! - `watched` names the queues whose ended letters are listed in `ends`, until they were announced.
 //!
-//! Times are nanoseconds since 1970. The version of the format stands in `meta` for people and in `PRAGMA user_version`
-//! for the code; `PRAGMA application_id` says that it is a file of Lazaret's.
+//! Times are nanoseconds since 1970. The format version is in `meta` for people and in `PRAGMA user_version`
+//! for the code; `PRAGMA application_id` identifies a Lazaret file.
 
 mod groups;
 mod key_values;
@@ -34,13 +34,13 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use crate::error::{Fault, Work};
 use crate::options::{Durability, Options};
 
-/// The version of the format that this code writes.
+/// The format version that this code writes.
 pub const FORMAT_VERSION: u32 = 4;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
-/// How many pages of 4 KiB the log may hold before it is copied into the file.
+/// WAL size that triggers a checkpoint, in pages of 4 KiB.
 const CHECKPOINT_PAGES: u32 = 8000;
-/// The log file is cut back to this after it has grown, in bytes.
+/// Maximum size of the WAL file after a checkpoint, in bytes.
 const LOG_LIMIT: i64 = 64 * 1024 * 1024;
 const STATEMENTS: usize = 256;
 const OPEN: &str = "open";
@@ -48,12 +48,12 @@ const OPEN: &str = "open";
 /// A step from one version of the format to the next.
 struct Migration {
     sql: &'static str,
-    /// What SQL alone cannot do, after it.
+    /// The part that SQL alone cannot express, after it.
     fill: fn(&Connection) -> Work<()>,
 }
 
-/// The steps from an empty file to the current format: step n leads from version n to n + 1. A step that was released is
-/// never changed.
+/// The migrations from an empty file to the current format: migration n leads from version n to n + 1. A released migration
+/// never changes.
 const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/v1.sql"), fill: |_| Ok(()) },
     Migration {
@@ -74,7 +74,7 @@ const MIGRATIONS: &[Migration] = &[
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
 
-/// Opens the file, makes sure that it is ours and readable, and brings it to the current format.
+/// Opens the file, verifies its application id and version, and migrates it to the current format.
 pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
     refuse_read_only(path)?;
     let mut connection = connect(path, options)?;
@@ -86,7 +86,7 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(failed)?;
     if !mode.eq_ignore_ascii_case("wal") {
-        let context = format!("the file {} cannot be used with a write-ahead log", path.display());
+        let context = format!("file {} does not support a write-ahead log", path.display());
         return Err(StoreError::not_done(ErrorKind::Invalid, OPEN, context));
     }
     if version < FORMAT_VERSION {
@@ -95,11 +95,11 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The version of the format that a file has; 0 when it is empty. Changes nothing: the file is only read.
+/// The format version of a file; 0 if it is empty. Opens the file read-only.
 ///
 /// # Errors
-/// `Invalid` when the file is not one of Lazaret's or has a newer format than [`FORMAT_VERSION`]; `Corrupt` when it is no SQLite
-/// file at all; `Unavailable` when it cannot be read.
+/// `Invalid` if it is not a Lazaret file or has a newer format than [`FORMAT_VERSION`]; `Corrupt` if it is not an SQLite
+/// file; `Unavailable` if it cannot be read.
 ///
 /// ```
 /// use lazaret_store_sqlite::{FORMAT_VERSION, Options, SqliteStore, format_version};
@@ -118,7 +118,7 @@ pub fn format_version(path: impl AsRef<Path>) -> Result<u32> {
     check_format(&connection, path)
 }
 
-/// A connection to a file that [`open_file`] has opened before.
+/// Connects to a file that [`open_file`] has opened before.
 pub(crate) fn connect(path: &Path, options: &Options) -> Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -127,7 +127,7 @@ pub(crate) fn connect(path: &Path, options: &Options) -> Result<Connection> {
     Ok(connection)
 }
 
-/// A connection that can only read. It has read once, so that what stands in the way is known now.
+/// Opens a read-only connection, and reads once so that errors surface now.
 pub(crate) fn connect_reader(path: &Path, options: &Options) -> Result<Connection> {
     let connection = connect(path, options)?;
     connection.pragma_update(None, "query_only", true).map_err(|error| at(path, error))?;
@@ -138,7 +138,7 @@ pub(crate) fn connect_reader(path: &Path, options: &Options) -> Result<Connectio
 fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     connection.busy_timeout(options.busy_timeout)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Without it, partial indexes have SQLite plan nearly every statement anew each time its parameters change.
+    // Without it, partial indexes make SQLite prepare nearly every statement again when its parameters change.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let synchronous = match options.durability {
         Durability::Full => "full",
@@ -154,39 +154,38 @@ fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()>
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT, |_| Ok(()))
 }
 
-/// Says how large the file may grow through this connection.
+/// Sets the maximum size of the file for this connection.
 pub(crate) fn limit_pages(connection: &Connection, pages: Option<u32>) -> rusqlite::Result<()> {
-    /// As many as SQLite knows.
+    /// SQLite's maximum.
     const ALL: u32 = 0xffff_fffe;
     connection.pragma_update_and_check(None, "max_page_count", pages.unwrap_or(ALL), |_| Ok(()))
 }
 
-/// Brings all commits from SQLite's log into the file, and empties the log.
-pub(crate) fn fold_log(connection: &Connection) -> Work<()> {
+/// Checkpoints and truncates SQLite's log.
+pub(crate) fn truncate_wal(connection: &Connection) -> Work<()> {
     let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
     if is_busy {
-        let context =
-            "somebody else uses the file: a part of what it holds is still in its log, and safe there";
+        let context = "the file is in use by another connection: some commits remain in its log";
         return Err(StoreError::not_done(ErrorKind::Unavailable, "close", context).into());
     }
     Ok(())
 }
 
-/// Whoever may write everything, as root may, still respects that a file is marked as read-only.
+/// Refuses a file that is marked as read-only, even for a user that may write it, such as root.
 fn refuse_read_only(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(file) if file.permissions().readonly() => Err(read_only(path)),
-        // Whatever else is wrong with it, SQLite will say.
+        // SQLite reports any other problem.
         _ => Ok(()),
     }
 }
 
 fn read_only(path: &Path) -> StoreError {
-    let context = format!("the file {} is read-only", path.display());
+    let context = format!("file {} is read-only", path.display());
     StoreError::not_done(ErrorKind::Invalid, OPEN, context)
 }
 
-/// The version of the format of the file; 0 when it is empty.
+/// The format version of the file; 0 if it is empty.
 fn check_format(connection: &Connection, path: &Path) -> Result<u32> {
     let failed = |error| at(path, error);
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -195,27 +194,27 @@ fn check_format(connection: &Connection, path: &Path) -> Result<u32> {
     let tables: i64 =
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(failed)?;
     let invalid = |what: String| {
-        let context = format!("the file {} {what}", path.display());
+        let context = format!("file {} {what}", path.display());
         Err(StoreError::not_done(ErrorKind::Invalid, OPEN, context))
     };
     if application == 0 && version == 0 && tables == 0 {
         return Ok(0);
     }
     if application != i64::from(APPLICATION_ID) {
-        return invalid("is an SQLite file, but not one of Lazaret's".into());
+        return invalid("is an SQLite file, but not a Lazaret file".into());
     }
     match u32::try_from(version) {
         Ok(version) if version <= FORMAT_VERSION => Ok(version),
         _ => invalid(format!(
-            "has format version {version}; this version of Lazaret knows up to {FORMAT_VERSION}"
+            "has format version {version}, newer than the supported version {FORMAT_VERSION}"
         )),
     }
 }
 
-/// Brings the file to the current format, all or nothing. Another process may have done it in the meantime.
+/// Migrates the file to the current format, atomically. Another process may have done it in the meantime.
 fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    let transaction = begun.map_err(|error| at(path, error))?;
+    let begin = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+    let transaction = begin.map_err(|error| at(path, error))?;
     let version = check_format(&transaction, path)?;
     let steps = || -> Work<()> {
         for step in &MIGRATIONS[version as usize..] {
@@ -235,9 +234,9 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
     transaction.commit().map_err(|error| at(path, error))
 }
 
-/// An error at opening, with the name of the file.
+/// An error while opening this file.
 fn at(path: &Path, error: impl Into<Fault>) -> StoreError {
-    let told = error.into().into_error(OPEN);
-    let context = format!("the file {}: {}", path.display(), told.context());
-    StoreError::not_done(told.kind(), OPEN, context).with_source(told)
+    let error = error.into().into_error(OPEN);
+    let context = format!("file {}: {}", path.display(), error.context());
+    StoreError::not_done(error.kind(), OPEN, context).with_source(error)
 }

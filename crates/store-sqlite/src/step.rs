@@ -1,10 +1,10 @@
-//! What a request of the writer works with.
+//! The context of a writer's request.
 
 use rusqlite::Connection;
 
 use crate::write_cache::WriteCache;
 
-/// A request inside a transaction.
+/// The context of a request inside a transaction.
 pub(crate) struct Step<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) cache: &'a mut WriteCache,

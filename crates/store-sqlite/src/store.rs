@@ -1,4 +1,4 @@
-//! The store: opening and closing, and how requests and questions get to the threads.
+//! The store: opening, closing, and the dispatch of calls to the threads.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use lazaret_core::QueueName;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 
 use crate::error::Work;
-use crate::inbox_source::Bells;
+use crate::inbox_source::Wakeups;
 use crate::letters::Queue;
 use crate::letters::listing::Listing;
 use crate::options::Options;
-use crate::readers::{Asked, View};
+use crate::readers::{QueryResult, View};
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
 use crate::{readers, schema, writer};
 
-/// A store in one SQLite file. Clones share it; its threads end when it is [closed](Self::close) or with the last clone,
-/// after they have answered what was asked before.
+/// A store in one SQLite file. Clones share it; its threads stop when it is [closed](Self::close) or with the last clone,
+/// after they have finished the queued calls.
 ///
-/// Closed letters keep their row, and purged ones a trace of it: a message whose letter was closed must be known when it
-/// comes again (I8).
+/// Closed letters keep their row, and purged ones their id and state: a redelivered message whose letter was closed must be
+/// recognized (I8).
 ///
-/// Numbers in the file end at 2^63: a message with a larger offset is refused as `Invalid`. Times are kept to the
-/// nanosecond between 1677 and 2262; times of a letter beyond that become the beginning or the end of time. See the
-/// [crate text](crate) for an example.
+/// Numbers in the file end at 2^63: a message with a larger offset is refused as `Invalid`. Times have nanosecond
+/// precision between 1677 and 2262; other times of a letter saturate. See the
+/// [crate documentation](crate) for an example.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -36,39 +36,39 @@ struct Shared {
     path: PathBuf,
     writer: writer::Handle,
     readers: readers::Handle,
-    bells: Bells,
+    wakeups: Wakeups,
 }
 
 impl SqliteStore {
-    /// Opens the file, or makes it, and brings it to the current format. Blocks for the time of some file accesses.
+    /// Opens or creates the file, and migrates it to the current format. Blocks for some file accesses.
     ///
     /// # Errors
-    /// `Invalid` when the file is read-only, is not one of Lazaret's or has a newer format; `Corrupt` when it is no SQLite
-    /// file at all; `Unavailable` and `Full` when the system does not let it be opened.
+    /// `Invalid` if the file is read-only, is not a Lazaret file or has a newer format; `Corrupt` if it is not an SQLite
+    /// file; `Unavailable` and `Full` if the system refuses to open it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let connection = schema::open_file(&path, &options)?;
         let redo = RedoLog::open(&path, options.durability).map(Arc::new).map_err(|error| {
-            let context = format!("the redo log of {} cannot be opened: {error}", path.display());
+            let context = format!("failed to open the redo log of {}: {error}", path.display());
             StoreError::not_done(ErrorKind::Unavailable, "open", context).with_source(error)
         })?;
         let readers = readers::Handle::start(&path, &options, &redo)?;
         let writer = writer::Handle::start(path.clone(), options, connection, redo)?;
-        Ok(Self { shared: Arc::new(Shared { path, writer, readers, bells: Bells::default() }) })
+        Ok(Self { shared: Arc::new(Shared { path, writer, readers, wakeups: Wakeups::default() }) })
     }
 
-    /// Closes the store, for all clones of it: answers what was asked before, brings everything from the logs into the
-    /// file, and lets go of it. Then a copy of the one file is a copy of everything. Later calls are `Unavailable`, and
-    /// nothing of them is done; closing again waits for the same end and hears the same.
+    /// Closes the store, for all clones of it: finishes queued calls, merges the logs into the
+    /// file, and closes it. Then a copy of the single file is complete. Later calls fail as `Unavailable`
+    /// without an effect; closing again waits for the same end and returns the same result.
     ///
-    /// It need not be called for the sake of what is stored: what was answered survives the death of the process. A
-    /// store that is dropped closes itself in the background; a process that ends before leaves the logs, to be brought
-    /// in at the next opening.
+    /// Durability does not depend on it: acknowledged writes survive a crash of the process. A
+    /// dropped store closes itself in the background; a process that ends earlier leaves the logs, which are merged
+    /// when the file is opened again.
     ///
     /// # Errors
-    /// When not everything could be brought into the file: `Unavailable` when somebody else uses it for longer than
-    /// [`busy_timeout`](Options::busy_timeout), `Full` when the disk is. The store is closed nevertheless, and what is not
-    /// in the file is in its logs, so nothing is lost.
+    /// If the logs could not be merged completely: `Unavailable` if another connection uses the file for longer than
+    /// [`busy_timeout`](Options::busy_timeout), `Full` if the disk is full. The store is closed nevertheless, and the
+    /// remaining writes are in its logs, so nothing is lost.
     ///
     /// ```
     /// use lazaret_core::store::LetterStore;
@@ -85,22 +85,22 @@ impl SqliteStore {
     /// # });
     /// ```
     pub async fn close(&self) -> Result<()> {
-        // A reader with a view would keep the writer from emptying the log.
+        // A reader with a snapshot would keep the writer from emptying the log.
         self.shared.readers.close().await;
         self.shared.writer.close().await
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// Who is told when something is posted to an inbox.
-    pub(crate) fn bells(&self) -> &Bells {
-        &self.shared.bells
+    /// Notifications of posts to an inbox.
+    pub(crate) fn wakeups(&self) -> &Wakeups {
+        &self.shared.wakeups
     }
 
-    /// Has the writer do something.
+    /// Runs a request on the writer.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -109,27 +109,27 @@ impl SqliteStore {
         self.shared.writer.call(operation, work).await
     }
 
-    /// Has the writer do something that the redo log can hold.
+    /// Runs a request on the writer that the redo log can record.
     pub(crate) async fn record<C: Repeatable>(&self, call: C) -> Result<C::Answer> {
         self.shared.writer.record(call).await
     }
 
-    /// Asks a reader something.
+    /// Runs a query on a reader.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         operation: &'static str,
         question: impl FnOnce(&View<'_>) -> Work<T> + Send + 'static,
     ) -> Result<T> {
         match self.shared.readers.ask(operation, question).await? {
-            Asked::Answer(answer) => Ok(answer),
-            Asked::Behind(question) => {
+            QueryResult::Answer(answer) => Ok(answer),
+            QueryResult::Behind(question) => {
                 self.shared.writer.catch_up(operation).await?;
                 self.shared.readers.ask_after(operation, question).await
             }
         }
     }
 
-    /// Changes a queue, which is made if it is not there.
+    /// Changes a queue, which is created if necessary.
     pub(crate) async fn change<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -140,7 +140,7 @@ impl SqliteStore {
         self.write(operation, move |step| step.queue(&queue, work)).await
     }
 
-    /// Asks a queue something; `None` when it is not there, and so is empty.
+    /// Runs a query on a queue; `None` if it does not exist and is therefore empty.
     pub(crate) async fn list<T: Send + 'static>(
         &self,
         operation: &'static str,

@@ -2,8 +2,8 @@
 //! back.
 //!
 //! The numbers of a queue (its last index, fence, revision, its counters) change with nearly every write. They are
-//! changed here and written once per group, before its commit. A request that fails leaves no trace: what it changes
-//! is kept apart until it has succeeded. When another process has written to the file, everything is read anew.
+//! changed here and written once per group, before its commit. The changes of a request
+//! are kept apart until it has succeeded, so a failed one has no effect. After a write of another process, everything is read again.
 
 pub(crate) mod groups;
 pub(crate) mod inboxes;
@@ -19,10 +19,10 @@ use crate::rows::{bound, unsigned};
 use groups::Groups;
 use inboxes::Inboxes;
 
-/// Where the indexes of a queue begin: with room below for letters that go before the first.
+/// The first index of a queue, with a gap below for letters that are inserted before the first.
 const FIRST_INDEX: i64 = 1 << 40;
 
-/// Whether a queue with this last index ever held a letter: each takes one.
+/// `true` if a queue with this last index ever held a letter: each takes one.
 pub(crate) fn is_used(index: i64) -> bool {
     index > FIRST_INDEX
 }
@@ -32,44 +32,44 @@ pub(crate) fn is_used(index: i64) -> bool {
 pub(crate) struct QueueNumbers {
     pub(crate) qid: i64,
     pub(crate) revision: i64,
-    /// The last lease fence given.
+    /// The last lease fence.
     pub(crate) fence: i64,
-    /// The last index given at an end.
+    /// The last index at an end.
     pub(crate) index: i64,
-    /// How many sequences are open.
+    /// Number of open sequences.
     pub(crate) sequences: i64,
     pub(crate) by_state: [i64; 9],
-    /// Whether any sequence of the consumer is paused: only then is it worth asking for one.
+    /// `true` if a sequence of the consumer is paused: only then pauses are queried.
     pub(crate) has_pauses: bool,
-    /// Whether somebody watches the ends of its letters.
+    /// `true` if the ends of its letters are listed.
     pub(crate) is_watched: bool,
 }
 
 type GrantKey = (i64, Partition);
 
-/// A value and what of it stands in the file.
-struct Known<T> {
+/// A cached value and its value in the file.
+struct Cached<T> {
     now: T,
     written: Option<T>,
 }
 
-/// All that a writer has cached.
+/// The writer's cache.
 #[derive(Default)]
 pub(crate) struct WriteCache {
-    queues: HashMap<QueueName, Known<QueueNumbers>>,
-    grants: HashMap<GrantKey, Known<GrantRow>>,
+    queues: HashMap<QueueName, Cached<QueueNumbers>>,
+    grants: HashMap<GrantKey, Cached<GrantRow>>,
     pub(crate) groups: Groups,
     pub(crate) inboxes: Inboxes,
-    /// What the current request has changed.
+    /// The changes of the current request.
     new_queues: HashMap<QueueName, QueueNumbers>,
     new_grants: HashMap<GrantKey, GrantRow>,
-    /// Set when every queue must look at the pauses again.
+    /// `true` if every queue must read its pauses again.
     forget_queues: bool,
     data_version: Option<i64>,
 }
 
 impl WriteCache {
-    /// Begins a group of requests: forgets everything if somebody else has written since the last one.
+    /// Starts a group of requests: clears the cache if another connection has written since the last one.
     pub(crate) fn begin(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mut pragma = connection.prepare_cached("PRAGMA data_version")?;
         let version: i64 = pragma.query_row([], |row| row.get(0))?;
@@ -79,14 +79,14 @@ impl WriteCache {
         Ok(())
     }
 
-    /// Keeps what the current request has changed.
+    /// Keeps the changes of the current request.
     pub(crate) fn keep(&mut self, connection: &Connection) -> Work<()> {
-        for (name, facts) in self.new_queues.drain() {
-            let known = self.queues.entry(name).or_insert(Known { now: facts, written: None });
-            known.now = facts;
+        for (name, numbers) in self.new_queues.drain() {
+            let known = self.queues.entry(name).or_insert(Cached { now: numbers, written: None });
+            known.now = numbers;
         }
-        for (key, facts) in self.new_grants.drain() {
-            self.grants.entry(key).or_insert(Known { now: facts, written: None }).now = facts;
+        for (key, numbers) in self.new_grants.drain() {
+            self.grants.entry(key).or_insert(Cached { now: numbers, written: None }).now = numbers;
         }
         self.groups.keep();
         self.inboxes.keep();
@@ -97,7 +97,7 @@ impl WriteCache {
         Ok(())
     }
 
-    /// Forgets what the current request has changed.
+    /// Discards the changes of the current request.
     pub(crate) fn undo(&mut self) {
         self.new_queues.clear();
         self.new_grants.clear();
@@ -106,7 +106,7 @@ impl WriteCache {
         self.forget_queues = false;
     }
 
-    /// Writes what has changed since the last group.
+    /// Writes the changes since the last group.
     pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
         for known in self.queues.values_mut().filter(|known| known.written != Some(known.now)) {
             write_queue(connection, &known.now, known.written.as_ref())?;
@@ -123,22 +123,22 @@ impl WriteCache {
         self.inboxes.write(connection)
     }
 
-    /// The numbers of a queue, which is made if it is not there.
+    /// The numbers of a queue, which is created if necessary.
     pub(crate) fn queue(&mut self, connection: &Connection, name: &QueueName) -> Work<QueueNumbers> {
-        if let Some(facts) = self.new_queues.get(name) {
-            return Ok(*facts);
+        if let Some(numbers) = self.new_queues.get(name) {
+            return Ok(*numbers);
         }
         if let Some(known) = self.queues.get(name) {
             return Ok(known.now);
         }
-        if let Some(facts) = read_queue(connection, name)? {
-            self.queues.insert(name.clone(), Known { now: facts, written: Some(facts) });
-            return Ok(facts);
+        if let Some(numbers) = read_queue(connection, name)? {
+            self.queues.insert(name.clone(), Cached { now: numbers, written: Some(numbers) });
+            return Ok(numbers);
         }
         let mut insert =
             connection.prepare_cached("INSERT INTO queues (name, consumer, idx) VALUES (?1, ?2, ?3)")?;
         insert.execute(params![name.as_str(), name.consumer(), FIRST_INDEX])?;
-        let facts = QueueNumbers {
+        let numbers = QueueNumbers {
             qid: connection.last_insert_rowid(),
             revision: 0,
             fence: 0,
@@ -148,20 +148,20 @@ impl WriteCache {
             has_pauses: has_pauses(connection, name)?,
             is_watched: false,
         };
-        self.new_queues.insert(name.clone(), facts);
-        Ok(facts)
+        self.new_queues.insert(name.clone(), numbers);
+        Ok(numbers)
     }
 
-    pub(crate) fn set_queue(&mut self, name: &QueueName, facts: QueueNumbers) {
-        self.new_queues.insert(name.clone(), facts);
+    pub(crate) fn set_queue(&mut self, name: &QueueName, numbers: QueueNumbers) {
+        self.new_queues.insert(name.clone(), numbers);
     }
 
-    /// Makes every queue look at the pauses again.
+    /// Makes every queue read its pauses again.
     pub(crate) fn pauses_changed(&mut self) {
         self.forget_queues = true;
     }
 
-    /// The current grant of a partition, if there ever was one.
+    /// The current grant of a partition, if there is one.
     pub(crate) fn grant(
         &mut self,
         connection: &Connection,
@@ -169,8 +169,8 @@ impl WriteCache {
         partition: &Partition,
     ) -> Work<Option<GrantRow>> {
         let key = (qid, partition.clone());
-        if let Some(facts) = self.new_grants.get(&key) {
-            return Ok(Some(*facts));
+        if let Some(numbers) = self.new_grants.get(&key) {
+            return Ok(Some(*numbers));
         }
         if let Some(known) = self.grants.get(&key) {
             return Ok(Some(known.now));
@@ -184,16 +184,16 @@ impl WriteCache {
         let Some((fence, horizon, turn)) = stored.optional()? else { return Ok(None) };
         let horizon = horizon.map(unsigned).transpose()?;
         let row = GrantRow { fence: unsigned(fence)?, horizon, turn: unsigned(turn)? };
-        self.grants.insert(key, Known { now: row, written: Some(row) });
+        self.grants.insert(key, Cached { now: row, written: Some(row) });
         Ok(Some(row))
     }
 
-    pub(crate) fn set_grant(&mut self, qid: i64, partition: &Partition, facts: GrantRow) {
-        self.new_grants.insert((qid, partition.clone()), facts);
+    pub(crate) fn set_grant(&mut self, qid: i64, partition: &Partition, numbers: GrantRow) {
+        self.new_grants.insert((qid, partition.clone()), numbers);
     }
 }
 
-/// Whether somebody watches the ends of this queue.
+/// `true` if the ends of this queue are listed.
 fn is_watched(connection: &Connection, qid: i64) -> Work<bool> {
     Ok(connection.prepare_cached("SELECT 1 FROM watched WHERE qid = ?1")?.exists([qid])?)
 }
@@ -207,7 +207,7 @@ fn has_pauses(connection: &Connection, name: &QueueName) -> Work<bool> {
 fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueNumbers>> {
     let mut select = connection
         .prepare_cached("SELECT qid, revision, fence, idx, sequences FROM queues WHERE name = ?1")?;
-    let facts = select.query_row([name.as_str()], |row| {
+    let numbers = select.query_row([name.as_str()], |row| {
         Ok(QueueNumbers {
             qid: row.get(0)?,
             revision: row.get(1)?,
@@ -219,14 +219,14 @@ fn read_queue(connection: &Connection, name: &QueueName) -> Work<Option<QueueNum
             is_watched: false,
         })
     });
-    let Some(mut facts) = facts.optional()? else { return Ok(None) };
-    facts.by_state = read_counts(connection, facts.qid)?;
-    facts.has_pauses = has_pauses(connection, name)?;
-    facts.is_watched = is_watched(connection, facts.qid)?;
-    Ok(Some(facts))
+    let Some(mut numbers) = numbers.optional()? else { return Ok(None) };
+    numbers.by_state = read_counts(connection, numbers.qid)?;
+    numbers.has_pauses = has_pauses(connection, name)?;
+    numbers.is_watched = is_watched(connection, numbers.qid)?;
+    Ok(Some(numbers))
 }
 
-/// How many letters of a queue stand in each state.
+/// Number of letters of a queue in each state.
 pub(crate) fn read_counts(connection: &Connection, qid: i64) -> Work<[i64; 9]> {
     let mut counts = [0; 9];
     let mut select = connection.prepare_cached("SELECT state, n FROM counts WHERE qid = ?1")?;
@@ -238,31 +238,37 @@ pub(crate) fn read_counts(connection: &Connection, qid: i64) -> Work<[i64; 9]> {
     Ok(counts)
 }
 
-fn write_queue(connection: &Connection, facts: &QueueNumbers, written: Option<&QueueNumbers>) -> Work<()> {
+fn write_queue(connection: &Connection, numbers: &QueueNumbers, written: Option<&QueueNumbers>) -> Work<()> {
     let mut update = connection.prepare_cached(
         "UPDATE queues SET revision = ?2, fence = ?3, idx = ?4, sequences = ?5 WHERE qid = ?1",
     )?;
-    update.execute(params![facts.qid, facts.revision, facts.fence, facts.index, facts.sequences])?;
+    update.execute(params![
+        numbers.qid,
+        numbers.revision,
+        numbers.fence,
+        numbers.index,
+        numbers.sequences
+    ])?;
     let before = written.map_or([0; 9], |written| written.by_state);
     let mut upsert = connection.prepare_cached(
         "INSERT INTO counts (qid, state, n) VALUES (?1, ?2, ?3)
          ON CONFLICT (qid, state) DO UPDATE SET n = excluded.n",
     )?;
-    for (state, (now, before)) in (0_i64..).zip(facts.by_state.iter().zip(before)) {
+    for (state, (now, before)) in (0_i64..).zip(numbers.by_state.iter().zip(before)) {
         if *now != before {
-            upsert.execute([facts.qid, state, *now])?;
+            upsert.execute([numbers.qid, state, *now])?;
         }
     }
     Ok(())
 }
 
-fn write_grant(connection: &Connection, qid: i64, partition: &Partition, facts: &GrantRow) -> Work<()> {
+fn write_grant(connection: &Connection, qid: i64, partition: &Partition, numbers: &GrantRow) -> Work<()> {
     let mut upsert = connection.prepare_cached(
         "INSERT INTO grants (qid, stream, partition, fence, horizon, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (qid, stream, partition)
          DO UPDATE SET fence = excluded.fence, horizon = excluded.horizon, turn = excluded.turn",
     )?;
-    let GrantRow { fence, horizon, turn } = facts;
+    let GrantRow { fence, horizon, turn } = numbers;
     let [fence, turn] = [*fence, *turn].map(bound);
     let horizon = horizon.map(bound);
     upsert.execute(params![qid, partition.stream.as_str(), partition.index, fence, horizon, turn])?;

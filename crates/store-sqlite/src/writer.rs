@@ -1,11 +1,11 @@
-//! The one writer: takes all requests that wait, runs them in one transaction, makes them durable once, answers all.
+//! The single writer: takes all queued requests, runs them in one transaction, makes them durable once, and responds to all.
 //!
-//! Each request has a savepoint, so that one that fails takes nothing with it; but hand-offs and notes, which are many and
-//! fail only with the file, go without and take their group with them. Nobody is answered before the group is durable:
-//! by the commit, or, when many letters come at a time, by the [redo log](crate::redo), while the transaction stays open
-//! for more. When the transaction is lost before that, nothing of the group has happened and everybody is told so. When the
-//! commit itself fails, nobody knows, and everybody is told that; the connection is opened anew. What was answered
-//! before comes back from the redo log.
+//! Each request has a savepoint, so that a failed one does not affect the others; except hand-offs and notes, which are frequent
+//! and fail only with the file: they have none and fail their whole group. Responses follow when the group is durable:
+//! by the commit, or, if many letters arrive at a time, by the [redo log](crate::redo), while the transaction stays open
+//! for more. If the transaction is lost before that, nothing of the group has happened, and all calls fail as not done. If the
+//! commit itself fails, the outcome is unknown, and all calls fail as such; the connection is reopened. Calls that were acknowledged
+//! before are recovered from the redo log.
 
 mod requests;
 mod thread;
@@ -22,34 +22,34 @@ use crate::options::Options;
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
-use requests::{Call, Loss, Order, Recordable, Request, stopped};
+use requests::{Call, Command, GroupFailure, Recordable, Request, stopped};
 use thread::Writer;
 
-/// How the writer ended, once it has.
-type Ended = Option<std::result::Result<(), Loss>>;
+/// The writer's result, once it has stopped.
+type ExitStatus = Option<std::result::Result<(), GroupFailure>>;
 
-/// The way to the writer's thread, which ends when it is closed or the last handle is dropped, and all requests are
-/// answered.
+/// A handle to the writer's thread, which stops when it is closed or the last handle is dropped, after all requests are
+/// finished.
 pub(crate) struct Handle {
-    orders: mpsc::Sender<Order>,
-    ended: watch::Receiver<Ended>,
+    commands: mpsc::Sender<Command>,
+    ended: watch::Receiver<ExitStatus>,
 }
 
 impl Handle {
-    /// Starts the writer on this connection, after it has brought in what a dead process has left in the redo log.
+    /// Starts the writer on this connection, after recovery of the redo log.
     pub(crate) fn start(
         path: PathBuf,
         options: Options,
         connection: Connection,
         redo: Arc<RedoLog>,
     ) -> Result<Self> {
-        let (orders, waiting) = mpsc::channel(options.waiting.max(1));
+        let (commands, waiting) = mpsc::channel(options.waiting.max(1));
         let (end, ended) = watch::channel(None);
         Writer::new(path, options, connection, redo).start(waiting, end)?;
-        Ok(Self { orders, ended })
+        Ok(Self { commands, ended })
     }
 
-    /// Has the writer do something, and waits until it is durable.
+    /// Runs a request, and waits until it is durable.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -58,25 +58,25 @@ impl Handle {
         self.send(operation, |reply| Box::new(Call::new(operation, work, reply))).await
     }
 
-    /// Has the writer do something that the redo log can hold, and waits until it is durable.
+    /// Runs a request that the redo log can record, and waits until it is durable.
     pub(crate) async fn record<C: Repeatable>(&self, call: C) -> Result<C::Answer> {
         self.send(C::OPERATION, |reply| Box::new(Recordable::new(call, reply))).await
     }
 
-    /// Waits until all that was answered before, here and elsewhere, is in the database.
+    /// Waits until everything that was acknowledged before, by any process, is in the database.
     pub(crate) async fn catch_up(&self, operation: &'static str) -> Result<()> {
         self.call(operation, |_| Ok(())).await
     }
 
-    /// Has the writer take no more requests, and waits until those in line are answered, everything is in the database
-    /// file and the thread has let go of it. Whoever asks again hears the same.
+    /// Stops the writer: it accepts no more requests, finishes the queued ones, merges the logs into the database
+    /// file and closes it. Repeated calls return the same result.
     pub(crate) async fn close(&self) -> Result<()> {
-        // When it takes nothing any more, it is closing or has ended.
-        _ = self.orders.send(Order::Close).await;
+        // If the queue is closed, it is stopping or has stopped.
+        _ = self.commands.send(Command::Close).await;
         let mut ended = self.ended.clone();
         let end = ended.wait_for(Option::is_some).await;
         let end = end.map_err(|_| stopped("close", Certainty::MaybeDone))?;
-        end.as_ref().map_or(Ok(()), |end| end.as_ref().copied().map_err(|loss| loss.error("close")))
+        end.as_ref().map_or(Ok(()), |end| end.as_ref().copied().map_err(|failure| failure.error("close")))
     }
 
     async fn send<T: Send + 'static>(
@@ -85,7 +85,7 @@ impl Handle {
         request: impl FnOnce(oneshot::Sender<Result<T>>) -> Box<dyn Request>,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.orders.send(Order::Do(request(reply))).await;
+        let sent = self.commands.send(Command::Run(request(reply))).await;
         sent.map_err(|_| stopped(operation, Certainty::NotDone))?;
         answer.await.unwrap_or_else(|_| Err(stopped(operation, Certainty::MaybeDone)))
     }

@@ -1,4 +1,4 @@
-//! A store that is closed is one file: what was answered is in it, and nothing is left in the logs beside it.
+//! A closed store is one file: it holds all acknowledged writes, and the logs beside it are empty.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -33,7 +33,7 @@ fn dead(message: &str, offset: u64) -> HandOff {
     HandOff { letter, placement: Placement::Open, grant: None }
 }
 
-/// A store of the one file alone, at another place.
+/// A store on a copy of the single file.
 fn copy_of(path: &Path, folder: &TempDir) -> SqliteStore {
     let copy = path_in(folder);
     fs::copy(path, &copy).unwrap();
@@ -46,11 +46,11 @@ fn length(path: &Path, of: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_one_file_of_a_closed_store_holds_everything() {
+async fn the_single_file_of_a_closed_store_is_complete() {
     // I1
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = path_in(&folder);
-    // The first store commits each call, the second one has all in the redo log when it is closed.
+    // The first store commits each call, the second one has everything in the redo log when it is closed.
     for (redo_from, redo_time) in [(usize::MAX, Duration::ZERO), (0, Duration::from_secs(3600))] {
         let options = Options { redo_from, redo_time, ..Options::default() };
         let store = SqliteStore::open(&path, options).unwrap();
@@ -76,12 +76,12 @@ async fn the_one_file_of_a_closed_store_holds_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_closed_amid_hand_offs_has_what_it_answered_and_refuses_the_rest() {
+async fn a_store_closed_during_hand_offs_keeps_acknowledged_ones_and_refuses_the_rest() {
     // I1
     for round in 0..8_usize {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = path_in(&folder);
-        // With a short line some are refused before they stand in it.
+        // With a short queue some are refused before they are queued.
         let options = Options { redo_from: round % 2, waiting: 4 + 60 * (round / 4), ..Options::default() };
         let store = SqliteStore::open(&path, options).unwrap();
         let answers = Arc::new(AtomicUsize::new(0));
@@ -106,7 +106,7 @@ async fn a_store_that_is_closed_amid_hand_offs_has_what_it_answered_and_refuses_
         while answers.load(Ordering::Relaxed) < 100 {
             tokio::task::yield_now().await;
         }
-        // From several sides at once, and again.
+        // Concurrently, and again.
         let (one, two) = tokio::join!(store.close(), store.close());
         one.and(two).unwrap();
         store.close().await.unwrap();
@@ -123,7 +123,7 @@ async fn a_store_that_is_closed_amid_hand_offs_has_what_it_answered_and_refuses_
 }
 
 #[tokio::test]
-async fn a_closed_store_answers_nothing_and_the_file_can_be_opened_again() {
+async fn a_closed_store_refuses_calls_and_the_file_can_be_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let path = path_in(&folder);
     let store = SqliteStore::open(&path, Options::default()).unwrap();
@@ -133,14 +133,14 @@ async fn a_closed_store_answers_nothing_and_the_file_can_be_opened_again() {
     assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
     let again = SqliteStore::open(&path, Options::default()).unwrap();
     assert_eq!(again.counts(&queue()).await.unwrap().open(), 1);
-    // The first one has let go of the file: closing it once more does nothing to the second.
+    // The first one has closed the file: closing it again does not affect the second.
     store.close().await.unwrap();
     again.hand_off(&queue(), &Limits::NONE, vec![dead("2", 2)]).await.unwrap();
     assert_eq!(again.counts(&queue()).await.unwrap().open(), 2);
 }
 
 #[tokio::test]
-async fn closing_says_when_somebody_else_keeps_the_log_from_being_emptied() {
+async fn closing_fails_while_another_connection_keeps_the_log_in_use() {
     // I1
     let folder = tempfile::tempdir().unwrap();
     let path = path_in(&folder);
@@ -152,7 +152,7 @@ async fn closing_says_when_somebody_else_keeps_the_log_from_being_emptied() {
     store.hand_off(&queue(), &Limits::NONE, vec![dead("2", 2)]).await.unwrap();
     let error = store.close().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("somebody else uses the file"), "{error}");
+    assert!(error.to_string().contains("in use by another connection"), "{error}");
     assert_eq!(store.close().await.unwrap_err().to_string(), error.to_string());
     drop(other);
     let again = SqliteStore::open(&path, Options::default()).unwrap();

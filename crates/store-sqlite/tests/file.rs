@@ -1,4 +1,4 @@
-//! What only a store in a file has to show: it is there again, others may look at it, and harm to it is noticed.
+//! Properties of a store in a file: it persists, other processes can use it, and damage is detected.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// A folder with a store file, and the clock that all who open it go by.
+/// A folder with a store file, and the clock of all stores on it.
 struct Place {
     folder: TempDir,
     clock: ManualClock,
@@ -94,7 +94,7 @@ async fn messages(store: &SqliteStore, sequence: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn everything_is_there_again_after_reopening() {
+async fn everything_persists_after_reopening() {
     // I1, I4, I6, I8, I11
     let place = Place::new();
     let store = place.open();
@@ -137,17 +137,17 @@ async fn everything_is_there_again_after_reopening() {
     assert_eq!(store.load("stream").await.unwrap().unwrap().processed, Some(anchor));
     assert_eq!(Locks::state(&store, "leader").await.unwrap(), Some(lock.clone()));
     assert_eq!(Dedupe::claim(&store, &queue(), &"1".into(), "you", LEASE).await.unwrap(), DedupeClaim::Done);
-    // A hand-off of an earlier turn is still refused, and a repeated one finds its letter.
+    // A hand-off with an earlier call number is still refused, and a repeated one finds its letter.
     let earlier = Some(GrantFence { turn: 3, ..under.clone().unwrap() });
     let late = HandOff { grant: earlier, ..open(letter("e", "late", 10, LetterState::Dead)) };
     let refused = store.hand_off(&queue(), &Limits::NONE, vec![late]).await.unwrap().remove(0);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
     assert_eq!(put_dead(&store, "c", "3", 9).await, Placed::Held(LetterState::Evicted));
-    // The pause of a sequence holds one that is opened only now; the lease from before holds too.
+    // The pause of a sequence applies to one that is opened later; the lease from before holds too.
     put(&store, open(letter("d", "4", 11, LetterState::Waiting))).await;
     assert!(store.claim_due(&queue(), "other", LEASE, 9).await.unwrap().is_empty());
     LetterStore::settle(&store, &claim.lease, id_of("1"), Settlement::Resolve(None)).await.unwrap();
-    // Numbers go on where they were.
+    // Numbers continue.
     let again = store.assign(&queue(), &[partition()]).await.unwrap().remove(0);
     assert_eq!((again.fence, again.horizon), (grant.fence + 1, Some(11)));
     let claim_again = LetterStore::claim(&store, &queue(), &"b".into(), "w", LEASE).await.unwrap().unwrap();
@@ -160,7 +160,7 @@ async fn everything_is_there_again_after_reopening() {
 
 #[tokio::test]
 async fn a_second_store_on_the_file_reads_and_writes_beside_the_first() {
-    // I2, I6, I8: each sees what the other has done, whatever it has in memory.
+    // I2, I6, I8: each sees the other's writes, whatever it has cached.
     let place = Place::new();
     let (one, two) = (place.open(), place.open());
     for round in 0..20_u64 {
@@ -178,7 +178,7 @@ async fn a_second_store_on_the_file_reads_and_writes_beside_the_first() {
     place.clock.advance(LEASE);
     let taken = LetterStore::claim(&two, &queue(), &"a".into(), "two", LEASE).await.unwrap().unwrap();
     assert!(taken.lease.fence > claim.lease.fence);
-    // Grants and pauses are known on both sides.
+    // Grants and pauses apply to both.
     let old = one.assign(&queue(), &[partition()]).await.unwrap().remove(0);
     assert!(two.assign(&queue(), &[partition()]).await.unwrap()[0].fence > old.fence);
     let grant = Some(GrantFence { partition: partition(), fence: old.fence, turn: 1 });
@@ -207,7 +207,7 @@ async fn a_reader_beside_the_writer_sees_whole_batches_only() {
     loop {
         let done = writing.is_finished();
         let size = reader.sequence_size(&queue(), &"a".into()).await.unwrap();
-        assert_eq!(size % 5, 1, "a batch is there as a whole or not at all");
+        assert_eq!(size % 5, 1, "a batch is visible as a whole or not at all");
         if done {
             assert_eq!(size, 201);
             return;
@@ -216,7 +216,7 @@ async fn a_reader_beside_the_writer_sees_whole_batches_only() {
 }
 
 #[test]
-fn many_who_open_a_new_file_at_once_all_get_it() {
+fn a_new_file_can_be_opened_concurrently() {
     let place = Place::new();
     std::thread::scope(|scope| {
         let openers: Vec<_> = (0..8).map(|_| scope.spawn(|| drop(place.open()))).collect();
@@ -235,18 +235,18 @@ fn a_file_of_a_newer_format_is_refused() {
     let (kind, text) = place.refused();
     assert_eq!(kind, ErrorKind::Invalid);
     assert!(text.contains(&format!("format version {newer}")), "{text}");
-    assert!(text.contains(&format!("up to {FORMAT_VERSION}")), "{text}");
+    assert!(text.contains(&format!("supported version {FORMAT_VERSION}")), "{text}");
     assert!(text.contains("lazaret.db"), "{text}");
 }
 
 #[test]
-fn the_database_of_somebody_else_is_refused_and_left_alone() {
+fn a_foreign_database_is_refused_and_unchanged() {
     let place = Place::new();
     Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE letters (theirs)").unwrap();
     let before = fs::read(place.path()).unwrap();
     let (kind, text) = place.refused();
     assert_eq!(kind, ErrorKind::Invalid);
-    assert!(text.contains("not one of Lazaret's"), "{text}");
+    assert!(text.contains("not a Lazaret file"), "{text}");
     assert_eq!(fs::read(place.path()).unwrap(), before);
 }
 
@@ -259,11 +259,11 @@ fn a_read_only_file_is_refused() {
     fs::set_permissions(place.path(), permissions).unwrap();
     let (kind, text) = place.refused();
     assert_eq!(kind, ErrorKind::Invalid);
-    assert!(text.contains(&format!("the file {} is read-only", place.path().display())), "{text}");
+    assert!(text.contains(&format!("file {} is read-only", place.path().display())), "{text}");
 }
 
 #[test]
-fn garbage_is_refused_and_left_alone() {
+fn garbage_is_refused_and_unchanged() {
     let place = Place::new();
     let garbage = b"this is no database, whatever it is called. ".repeat(400);
     fs::write(place.path(), &garbage).unwrap();
@@ -274,7 +274,7 @@ fn garbage_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
+fn a_missing_folder_is_named() {
     let place = Place::new();
     let path = place.folder.path().join("nowhere/lazaret.db");
     let error = SqliteStore::open(&path, place.options()).unwrap_err();
@@ -287,7 +287,7 @@ fn log_of(path: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_log_that_was_cut_off_keeps_what_was_committed_before_the_cut() {
+async fn a_truncated_log_keeps_earlier_commits() {
     // I1
     const LETTERS: u64 = 12;
     let place = Place::new();
@@ -299,7 +299,7 @@ async fn a_log_that_was_cut_off_keeps_what_was_committed_before_the_cut() {
     }
     let (file, log) = (fs::read(place.path()).unwrap(), fs::read(log_of(&place.path())).unwrap());
     for (kept, length) in lengths.iter().enumerate() {
-        // Right behind a commit, and in the middle of what would have been the next.
+        // Right behind a commit, and in the middle of the next.
         for beyond in [0, 1, 700, 4000] {
             let cut = usize::try_from(length + beyond).unwrap().min(log.len());
             let damaged = Place::new();
@@ -318,7 +318,7 @@ async fn a_log_that_was_cut_off_keeps_what_was_committed_before_the_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_dropped_amid_writes_loses_nothing_that_was_answered() {
+async fn a_store_dropped_during_writes_loses_no_acknowledged_one() {
     // I1
     let place = Place::new();
     let store = place.open();
@@ -339,7 +339,7 @@ async fn a_store_that_is_dropped_amid_writes_loses_nothing_that_was_answered() {
     while answered.lock().unwrap().len() < 200 {
         tokio::task::yield_now().await;
     }
-    // Calls are cut off in the middle, and the last clones of the store go with them.
+    // Calls are aborted, and the last clones of the store are dropped with them.
     for task in &tasks {
         task.abort();
     }
@@ -381,7 +381,7 @@ async fn a_full_file_refuses_and_loses_nothing() {
     let counts = store.counts(&queue()).await.unwrap();
     assert_eq!((counts.open(), counts.sequences), (stored, stored));
     assert_eq!(store.lookup(&queue(), &[format!("m{stored}").into()]).await.unwrap(), [None]);
-    // Work goes on, and when there is room again so does the intake.
+    // Other calls work, and with free space so does the intake.
     store.act(&queue(), id_of("m0"), Act::Resolve, &operator()).await.unwrap();
     drop(store);
     let store = place.open();
@@ -390,7 +390,7 @@ async fn a_full_file_refuses_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_hand_off_that_finds_damage_takes_its_group_with_it_and_nothing_else() {
+async fn a_hand_off_that_detects_damage_fails_its_group_and_nothing_else() {
     // I1, I8
     const OTHERS: u64 = 40;
     let place = Place::new();
@@ -398,7 +398,7 @@ async fn a_hand_off_that_finds_damage_takes_its_group_with_it_and_nothing_else()
     put_dead(&store, "damaged", "damaged", 0).await;
     let other = Connection::open(place.path()).unwrap();
     other.execute("UPDATE letters SET state = 99", []).unwrap();
-    // While somebody else writes, the calls gather.
+    // While another connection writes, the calls are queued.
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let hand_off = |n: u64| {
         let name = if n == OTHERS / 2 { "damaged".to_owned() } else { format!("m{n}") };
@@ -425,7 +425,7 @@ async fn a_hand_off_that_finds_damage_takes_its_group_with_it_and_nothing_else()
                 assert_eq!(store.lookup(&queue(), &[format!("m{n}").into()]).await.unwrap(), [None]);
                 failed += 1;
             }
-            Ok(_) => assert_ne!(n, OTHERS / 2, "damage is noticed"),
+            Ok(_) => assert_ne!(n, OTHERS / 2, "damage is detected"),
         }
     }
     assert!(failed > 0, "others were in the group");
@@ -436,7 +436,7 @@ async fn a_hand_off_that_finds_damage_takes_its_group_with_it_and_nothing_else()
 }
 
 #[tokio::test]
-async fn while_somebody_else_writes_for_long_the_store_says_so_and_goes_on_after() {
+async fn while_another_connection_writes_for_long_calls_fail_and_succeed_afterwards() {
     // I9
     let place = Place::new();
     let options = Options { busy_timeout: Duration::from_millis(20), ..place.options() };
@@ -447,14 +447,14 @@ async fn while_somebody_else_writes_for_long_the_store_says_so_and_goes_on_after
     let items = vec![open(letter("a", "2", 1, LetterState::Dead))];
     let error = store.hand_off(&queue(), &Limits::NONE, items.clone()).await.unwrap_err();
     assert_eq!((error.kind(), error.certainty()), (ErrorKind::Unavailable, Certainty::NotDone));
-    assert_eq!(messages(&store, "a").await, ["1"], "reading goes on");
+    assert_eq!(messages(&store, "a").await, ["1"], "reading continues");
     other.execute_batch("ROLLBACK").unwrap();
     store.hand_off(&queue(), &Limits::NONE, items).await.unwrap().remove(0).unwrap();
     assert_eq!(messages(&store, "a").await, ["1", "2"]);
 }
 
 #[tokio::test]
-async fn the_chain_of_the_audit_holds_until_somebody_changes_an_entry() {
+async fn the_audit_chain_is_intact_until_an_entry_is_changed() {
     // I11
     let place = Place::new();
     let store = place.open();
@@ -474,7 +474,7 @@ async fn the_chain_of_the_audit_holds_until_somebody_changes_an_entry() {
 }
 
 #[tokio::test]
-async fn key_headers_and_payload_come_back_byte_for_byte_after_reopening() {
+async fn key_headers_and_payload_persist_byte_for_byte() {
     // I5
     let place = Place::new();
     let every_byte: Vec<u8> = (0..=255).collect();
@@ -505,7 +505,7 @@ async fn key_headers_and_payload_come_back_byte_for_byte_after_reopening() {
 }
 
 #[tokio::test]
-async fn an_offset_that_does_not_fit_is_refused_and_harms_nobody() {
+async fn an_offset_out_of_range_is_refused_and_affects_no_other() {
     let place = Place::new();
     let store = place.open();
     let items = vec![
@@ -519,7 +519,7 @@ async fn an_offset_that_does_not_fit_is_refused_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_redelivered_message_finds_its_place_even_where_there_is_no_room() {
+async fn a_redelivered_message_is_inserted_even_without_a_gap() {
     // I2
     let place = Place::new();
     let store = place.open();

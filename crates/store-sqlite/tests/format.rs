@@ -1,6 +1,6 @@
-//! Files written by every released version of the format are read: their fixtures lie in `tests/fixtures`.
+//! Files of every released format version can be read: their fixtures are in `tests/fixtures`.
 //!
-//! A fixture is made once, by the code that first writes its version, and never changed. A version without one fails its
+//! A fixture is created once, by the code that first writes its version, and never changed. A version without one fails its
 //! test, which writes the file that is to be committed.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
@@ -90,13 +90,13 @@ fn full() -> Letter {
     letter
 }
 
-/// A letter in which everything that may be missing is.
+/// A letter with only the required fields.
 fn bare() -> Letter {
     let message = Message::new("evt-2", "orders", Position::new(3, 42));
     Letter::new(queue(), "~x:00ff6b".into(), message.into(), test_epoch())
 }
 
-/// A letter that was evicted.
+/// An evicted letter.
 fn closed() -> Letter {
     let message = Message::new("evt-3", "orders", Position::new(3, 43)).with_key("").with_payload("");
     let mut letter = Letter::new(queue(), "~empty".into(), message.into(), test_epoch());
@@ -166,7 +166,7 @@ fn posts() -> Vec<NewMessage> {
     vec![consumed, full, bare]
 }
 
-/// Posts messages of which the first is consumed and the last is settled. Since version 2.
+/// Posts messages; the first is consumed and the last is settled. Since version 2.
 async fn fill_inbox(store: &SqliteStore) {
     let inbox = store.inbox_log("orders", InboxOptions::default());
     inbox.post(posts()).await.unwrap();
@@ -191,7 +191,7 @@ async fn check_inbox(store: &SqliteStore) {
     assert!(matches!(&posted[2], Posted::Taken { position, .. } if position.offset == 3));
 }
 
-/// What the second version added.
+/// The additions of version 2.
 async fn fill_operations(store: &SqliteStore) {
     let request = PlanRequest {
         action: Action::Evict,
@@ -225,7 +225,7 @@ async fn check_operations(store: &SqliteStore) {
     assert_eq!(store.command(operation.id, Command::Cancel, &operator()).await.unwrap().skipped, 1);
 }
 
-/// What the third version added.
+/// The additions of version 3.
 async fn fill_outbox(store: &SqliteStore) {
     let queue = QueueName::of("told", "told");
     store.watch_ends(&queue).await.unwrap();
@@ -247,7 +247,7 @@ async fn check_outbox(store: &SqliteStore) {
     assert_eq!(end.letter.as_ref().unwrap().message.id.as_str(), "listed");
 }
 
-/// Checks that what [`fill`] has written is there, and that the store works on with it.
+/// Checks that everything of [`fill`] is there, and that the store can work with it.
 async fn check(store: &SqliteStore) {
     let letters = store.sequence(&queue(), &"~x:00ff6b".into(), 0, 10).await.unwrap();
     let expected = [full(), bare()];
@@ -291,7 +291,7 @@ async fn check(store: &SqliteStore) {
 }
 
 #[tokio::test]
-async fn what_the_current_version_writes_it_reads() {
+async fn the_current_version_reads_its_own_files() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("new.db"), options()).unwrap();
     fill(&store).await;

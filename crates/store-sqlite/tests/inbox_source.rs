@@ -1,4 +1,4 @@
-//! The inbox as a source: what was posted is there, once, in order, until it is settled.
+//! The inbox as a source: posted messages are delivered once, in order, until they are settled.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -18,16 +18,16 @@ use tempfile::TempDir;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A file, the clock that all who open it go by, and how their inboxes behave.
-struct Bed {
+/// A file, the clock of all stores on it, and the options of their inboxes.
+struct Fixture {
     folder: TempDir,
     clock: ManualClock,
     options: InboxOptions,
-    /// Whether posts stay in the redo log until somebody asks.
+    /// `true` if posts stay in the redo log until the next query.
     by_redo_log: bool,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         let options = InboxOptions { window: HOUR, ..InboxOptions::default() };
         let folder = tempfile::tempdir().unwrap();
@@ -94,17 +94,17 @@ async fn commit(source: &mut InboxSource, offset: u64) {
 
 /// Two inboxes as two partitions.
 struct Inboxes {
-    _bed: Bed,
+    _bed: Fixture,
     logs: Vec<InboxLog>,
 }
 
 impl Inboxes {
     fn new(batch: usize, by_redo_log: bool) -> Self {
-        let bed = Bed { by_redo_log, ..Bed::new() };
-        let store = bed.store();
-        let options = InboxOptions { batch, ..bed.options.clone() };
+        let fixture = Fixture { by_redo_log, ..Fixture::new() };
+        let store = fixture.store();
+        let options = InboxOptions { batch, ..fixture.options.clone() };
         let logs = ["even", "odd"].map(|consumer| store.inbox_log(consumer, options.clone())).into();
-        Self { _bed: bed, logs }
+        Self { _bed: fixture, logs }
     }
 }
 
@@ -129,7 +129,7 @@ impl SourceHarness for Inboxes {
     }
 
     async fn finish(&mut self) {
-        unreachable!("it says that it is not finite")
+        unreachable!("it is not finite")
     }
 
     async fn open(&mut self) -> Box<dyn Source> {
@@ -142,7 +142,7 @@ impl SourceHarness for Inboxes {
     }
 
     async fn expel(&mut self, _nth: usize) {
-        unreachable!("it says that it has no groups")
+        unreachable!("it has no groups")
     }
 }
 
@@ -151,9 +151,9 @@ source_test_suite!(inboxes_one_by_one, io, || async { Inboxes::new(1, false) });
 source_test_suite!(inboxes_by_redo_log, io, || async { Inboxes::new(512, true) });
 
 #[tokio::test]
-async fn a_message_comes_as_it_was_posted() {
+async fn a_message_is_delivered_as_posted() {
     // I5
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let mut headers = Headers::new();
     headers.push("tenant", "acme");
     headers.push("tenant", vec![0, 255]);
@@ -168,9 +168,9 @@ async fn a_message_comes_as_it_was_posted() {
         correlation: Some("c".into()),
         undecodable: Some("no".into()),
     };
-    let posted = bed.inbox().post(vec![full.clone(), NewMessage::default()]).await.unwrap();
+    let posted = fixture.inbox().post(vec![full.clone(), NewMessage::default()]).await.unwrap();
     assert_eq!(posted, [taken("evt-1", 0), taken("0:1", 1)]);
-    let got = messages(&mut assigned(&bed.inbox()).await).await;
+    let got = messages(&mut assigned(&fixture.inbox()).await).await;
     let at = |new: NewMessage, offset| new.at("orders".into(), Position::new(0, offset));
     assert_eq!(got[0], at(full, 0));
     let now = Some(lazaret_testkit::clock::test_epoch());
@@ -179,11 +179,11 @@ async fn a_message_comes_as_it_was_posted() {
 
 #[tokio::test]
 async fn json_lines_are_posted() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let lines = ["{\"id\":\"e-1\",\"payload\":{\"a\": 1}}", "oops"];
     let new: Vec<NewMessage> = lines.iter().map(|line| jsonl::message((*line).into())).collect();
-    bed.inbox().post(new).await.unwrap();
-    let got = messages(&mut assigned(&bed.inbox()).await).await;
+    fixture.inbox().post(new).await.unwrap();
+    let got = messages(&mut assigned(&fixture.inbox()).await).await;
     assert_eq!((got[0].id.as_str(), got[0].payload.as_deref()), ("e-1", Some(&b"{\"a\": 1}"[..])));
     assert_eq!(
         (got[1].undecodable.as_deref(), got[1].payload.as_deref()),
@@ -194,76 +194,80 @@ async fn json_lines_are_posted() {
 #[tokio::test]
 async fn the_same_id_is_not_taken_twice() {
     // I8
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     assert_eq!(post(&inbox, &["a", "b", "a"]).await, [taken("a", 0), taken("b", 1), known("a", 0)]);
-    assert_eq!(post(&bed.inbox(), &["b", "c"]).await, [known("b", 1), taken("c", 2)], "not even elsewhere");
+    assert_eq!(
+        post(&fixture.inbox(), &["b", "c"]).await,
+        [known("b", 1), taken("c", 2)],
+        "nor in another process"
+    );
     assert_eq!(inbox.backlog().await.unwrap().messages, 3);
 }
 
 #[tokio::test]
-async fn an_id_is_remembered_for_a_while_after_it_was_consumed() {
+async fn a_consumed_id_is_a_duplicate_within_the_window() {
     // I8
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     post(&inbox, &["a", "b"]).await;
-    bed.clock.advance(10 * HOUR);
+    fixture.clock.advance(10 * HOUR);
     assert_eq!(post(&inbox, &["a"]).await, [known("a", 0)], "it still waits");
     let mut source = assigned(&inbox).await;
     assert_eq!(ids(&mut source).await, ["a", "b"]);
     commit(&mut source, 1).await;
-    bed.clock.advance(HOUR - Duration::from_secs(1));
-    assert_eq!(post(&bed.inbox(), &["a", "b"]).await, [known("a", 0), known("b", 1)]);
-    bed.clock.advance(Duration::from_secs(1));
-    assert_eq!(post(&inbox, &["a"]).await, [taken("a", 2)], "the time is over");
+    fixture.clock.advance(HOUR - Duration::from_secs(1));
+    assert_eq!(post(&fixture.inbox(), &["a", "b"]).await, [known("a", 0), known("b", 1)]);
+    fixture.clock.advance(Duration::from_secs(1));
+    assert_eq!(post(&inbox, &["a"]).await, [taken("a", 2)], "the window has passed");
     assert_eq!(ids(&mut source).await, ["a"]);
     commit(&mut source, 2).await;
     assert_eq!(post(&inbox, &["a"]).await, [known("a", 2)]);
 }
 
 #[tokio::test]
-async fn ids_whose_time_is_over_do_not_pile_up() {
+async fn expired_ids_do_not_accumulate() {
     // I7
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     let mut source = assigned(&inbox).await;
     for round in 0..20_u64 {
         let new: Vec<NewMessage> = (0..100).map(|n| new(&format!("{round}-{n}"))).collect();
         inbox.post(new).await.unwrap();
         messages(&mut source).await;
         commit(&mut source, round * 100 + 99).await;
-        bed.clock.advance(HOUR);
+        fixture.clock.advance(HOUR);
     }
-    let file = rusqlite::Connection::open(bed.folder.path().join("lazaret.db")).unwrap();
+    let file = rusqlite::Connection::open(fixture.folder.path().join("lazaret.db")).unwrap();
     let kept: i64 = file.query_row("SELECT count(*) FROM consumed_posts", [], |row| row.get(0)).unwrap();
     assert!(kept <= 100, "{kept} ids are kept");
 }
 
 #[tokio::test]
-async fn the_name_of_a_place_may_be_taken_already() {
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+async fn a_generated_id_may_be_in_use_already() {
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     assert_eq!(post(&inbox, &["0:1", "0:2"]).await, [taken("0:1", 0), taken("0:2", 1)]);
     let posted = inbox.post(vec![NewMessage::default()]).await.unwrap();
-    assert_eq!(posted, [taken("0:3", 3)], "0:2 is somebody else's id");
+    assert_eq!(posted, [taken("0:3", 3)], "0:2 was posted explicitly");
     let mut source = assigned(&inbox).await;
     assert_eq!(ids(&mut source).await, ["0:1", "0:2", "0:3"]);
 }
 
 #[tokio::test]
 async fn an_empty_id_is_refused() {
-    let bed = Bed::new();
-    let error = bed.inbox().post(vec![new("a"), new("")]).await.unwrap_err();
+    let fixture = Fixture::new();
+    let error = fixture.inbox().post(vec![new("a"), new("")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert_eq!(bed.inbox().backlog().await.unwrap(), Backlog::default(), "none was taken");
+    assert_eq!(fixture.inbox().backlog().await.unwrap(), Backlog::default(), "none was taken");
 }
 
 #[tokio::test]
 async fn a_full_inbox_takes_nothing_more_until_something_is_consumed() {
     // I9
-    let mut bed = Bed::new();
-    bed.options.max_messages = 2;
-    let inbox = bed.inbox();
+    let mut fixture = Fixture::new();
+    fixture.options.max_messages = 2;
+    let inbox = fixture.inbox();
     assert_eq!(post(&inbox, &["a", "b", "c"]).await, [taken("a", 0), taken("b", 1), Posted::Full]);
     assert_eq!(post(&inbox, &["c", "a"]).await, [Posted::Full, known("a", 0)]);
     let mut source = assigned(&inbox).await;
@@ -276,9 +280,9 @@ async fn a_full_inbox_takes_nothing_more_until_something_is_consumed() {
 
 #[tokio::test]
 async fn bytes_are_limited_and_nothing_overtakes() {
-    let mut bed = Bed::new();
-    bed.options.max_bytes = 100;
-    let inbox = bed.inbox();
+    let mut fixture = Fixture::new();
+    fixture.options.max_bytes = 100;
+    let inbox = fixture.inbox();
     let sized = |id: &str, bytes: usize| NewMessage {
         id: Some(id.into()),
         payload: Some(vec![b'x'; bytes - id.len()].into()),
@@ -298,12 +302,12 @@ async fn bytes_are_limited_and_nothing_overtakes() {
 }
 
 #[tokio::test]
-async fn after_a_death_in_the_middle_exactly_the_rest_comes() {
+async fn after_a_crash_exactly_the_rest_is_delivered() {
     // I1
-    let mut bed = Bed::new();
-    bed.options.batch = 4;
+    let mut fixture = Fixture::new();
+    fixture.options.batch = 4;
     {
-        let inbox = bed.inbox();
+        let inbox = fixture.inbox();
         post(&inbox, &["a", "b", "c", "d", "e", "f"]).await;
         let mut source = assigned(&inbox).await;
         assert_eq!(ids(&mut source).await, ["a", "b", "c", "d"]);
@@ -314,7 +318,7 @@ async fn after_a_death_in_the_middle_exactly_the_rest_comes() {
         };
         source.commit(vec![commit]).await.unwrap();
     }
-    let inbox = bed.inbox();
+    let inbox = fixture.inbox();
     assert_eq!(post(&inbox, &["a", "f", "g"]).await, [known("a", 0), known("f", 5), taken("g", 6)]);
     let mut source = inbox.source();
     let SourceEvent::Assigned(assignments) = next(&mut source).await else { panic!("assigned first") };
@@ -326,21 +330,21 @@ async fn after_a_death_in_the_middle_exactly_the_rest_comes() {
 }
 
 #[tokio::test]
-async fn places_are_never_used_twice() {
-    let bed = Bed::new();
-    let mut source = assigned(&bed.inbox()).await;
-    post(&bed.inbox(), &["a"]).await;
+async fn positions_are_never_reused() {
+    let fixture = Fixture::new();
+    let mut source = assigned(&fixture.inbox()).await;
+    post(&fixture.inbox(), &["a"]).await;
     assert_eq!(ids(&mut source).await, ["a"]);
     commit(&mut source, 0).await;
     drop(source);
-    assert_eq!(post(&bed.inbox(), &["b"]).await, [taken("b", 1)], "though the inbox is empty");
+    assert_eq!(post(&fixture.inbox(), &["b"]).await, [taken("b", 1)], "though the inbox is empty");
 }
 
 #[tokio::test]
-async fn a_commit_of_what_was_never_posted_settles_nothing_to_come() {
+async fn a_commit_beyond_the_end_settles_no_later_message() {
     // I1
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     let mut source = assigned(&inbox).await;
     commit(&mut source, 99).await;
     post(&inbox, &["a"]).await;
@@ -352,10 +356,10 @@ async fn a_commit_of_what_was_never_posted_settles_nothing_to_come() {
 
 #[tokio::test]
 async fn a_post_wakes_the_source_at_once() {
-    let mut bed = Bed::new();
-    // Only a wake can help within the time that the test waits.
-    bed.options.poll = Duration::from_secs(3600);
-    let inbox = bed.inbox();
+    let mut fixture = Fixture::new();
+    // Only a notification can arrive within the time that the test waits.
+    fixture.options.poll = Duration::from_secs(3600);
+    let inbox = fixture.inbox();
     let mut source = assigned(&inbox).await;
     for round in 0..20 {
         let id = format!("m-{round}");
@@ -365,20 +369,20 @@ async fn a_post_wakes_the_source_at_once() {
 }
 
 #[tokio::test]
-async fn what_another_process_posts_is_found_by_looking() {
-    let mut bed = Bed::new();
-    bed.options.poll = Duration::from_millis(5);
-    let mut source = assigned(&bed.inbox()).await;
-    let other = bed.inbox();
+async fn posts_of_another_process_are_found_by_polling() {
+    let mut fixture = Fixture::new();
+    fixture.options.poll = Duration::from_millis(5);
+    let mut source = assigned(&fixture.inbox()).await;
+    let other = fixture.inbox();
     let (got, _) = tokio::join!(ids(&mut source), post(&other, &["a"]));
     assert_eq!(got, ["a"]);
 }
 
 #[tokio::test]
 async fn inboxes_of_two_consumers_are_apart() {
-    let bed = Bed::new();
-    let store = bed.store();
-    let [orders, mails] = ["orders", "mails"].map(|name| store.inbox_log(name, bed.options.clone()));
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let [orders, mails] = ["orders", "mails"].map(|name| store.inbox_log(name, fixture.options.clone()));
     assert_eq!(post(&orders, &["a"]).await, [taken("a", 0)]);
     assert_eq!(post(&mails, &["a", "b"]).await, [taken("a", 0), taken("b", 1)]);
     let mut source = assigned(&mails).await;
@@ -391,11 +395,11 @@ async fn inboxes_of_two_consumers_are_apart() {
 
 #[tokio::test]
 async fn many_posts_at_once_are_all_taken_once() {
-    let bed = Bed::new();
-    let inbox = bed.inbox();
+    let fixture = Fixture::new();
+    let inbox = fixture.inbox();
     let posts = (0..64).map(|n| {
         let inbox = inbox.clone();
-        // Each id is posted by two.
+        // Each id is posted twice.
         tokio::spawn(async move { post(&inbox, &[&format!("m-{}", n / 2)]).await.remove(0) })
     });
     let mut taken = 0;

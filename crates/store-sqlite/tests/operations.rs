@@ -1,5 +1,5 @@
-//! What only operations in a file have to show: they go on wherever the process died, and
-//! plans may be large.
+//! Properties of operations in a file: they continue after a crash at any point, and
+//! plans can be large.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -40,24 +40,24 @@ fn request(action: Action) -> PlanRequest {
     }
 }
 
-/// A store that is closed and opened again before the given step, as if its process had died there. Leases are lost with
-/// their holders.
-struct Story {
+/// A store that is closed and reopened before the given step, as after a crash there. Leases are lost with
+/// their owners.
+struct Scenario {
     folder: TempDir,
     clock: ManualClock,
     store: Option<SqliteStore>,
     step: usize,
-    dies_at: Option<usize>,
-    /// What the process holds in its hands; gone when it dies.
+    crashes_at: Option<usize>,
+    /// The letters in flight; lost in a crash.
     items: Vec<WorkItem>,
 }
 
-impl Story {
-    fn new(dies_at: Option<usize>) -> Self {
+impl Scenario {
+    fn new(crashes_at: Option<usize>) -> Self {
         let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
-        let mut story = Self { folder, clock, store: None, step: 0, dies_at, items: Vec::new() };
-        story.open();
-        story
+        let mut scenario = Self { folder, clock, store: None, step: 0, crashes_at, items: Vec::new() };
+        scenario.open();
+        scenario
     }
 
     fn open(&mut self) {
@@ -72,7 +72,7 @@ impl Story {
     /// The store, for the next step.
     fn next(&mut self) -> &SqliteStore {
         self.step += 1;
-        if self.dies_at == Some(self.step) {
+        if self.crashes_at == Some(self.step) {
             self.store = None;
             self.items.clear();
             self.clock.advance(LEASE);
@@ -98,7 +98,7 @@ impl Story {
         self.store.as_ref().unwrap().operation(id).await.unwrap().unwrap()
     }
 
-    /// Takes letters and settles them one by one until nothing goes on by itself. `m3` and `m20` fail.
+    /// Polls letters and settles them one by one until the operation cannot continue by itself. `m3` and `m20` fail.
     async fn run(&mut self, id: OperationId) {
         loop {
             self.items = self.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap().items;
@@ -107,8 +107,8 @@ impl Story {
                 let (lease, head) = (turn.claim.lease, turn.claim.head);
                 let before = self.step;
                 let store = self.next().clone();
-                if self.dies_at == Some(before + 1) {
-                    // It died with this letter in its hands.
+                if self.crashes_at == Some(before + 1) {
+                    // It crashed with this letter in flight.
                     continue;
                 }
                 let fails = ["m3", "m20"].contains(&head.message.id.as_str());
@@ -140,12 +140,12 @@ fn failed(letter: &Letter) -> Settlement {
     }))
 }
 
-/// How a story ended: the counts, every letter with its outcome and its state, and what the audit says.
+/// The end of a scenario: the counts, every letter with its outcome and its state, and the audit.
 type End = (OperationState, [u64; 3], Vec<(Item, LetterState)>, Vec<String>);
 
-async fn end(story: &Story, id: OperationId) -> End {
-    let store = story.store.as_ref().unwrap();
-    let operation = story.operation(id).await;
+async fn end(scenario: &Scenario, id: OperationId) -> End {
+    let store = scenario.store.as_ref().unwrap();
+    let operation = scenario.operation(id).await;
     let mut letters = Vec::new();
     for item in store.items(id, 0, 1000).await.unwrap() {
         let state = store.get(&queue(), item.letter).await.unwrap().unwrap().state;
@@ -159,10 +159,10 @@ async fn end(story: &Story, id: OperationId) -> End {
 }
 
 /// A replay with everything: approval, schedule, stages, rate, a stop, a resume.
-async fn replay(dies_at: Option<usize>) -> (End, usize) {
-    let mut story = Story::new(dies_at);
-    story.fill().await;
-    let plan = story.next().freeze(&request(Action::Retry), &ada()).await.unwrap();
+async fn replay(crashes_at: Option<usize>) -> (End, usize) {
+    let mut scenario = Scenario::new(crashes_at);
+    scenario.fill().await;
+    let plan = scenario.next().freeze(&request(Action::Retry), &ada()).await.unwrap();
     let rollout = RolloutPolicy {
         rate: Some(20.0),
         ramp: vec![1, 5, 9],
@@ -170,53 +170,53 @@ async fn replay(dies_at: Option<usize>) -> (End, usize) {
         start_at: Some(lazaret_testkit::clock::test_epoch() + Duration::from_secs(60)),
         needs_approval: true,
     };
-    let id = story.next().begin(plan.id, &rollout, &ada()).await.unwrap().id;
-    story.next().command(id, Command::Approve, &bob()).await.unwrap();
+    let id = scenario.next().begin(plan.id, &rollout, &ada()).await.unwrap().id;
+    scenario.next().command(id, Command::Approve, &bob()).await.unwrap();
     loop {
-        story.run(id).await;
-        if story.operation(id).await.state != OperationState::Paused {
+        scenario.run(id).await;
+        if scenario.operation(id).await.state != OperationState::Paused {
             break;
         }
-        story.next().command(id, Command::Resume, &ada()).await.unwrap();
+        scenario.next().command(id, Command::Resume, &ada()).await.unwrap();
     }
-    (end(&story, id).await, story.step)
+    (end(&scenario, id).await, scenario.step)
 }
 
 #[tokio::test]
-async fn an_operation_ends_the_same_wherever_the_process_dies() {
+async fn an_operation_ends_the_same_wherever_the_process_crashes() {
     let (whole, steps) = replay(None).await;
     assert_eq!((whole.0, whole.1), (OperationState::Done, [37, 2, 1]));
     assert!(steps > 50, "{steps} steps");
-    for dies_at in 1..=steps {
-        let (end, _) = replay(Some(dies_at)).await;
-        assert_eq!(end, whole, "the process died at step {dies_at}");
+    for crashes_at in 1..=steps {
+        let (end, _) = replay(Some(crashes_at)).await;
+        assert_eq!(end, whole, "the process crashed at step {crashes_at}");
     }
 }
 
 /// Acts, cancelled in the middle.
-async fn acts(dies_at: Option<usize>) -> (End, usize) {
-    let mut story = Story::new(dies_at);
-    story.fill().await;
-    let plan = story.next().freeze(&request(Action::Park), &ada()).await.unwrap();
-    let id = story.next().begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap().id;
+async fn acts(crashes_at: Option<usize>) -> (End, usize) {
+    let mut scenario = Scenario::new(crashes_at);
+    scenario.fill().await;
+    let plan = scenario.next().freeze(&request(Action::Park), &ada()).await.unwrap();
+    let id = scenario.next().begin(plan.id, &RolloutPolicy::unlimited(), &ada()).await.unwrap().id;
     for _ in 0..8 {
-        story.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
+        scenario.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
     }
-    story.next().command(id, Command::Cancel, &bob()).await.unwrap();
-    story.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
-    (end(&story, id).await, story.step)
+    scenario.next().command(id, Command::Cancel, &bob()).await.unwrap();
+    scenario.next().poll_work(&queue(), "worker", LEASE, 4).await.unwrap();
+    (end(&scenario, id).await, scenario.step)
 }
 
 #[tokio::test]
-async fn acts_end_the_same_wherever_the_process_dies() {
+async fn acts_end_the_same_wherever_the_process_crashes() {
     let (whole, steps) = acts(None).await;
     assert_eq!((whole.0, whole.1), (OperationState::Cancelled, [32, 0, 8]));
-    for dies_at in 1..=steps {
-        assert_eq!(acts(Some(dies_at)).await.0, whole, "the process died at step {dies_at}");
+    for crashes_at in 1..=steps {
+        assert_eq!(acts(Some(crashes_at)).await.0, whole, "the process crashed at step {crashes_at}");
     }
 }
 
-/// Puts many letters straight into the file: ten in each sequence.
+/// Inserts many letters directly into the file: ten in each sequence.
 fn fill_file(path: &std::path::Path, letters: i64) {
     let file = rusqlite::Connection::open(path).unwrap();
     let sql = "
@@ -237,7 +237,7 @@ fn fill_file(path: &std::path::Path, letters: i64) {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_letters_are_frozen_taken_and_cancelled() {
+async fn a_hundred_thousand_letters_are_frozen_polled_and_cancelled() {
     // I7
     const LETTERS: u64 = 100_000;
     let folder = tempfile::tempdir().unwrap();

@@ -9,9 +9,9 @@ use lazaret_core::store::{Audit, Certainty, ErrorKind, HandOff, LetterStore, Lim
 use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Timestamp};
 use lazaret_store_sqlite::{Options, SqliteStore};
 
-/// Says to a process that it is the second, and on which file.
+/// Marks the second process, and names its file.
 const FILE: &str = "LAZARET_TEST_FILE";
-/// How many letters each writer puts into each sequence, a batch at a time.
+/// Number of batches of each writer.
 const BATCHES: u64 = 40;
 const BATCH: u64 = 5;
 const SEQUENCES: u64 = 4;
@@ -30,7 +30,7 @@ fn second_process(test: &str, file: &Path) -> Child {
         .unwrap()
 }
 
-/// The store of this process, and whether this is the second.
+/// The store of this process; the folder is `None` in the second one.
 fn open() -> (SqliteStore, Option<tempfile::TempDir>) {
     match std::env::var_os(FILE) {
         Some(file) => (SqliteStore::open(file, Options::default()).unwrap(), None),
@@ -42,7 +42,7 @@ fn open() -> (SqliteStore, Option<tempfile::TempDir>) {
     }
 }
 
-/// Batches of letters, the same in every process but for the name of who writes.
+/// Batches of letters, the same in every process except for the name of the writer.
 async fn write(store: &SqliteStore, who: &str) {
     for batch in 0..BATCHES {
         let items = (0..BATCH).flat_map(|n| {
@@ -77,7 +77,7 @@ async fn a_second_process_reads_whole_batches_while_the_first_writes() {
         let ended = writer.try_wait().unwrap();
         let counts = store.counts(&queue()).await.unwrap();
         assert_eq!(counts.open() % PER_BATCH, 0, "a batch is there as a whole or not at all");
-        assert!(counts.open() >= last, "what was seen stays");
+        assert!(counts.open() >= last, "visible letters stay");
         last = counts.open();
         if let Some(status) = ended {
             assert!(status.success());
@@ -88,15 +88,14 @@ async fn a_second_process_reads_whole_batches_while_the_first_writes() {
 }
 
 #[tokio::test]
-async fn two_processes_write_side_by_side_and_neither_harms_the_other() {
+async fn two_processes_write_concurrently_without_interference() {
     // I2, I8
     let (store, folder) = open();
     if folder.is_none() {
         write(&store, "second").await;
         return;
     }
-    let mut second =
-        second_process("two_processes_write_side_by_side_and_neither_harms_the_other", store.path());
+    let mut second = second_process("two_processes_write_concurrently_without_interference", store.path());
     write(&store, "first").await;
     assert!(second.wait().unwrap().success());
     let each = BATCHES * BATCH;
@@ -105,15 +104,15 @@ async fn two_processes_write_side_by_side_and_neither_harms_the_other() {
     for sequence in 0..SEQUENCES {
         let name = format!("s{sequence}").as_str().into();
         let letters = store.sequence(&queue(), &name, 0, usize::MAX).await.unwrap();
-        assert!(letters.is_sorted_by(|a, b| a.index < b.index), "no two letters have one place");
+        assert!(letters.is_sorted_by(|a, b| a.index < b.index), "no two letters have the same index");
         for who in ["first", "second"] {
             let mine = letters.iter().filter(|letter| letter.message.stream.as_str() == who);
             let offsets: Vec<u64> = mine.map(|letter| letter.message.position.offset).collect();
             let expected: Vec<u64> = (0..each).map(|number| number * SEQUENCES + sequence).collect();
-            assert_eq!(offsets, expected, "the letters of {who} stand in their order");
+            assert_eq!(offsets, expected, "the letters of {who} are in order");
         }
     }
-    assert!(store.audit(0, 1).await.unwrap().is_empty(), "nobody acted");
+    assert!(store.audit(0, 1).await.unwrap().is_empty(), "there were no acts");
 }
 
 /// Starts this program again under a limit on the size of files: beyond it, a write fails as on a full disk.
@@ -139,7 +138,7 @@ fn large(number: u64) -> Vec<HandOff> {
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_is_told_as_uncertain_and_takes_nothing_that_was_answered() {
+async fn a_failed_commit_has_an_unknown_outcome_and_loses_nothing_acknowledged() {
     // I1, I9
     let (store, folder) = open();
     let Some(folder) = folder else {
@@ -151,10 +150,10 @@ async fn a_commit_that_fails_is_told_as_uncertain_and_takes_nothing_that_was_ans
             }
             assert!(answered < 1000, "the file is not limited");
         };
-        // Whether the log got the whole commit before it failed is not known.
+        // The log may contain the whole commit.
         assert_eq!(error.certainty(), Certainty::MaybeDone, "{error}");
         assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full), "{error}");
-        // The store lives: it reads, and says again and again that it cannot write.
+        // The store keeps running: reads work, and writes keep failing.
         let found = store.counts(&queue()).await.unwrap().open();
         assert!((answered..=answered + 1).contains(&found), "{found} of {answered}");
         for _ in 0..3 {
@@ -163,7 +162,7 @@ async fn a_commit_that_fails_is_told_as_uncertain_and_takes_nothing_that_was_ans
         std::fs::write(store.path().with_extension("answered"), answered.to_string()).unwrap();
         return;
     };
-    let test = "a_commit_that_fails_is_told_as_uncertain_and_takes_nothing_that_was_answered";
+    let test = "a_failed_commit_has_an_unknown_outcome_and_loses_nothing_acknowledged";
     assert!(limited_process(test, store.path()).wait().unwrap().success());
     let answered = std::fs::read_to_string(folder.path().join("lazaret.answered")).unwrap();
     let answered: u64 = answered.parse().unwrap();
@@ -171,7 +170,7 @@ async fn a_commit_that_fails_is_told_as_uncertain_and_takes_nothing_that_was_ans
     let ids: Vec<_> = (0..answered).map(|number| format!("m{number}").into()).collect();
     let states = store.lookup(&queue(), &ids).await.unwrap();
     assert!(states.iter().all(|state| *state == Some(LetterState::Dead)), "{states:?}");
-    // Where there is room again, the same hand-offs go through.
+    // With free space, the same hand-offs succeed.
     for number in answered..answered + 2 {
         store.hand_off(&queue(), &Limits::NONE, large(number)).await.unwrap().remove(0).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The SQLite store keeps the contract, and behaves like the model.
+//! The SQLite store passes the conformance suites, and behaves like the model.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -13,13 +13,13 @@ use lazaret_testkit::{
     checkpoints_test_suite, dedupe_test_suite, locks_test_suite, outbox_test_suite, store_test_suite,
 };
 
-/// A store in a file of its own. The folder is removed at once: the store holds its files open, nobody else needs their
-/// names, and so nothing is left behind.
+/// A store in a file of its own. The folder is removed at once: the store keeps its files open, and nothing is left
+/// behind.
 async fn store(clock: Arc<dyn Clock>) -> SqliteStore {
     open(Options { clock, ..Options::default() })
 }
 
-/// A store that puts every hand-off into the redo log first, and leaves it there until somebody asks.
+/// A store that writes every hand-off to the redo log first, and keeps it there until the next query.
 async fn recording(clock: Arc<dyn Clock>) -> SqliteStore {
     open(Options { clock, redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() })
 }

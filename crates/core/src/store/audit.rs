@@ -1,4 +1,6 @@
-//! Who did what, when and why.
+//! The audit: who did what, when and why.
+
+use std::fmt;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -6,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Result;
 
-/// Who acts, by what means, and why.
+/// The author of a change: who, by what means, and why.
 ///
 /// ```
 /// use lazaret_core::store::Actor;
@@ -15,78 +17,96 @@ use super::error::Result;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
-    /// The person, or the part of Lazaret that acts by itself.
+    /// The person, or `lazaret` for automatic changes.
     pub who: String,
-    /// The way it came: `cli`, `api`, `console`, `engine`, `library`.
+    /// The channel: `cli`, `api`, `console`, `engine`, `library`.
     pub via: String,
     /// The reason given.
     pub why: String,
 }
 
 impl Actor {
-    /// Somebody who acts.
+    /// Creates an actor.
     pub fn new(who: impl Into<String>, via: impl Into<String>, why: impl Into<String>) -> Self {
         Self { who: who.into(), via: via.into(), why: why.into() }
     }
 
-    /// Lazaret itself.
+    /// Lazaret itself, for automatic changes.
     pub fn engine(why: impl Into<String>) -> Self {
         Self::new("lazaret", "engine", why)
     }
 }
 
-/// One line of the audit.
+/// One entry of the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditEntry {
-    /// Its number; grows by one.
+    /// Its number; consecutive.
     pub number: u64,
     /// When it happened.
     pub at: Timestamp,
-    /// Who did it, how and why.
+    /// The author, channel and reason.
     pub by: Actor,
-    /// What was done: `evict`, `skip`, `pause`, …
+    /// The action: `evict`, `skip`, `pause`, …
     pub action: String,
-    /// To what: a letter id, a queue, a pause scope.
+    /// Its subject: a letter id, a queue, a pause scope.
     pub subject: String,
-    /// How it stood before, if that says something.
+    /// The state before, if meaningful.
     pub before: Option<String>,
-    /// How it stands now.
+    /// The state after.
     pub after: Option<String>,
 }
 
-/// Something to be written into the audit that is more than one act of the store.
+/// An audit entry for an action that consists of several store calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditNote {
-    /// What is done: `import`.
+    /// The action: `import`.
     pub action: String,
-    /// To what: a queue.
+    /// Its subject: a queue.
     pub subject: String,
-    /// What there is to say about it.
+    /// Details.
     pub after: Option<String>,
 }
 
-/// What the verification of the audit found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The result of an audit verification.
+///
+/// ```
+/// use lazaret_core::store::AuditCheck;
+/// let check = AuditCheck { intact: 3, broken: Some(4), hash: [0xab; 32] };
+/// assert!(format!("{check:?}").starts_with("AuditCheck { intact: 3, broken: Some(4), hash: abab"));
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AuditCheck {
-    /// How many entries hold, from the first one on.
+    /// Number of intact entries, from the first on.
     pub intact: u64,
-    /// The first entry that does not: it was changed, or one before it was taken out.
+    /// The first broken entry: it was changed, or an entry before it was removed.
     pub broken: Option<u64>,
-    /// The hash of the last entry that holds; zeros before the first.
+    /// The hash of the last intact entry; zeros before the first.
     pub hash: [u8; 32],
 }
 
-/// The append-only record of acts. Entries are written by the store itself, in the same step as the act.
+/// Prints the hash in hexadecimal digits.
+impl fmt::Debug for AuditCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hash: String = self.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        f.debug_struct("AuditCheck")
+            .field("intact", &self.intact)
+            .field("broken", &self.broken)
+            .field("hash", &format_args!("{hash}"))
+            .finish()
+    }
+}
+
+/// The append-only record of changes. The store writes each entry in the same transaction as the change.
 #[async_trait]
 pub trait Audit: Send + Sync + 'static {
-    /// Writes down something that the store does not see as one act, before it is done: whoever is about to do it must not
-    /// go on when this fails.
+    /// Records an action that the store does not see as one call. Callers write it before the action, and must not proceed
+    /// if it fails.
     async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()>;
 
     /// The entries after this number, oldest first, at most `limit`.
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>>;
 
-    /// Checks the chain of the audit from its first entry on. `None` in a store that has none
+    /// Verifies the hash chain of the audit from its first entry on. `None` if the store has none
     /// ([`Capabilities::audit_chain`](super::Capabilities::audit_chain)).
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
         Ok(None)

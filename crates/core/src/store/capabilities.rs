@@ -1,6 +1,7 @@
-//! What a store can do beyond what every store promises.
+//! Optional capabilities of a store.
 
-/// What a store can do. Suites run the cases that it allows, the server offers what it allows.
+/// The optional capabilities of a store. The suites run the cases that apply to them, and the server offers the features
+/// that they allow.
 ///
 /// ```
 /// use lazaret_core::store::Capabilities;
@@ -11,22 +12,22 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// What was answered survives the death of the process.
+    /// Acknowledged writes survive a crash of the process.
     pub durable: bool,
-    /// Several processes on one machine can use it at once.
+    /// Several processes on one machine can share it.
     pub shared_by_processes: bool,
-    /// Several machines can use it at once: a fleet.
+    /// Several machines can share it, as a fleet.
     pub shared_by_machines: bool,
-    /// Its audit is a chain of hashes that can be [verified](super::Audit::verify_audit).
+    /// Its audit is a hash chain that can be [verified](super::Audit::verify_audit).
     pub audit_chain: bool,
-    /// It can list letters that ended ([`Outbox`](super::Outbox)).
+    /// It lists ended letters ([`Outbox`](super::Outbox)).
     pub outbox: bool,
-    /// It can keep an [inbox](crate::source::Ingest).
+    /// It provides an [inbox](crate::source::Ingest).
     pub inbox: bool,
 }
 
 impl Capabilities {
-    /// Each capability with its name, for people.
+    /// Each capability with its display name.
     pub fn named(&self) -> [(&'static str, bool); 6] {
         [
             ("durable", self.durable),

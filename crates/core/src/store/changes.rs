@@ -1,4 +1,4 @@
-//! What a change makes of a letter: the same in every store.
+//! Applies annotations and payload edits to a letter, identically in every store.
 
 use jiff::Timestamp;
 
@@ -9,19 +9,19 @@ use super::triage::{Change, Comment};
 use crate::letter::{Edit, Letter};
 use crate::message::Message;
 
-/// How many comments a letter keeps; further ones are refused (I7).
+/// Maximum number of comments of a letter; further ones are refused (I7).
 pub const COMMENTS_LIMIT: usize = 100;
-/// The longest comment, in bytes.
+/// Maximum length of a comment, in bytes.
 pub const COMMENT_BYTES: usize = 4096;
-/// How many edits of its payload a letter keeps; further ones are refused, because none may be forgotten (I7).
+/// Maximum number of payload edits of a letter; further ones are refused, because no original may be lost (I7).
 pub const EDITS_LIMIT: usize = 100;
 
 impl Change {
-    /// Makes the change, touches the letter, and gives the line for the audit, which never holds a payload. Whether its
-    /// state allows it says [`check_change`](super::rules::check_change).
+    /// Applies the change to the letter, updates its touch time, and returns the audit line, which never holds a payload.
+    /// [`check_change`](super::rules::check_change) checks that the letter's state allows the change.
     ///
     /// # Errors
-    /// `Invalid` when the letter has no room for it.
+    /// `Invalid` if a limit of the letter is reached.
     pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<AuditLine> {
         let (before, after) = match self {
             Self::Payload(payload) => {
@@ -29,7 +29,7 @@ impl Change {
                 let original = letter.message.payload.clone();
                 let sizes = (size_of(original.as_ref()), size_of(payload.as_ref()));
                 letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
-                // A payload that somebody has brought is not left out any more.
+                // A payload that was supplied by an edit is no longer left out.
                 letter.payload_left_out &= payload.is_none();
                 letter.message = Message { payload: payload.clone(), ..(*letter.message).clone() }.into();
                 sizes
@@ -38,7 +38,7 @@ impl Change {
                 check_room(letter, "comments", letter.comments.len(), COMMENTS_LIMIT)?;
                 if text.len() > COMMENT_BYTES {
                     let size = text.len();
-                    return refuse(format!("a comment of {size} bytes is longer than {COMMENT_BYTES}"));
+                    return refuse(format!("the comment has {size} bytes, the limit is {COMMENT_BYTES}"));
                 }
                 letter.comments.push(Comment { by: by.who.clone(), at: now, text: text.clone() });
                 (None, None)
@@ -69,7 +69,7 @@ fn check_room(letter: &Letter, what: &str, has: usize, limit: usize) -> Result<(
     if has < limit {
         Ok(())
     } else {
-        refuse(format!("letter {} has {has} {what}, which is all it keeps", letter.id))
+        refuse(format!("letter {} has {has} {what}, the limit is {limit}", letter.id))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_was_left_out_is_back_when_somebody_brings_one() {
+    fn an_edit_supplies_a_payload_that_was_left_out() {
         let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
         l.payload_left_out = true;
         Change::Payload(None).apply(&mut l, &ada(), now).unwrap();

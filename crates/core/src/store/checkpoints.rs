@@ -1,4 +1,4 @@
-//! Positions for sources that have no broker to keep them, kept as [values by name](super::KeyValue).
+//! Stored positions for sources without a broker that keeps them, as [key-value pairs](super::KeyValue).
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,65 +9,65 @@ use super::error::{ErrorKind, Result, StoreError};
 use super::key_value::{Expect, KeyValue, Reading, update};
 use crate::letter::Diagnostics;
 
-/// A place that can be resumed from, and the time it speaks of.
+/// A position to resume from, with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
-    /// What the source needs to come back here.
+    /// The source's resume token.
     pub token: Bytes,
-    /// When what stands here happened.
+    /// Event time at this position.
     pub at: Timestamp,
 }
 
-/// What is known about how far a named stream was read.
+/// The progress of a named stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The last message that is settled, with everything before it.
     pub processed: Option<Anchor>,
-    /// A later place that the source certifies to be safe because nothing of ours lies between (idle heartbeat).
+    /// A later position that the source certifies as safe: no message of this stream lies between (idle heartbeat).
     pub seen: Option<Anchor>,
-    /// When a place to resume from was last confirmed.
+    /// When a position to resume from was last confirmed.
     pub heartbeat: Option<Timestamp>,
-    /// Who wrote it.
+    /// The instance that wrote it.
     pub instance: Option<String>,
-    /// Whatever the source wants to remember besides.
+    /// Additional data of the source.
     pub metadata: Diagnostics,
 }
 
-/// How to begin anew after the history behind a checkpoint was lost.
+/// A reset of a checkpoint after its history was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// The new place to start from; `None` clears the seen anchor and the heartbeat. The processed anchor goes under the
-    /// guard below in either case.
+    /// The new start position; `None` clears the seen anchor and the heartbeat. The processed anchor is cleared subject to
+    /// `dead` in either case.
     pub fresh: Option<Anchor>,
-    /// The processed token that was found dead. A processed anchor with another token is newer and stays.
+    /// The processed token that is no longer valid. A processed anchor with another token is newer and stays.
     pub dead: Option<Bytes>,
 }
 
-/// One checkpoint per name. The name is the consumer's choice; two consumers of one stream use two names.
+/// One checkpoint per name. The consumer chooses the name; two consumers of one stream use two names.
 ///
-/// Each write touches only what its name says, so that the writer of one anchor never undoes the other's work.
+/// Each write changes only the fields in its name, so that writers of different anchors do not overwrite each other.
 #[async_trait]
 pub trait Checkpoints: Send + Sync + 'static {
     /// The checkpoint, if there is one.
     async fn load(&self, name: &str) -> Result<Option<Checkpoint>>;
 
-    /// Writes the whole checkpoint in place of what was there.
+    /// Replaces the whole checkpoint.
     async fn save(&self, name: &str, checkpoint: Checkpoint) -> Result<()>;
 
-    /// Writes the processed anchor, and the heartbeat if one is given.
+    /// Writes the processed anchor, and the heartbeat if given.
     async fn save_processed(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()>;
 
-    /// Writes the seen anchor, and the heartbeat if one is given.
+    /// Writes the seen anchor, and the heartbeat if given.
     async fn save_seen(&self, name: &str, anchor: Anchor, heartbeat: Option<Timestamp>) -> Result<()>;
 
     /// Writes the heartbeat.
     async fn save_heartbeat(&self, name: &str, at: Timestamp) -> Result<()>;
 
-    /// Begins anew, atomically: seen and heartbeat become the fresh place, and the processed anchor goes unless it
+    /// Resets the checkpoint atomically: sets seen and heartbeat to the fresh position, and clears the processed anchor unless it
     /// was replaced since `dead` was read. Instance and metadata stay.
     async fn reset(&self, name: &str, reset: Reset) -> Result<()>;
 
-    /// Removes the checkpoint. One that is not there is no error.
+    /// Removes the checkpoint. A missing checkpoint is no error.
     async fn delete(&self, name: &str) -> Result<()>;
 }
 
@@ -76,16 +76,16 @@ const SPACE: &str = "checkpoint";
 fn decode(reading: &Reading, operation: &'static str) -> Result<Option<Checkpoint>> {
     let Some(found) = &reading.found else { return Ok(None) };
     serde_json::from_slice(&found.value).map(Some).map_err(|error| {
-        StoreError::not_done(ErrorKind::Corrupt, operation, "the checkpoint cannot be read")
+        StoreError::not_done(ErrorKind::Corrupt, operation, "failed to decode the checkpoint")
             .with_source(error)
     })
 }
 
 impl Checkpoint {
-    /// The checkpoint as a [value](super::KeyValue), for stores that take it over from another form.
+    /// Encodes the checkpoint as a [value](super::KeyValue), for stores that migrate it from another format.
     pub fn to_value(&self) -> Result<Bytes> {
         serde_json::to_vec(self).map(Bytes::from).map_err(|error| {
-            StoreError::not_done(ErrorKind::Invalid, "save", "the checkpoint cannot be written")
+            StoreError::not_done(ErrorKind::Invalid, "save", "failed to encode the checkpoint")
                 .with_source(error)
         })
     }
@@ -139,7 +139,7 @@ impl<K: KeyValue + ?Sized> Checkpoints for K {
     async fn reset(&self, name: &str, reset: Reset) -> Result<()> {
         change(self, name, "reset", |stored| {
             let processed = stored.processed.as_ref().map(|anchor| &anchor.token);
-            // Another token than the one found dead was written since: that place is good.
+            // The processed anchor has another token than the invalid one: it was written since and is valid.
             if processed == reset.dead.as_ref() {
                 stored.processed = None;
             }

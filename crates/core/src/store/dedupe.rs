@@ -1,4 +1,4 @@
-//! The idempotent receiver: what was handled before is not handled again. Kept as [values by name](super::KeyValue).
+//! The duplicate filter (idempotent receiver), stored as [key-value pairs](super::KeyValue).
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use super::error::Result;
 use super::key_value::{Expect, KeyValue, Written};
 use crate::message::{MessageId, QueueName};
 
-/// The answer to "may I handle this message?".
+/// The result of a claim of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DedupeClaim {
-    /// Yes, and nobody else may until the claim ends.
+    /// Claimed: no other owner can claim the message until the claim ends.
     Claimed,
-    /// Somebody is handling it now; the outcome is not known yet.
+    /// Another owner is handling it; the outcome is not known yet.
     InFlight,
     /// It was handled within the window.
     Done,
 }
 
-/// Remembers, per queue, which messages were handled. `done` is said with the effect, never before it: a claim whose
-/// owner dies expires, and the message is handled again.
+/// Records, per queue, which messages were handled. Callers report `done` after the effect, never before it: the claim of a
+/// crashed owner expires, and the message is handled again.
 #[async_trait]
 pub trait Dedupe: Send + Sync + 'static {
-    /// Claims a message for `lease`. One's own claim is claimed again.
+    /// Claims a message for `lease`. An owner can renew its own claim.
     async fn claim(
         &self,
         queue: &QueueName,
@@ -33,25 +33,25 @@ pub trait Dedupe: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<DedupeClaim>;
 
-    /// Says that a claimed message was handled; remembered for `window`. It counts even if the claim has ended meanwhile: the
-    /// effect has happened.
+    /// Records a claimed message as handled, for `window`. Takes effect even if the claim has expired, because the
+    /// handler's effect has happened.
     async fn done(&self, queue: &QueueName, id: &MessageId, owner: &str, window: Duration) -> Result<()>;
 
-    /// Gives a claim back without an effect.
+    /// Releases a claim without an effect.
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()>;
 }
 
 const SPACE: &str = "dedupe";
 
-/// The value of a message that was handled. While it is being handled, the value is who does it, with a mark in front.
+/// The value of a handled message. The value of a message in flight is its owner with a prefix.
 const DONE: &[u8] = b"";
 
-/// Under which name a message is remembered. The length in front keeps ("ab", "c") and ("a", "bc") apart.
+/// The key of a message. The length prefix keeps ("ab", "c") and ("a", "bc") apart.
 pub fn dedupe_key(queue: &QueueName, id: &MessageId) -> String {
     format!("{}:{queue}{id}", queue.as_str().len())
 }
 
-/// The value for a message that this owner is handling.
+/// The value of a message in flight, claimed by this owner.
 pub fn dedupe_claim(owner: &str) -> Bytes {
     format!("={owner}").into_bytes().into()
 }
@@ -90,7 +90,7 @@ impl<K: KeyValue + ?Sized> Dedupe for K {
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> Result<()> {
         let name = dedupe_key(queue, id);
         let mine = dedupe_claim(owner);
-        // Whoever came between has written another value, which stays.
+        // A concurrent claim of another owner stays.
         match self.read(SPACE, &name).await?.found {
             Some(found) if found.value == mine => {
                 self.write(SPACE, &name, Expect::Version(found.version), None, None).await.map(drop)

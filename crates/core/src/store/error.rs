@@ -1,32 +1,32 @@
-//! What a store says when it cannot do what it was asked.
+//! Errors of store calls: kind, certainty, operation and context.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What kind of trouble it is.
+/// The category of a store error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store cannot be reached, or answered too late. It may come back.
+    /// The store is unreachable or timed out. Temporary.
     Unavailable,
-    /// The store, or the queue within its limits, has no room. There may be room later.
+    /// The store is full, or the queue has reached its limits. Temporary.
     Full,
-    /// The caller's lease or grant is no longer the current one: somebody else took over.
+    /// The caller's lease or grant is no longer current: another owner took over.
     Fenced,
-    /// There is no such letter.
+    /// The letter, plan or operation does not exist.
     NotFound,
-    /// The thing is in a state that does not allow this, or somebody else is working on it.
+    /// The target's state does not allow the call, or its sequence is leased.
     Conflict,
-    /// What was given makes no sense.
+    /// The request is malformed.
     Invalid,
-    /// This person may not do that.
+    /// The caller is not permitted to do this.
     Denied,
-    /// What is stored cannot be read.
+    /// Stored data cannot be decoded.
     Corrupt,
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later without anybody changing it.
+    /// `true` if the same call may succeed later.
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::Unavailable | Self::Full | Self::Conflict)
     }
@@ -34,7 +34,7 @@ impl ErrorKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Unavailable => "store unavailable",
-            Self::Full => "no room",
+            Self::Full => "capacity exceeded",
             Self::Fenced => "fenced",
             Self::NotFound => "not found",
             Self::Conflict => "conflict",
@@ -45,22 +45,22 @@ impl ErrorKind {
     }
 }
 
-/// What is known about the effect of a call that failed.
+/// The effect of a failed call, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Certainty {
     /// Nothing was changed.
     NotDone,
-    /// It may have happened: the answer was lost, not the request.
+    /// The outcome is unknown: the response was lost, and the call may have taken effect.
     MaybeDone,
 }
 
-/// Why a store call failed, and whether it may have happened all the same.
+/// A failed store call: its kind, and whether it may have taken effect.
 ///
 /// ```
 /// use lazaret_core::store::{Certainty, ErrorKind, StoreError};
 /// let error = StoreError::maybe(ErrorKind::Unavailable, "hand_off", "connection reset");
 /// assert_eq!(error.certainty(), Certainty::MaybeDone);
-/// assert_eq!(error.to_string(), "store unavailable during hand_off, which may have happened: connection reset");
+/// assert_eq!(error.to_string(), "store unavailable during hand_off, outcome unknown: connection reset");
 /// ```
 #[derive(Debug)]
 pub struct StoreError {
@@ -72,39 +72,39 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error after which nothing has changed.
+    /// An error of a call that changed nothing.
     pub fn not_done(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
         Self { kind, certainty: Certainty::NotDone, operation, context: context.into(), source: None }
     }
 
-    /// An error after which nobody knows.
+    /// An error of a call whose outcome is unknown.
     pub fn maybe(kind: ErrorKind, operation: &'static str, context: impl Into<String>) -> Self {
         Self { kind, certainty: Certainty::MaybeDone, operation, context: context.into(), source: None }
     }
 
-    /// The same error with the driver's error underneath.
+    /// Adds the driver's error as source.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What kind of trouble it is.
+    /// The category.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether it may have happened.
+    /// The effect of the call, as far as it is known.
     pub const fn certainty(&self) -> Certainty {
         self.certainty
     }
 
-    /// Which call failed.
+    /// The name of the failed call.
     pub const fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// The details in words.
+    /// The details.
     pub fn context(&self) -> &str {
         &self.context
     }
@@ -114,7 +114,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} during {}", self.kind.as_str(), self.operation)?;
         if self.certainty == Certainty::MaybeDone {
-            f.write_str(", which may have happened")?;
+            f.write_str(", outcome unknown")?;
         }
         write!(f, ": {}", self.context)
     }

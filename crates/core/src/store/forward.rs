@@ -109,9 +109,9 @@ macro_rules! __forward_each {
     };
 }
 
-/// The methods of every store trait: the one list that wrappers are made from. A change of a trait is a change of its line.
+/// The methods of every store trait: the single list from which wrappers are generated. Keep it in step with the traits.
 ///
-/// `move` stands before an argument that is passed by value.
+/// `move` precedes an argument that is passed by value.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __forward_methods {
@@ -237,7 +237,7 @@ macro_rules! __forward_method {
         { $($method:ident => $function:expr;)+ }
         $rule:tt $trait:ident $access:ident $name:ident $this:ident $passed:tt $arguments:tt
     ) => {{
-        // Only a macro can compare two names, and only one that is made here can have the overrides' among its rules.
+        // Only a macro can compare two names, and only a local one can have the names of the overrides among its rules.
         macro_rules! body {
             $(($method) => { $function $passed.await };)+
             ($name) => { $crate::__forward_call! { $rule $trait $access $name $this $arguments } };

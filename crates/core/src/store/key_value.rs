@@ -1,4 +1,4 @@
-//! Small values by name, changed by compare-and-set: what checkpoints, locks and the duplicate filter stand on.
+//! Versioned key-value pairs with compare-and-set, the basis of checkpoints, locks and the duplicate filter.
 
 use std::time::Duration;
 
@@ -8,55 +8,55 @@ use jiff::Timestamp;
 
 use super::error::Result;
 
-/// A value that is stored.
+/// A stored value and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versioned {
     /// The value.
     pub value: Bytes,
-    /// Grows with every write of it. A value that was removed, or has expired, may begin anew.
+    /// Grows with every write. Restarts after the value was removed or has expired.
     pub version: u64,
 }
 
-/// A value as it stands, and the store's time at that moment.
+/// A value as read, with the store's time of the read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The value; `None` when there is none, or it has expired.
+    /// The value; `None` if it is absent or has expired.
     pub found: Option<Versioned>,
     /// The store's time.
     pub now: Timestamp,
 }
 
-/// What must hold for a write to be made.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing.
+    /// No precondition.
     Anything,
-    /// There is no such value.
+    /// The value is absent.
     Absent,
-    /// It has this version.
+    /// The value has this version.
     Version(u64),
 }
 
-/// The answer to a write.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// It was made.
+    /// The value was written.
     Done,
-    /// It was not: what was expected does not hold. The value as it stands.
+    /// The precondition failed; nothing was written. Holds the current value.
     Conflict(Reading),
 }
 
 /// Small values by name. Every call is atomic.
 ///
-/// Two methods are all that a store has to bring for [`Checkpoints`](super::Checkpoints), [`Locks`](super::Locks) and
-/// [`Dedupe`](super::Dedupe): whatever implements this has all of them.
+/// A store implements two methods and gets [`Checkpoints`](super::Checkpoints), [`Locks`](super::Locks) and
+/// [`Dedupe`](super::Dedupe) from blanket implementations.
 #[async_trait]
 pub trait KeyValue: Send + Sync + 'static {
-    /// Reads the value with this name, in the space of its kind.
+    /// Reads the value with this name in a namespace (`space`).
     async fn read(&self, space: &str, name: &str) -> Result<Reading>;
 
-    /// Writes a value, or removes it where `value` is `None`, if what is expected holds. It expires after `ttl` by the store's
-    /// clock; without one it stays.
+    /// Writes a value, or removes it if `value` is `None`, if the precondition holds. The value expires after `ttl` by the store's
+    /// clock; without a `ttl` it never expires.
     async fn write(
         &self,
         space: &str,
@@ -67,8 +67,8 @@ pub trait KeyValue: Send + Sync + 'static {
     ) -> Result<Written>;
 }
 
-/// Changes a value: reads it, asks `change` what it shall be, and writes that, again and again until nobody came between.
-/// `change` gives what the caller hears, and the new value; `None` leaves it as it is.
+/// Changes a value by read, `change` and compare-and-set, repeated until no concurrent write interferes.
+/// `change` returns the result for the caller and the new value; `None` leaves the value unchanged.
 pub(super) async fn update<K: KeyValue + ?Sized, T>(
     store: &K,
     (space, name): (&str, &str),

@@ -15,12 +15,12 @@ use crate::letter::{AttemptRecord, Diagnostics, Letter, LetterId, LetterState};
 use crate::message::{ConsumerName, MessageId, Partition, QueueName, StreamName};
 use crate::sequence::SequenceId;
 
-/// How large a queue may grow. `None` means without limit, which somebody must have chosen in words.
+/// The capacity of a queue. `None` means unlimited, which a user has to choose explicitly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many sequences may be open.
+    /// Maximum number of open sequences.
     pub max_sequences: Option<u64>,
-    /// How many letters one sequence may hold.
+    /// Maximum number of letters per sequence.
     pub max_sequence_size: Option<u64>,
 }
 
@@ -32,10 +32,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// No limits at all.
+    /// No limits.
     pub const NONE: Self = Self { max_sequences: None, max_sequence_size: None };
 
-    /// Whether one more letter does not fit: `size` is that of its sequence, if it is open, and `sequences` how many are.
+    /// `true` if one more letter exceeds a limit: `size` is that of its sequence, if open, and `sequences` the number of open ones.
     pub fn is_full(&self, size: Option<u64>, sequences: u64) -> bool {
         match size {
             Some(size) => self.max_sequence_size.is_some_and(|max| size >= max),
@@ -44,19 +44,19 @@ impl Limits {
     }
 }
 
-/// The right to hand off messages of one partition, and what the store knows of that partition.
+/// The right to hand off messages of one partition, and the partition's horizon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The partition.
     pub partition: Partition,
-    /// Grows with every grant of this partition in this queue; hand-offs with an older one are refused.
+    /// Grows with every grant of this partition in this queue; hand-offs with an older grant are refused.
     pub fence: u64,
     /// The highest offset of this partition ever handed off to this queue. Only messages at or below it can have
     /// a letter already.
     pub horizon: Option<u64>,
 }
 
-/// Names the grant under which a hand-off is made.
+/// Identifies the grant of a hand-off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantFence {
     /// The partition.
@@ -64,61 +64,61 @@ pub struct GrantFence {
     /// The number of the grant.
     pub fence: u64,
     /// Grows with every call under this grant, the same for all items of a call. A call that arrives after a later one is
-    /// refused: once a later call was answered, an earlier one of which nothing is known will not happen any more.
+    /// refused: once a later call was answered, an earlier call with unknown outcome can no longer take effect.
     pub turn: u64,
 }
 
-/// Where a letter is to be put.
+/// Where a letter is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// At the end of its sequence, which is opened if it is not open. For messages that failed.
+    /// At the end of its sequence, which is opened if necessary. For failed messages.
     Open,
-    /// At the end of its sequence, only if that is open. For messages that follow a failed one.
+    /// At the end of its sequence, if that is open. For messages that follow a failed one.
     Behind,
-    /// Beside the sequence: the letter is closed from the start and blocks nobody. For messages that are skipped.
+    /// Outside of the sequence: the letter is closed from the start and blocks no other. For skipped messages.
     Closed,
 }
 
-/// One message on its way into the store.
+/// One message to store.
 #[derive(Clone, Debug)]
 pub struct HandOff {
-    /// The letter as it shall stand there. The store gives it its index and its times of enqueueing and touch.
+    /// The letter to store. The store sets its index and its times of enqueueing and touch.
     pub letter: Letter,
-    /// Where to put it.
+    /// Where to store it.
     pub placement: Placement,
-    /// The grant under which the message was read; `None` for letters that nobody reads from their partition now (imports).
+    /// The grant under which the message was read; `None` for letters without an assigned partition (imports).
     pub grant: Option<GrantFence>,
 }
 
-/// What became of a hand-off. Every answer but [`NotOpen`](Self::NotOpen) means that the message is durable.
+/// The result of a hand-off. Every result except [`NotOpen`](Self::NotOpen) means that the message is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// The sequence was opened with this letter as its head.
     Opened,
-    /// The letter stands behind others.
+    /// The letter was appended behind others.
     Appended,
     /// The letter was stored closed.
     Closed,
-    /// There was a letter for this message already, in this state. Nothing was changed.
+    /// The message already had a letter, in this state. Nothing was changed.
     Held(LetterState),
-    /// [`Placement::Behind`] was asked and the sequence is not open. Nothing was stored. The number is the queue's
-    /// revision at that moment.
+    /// [`Placement::Behind`] was requested and the sequence is not open. Nothing was stored. The number is the queue's
+    /// current revision.
     NotOpen(u64),
 }
 
-/// A page of sequences that were opened.
+/// A page of opened sequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedPage {
     /// The sequences, each at least once.
     pub sequences: Vec<SequenceId>,
-    /// Where to go on from.
+    /// The revision to continue from.
     pub revision: u64,
-    /// Whether there is more now.
+    /// `true` if more sequences follow.
     pub more: bool,
 }
 
-/// What is remembered of a message that failed and waits in memory for its next attempt, so that a crash does not
-/// give it new attempts (I4).
+/// The attempts of a failed message that waits in memory for its next attempt, stored so that a crash does not
+/// reset them (I4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptNote {
     /// The message.
@@ -131,9 +131,9 @@ pub struct AttemptNote {
     pub attempts: u32,
     /// When it first failed.
     pub first_failed_at: Timestamp,
-    /// How it failed last.
+    /// The last failure.
     pub failure: Failure,
-    /// How often in a row it failed in that same way.
+    /// Number of consecutive failures with the same fingerprint.
     pub same_failure: u32,
     /// When it may be tried again.
     pub due_at: Timestamp,
@@ -146,7 +146,7 @@ pub struct Lease {
     pub queue: QueueName,
     /// The sequence.
     pub sequence: SequenceId,
-    /// Who holds it.
+    /// The owner.
     pub owner: String,
     /// Grows with every claim of this sequence; writes with an older one are refused.
     pub fence: u64,
@@ -154,29 +154,29 @@ pub struct Lease {
     pub until: Timestamp,
 }
 
-/// A sequence that was claimed, with the letter at its head.
+/// A claimed sequence with the letter at its head.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The right to work on it.
+    /// The lease of the sequence.
     pub lease: Lease,
-    /// The letter to begin with.
+    /// The letter at the head.
     pub head: Letter,
 }
 
-/// What became of an attempt on the head of a leased sequence.
+/// The outcome of an attempt on the head of a leased sequence.
 #[derive(Clone, Debug)]
 pub enum Settlement {
     /// It was handled.
     Resolve(Option<AttemptRecord>),
-    /// A policy gave it up.
+    /// A policy evicted it, for this reason.
     Evict(String),
-    /// It is left out on purpose.
+    /// It is skipped, for this reason.
     Skip(String),
     /// It failed and stays at the head. The lease ends.
     Requeue(Box<Requeue>),
 }
 
-/// How a letter stands after it failed again.
+/// The state of a letter after another failure.
 #[derive(Clone, Debug)]
 pub struct Requeue {
     /// Its new state, an open one.
@@ -187,52 +187,51 @@ pub struct Requeue {
     pub cause: Option<Failure>,
     /// Automatic attempts so far.
     pub attempts: u32,
-    /// Attempts that ended with the death of the process.
+    /// Attempts that ended in a crash of the process.
     pub crash_attempts: u32,
-    /// Attempts that somebody asked for.
+    /// Attempts in replays.
     pub replay_attempts: u32,
-    /// Whether the same failure came back too often.
+    /// `true` if the same failure was repeated too often.
     pub poison: bool,
-    /// Its diagnostics from now on.
+    /// Its new diagnostics.
     pub diagnostics: Diagnostics,
-    /// The attempt, for the history; `None` when none was made.
+    /// The attempt, for the history; `None` without an attempt.
     pub attempt: Option<AttemptRecord>,
-    /// Leave the payload out from now on: the letter will not run again by itself and its consumer keeps none.
+    /// Drop the payload: the letter is not retried automatically and its consumer stores no payloads.
     pub leave_out_payload: bool,
 }
 
-/// What follows a settlement.
+/// The state of the sequence after a settlement.
 #[derive(Clone, Debug)]
 pub enum Settled {
-    /// The lease goes on with the next letter.
+    /// The lease continues with the next letter.
     Next(Box<Letter>),
-    /// That was the last one: the sequence is closed and the lease with it.
+    /// The sequence has no more letters: it is closed and the lease has ended.
     Closed,
     /// The next letter may not run now: it is not due, its state needs a person, or the sequence is paused. The
-    /// lease is released. For leases of [`claim_due`](LetterStore::claim_due); a replay goes on whatever the state, but in
-    /// an [operation](super::Operations::poll_work) each letter has a turn of its own.
+    /// lease is released. Applies to leases of [`claim_due`](LetterStore::claim_due); a replay continues whatever the state, but an
+    /// [operation](super::Operations::poll_work) claims each letter separately.
     Blocked,
     /// The letter stays at the head and the lease is released.
     Requeued,
 }
 
-/// A change that a person makes to a letter.
+/// An operator's change of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {
-    /// Take it out. Reversible by [`Restore`](Self::Restore) until it is purged.
+    /// Remove it from its sequence. Reversible by [`Restore`](Self::Restore) until it is purged.
     Evict,
-    /// Say that it was handled by other means.
+    /// Mark it as handled by other means.
     Resolve,
     /// Hold it until it is released.
     Park,
-    /// Hold it apart.
+    /// Isolate it.
     Quarantine,
-    /// Let the scheduler try it again now, with fresh attempts, crash attempts among them. Refused for one whose payload was
-    /// left out. Its time limit still counts from
-    /// the first failure, so one that is past it gets a single attempt.
+    /// Retry it now, with fresh attempts and crash attempts. Refused for a letter whose payload was left out. Its time limit
+    /// still starts at the first failure, so a letter that has exceeded it gets a single attempt.
     Release,
-    /// Bring an evicted letter back, as `dead`, to its old place.
+    /// Reopen an evicted letter as `dead`, at its old place.
     Restore,
 }
 
@@ -250,7 +249,13 @@ impl Act {
     }
 }
 
-/// How many letters and sequences a queue holds.
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Number of letters and sequences of a queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Open sequences.
@@ -271,7 +276,7 @@ impl Counts {
     }
 }
 
-/// Names the states: `Counts { sequences: 1, retrying: 0, dead: 1, … }`.
+/// Prints the states by name: `Counts { sequences: 1, retrying: 0, dead: 1, … }`.
 impl fmt::Debug for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut counts = f.debug_struct("Counts");
@@ -288,20 +293,20 @@ impl fmt::Debug for Counts {
 pub struct HeadsPage {
     /// The letters at the head of their sequences.
     pub heads: Vec<Letter>,
-    /// What to pass to get the next page; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
-/// What [`LetterStore::clear`] did.
+/// The result of [`LetterStore::clear`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cleared {
-    /// Letters evicted.
+    /// Number of evicted letters.
     pub evicted: u64,
-    /// Heads that somebody was working on and that were left to them.
+    /// Number of leased heads, which stay.
     pub busy: u64,
 }
 
-/// What is paused.
+/// The scope of a pause.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PauseScope {
@@ -311,7 +316,7 @@ pub enum PauseScope {
     Stream(StreamName),
     /// One partition.
     Partition(Partition),
-    /// One sequence: its messages go to the store and wait there.
+    /// One sequence: its messages are handed off to the store and wait there.
     Sequence(SequenceId),
     /// Replays only.
     Replay,
@@ -329,44 +334,43 @@ impl fmt::Display for PauseScope {
     }
 }
 
-/// A pause, with who, why and since when. It survives restarts and rebalances.
+/// A pause with its author and start. It survives restarts and rebalances.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// What is paused.
+    /// The paused scope.
     pub scope: PauseScope,
-    /// Who did it, and why.
+    /// The author and reason.
     pub by: Actor,
-    /// Since when.
+    /// When it started.
     pub since: Timestamp,
 }
 
-/// How many letters the default methods read at once.
-const LISTED_AT_ONCE: usize = 500;
+/// Page size of the default methods.
+const PAGE_SIZE: usize = 500;
 
-/// The letters of all queues. See the [module text](super) for what holds for every call.
+/// The letters of all queues. The [module documentation](super) describes the guarantees of every call.
 #[async_trait]
 pub trait LetterStore: Send + Sync + 'static {
-    /// Grants the caller the right to hand off messages of these partitions to this queue, and ends every older
+    /// Grants the caller the right to hand off messages of these partitions to this queue, and revokes every older
     /// grant of them. Called at each assignment, before the first message is dispatched.
     async fn assign(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<Grant>>;
 
-    /// The sequences of this queue that were opened, or restored, after `revision`; 0 gives all that are open.
-    /// A sequence that was opened and closed since may be left out. At most `limit` a page.
+    /// The sequences of this queue that were opened or restored after `revision`; 0 returns all open ones.
+    /// A sequence that was closed since may be left out. At most `limit` a page.
     async fn opened_since(&self, queue: &QueueName, revision: u64, limit: usize) -> Result<OpenedPage>;
 
-    /// Takes messages into the store, durably. The answers stand in the order of the items; each item succeeds or
-    /// fails alone, with one exception that order demands: letters of one sequence are stored in the order of the
-    /// call, and when one of them fails, those of the same sequence behind it in the call are not stored either.
+    /// Stores messages durably. The results are in the order of the items; each item succeeds or
+    /// fails alone, with one exception that preserves order: letters of one sequence are stored in the order of the
+    /// call, and after a failed one, the later ones of the same sequence in the call are not stored either.
     ///
-    /// Letters of one partition stand in a sequence in the order of their offsets. So a message that is delivered again
-    /// after a crash goes before later ones that were handed off before the crash: it was handled before them and is
-    /// handled before them again. While the letter that it would go before is the head and somebody works on it, the
-    /// answer is `Conflict`. Only messages at or below the horizon can be concerned, and those that come under no grant:
-    /// they come in any order, and each goes to its place.
+    /// Letters of one partition are ordered by offset within a sequence. A message that is redelivered
+    /// after a crash is therefore inserted before later ones that were handed off before the crash. While
+    /// it would precede the head of a leased sequence, the result is `Conflict`. This concerns only messages at or below the
+    /// horizon, and those without a grant, which arrive in any order.
     ///
-    /// Idempotent by (queue, message id): a message that has a letter, open or closed, gets [`Placed::Held`].
-    /// Refuses with `Full` what does not fit `limits`, with `Fenced` what comes under an old grant. Raises the
-    /// horizon of the message's partition in the same step, under a grant or not.
+    /// Idempotent by (queue, message id): a message that has a letter, open or closed, results in [`Placed::Held`].
+    /// Refuses items above `limits` with `Full`, and items under an old grant with `Fenced`. Raises the
+    /// horizon of the message's partition in the same transaction, with or without a grant.
     async fn hand_off(
         &self,
         queue: &QueueName,
@@ -374,21 +378,21 @@ pub trait LetterStore: Send + Sync + 'static {
         items: Vec<HandOff>,
     ) -> Result<Vec<Result<Placed>>>;
 
-    /// The states of the letters of these messages, in order; `None` where there is no letter.
+    /// The states of the letters of these messages, in order; `None` for a message without a letter.
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>>;
 
-    /// Remembers attempts of messages that wait in memory. Replaces notes on the same messages, unless they tell of more
-    /// attempts: a note that comes late takes nothing back.
+    /// Stores the attempts of messages that wait in memory. Replaces notes on the same messages, except those with more
+    /// attempts: a late note never lowers the number.
     async fn note_attempts(&self, queue: &QueueName, notes: Vec<AttemptNote>) -> Result<()>;
 
     /// The notes on messages of these partitions.
     async fn attempt_notes(&self, queue: &QueueName, partitions: &[Partition]) -> Result<Vec<AttemptNote>>;
 
-    /// Forgets the notes on messages of this partition up to and including this offset: their fate is settled.
+    /// Deletes the notes on messages of this partition up to and including this offset, which are settled.
     async fn forget_attempts(&self, queue: &QueueName, partition: &Partition, up_to: u64) -> Result<()>;
 
-    /// Claims up to `limit` sequences whose head may run by itself and is due: `retrying` at its due time, `waiting`
-    /// at once. Earliest due first. Leaves out sequences that are leased or paused.
+    /// Claims up to `limit` sequences whose head may run automatically and is due: `retrying` at its due time, `waiting`
+    /// at once. Earliest due first. Skips leased and paused sequences.
     async fn claim_due(
         &self,
         queue: &QueueName,
@@ -397,10 +401,10 @@ pub trait LetterStore: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<Claim>>;
 
-    /// When the next sequence becomes due, leased ones at the end of their lease; `None` when nothing will.
+    /// When the next sequence becomes due, leased ones at the end of their lease; `None` if no sequence becomes due.
     async fn next_due(&self, queue: &QueueName) -> Result<Option<Timestamp>>;
 
-    /// Claims this sequence whatever the state of its head, for a replay. `None` when it is not open or leased.
+    /// Claims this sequence for a replay, whatever the state of its head. `None` if it is not open or is leased.
     async fn claim(
         &self,
         queue: &QueueName,
@@ -409,19 +413,19 @@ pub trait LetterStore: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<Option<Claim>>;
 
-    /// Prolongs a lease from now. `Fenced` when it is no longer the current one or has ended.
+    /// Extends a lease from now. `Fenced` if it is no longer current or has ended.
     async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease>;
 
-    /// Gives a lease back. A lease that is no longer current is no error.
+    /// Releases a lease. A lease that is no longer current is no error.
     async fn release(&self, lease: &Lease) -> Result<()>;
 
-    /// Writes down what became of the head of a leased sequence and moves on, in one step. `Fenced` when the lease
-    /// is no longer the current one; `NotFound` when the letter is not the head any more.
+    /// Settles the head of a leased sequence and advances the sequence, in one transaction. `Fenced` if the lease
+    /// is no longer current; `NotFound` if the letter is no longer the head.
     async fn settle(&self, lease: &Lease, letter: LetterId, settlement: Settlement) -> Result<Settled>;
 
-    /// Changes a letter by hand and writes it into the audit, in one step. A head that leaves releases those behind
-    /// it. `Conflict` for the head of a sequence that somebody is working on, and for acts that the letter's state
-    /// does not allow; `NotFound` when there is no such letter.
+    /// Applies an operator's act to a letter, audited in the same transaction. Closing a head releases the letters behind
+    /// it. `Conflict` for the head of a leased sequence, and for acts that the letter's state
+    /// does not allow; `NotFound` if the letter does not exist.
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter>;
 
     /// One letter, open or closed.
@@ -439,11 +443,11 @@ pub trait LetterStore: Send + Sync + 'static {
     /// The heads of all open sequences, oldest touched first, in pages.
     async fn heads(&self, queue: &QueueName, after: Option<&str>, limit: usize) -> Result<HeadsPage>;
 
-    /// How much the queue holds.
+    /// The number of letters and sequences of the queue.
     async fn counts(&self, queue: &QueueName) -> Result<Counts>;
 
-    /// Pauses something, or ends its pause, durably and audited. Pausing what is paused replaces who and why. Whether it
-    /// was paused before.
+    /// Sets or ends a pause, durably and audited. Setting an existing pause replaces its author and reason. Returns `true`
+    /// if the scope was paused before.
     async fn set_pause(
         &self,
         consumer: &ConsumerName,
@@ -452,44 +456,44 @@ pub trait LetterStore: Send + Sync + 'static {
         by: &Actor,
     ) -> Result<bool>;
 
-    /// What is paused.
+    /// All pauses of the consumer.
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>>;
 
-    /// What this store can do beyond what every store promises.
+    /// The optional capabilities of this store.
     async fn capabilities(&self) -> Result<Capabilities> {
         Ok(Capabilities::default())
     }
 
-    /// How many open letters a sequence holds; 0 when it is not open.
+    /// Number of open letters of a sequence; 0 if it is not open.
     ///
-    /// Reads the whole sequence; a store that counts does better.
+    /// The default reads the whole sequence; stores with a counter should override it.
     async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {
         let (mut size, mut from) = (0, 0);
         loop {
-            let page = self.sequence(queue, sequence, from, LISTED_AT_ONCE).await?;
+            let page = self.sequence(queue, sequence, from, PAGE_SIZE).await?;
             let Some(last) = page.last() else { return Ok(size) };
             size += page.len() as u64;
             from = last.index + 1;
         }
     }
 
-    /// Whether a letter for this sequence would be refused as `Full`.
+    /// `true` if a letter for this sequence would be refused as `Full`.
     async fn is_full(&self, queue: &QueueName, sequence: &SequenceId, limits: &Limits) -> Result<bool> {
         let size = self.sequence_size(queue, sequence).await?;
         let sequences = self.counts(queue).await?.sequences;
         Ok(limits.is_full((size > 0).then_some(size), sequences))
     }
 
-    /// Evicts every open letter of the queue but the heads that somebody is working on. Letters that are taken in meanwhile may
-    /// stay.
+    /// Evicts every open letter of the queue except the heads of leased sequences. Letters that are enqueued meanwhile may
+    /// remain.
     ///
-    /// Evicts one letter after the other, each audited; a store that can do it in one step does better.
+    /// The default evicts one letter at a time, each audited; stores that can do it in one transaction should override it.
     async fn clear(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
         let mut cleared = Cleared { evicted: 0, busy: 0 };
         let mut heads = Vec::new();
         let mut after = None;
         loop {
-            let page = self.heads(queue, after.as_deref(), LISTED_AT_ONCE).await?;
+            let page = self.heads(queue, after.as_deref(), PAGE_SIZE).await?;
             heads.extend(page.heads.into_iter().map(|head| head.sequence));
             after = page.next;
             if after.is_none() {
@@ -499,7 +503,7 @@ pub trait LetterStore: Send + Sync + 'static {
         for sequence in heads {
             let mut from = 0;
             loop {
-                let letters = self.sequence(queue, &sequence, from, LISTED_AT_ONCE).await?;
+                let letters = self.sequence(queue, &sequence, from, PAGE_SIZE).await?;
                 let Some(last) = letters.last() else { break };
                 from = last.index + 1;
                 for letter in letters {
@@ -514,12 +518,12 @@ pub trait LetterStore: Send + Sync + 'static {
         Ok(cleared)
     }
 
-    /// Pauses something ([`set_pause`](Self::set_pause)).
+    /// Sets a pause ([`set_pause`](Self::set_pause)).
     async fn pause(&self, consumer: &ConsumerName, scope: PauseScope, by: &Actor) -> Result<()> {
         self.set_pause(consumer, &scope, true, by).await.map(drop)
     }
 
-    /// Ends a pause ([`set_pause`](Self::set_pause)). `false` when there was none.
+    /// Ends a pause ([`set_pause`](Self::set_pause)). `false` if there was none.
     async fn resume(&self, consumer: &ConsumerName, scope: &PauseScope, by: &Actor) -> Result<bool> {
         self.set_pause(consumer, scope, false, by).await
     }

@@ -1,4 +1,4 @@
-//! Named locks that expire, for work that only one instance may do, kept as [values by name](super::KeyValue).
+//! Named locks with expiry, for work of a single instance, stored as [key-value pairs](super::KeyValue).
 
 use std::time::Duration;
 
@@ -11,52 +11,52 @@ use super::error::{ErrorKind, Result, StoreError};
 use super::key_value::{KeyValue, Reading, update};
 use super::rules::later;
 
-/// Who holds a lock, since when and until when.
+/// A lock with its holder and expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {
     /// The lock.
     pub name: String,
-    /// The holder.
+    /// The current holder.
     pub owner: String,
-    /// Grows each time the lock changes hands. Writes made under the lock carry it.
+    /// Grows with each change of the holder. Writes made under the lock carry it.
     pub fence: u64,
-    /// Since when the holder has it, without interruption.
+    /// Start of the current holder's uninterrupted ownership.
     pub acquired_at: Timestamp,
-    /// When it ends unless it is renewed.
+    /// When it expires unless it is renewed.
     pub expires_at: Timestamp,
 }
 
-/// Locks by name. The store's clock decides.
+/// Locks by name. The store's clock determines expiry.
 #[async_trait]
 pub trait Locks: Send + Sync + 'static {
-    /// Takes the lock if it is free, expired or one's own. `None` when somebody else holds it.
+    /// Acquires the lock if it is free, expired or already held by this owner. `None` if another owner holds it.
     async fn acquire(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<LockState>>;
 
-    /// Prolongs one's own lock from now. `None` when one does not hold it, or held it and let it expire.
+    /// Extends this owner's lock from now. `None` if the owner does not hold it or it has expired.
     async fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<LockState>>;
 
-    /// Gives one's own lock back. Somebody else's stays.
+    /// Releases this owner's lock. Another owner's lock stays.
     async fn release(&self, name: &str, owner: &str) -> Result<()>;
 
-    /// Who holds the lock now; `None` when it is free or expired.
+    /// The current state of the lock; `None` if it is free or expired.
     async fn state(&self, name: &str) -> Result<Option<LockState>>;
 }
 
 const SPACE: &str = "lock";
 
-/// The lock as it was last written, held or not: it is never removed, so its fence only grows.
+/// Decodes the last written lock, held or not. Locks are never removed, so the fence only grows.
 fn decode(reading: &Reading) -> Result<Option<LockState>> {
     let Some(found) = &reading.found else { return Ok(None) };
     serde_json::from_slice(&found.value).map(Some).map_err(|error| {
-        StoreError::not_done(ErrorKind::Corrupt, "lock", "the lock cannot be read").with_source(error)
+        StoreError::not_done(ErrorKind::Corrupt, "lock", "failed to decode the lock").with_source(error)
     })
 }
 
 impl LockState {
-    /// The lock as a [value](super::KeyValue), for stores that take it over from another form.
+    /// Encodes the lock as a [value](super::KeyValue), for stores that migrate it from another format.
     pub fn to_value(&self) -> Result<Bytes> {
         serde_json::to_vec(self).map(Bytes::from).map_err(|error| {
-            StoreError::not_done(ErrorKind::Invalid, "lock", "the lock cannot be written").with_source(error)
+            StoreError::not_done(ErrorKind::Invalid, "lock", "failed to encode the lock").with_source(error)
         })
     }
 
@@ -65,7 +65,7 @@ impl LockState {
     }
 }
 
-/// The lock that somebody holds after they asked for it; `None` when it stays as it is.
+/// The lock after an owner tried to acquire it; `None` if another owner keeps it.
 fn acquired(
     known: Option<&LockState>,
     (name, owner): (&str, &str),

@@ -1,4 +1,4 @@
-//! The rules by which every store moves an operation on: state, stage, stop rule and pace, as pure functions.
+//! The state machine of an operation, as pure functions: state, stage, stop rule and rate.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::letter::LetterId;
 
 const NANOS: f64 = 1e9;
 
-/// An operation as a store keeps it: what others see of it, and what it takes to move it on.
+/// An operation as a store keeps it: its public view, and the internal counters of its rate and stop rule.
 ///
-/// It is for those who write a store. Its methods decide, the store writes down what they decided, in the same step as
+/// For store implementations: the methods decide, and the store persists the result in the same transaction as
 /// the letters.
 ///
 /// ```
@@ -34,24 +34,24 @@ const NANOS: f64 = 1e9;
 /// let rollout = RolloutPolicy { ramp: vec![1], ..RolloutPolicy::default() };
 /// let mut machine = OperationMachine::begin(OperationId(1), &plan, &rollout, &by, now).unwrap();
 /// assert_eq!((machine.operation.state, machine.allowance()), (OperationState::Running, 1));
-/// // The first letter failed: the stage is over, and the stop rule holds the operation.
+/// // The first letter failed: the stage is over, and the stop rule pauses the operation.
 /// machine.count(Outcome::FailedAgain, 1, now);
 /// assert!(machine.advance(Some(1), now).is_some());
 /// assert_eq!(machine.operation.state, OperationState::Paused);
-/// // Somebody wants it to go on: the next stage begins.
+/// // After a resume, the next stage starts.
 /// machine.command(Command::Resume, &by, now).unwrap();
 /// assert!(machine.advance(Some(1), now).is_none());
 /// assert_eq!((machine.operation.stage, machine.allowance()), (1, 3));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationMachine {
-    /// What others see.
+    /// The public view.
     pub operation: Operation,
-    /// When the letters taken so far are paid for by the rate; `None` before the first one.
+    /// When the rate has accounted for all letters taken so far; `None` before the first one.
     pub next_at: Option<Timestamp>,
-    /// How many had gone well when the stop rule last began to count.
+    /// Number of successes when the stop rule was last reset.
     pub counted_ok: u64,
-    /// How many had failed again when the stop rule last began to count.
+    /// Number of repeated failures when the stop rule was last reset.
     pub counted_failed: u64,
 }
 
@@ -60,11 +60,11 @@ fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Resu
 }
 
 impl OperationMachine {
-    /// When to ask again if letters are in work, or their sequences are.
-    pub const ASK_AGAIN: Duration = Duration::from_millis(500);
+    /// Poll interval while letters are in flight or their sequences are leased.
+    pub const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-    /// Begins the plan that a store has under this name, if it has one. `NotFound` when it has none, `Conflict` when an
-    /// operation has carried it out before; see [`begin`](Self::begin) for the rest.
+    /// Starts the operation of a stored plan. `NotFound` without a plan, `Conflict` if an
+    /// operation for it exists; see [`begin`](Self::begin) for other errors.
     pub fn begin_plan(
         (name, plan): (PlanId, Option<&Plan>),
         carried_out: bool,
@@ -74,23 +74,21 @@ impl OperationMachine {
         now: Timestamp,
     ) -> Result<Self> {
         let Some(plan) = plan else {
-            return refused(ErrorKind::NotFound, "begin", format!("there is no plan {name}"));
+            return refused(ErrorKind::NotFound, "begin", format!("plan {name} not found"));
         };
         if carried_out {
-            return refused(ErrorKind::Conflict, "begin", format!("plan {name} is carried out already"));
+            return refused(ErrorKind::Conflict, "begin", format!("plan {name} already has an operation"));
         }
         Self::begin(id, plan, rollout, by, now)
     }
 
-    /// The machine of the operation with this name, or `NotFound`.
+    /// The machine of this operation, or `NotFound`.
     pub fn found(machine: Option<Self>, id: OperationId) -> Result<Self> {
-        machine.map_or_else(
-            || refused(ErrorKind::NotFound, "command", format!("there is no operation {id}")),
-            Ok,
-        )
+        machine
+            .map_or_else(|| refused(ErrorKind::NotFound, "command", format!("operation {id} not found")), Ok)
     }
 
-    /// A plan that begins to be carried out. `Invalid` for an impossible rollout, `Conflict` for a plan that has expired.
+    /// Starts an operation for a plan. `Invalid` for an invalid rollout, `Conflict` for an expired plan.
     pub fn begin(
         id: OperationId,
         plan: &Plan,
@@ -102,11 +100,11 @@ impl OperationMachine {
             return refused(ErrorKind::Invalid, "begin", context);
         }
         if plan.expires_at <= now {
-            let context = format!("plan {} has expired at {}", plan.id, plan.expires_at);
+            let context = format!("plan {} expired at {}", plan.id, plan.expires_at);
             return refused(ErrorKind::Conflict, "begin", context);
         }
         let state = match rollout.needs_approval {
-            // Nothing to do is nothing to approve.
+            // An operation without letters needs no approval.
             _ if plan.letters == 0 => OperationState::Done,
             true => OperationState::AwaitingApproval,
             false => started(rollout, now),
@@ -132,9 +130,9 @@ impl OperationMachine {
         Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0 })
     }
 
-    /// Does what a person says, and gives the line for the audit. `Conflict` when it does not fit the state, `Denied` when the
-    /// person who began it approves or rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the store counts the letters whose
-    /// turn had not come as [`SkippedCancelled`](Outcome::SkippedCancelled).
+    /// Applies a person's command, and returns the audit line. `Conflict` if the state does not allow it, `Denied` if the
+    /// person who started the operation approves or rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the
+    /// store counts the letters without an attempt as [`SkippedCancelled`](Outcome::SkippedCancelled).
     pub fn command(&mut self, command: Command, by: &Actor, now: Timestamp) -> Result<AuditLine> {
         let operation = &mut self.operation;
         let before = operation.state;
@@ -145,13 +143,14 @@ impl OperationMachine {
             (Command::Approve | Command::Reject, state) => state == OperationState::AwaitingApproval,
         };
         if !fits {
-            let context = format!("cannot {} {}: it is {}", command.as_str(), operation.id, operation.state);
+            let context =
+                format!("cannot {} {} in state {}", command.as_str(), operation.id, operation.state);
             return refused(ErrorKind::Conflict, "command", context);
         }
-        let is_judged = matches!(command, Command::Approve | Command::Reject);
-        if is_judged && by.who == operation.by.who {
+        let is_review = matches!(command, Command::Approve | Command::Reject);
+        if is_review && by.who == operation.by.who {
             let context =
-                format!("{} began {}; a second person has to {}", by.who, operation.id, command.as_str());
+                format!("{} started {}: a second person has to {}", by.who, operation.id, command.as_str());
             return refused(ErrorKind::Denied, "command", context);
         }
         operation.state = match command {
@@ -160,14 +159,14 @@ impl OperationMachine {
             Command::Cancel => OperationState::Cancelled,
             Command::Reject => OperationState::Rejected,
         };
-        let told = |what: &str| Some(format!("{what} by {}: {}", by.who, by.why));
+        let note = |what: &str| Some(format!("{what} by {}: {}", by.who, by.why));
         operation.note = match command {
-            Command::Pause => told("paused"),
-            Command::Cancel => told("cancelled"),
-            Command::Reject => told("rejected"),
+            Command::Pause => note("paused"),
+            Command::Cancel => note("cancelled"),
+            Command::Reject => note("rejected"),
             Command::Resume | Command::Approve => None,
         };
-        if is_judged {
+        if is_review {
             operation.approved_by = Some(by.clone());
         }
         if operation.state.is_over() {
@@ -195,8 +194,8 @@ impl OperationMachine {
         }
     }
 
-    /// Moves the operation on as far as it goes by itself: to running, to the next stage, to paused by the stop rule, to
-    /// done. `pending` is the lowest ordinal without an outcome. The line for the audit if the stop rule has just held it.
+    /// Advances the operation as far as possible without a command: to running, to the next stage, to paused by the stop rule, to
+    /// done. `pending` is the lowest ordinal without an outcome. Returns the audit line if the stop rule paused it.
     pub fn advance(&mut self, pending: Option<u64>, now: Timestamp) -> Option<AuditLine> {
         let operation = &mut self.operation;
         if operation.state.is_over() || operation.state == OperationState::AwaitingApproval {
@@ -234,7 +233,7 @@ impl OperationMachine {
         }
     }
 
-    /// Letters with an ordinal below this may have their turn; 0 unless the operation is under way.
+    /// Letters with an ordinal below this may run; 0 unless the operation is running.
     pub fn allowance(&self) -> u64 {
         let operation = &self.operation;
         match operation.state {
@@ -243,26 +242,26 @@ impl OperationMachine {
         }
     }
 
-    /// How many letters have no outcome yet.
+    /// Number of letters without an outcome.
     pub const fn pending(&self) -> u64 {
         let operation = &self.operation;
         operation.letters - operation.ok - operation.failed_again - operation.skipped
     }
 
-    /// How many letters the rate allows now.
+    /// Number of letters that the rate allows now.
     pub fn pace(&self, now: Timestamp) -> u64 {
         let Some(rate) = self.operation.rollout.rate else { return u64::MAX };
         let ahead = match self.next_at {
-            // Slower than time lasts.
+            // The rate is too slow to express as a timestamp.
             Some(next) if next == Timestamp::MAX => return 0,
             Some(next) => nanos_between(now, next).max(0.0) * rate / NANOS,
             None => 0.0,
         };
-        // A millionth of a letter of tolerance: what was rounded must not cost a whole one.
+        // A tolerance of a millionth of a letter against rounding.
         (burst(rate) - ahead + 1e-6).max(0.0) as u64
     }
 
-    /// Takes this many letters out of what the rate allows.
+    /// Deducts this many letters from the rate's allowance.
     pub fn spend(&mut self, letters: u64, now: Timestamp) {
         let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
         let from = self.next_at.map_or(now, |next| next.max(now));
@@ -275,7 +274,7 @@ impl OperationMachine {
         later(next, ((1.0 - burst(rate)) * NANOS / rate).ceil()).max(now)
     }
 
-    /// In whose name the acts of the operation are audited.
+    /// The actor in whose name the operation's acts are audited.
     pub fn actor(&self) -> Actor {
         let Operation { id, by, .. } = &self.operation;
         Actor::new(by.who.clone(), format!("operation {id}"), by.why.clone())
@@ -283,14 +282,14 @@ impl OperationMachine {
 }
 
 impl Operation {
-    /// A line for the audit about this operation as it stands now.
+    /// An audit line about this operation in its current state.
     pub fn audit(&self, by: &Actor, action: &str, before: Option<OperationState>) -> AuditLine {
         let before = before.map(OperationState::as_str);
         AuditLine::new(by, action, self.id, before, Some(self.state.as_str()))
     }
 }
 
-/// Where an operation stands that nothing holds but its time.
+/// The state of an operation that only waits for its start time.
 fn started(rollout: &RolloutPolicy, now: Timestamp) -> OperationState {
     match rollout.start_at {
         Some(start_at) if start_at > now => OperationState::Scheduled,
@@ -298,8 +297,8 @@ fn started(rollout: &RolloutPolicy, now: Timestamp) -> OperationState {
     }
 }
 
-/// How many letters may be taken at once: one, and what a rate of more gives in a quarter of a second. So the first second has not
-/// many more than any other, and who asks a little late loses nothing.
+/// The burst size of a rate: one letter, or a quarter of a second's worth if that is more. The first second therefore has hardly
+/// more letters than any other, and a slightly late poll loses nothing.
 fn burst(rate: f64) -> f64 {
     1.0 + (rate - 1.0).max(0.0) / 4.0
 }
@@ -308,18 +307,18 @@ fn nanos_between(from: Timestamp, to: Timestamp) -> f64 {
     (to.as_nanosecond() - from.as_nanosecond()) as f64
 }
 
-/// The time this many nanoseconds later, or the end of time.
+/// The time this many nanoseconds later, saturating at the maximum.
 fn later(from: Timestamp, nanos: f64) -> Timestamp {
     let time = from.as_nanosecond().saturating_add(nanos.round() as i128);
     Timestamp::from_nanosecond(time).unwrap_or(if nanos < 0.0 { Timestamp::MIN } else { Timestamp::MAX })
 }
 
-/// The hash of a plan, letter by letter.
+/// Computes the hash of a plan, letter by letter.
 #[derive(Clone, Debug)]
 pub struct PlanHasher(Sha256);
 
 impl PlanHasher {
-    /// For a plan that does this.
+    /// Starts the hash of a plan with this action.
     pub fn new(action: Action) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(action.as_str());
@@ -327,18 +326,18 @@ impl PlanHasher {
         Self(hasher)
     }
 
-    /// The next letter, in their order. An id names its queue, too.
+    /// Adds the next letter, in plan order. The id covers its queue.
     pub fn add(&mut self, letter: LetterId) {
         self.0.update(letter.as_uuid().as_bytes());
     }
 
-    /// The hash in hexadecimal digits.
+    /// The hash as hexadecimal digits.
     pub fn finish(self) -> String {
         self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The hash of a plan: SHA-256 over the action and the ids of its letters in their order.
+/// The hash of a plan: SHA-256 over the action and the ids of its letters in order.
 pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = LetterId>) -> String {
     let mut hasher = PlanHasher::new(action);
     letters.into_iter().for_each(|letter| hasher.add(letter));
@@ -377,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_holds_for_any_rate_and_any_way_of_asking() {
+    fn the_rate_holds_for_any_value_and_any_polling_pattern() {
         for rate in [0.001, 0.3, 1.0, 3.0, 7.7, 50.0, 1234.5] {
             let (mut machine, mut taken, burst) = (paced(rate), 0, burst(rate));
             let step = Duration::from_nanos(137_000_003);
@@ -390,14 +389,14 @@ mod tests {
                 assert!(taken as f64 <= allowed + 1e-3, "{taken} of {allowed} at a rate of {rate}");
             }
             let seconds = (step * 4999).as_secs_f64();
-            // Who asks now and then loses a little of a slow rate each time.
+            // An infrequent poll loses a little of a slow rate each time.
             let least = (rate * seconds).min(5000.0) * 0.85 - 1.0;
             assert!(taken as f64 >= least, "{taken}, not {least}, at a rate of {rate}");
         }
     }
 
     #[test]
-    fn the_time_of_the_next_letter_is_the_first_that_allows_one() {
+    fn the_time_of_the_next_letter_is_the_first_that_the_rate_allows() {
         for rate in [0.3, 1.0, 3.0, 50.0] {
             let mut machine = paced(rate);
             let mut now = NOW;
@@ -413,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_there_is_no_pace() {
+    fn without_a_rate_the_pace_is_unlimited() {
         let mut machine = machine(RolloutPolicy::unlimited(), 10);
         machine.spend(1_000_000, NOW);
         assert_eq!((machine.pace(NOW), machine.pace_at(NOW)), (u64::MAX, NOW));
     }
 
     #[test]
-    fn a_rate_without_sense_in_time_does_not_overflow() {
+    fn extreme_rates_do_not_overflow() {
         let mut slow = paced(1e-300);
         slow.spend(slow.pace(NOW), NOW);
         assert_eq!((slow.pace(NOW), slow.next_at), (0, Some(Timestamp::MAX)));
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_may_say_depends_on_the_state() {
+    fn allowed_commands_depend_on_the_state() {
         use Command::{Approve, Cancel, Pause, Reject, Resume};
         use OperationState::{AwaitingApproval, Cancelled, Done, Paused, Rejected, Running, Scheduled};
         let allowed = [
@@ -448,11 +447,11 @@ mod tests {
                 let mut machine = machine(RolloutPolicy::unlimited(), 1);
                 machine.operation.state = state;
                 let before = machine.clone();
-                let told = machine.command(command, &bob, NOW);
+                let result = machine.command(command, &bob, NOW);
                 match allowed.iter().find(|(one, _)| *one == command) {
                     Some((_, after)) => assert_eq!(machine.operation.state, *after),
                     None => {
-                        assert_eq!(told.unwrap_err().kind(), ErrorKind::Conflict, "{command:?} in {state}");
+                        assert_eq!(result.unwrap_err().kind(), ErrorKind::Conflict, "{command:?} in {state}");
                         assert_eq!(machine, before, "a refusal changes nothing");
                     }
                 }
@@ -482,13 +481,13 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_about_nothing_is_done_at_once() {
+    fn an_operation_without_letters_is_done_at_once() {
         let machine = machine(RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() }, 0);
         assert_eq!((machine.operation.state, machine.operation.ended_at), (OperationState::Done, Some(NOW)));
     }
 
     #[test]
-    fn a_hash_tells_action_letters_and_order() {
+    fn a_hash_covers_action_letters_and_order() {
         let queue = QueueName::of("a", "a");
         let [one, other] = ["1", "2"].map(|id| LetterId::of(&queue, &id.into()));
         let hash = plan_hash(Action::Retry, [one, other]);

@@ -1,19 +1,19 @@
-//! The durable side: what every store promises.
+//! The store contract: durable letters, sequences, leases, operations and audit.
 //!
-//! A store holds letters in sequences. One row per open sequence makes the hot questions cheap: is it open, append
-//! behind it, which is due, advance it. The engine asks; the store keeps order and exclusion:
+//! A store holds letters in sequences. One row per open sequence makes the frequent requests cheap: check whether it is open,
+//! append to it, find the due ones, advance it. The store guarantees order and exclusion:
 //!
-//! - **Every call is atomic per sequence.** A call that touches several sequences may be cut between two of them by
-//!   a failure, never inside one. A store without multi-document transactions can keep this promise.
+//! - **Every call is atomic per sequence.** A failure can interrupt a call that touches several sequences between two of them,
+//!   never inside one. Stores without multi-document transactions can implement this.
 //! - **Appending and closing exclude each other.** Either the append finds the sequence open and the letter is behind
-//!   the others, or it answers [`Placed::NotOpen`]. No letter is stranded, none overtakes.
-//! - **Errors say what is known** ([`Certainty`]). Every call that the engine repeats is idempotent: a second
+//!   the others, or the response is [`Placed::NotOpen`]. No letter is stranded, none overtakes.
+//! - **Errors state what is known** ([`Certainty`]). Every call that the engine repeats is idempotent: a second
 //!   hand-off of one message finds the first letter, a second settlement of one letter is fenced or not found.
-//! - **Late owners are fenced.** Leases carry a number that grows with every claim; a write with an old one changes
-//!   nothing. So do partition grants.
-//! - **The store's clock decides** about leases and due times.
+//! - **Late owners are fenced.** Leases carry a number that grows with every claim; a write with an old number changes
+//!   nothing. The same holds for partition grants.
+//! - **The store's clock** determines the end of leases and due times.
 //!
-//! The conformance suite of `lazaret-testkit` is the executable form of this text.
+//! The conformance suite of `lazaret-testkit` tests this contract.
 
 mod audit;
 mod capabilities;

@@ -1,12 +1,12 @@
-//! Plans and operations: doing something to many letters, durably and with care.
+//! Plans and operations: bulk changes of letters, durable and rate-limited.
 //!
-//! A **plan** is a frozen set of letters: what came after the freeze is never touched. An **operation** carries a plan
-//! out, letter by letter. Its state lives in the store and changes in the same step as the letters, so that a process may
-//! die at any point: the next one goes on, every letter has exactly one outcome, and the counts are exact.
+//! A **plan** is a frozen set of letters: letters that arrive after the freeze are never touched. An **operation** executes a
+//! plan, letter by letter. Its state is stored and changes in the same transaction as the letters, so that a process may
+//! crash at any point: the next one continues, every letter has exactly one outcome, and the counts are exact.
 //!
-//! The store decides what may be done now (schedule, approval, pause, ramp, stop rule, rate); the engine does it
-//! ([`poll_work`](Operations::poll_work)). Acts are done by the store itself. Replays are handed out as claims under a lease
-//! that remembers the operation: [`settle`](super::LetterStore::settle) under it writes the outcome down.
+//! The store decides which letters may run now (schedule, approval, pause, ramp, stop rule, rate); the engine runs them
+//! ([`poll_work`](Operations::poll_work)). The store performs acts itself. Replays are returned as claims under a lease
+//! that refers to the operation: [`settle`](super::LetterStore::settle) under it records the outcome.
 
 use std::fmt;
 use std::str::FromStr;
@@ -48,20 +48,20 @@ macro_rules! numbered {
     };
 }
 
-/// A text that names no plan or operation.
+/// A text that is not the id of a plan or operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} names no {what}, expected {prefix} and a number")]
+#[error("invalid {what} id {text:?}, expected {prefix} and a number")]
 pub struct InvalidNumber {
     /// The text.
     pub text: String,
-    /// What was expected.
+    /// The expected kind of id.
     pub what: &'static str,
-    /// How it would have begun.
+    /// The expected prefix.
     pub prefix: &'static str,
 }
 
 numbered!(
-    /// Names a plan.
+    /// The id of a plan.
     ///
     /// ```
     /// use lazaret_core::store::PlanId;
@@ -72,21 +72,21 @@ numbered!(
     PlanId, "p_", "plan"
 );
 numbered!(
-    /// Names an operation.
+    /// The id of an operation.
     OperationId, "op_", "operation"
 );
 
-/// What an operation does to each letter.
+/// The action of an operation on each letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Run it through its handler again.
     Retry,
-    /// Take it out.
+    /// Remove it from its sequence.
     Evict,
     /// Hold it until it is released.
     Park,
-    /// Let the scheduler try it again, with fresh attempts.
+    /// Let the scheduler retry it, with fresh attempts.
     Release,
 }
 
@@ -94,7 +94,7 @@ impl Action {
     /// Every action.
     pub const ALL: [Self; 4] = [Self::Retry, Self::Evict, Self::Park, Self::Release];
 
-    /// What the store does to each letter; `None` for a replay, which is the engine's work.
+    /// The store's act on each letter; `None` for a replay, which the engine performs.
     pub const fn act(self) -> Option<Act> {
         match self {
             Self::Retry => None,
@@ -121,47 +121,47 @@ impl fmt::Display for Action {
     }
 }
 
-/// Which letters a plan is about.
+/// The letters that a plan selects.
 #[derive(Clone, Debug)]
 pub enum Selection {
-    /// Those that match. A query that names no state selects open letters.
+    /// Letters that match. A query without a state selects open letters.
     Query(Query),
-    /// These. One that is named twice counts once.
+    /// These letters. Duplicates count once.
     Letters(Vec<(QueueName, LetterId)>),
 }
 
-/// What to freeze.
+/// A request to freeze a plan.
 #[derive(Clone, Debug)]
 pub struct PlanRequest {
-    /// What is to be done.
+    /// The action.
     pub action: Action,
-    /// To which letters.
+    /// The selected letters.
     pub selection: Selection,
-    /// How long the plan can be carried out.
+    /// How long an operation can be started from the plan.
     pub valid_for: Duration,
-    /// A plan with more letters than this is refused (I7).
+    /// A plan with more letters is refused (I7).
     pub max_letters: u64,
 }
 
-/// Why a letter that was selected is not part of a plan. The first that holds is the one that is told, in the order of
-/// [`Exclusion::ALL`].
+/// The reason why a selected letter is not part of a plan. If several hold, the first in the order of
+/// [`Exclusion::ALL`] is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exclusion {
-    /// There is no such letter.
+    /// It does not exist.
     NotFound,
     /// It is closed.
     Closed,
-    /// It has been in that state already: parking what is parked.
+    /// It is in the target state already, for example parked.
     Already,
-    /// It is part of another operation that is not over, and has no outcome there yet.
+    /// It is part of another unfinished operation and has no outcome there yet.
     InOperation,
-    /// It is quarantined and the query did not ask for a state. Who names a letter has asked for it. Replays only.
+    /// It is quarantined, and was selected by a query without a state. Replays only.
     Quarantined,
-    /// Its payload was left out, so there is nothing to run. Replays only.
+    /// Its payload was left out, so it cannot run. Replays only.
     NoPayload,
-    /// An earlier letter of its sequence is open and is not part of the plan, because it was not selected or is excluded
-    /// itself: this one may not overtake it (I2). Replays only.
+    /// An earlier letter of its sequence is open and not part of the plan, because it was not selected or is excluded
+    /// itself: this letter may not overtake it (I2). Replays only.
     Behind,
 }
 
@@ -191,45 +191,51 @@ impl Exclusion {
     }
 }
 
-/// A frozen set of letters and what is to be done with them.
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A frozen set of letters and the action on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Its name.
+    /// Its id.
     pub id: PlanId,
-    /// What is to be done.
+    /// The action.
     pub action: Action,
-    /// The query as it was written; `None` when letters were named.
+    /// The query text; `None` if letters were selected by id.
     pub query: Option<String>,
-    /// How many letters.
+    /// Number of letters.
     pub letters: u64,
-    /// Of how many sequences.
+    /// Number of sequences.
     pub sequences: u64,
-    /// How many selected letters are not part of it, by reason, most first, equal ones in the order of
+    /// Number of excluded letters by reason, most frequent first, ties in the order of
     /// [`Exclusion::ALL`].
     pub excluded: Vec<(Exclusion, u64)>,
-    /// Over the action and the ids in their order ([`plan_hash`](super::plan_hash)): two plans with one hash do the same.
+    /// Hash of the action and the ids in order ([`plan_hash`](super::plan_hash)): plans with equal hashes are equivalent.
     pub hash: String,
-    /// Who froze it.
+    /// The author.
     pub by: Actor,
-    /// When.
+    /// When it was frozen.
     pub frozen_at: Timestamp,
-    /// Until when it can be carried out.
+    /// Until when an operation can be started from it.
     pub expires_at: Timestamp,
 }
 
 impl Plan {
-    /// How long a plan that was not carried out can still be looked at after it has expired.
-    pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+    /// How long a plan without an operation is kept after it has expired.
+    pub const RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-    /// How many such plans a freeze forgets at most.
-    pub const FORGOTTEN_AT_ONCE: usize = 2;
+    /// Maximum number of such plans that one freeze deletes.
+    pub const DELETED_PER_FREEZE: usize = 2;
 }
 
 /// One letter of a plan or an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its place, from 0: the order in which letters have their turn. Letters of one sequence stand together, in its order;
-    /// sequences stand in the order in which their first letters were taken in.
+    /// Its position, from 0: the order of execution. Letters of one sequence are adjacent, in its order;
+    /// sequences are in the order in which their first letters were enqueued.
     pub ordinal: u64,
     /// Its queue.
     pub queue: QueueName,
@@ -237,22 +243,21 @@ pub struct Item {
     pub sequence: SequenceId,
     /// The letter.
     pub letter: LetterId,
-    /// What became of it; `None` when its turn has not come, or is not over.
+    /// Its outcome; `None` before its attempt and while it is in flight.
     pub outcome: Option<Outcome>,
 }
 
-/// What became of one letter in an operation.
+/// The outcome of one letter in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Done: handled, or changed as asked. A replayed letter that its enqueue policy evicted or skipped has left the queue
-    /// as decided, and counts as done.
+    /// Done: handled, or changed as requested. Includes a replayed letter that its enqueue policy evicted or skipped.
     Ok,
     /// The handler failed again.
     FailedAgain,
     /// Not tried: an earlier letter of its sequence failed in this operation.
     SkippedBehindFailed,
-    /// Not tried: it was closed, moved or changed by somebody else meanwhile, or was part of an earlier operation.
+    /// Not tried: it was closed, moved or changed meanwhile, or was part of an earlier operation.
     SkippedChanged,
     /// Not tried: the operation was cancelled or rejected.
     SkippedCancelled,
@@ -280,28 +285,34 @@ impl Outcome {
     }
 }
 
-/// How an operation goes about its letters.
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The pace and the safeguards of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RolloutPolicy {
-    /// Letters per second over all queues and processes; `None` as fast as it goes. What was not used for a while can be
-    /// used at once, but never more than a second's worth, or one letter.
+    /// Letters per second over all queues and processes; `None` for no limit. Unused allowance accumulates up to
+    /// a second's worth, or one letter.
     pub rate: Option<f64>,
-    /// How many letters each stage takes; what is left after the last stage is a stage of its own. Empty: all at once.
-    /// A stage begins when every letter of the stages before has its outcome and the stop rule allows it.
+    /// Number of letters in each stage; the letters after the last stage are a stage of their own. Empty: a single stage.
+    /// A stage starts when every letter of the stages before has its outcome and the stop rule allows it.
     pub ramp: Vec<u64>,
-    /// The operation pauses when more than this share of the letters tried failed again, 0.05 for 5 %. It is looked at
-    /// after every stage, and within a stage once 20 letters were tried. When no letter is left, the operation is done,
+    /// The operation pauses if more than this share of the letters tried failed again, 0.05 for 5 %. It is evaluated
+    /// after every stage, and within a stage after 20 letters. Without remaining letters, the operation is done,
     /// whatever the share.
     pub stop_at: Option<f64>,
-    /// Not before this time.
+    /// Earliest start.
     pub start_at: Option<Timestamp>,
     /// A second person must approve first.
     pub needs_approval: bool,
 }
 
 impl Default for RolloutPolicy {
-    /// 50 a second, in stages of 1, 5, 25, 100 and the rest, stopping at 5 %, at once, without approval.
+    /// 50 a second, in stages of 1, 5, 25, 100 and the rest, stop at 5 %, immediate start, no approval.
     fn default() -> Self {
         Self {
             rate: Some(50.0),
@@ -314,29 +325,29 @@ impl Default for RolloutPolicy {
 }
 
 impl RolloutPolicy {
-    /// How many tries it takes before the stop rule is looked at within a stage.
+    /// Number of letters after which the stop rule is evaluated within a stage.
     pub const STOP_AFTER: u64 = 20;
 
-    /// Everything at once: no rate, no ramp, no stop rule.
+    /// All letters at once: no rate, no ramp, no stop rule.
     pub const fn unlimited() -> Self {
         Self { rate: None, ramp: Vec::new(), stop_at: None, start_at: None, needs_approval: false }
     }
 
-    /// What is wrong with it, if anything.
+    /// Validates the policy; the error describes the problem.
     pub fn check(&self) -> std::result::Result<(), String> {
         if let Some(rate) = self.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
-            return Err(format!("a rate of {rate} a second would never end; leave it out for no limit"));
+            return Err(format!("rate must be above 0 and finite, not {rate}; omit it for no limit"));
         }
         if self.ramp.contains(&0) {
-            return Err("a stage of the ramp with 0 letters does nothing".to_owned());
+            return Err("ramp must not contain a stage with 0 letters".to_owned());
         }
         if let Some(stop_at) = self.stop_at.filter(|share| !(0.0..=1.0).contains(share)) {
-            return Err(format!("stop-at is a share between 0 % and 100 %, not {stop_at}"));
+            return Err(format!("stop-at must be between 0 % and 100 %, not {stop_at}"));
         }
         Ok(())
     }
 
-    /// How many of `total` letters may have their turn in the stages up to and including this one, from 0.
+    /// How many of `total` letters may run in the stages up to and including this one, from 0.
     pub fn allowance(&self, stage: usize, total: u64) -> u64 {
         if stage >= self.ramp.len() {
             return total;
@@ -344,7 +355,7 @@ impl RolloutPolicy {
         self.ramp[..=stage].iter().fold(0_u64, |sum, letters| sum.saturating_add(*letters)).min(total)
     }
 
-    /// Whether the stop rule says to stop after `failed` of `tried` letters failed again. `stage_over`: every letter of the
+    /// `true` if the stop rule applies after `failed` of `tried` letters failed again. `stage_over`: every letter of the
     /// stage has its outcome.
     pub fn stops(&self, tried: u64, failed: u64, stage_over: bool) -> bool {
         let Some(stop_at) = self.stop_at else { return false };
@@ -352,23 +363,23 @@ impl RolloutPolicy {
     }
 }
 
-/// Where an operation stands.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OperationState {
     /// A second person must approve it.
     AwaitingApproval,
-    /// Its time has not come.
+    /// Its start time has not been reached.
     Scheduled,
-    /// Under way.
+    /// In progress.
     Running,
-    /// Held by a person or by the stop rule.
+    /// Paused by a person or by the stop rule.
     Paused,
     /// Every letter has its outcome.
     Done,
-    /// Ended by a person; letters whose turn had not come were left alone.
+    /// Ended by a person; letters that had not started were left unchanged.
     Cancelled,
-    /// The second person said no.
+    /// The second person rejected it.
     Rejected,
 }
 
@@ -397,7 +408,7 @@ impl OperationState {
         }
     }
 
-    /// Whether nothing new will be begun in it. Letters that were in work when it was cancelled are still finished and
+    /// `true` if it starts no more letters. Letters that were in flight at its cancellation are still finished and
     /// counted.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Cancelled | Self::Rejected)
@@ -410,63 +421,63 @@ impl fmt::Display for OperationState {
     }
 }
 
-/// A plan that is carried out.
+/// The execution of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// Its name.
+    /// Its id.
     pub id: OperationId,
     /// The plan.
     pub plan: PlanId,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// How.
+    /// The pace and the safeguards.
     pub rollout: RolloutPolicy,
-    /// Where it stands.
+    /// Its state.
     pub state: OperationState,
-    /// Why it stands there, when that needs a word: who paused it, what the stop rule found.
+    /// The reason of the state, if any: who paused it, or the stop rule's figures.
     pub note: Option<String>,
-    /// The stage of the ramp that it is in, from 0.
+    /// The current stage of the ramp, from 0.
     pub stage: usize,
-    /// How many letters it is about.
+    /// Number of letters.
     pub letters: u64,
-    /// How many went well.
+    /// Number of successes.
     pub ok: u64,
-    /// How many failed again.
+    /// Number of letters that failed again.
     pub failed_again: u64,
-    /// How many were not tried.
+    /// Number of letters that were not tried.
     pub skipped: u64,
-    /// Who began it.
+    /// The person who started it.
     pub by: Actor,
-    /// Who approved or rejected it.
+    /// The person who approved or rejected it.
     pub approved_by: Option<Actor>,
-    /// When it was begun.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When the last thing happened in it.
+    /// When it last changed.
     pub updated_at: Timestamp,
-    /// When it was over.
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
 
 impl Operation {
-    /// How many letters were given to their handler, or acted upon.
+    /// Number of letters that ran or were acted upon.
     pub const fn sent(&self) -> u64 {
         self.ok + self.failed_again
     }
 }
 
-/// What a person tells an operation.
+/// A person's command to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
-    /// Hold it. Letters that are being tried are finished.
+    /// Pause it. Letters in flight are finished.
     Pause,
-    /// Go on. The stop rule counts anew from here.
+    /// Resume it. The stop rule is reset.
     Resume,
-    /// End it. Letters that are being tried are finished and counted; all others are skipped.
+    /// Cancel it. Letters in flight are finished and counted; all others are skipped.
     Cancel,
-    /// Say yes, as a second person.
+    /// Approve it, as a second person.
     Approve,
-    /// Say no, as a second person.
+    /// Reject it, as a second person.
     Reject,
 }
 
@@ -483,94 +494,99 @@ impl Command {
     }
 }
 
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A page of operations, the latest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationsPage {
     /// The operations.
     pub operations: Vec<Operation>,
-    /// What to pass to get the next page; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<OperationId>,
 }
 
-/// A letter whose turn in a replay has come. Its sequence is leased: try the head, then settle it under the lease.
+/// A letter to replay. Its sequence is leased: run the head, then settle it under the lease.
 ///
-/// The lease ends with the settlement, which is answered with [`Blocked`](super::Settled::Blocked) when letters are left
-/// in the sequence: each has a turn of its own. A lease that is released or runs out leaves the letter without an outcome,
-/// and its turn comes again.
+/// The lease ends with the settlement, whose result is [`Blocked`](super::Settled::Blocked) if letters remain
+/// in the sequence: each is polled separately. A lease that is released or expires leaves the letter without an outcome,
+/// and it is polled again.
 #[derive(Clone, Debug)]
 pub struct WorkItem {
-    /// The operation that it belongs to.
+    /// The operation.
     pub operation: OperationId,
-    /// The right to the sequence, and the letter at its head.
+    /// The lease of the sequence, and the letter at its head.
     pub claim: Claim,
 }
 
-/// What [`Operations::poll_work`] found to do.
+/// The result of [`Operations::poll_work`].
 #[derive(Clone, Debug, Default)]
 pub struct PolledWork {
-    /// Letters to try.
+    /// Letters to run.
     pub items: Vec<WorkItem>,
-    /// How many letters got their outcome in this call: acts that were done, letters that were skipped.
+    /// Number of letters that got their outcome in this call: acts that were performed, letters that were skipped.
     pub settled: u64,
-    /// When it is worth asking again, if nothing else happens before: now when `limit` was reached, else the earliest of
-    /// schedule and rate, or a little later when letters are in work. `None` when no operation of this queue can go on by
-    /// itself.
+    /// When to poll again, unless something changes before: now if `limit` was reached, else the earliest of
+    /// schedule and rate, or a short interval if letters are in flight. `None` if no operation of this queue can continue
+    /// without a command.
     pub again_at: Option<Timestamp>,
 }
 
-/// How many operations are looked at in one step for those that are under way.
-const LOOKED_AT: usize = 500;
+/// Page size of the default search for unfinished operations.
+const PAGE_SIZE: usize = 500;
 
 /// Plans and operations.
 #[async_trait]
 pub trait Operations: Send + Sync + 'static {
-    /// Freezes a plan, in one step: the letters that are selected at this moment. Changes nothing else.
+    /// Freezes a plan of the currently selected letters, in one transaction. Changes nothing else.
     ///
-    /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter that is not
-    /// part of the plan are excluded. `Invalid` when more than `max_letters` are left.
+    /// For a replay the letters of a sequence must be its first ones without a gap; those behind an open letter outside of
+    /// the plan are excluded. `Invalid` if more than `max_letters` remain.
     ///
-    /// Plans that were not carried out are forgotten some time after they have expired ([`Plan::KEPT_FOR`]), a few with each
+    /// Plans without an operation are deleted some time after they have expired ([`Plan::RETENTION`]), a few with each
     /// freeze (I7).
     async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan>;
 
-    /// A plan.
+    /// The plan, if it exists.
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
 
-    /// The letters of a plan with the outcomes that they have in its operation, if it is carried out: from this ordinal on, in
-    /// order, at most `limit`; none when there is no such plan.
+    /// The letters of a plan with their outcomes in its operation, if there is one: from this ordinal on, in
+    /// order, at most `limit`; empty if the plan does not exist.
     async fn outcomes(&self, plan: PlanId, from: u64, limit: usize) -> Result<Vec<Item>>;
 
-    /// Begins to carry out a plan, once: a plan that was carried out is refused as `Conflict`, and so is one that has
-    /// expired; `NotFound` when there is none. Audited. Letters that meanwhile became part of another operation are skipped
-    /// as changed if that is not over and they have no outcome there when their turn comes: of two operations, the one
-    /// that was begun first has the letter. `Invalid` for a rollout that makes no sense. One about no letters is done at
-    /// once.
+    /// Starts the operation of a plan, once and audited: `Conflict` for a plan that already has an operation or has
+    /// expired; `NotFound` if it does not exist. Letters that are also part of another unfinished operation and have no
+    /// outcome there are skipped as changed: of two operations, the one that was started first gets the letter.
+    /// `Invalid` for an invalid rollout. An operation without letters is done at once.
     async fn begin(&self, plan: PlanId, rollout: &RolloutPolicy, by: &Actor) -> Result<Operation>;
 
-    /// All operations, the latest first, in pages: those before `before`.
+    /// All operations before `before`, the latest first, in pages.
     async fn operations(&self, before: Option<OperationId>, limit: usize) -> Result<OperationsPage>;
 
-    /// Tells an operation something, audited with the state before and after. `Conflict` when it does not fit its state;
-    /// `Denied` when the person who began it approves or rejects it; `NotFound` when there is none.
+    /// Applies a command to an operation, audited with the state before and after. `Conflict` if its state does not allow it;
+    /// `Denied` if the person who started it approves or rejects it; `NotFound` if it does not exist.
     async fn command(&self, id: OperationId, command: Command, by: &Actor) -> Result<Operation>;
 
-    /// Takes the next letters of all operations that have a turn for this queue now, at most `limit`; the operation that was
-    /// served longest ago comes first. Moves operations on: from scheduled to running, to the next stage, to paused by the
-    /// stop rule (audited in Lazaret's name), to done. So does every settlement under a lease of theirs.
+    /// Takes the next letters of all operations that may run in this queue now, at most `limit`; the least recently
+    /// served operation comes first. Advances operations: from scheduled to running, to the next stage, to paused by the
+    /// stop rule (audited in Lazaret's name), to done. So does every settlement under one of their leases.
     ///
-    /// Acts are done at once, each with its line in the audit (by the person who began the operation, via
-    /// `operation op_N`) and its outcome in the same step. A letter whose state does not allow the act any more is skipped
-    /// as changed; the head of a sequence that somebody holds is left for later.
+    /// Acts are performed at once, each with its audit line (by the person who started the operation, via
+    /// `operation op_N`) and its outcome in the same transaction. A letter whose state no longer allows the act is skipped
+    /// as changed; the head of a leased sequence is postponed.
     ///
-    /// Replays: claims the sequences, one letter each; a sequence that somebody holds, or that is paused, is left for
-    /// later. A letter that by now is closed, quarantined or without its payload, or is not the head although its turn has
-    /// come, is skipped as changed.
+    /// Replays: claims the sequences, one letter each; leased and paused sequences are
+    /// postponed. A letter that is now closed, quarantined or without its payload, or is not the head,
+    /// is skipped as changed.
     ///
-    /// Once a letter of a sequence went well, those behind it that are part of the same operation are kept for it until
-    /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) leaves them out, so that
-    /// nothing goes around its stages and its rate.
+    /// After a success, the letters behind it that are part of the same operation are reserved for it until
+    /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) skips them, so that
+    /// they cannot bypass its stages and rate.
     ///
-    /// Only letters that are handed out or acted upon count for the rate, not those that are skipped.
+    /// Only letters that run or are acted upon count against the rate, not skipped ones.
     async fn poll_work(
         &self,
         queue: &QueueName,
@@ -579,21 +595,21 @@ pub trait Operations: Send + Sync + 'static {
         limit: usize,
     ) -> Result<PolledWork>;
 
-    /// The letters of a plan as they were frozen, without outcomes.
+    /// The letters of a plan as frozen, without outcomes.
     async fn plan_items(&self, id: PlanId, from: u64, limit: usize) -> Result<Vec<Item>> {
         let mut items = self.outcomes(id, from, limit).await?;
         items.iter_mut().for_each(|item| item.outcome = None);
         Ok(items)
     }
 
-    /// An operation.
+    /// The operation, if it exists.
     async fn operation(&self, id: OperationId) -> Result<Option<Operation>> {
         let page = self.operations(Some(OperationId(id.0.saturating_add(1))), 1).await?;
         Ok(page.operations.into_iter().find(|operation| operation.id == id))
     }
 
-    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; none when there is
-    /// no such operation.
+    /// The letters of an operation with their outcomes, from this ordinal on, in order, at most `limit`; empty if
+    /// the operation does not exist.
     async fn items(&self, id: OperationId, from: u64, limit: usize) -> Result<Vec<Item>> {
         match self.operation(id).await? {
             Some(operation) => self.outcomes(operation.plan, from, limit).await,
@@ -601,13 +617,13 @@ pub trait Operations: Send + Sync + 'static {
         }
     }
 
-    /// Operations that are not over, the latest first, at most `limit`, however many were begun since.
+    /// Unfinished operations, the latest first, at most `limit`, however many were started since.
     ///
-    /// Looks through all operations; a store that can tell them apart does better.
+    /// The default reads all operations; stores with an index should override it.
     async fn under_way(&self, limit: usize) -> Result<Vec<Operation>> {
         let (mut found, mut before) = (Vec::new(), None);
         loop {
-            let page = self.operations(before, LOOKED_AT).await?;
+            let page = self.operations(before, PAGE_SIZE).await?;
             found.extend(page.operations.into_iter().filter(|operation| !operation.state.is_over()));
             before = page.next;
             if before.is_none() || found.len() >= limit {

@@ -1,4 +1,4 @@
-//! Letters that ended, kept until somebody was told of them.
+//! The outbox: letters that ended, listed until they were announced.
 
 use async_trait::async_trait;
 
@@ -6,54 +6,54 @@ use super::error::Result;
 use crate::letter::{Letter, LetterId, LetterState};
 use crate::message::QueueName;
 
-/// A letter that came to an end: it will not be tried again by itself.
+/// A letter that ended: it is not retried automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Its number. Later ends have larger ones; gaps mean nothing, and no number is given twice.
+    /// Its number. Grows with each end; numbers are unique and can have gaps.
     pub number: u64,
     /// The letter that ended.
     pub id: LetterId,
-    /// How it ended: `dead`, `parked` or `quarantined`.
+    /// Its final state: `dead`, `parked` or `quarantined`.
     pub state: LetterState,
-    /// Automatic attempts that it had then.
+    /// Number of automatic attempts at that time.
     pub attempts: u32,
-    /// The letter as it stands now, open or closed. `None` when it was purged in the meantime.
+    /// The letter as currently stored, open or closed. `None` if it was purged.
     pub letter: Option<Letter>,
 }
 
-/// Some ends, and how many follow.
+/// A page of ends, with the number of those that follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndsPage {
     /// The ends, oldest first.
     pub ends: Vec<End>,
-    /// How many there are behind these.
+    /// Number of ends behind these.
     pub left: u64,
 }
 
-/// A list of the letters of a queue that ended, for those who have to tell others about them.
+/// The ended letters of a queue, for notifications.
 ///
 /// A letter ends when it is handed off as `dead`, `parked` or `quarantined`, or is requeued in one of these states from
-/// another one. One that is replayed and fails again has ended before; what people do to a letter by hand ends nothing. An
-/// end is written in the same step as the letter, so none is lost, whoever dies; it stays until it is forgotten.
+/// another one. A letter that fails again in a replay has ended before; changes by operators end nothing. The
+/// end is written in the same transaction as the letter, so none is lost in a crash; it stays until it is forgotten.
 ///
-/// Queues that nobody [watches](Self::watch_ends) have no such list, and it costs them nothing.
+/// Queues that are not [watched](Self::watch_ends) have no such list and no cost.
 #[async_trait]
 pub trait Outbox: Send + Sync + 'static {
-    /// From now on the ends of this queue are listed. Letters that stand in such a state now are listed at once, in the order
-    /// in which they were taken in. Watching what is watched changes nothing.
+    /// Starts listing the ends of this queue. Letters that are in such a state now are listed at once, in the order
+    /// in which they were enqueued. Idempotent.
     async fn watch_ends(&self, queue: &QueueName) -> Result<()>;
 
     /// The ends after this number, oldest first, at most `limit`.
     async fn ends(&self, queue: &QueueName, after: u64, limit: usize) -> Result<EndsPage>;
 
-    /// Forgets the ends up to and including this number: everybody was told.
+    /// Forgets the ends up to and including this number: they were announced.
     async fn forget_ends(&self, queue: &QueueName, up_to: u64) -> Result<()>;
 
-    /// Stops listing ends of this queue, and forgets those that are listed.
+    /// Stops listing ends of this queue, and forgets the listed ones.
     async fn unwatch_ends(&self, queue: &QueueName) -> Result<()>;
 }
 
-/// Whether a letter that comes from one state, or is new, to another has ended. For those who write a store.
+/// `true` if a transition between these states ends a letter; `before` is `None` for a new letter.
 ///
 /// ```
 /// use lazaret_core::LetterState::{Dead, Parked, Retrying};

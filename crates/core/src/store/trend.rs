@@ -1,11 +1,11 @@
-//! How many letters came into a group lately, hour by hour.
+//! Hourly counts of the letters that entered a group.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::triage::{TREND_BUCKET_SECONDS, TREND_BUCKETS};
 
-/// Counts what happens in buckets of time and keeps the last [`TREND_BUCKETS`] of them: older ones are dropped.
+/// Counts events in time buckets and keeps the last [`TREND_BUCKETS`] of them; older ones are dropped.
 ///
 /// ```
 /// use lazaret_core::Timestamp;
@@ -19,9 +19,9 @@ use super::triage::{TREND_BUCKET_SECONDS, TREND_BUCKETS};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trend {
-    /// The number of the last bucket, counted from 1970.
+    /// The number of the last bucket since the Unix epoch.
     last: i64,
-    /// What each bucket counted, the last one at the end.
+    /// The count of each bucket, the last one at the end.
     counts: [u64; TREND_BUCKETS],
 }
 
@@ -30,7 +30,7 @@ fn bucket(time: Timestamp) -> i64 {
 }
 
 impl Trend {
-    /// Counts one. A time before all buckets that are kept counts nowhere.
+    /// Counts one event. Events before the oldest kept bucket are ignored.
     pub fn record(&mut self, at: Timestamp) {
         let bucket = bucket(at);
         if bucket > self.last {
@@ -42,9 +42,9 @@ impl Trend {
         }
     }
 
-    /// The buckets as they stand at this time, the current one last.
+    /// The buckets at this time, the current one last.
     pub fn at(&self, now: Timestamp) -> [u64; TREND_BUCKETS] {
-        // A clock that was set back does not bring back what was dropped.
+        // A clock that was set back does not restore dropped buckets.
         let passed = usize::try_from(bucket(now).saturating_sub(self.last).max(0)).unwrap_or(usize::MAX);
         let mut counts = [0; TREND_BUCKETS];
         for (count, kept) in counts.iter_mut().zip(self.counts.iter().skip(passed)) {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_kept_and_what_is_older_is_dropped() {
+    fn a_day_is_kept_and_older_buckets_are_dropped() {
         let mut trend = Trend::default();
         for at in [100, 100, 101, 123] {
             trend.record(hour(at));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_counts_in_its_bucket_or_nowhere() {
+    fn after_the_clock_was_set_back_events_count_in_their_bucket_or_are_ignored() {
         let mut trend = Trend::default();
         trend.record(hour(200));
         trend.record(hour(198));

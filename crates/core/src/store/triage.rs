@@ -1,4 +1,4 @@
-//! Finding letters, seeing them as groups, and caring for them until they are gone.
+//! Triage: searching letters, grouping them by cause, annotating and expiring them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,13 +19,13 @@ use crate::query::Query;
 
 /// The width of a bucket of a group's [trend](Group::trend), in seconds.
 pub const TREND_BUCKET_SECONDS: i64 = 3600;
-/// How many buckets a trend has.
+/// Number of buckets of a trend.
 pub const TREND_BUCKETS: usize = 24;
 
-/// How much of a failure's message a group keeps, in bytes.
+/// Maximum length of a group's failure message, in bytes.
 pub const GROUP_MESSAGE_BYTES: usize = 1024;
 
-/// Names a group: the letters of one queue whose causes have one fingerprint.
+/// The id of a group: the letters of one queue whose causes have the same fingerprint.
 ///
 /// ```
 /// use lazaret_core::store::GroupId;
@@ -38,7 +38,7 @@ pub const GROUP_MESSAGE_BYTES: usize = 1024;
 pub struct GroupId {
     /// The queue.
     pub queue: QueueName,
-    /// What its failures have in common.
+    /// The common fingerprint of its failures.
     pub fingerprint: Fingerprint,
 }
 
@@ -48,9 +48,9 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// A text that names no group.
+/// A text that is not a group id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no group, expected a fingerprint, @ and a queue")]
+#[error("invalid group id {0:?}, expected a fingerprint, @ and a queue")]
 pub struct InvalidGroupId(pub String);
 
 impl FromStr for GroupId {
@@ -64,44 +64,44 @@ impl FromStr for GroupId {
     }
 }
 
-/// Letters with one cause, counted. The counters change in the same step as the letters, so they are exact. A group whose
-/// last letter was purged, or failed in another way, is gone.
+/// Letters with the same cause, counted. The counters change in the same transaction as the letters, so they are exact. A group
+/// without remaining letters is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name.
+    /// Its id.
     pub id: GroupId,
     /// The reason of its latest failure.
     pub reason: Reason,
     /// The type of its latest failure.
     pub error_type: String,
-    /// The message of its latest failure; of a long one, an [excerpt](crate::traceback::excerpt) of at most
+    /// The message of its latest failure; for a long one, an [excerpt](crate::traceback::excerpt) of at most
     /// [`GROUP_MESSAGE_BYTES`].
     pub message: String,
-    /// Its letters by state, and how many open sequences have one of them as their head. Letters that wait have no cause
+    /// Its letters by state, and the number of open sequences with one of them as head. Waiting letters have no cause
     /// and belong to no group.
     pub counts: Counts,
-    /// Open letters that stand behind a head of this group: its blast radius.
+    /// Number of open letters behind a head of this group: its blast radius.
     pub blocked_behind: u64,
-    /// When the oldest open letter of the group was taken into the store; `None` when none is open.
+    /// When the oldest open letter of the group was enqueued; `None` without an open one.
     pub oldest: Option<Timestamp>,
-    /// When a letter first came into the group.
+    /// When the first letter entered the group.
     pub first_seen: Timestamp,
     /// When a letter of it last failed.
     pub last_seen: Timestamp,
-    /// How many letters came into the group in each of the last [`TREND_BUCKETS`] buckets, the current one last.
+    /// Number of letters that entered the group in each of the last [`TREND_BUCKETS`] buckets, the current one last.
     pub trend: [u64; TREND_BUCKETS],
 }
 
-/// Which groups are wanted, and from where on.
+/// A request for a page of groups.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsRequest {
     /// Only groups of this queue.
     pub queue: Option<QueueName>,
-    /// Groups without open letters, too.
+    /// Include groups without open letters.
     pub closed: bool,
-    /// What the page before gave.
+    /// The cursor of the previous page.
     pub after: Option<String>,
-    /// How many at most.
+    /// Maximum number of groups.
     pub limit: usize,
 }
 
@@ -110,65 +110,64 @@ pub struct GroupsRequest {
 pub struct GroupsPage {
     /// The groups.
     pub groups: Vec<Group>,
-    /// What to pass to get the next page; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
-/// A page of letters, the latest taken in first.
+/// A page of letters, the latest enqueued first.
 #[derive(Clone, Debug)]
 pub struct LettersPage {
-    /// The letters. There may be none on a page that is not the last: a search that finds little looks at a bounded
-    /// number of letters a page (I7).
+    /// The letters. A page before the last can be empty: a selective search reads a bounded
+    /// number of letters per page (I7).
     pub letters: Vec<Letter>,
-    /// What to pass to get the next page; `None` at the end.
+    /// The cursor of the next page; `None` at the end.
     pub next: Option<String>,
 }
 
-/// How many letters match a query.
+/// The number of letters that match a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matches {
-    /// How many were found.
+    /// Number of letters found.
     pub letters: u64,
-    /// Whether that is all of them. A query that no index answers is counted up to a bound.
+    /// `true` if these are all. A query without an index is counted up to a bound.
     pub exact: bool,
 }
 
-/// What is known of a queue at a glance.
+/// The name and the counters of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSummary {
     /// The queue.
     pub queue: QueueName,
-    /// How much it holds.
+    /// Its counters.
     pub counts: Counts,
-    /// When its oldest open letter was taken in.
+    /// When its oldest open letter was enqueued.
     pub oldest: Option<Timestamp>,
 }
 
-/// A remark somebody made on a letter.
+/// A comment on a letter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Comment {
-    /// Who made it.
+    /// The author.
     pub by: String,
-    /// When.
+    /// When it was written.
     pub at: Timestamp,
-    /// What it says.
+    /// The text.
     pub text: String,
 }
 
-/// A change to what people note on a letter. Nothing of it changes how the letter is handled, but
-/// [`Payload`](Self::Payload).
+/// A change of a letter's annotations. Only [`Payload`](Self::Payload) affects how the letter is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Another payload. The original is kept in the letter's edits.
+    /// A new payload. The original is kept in the letter's edits.
     Payload(Option<Bytes>),
-    /// A remark.
+    /// A comment.
     Comment(String),
-    /// The person who looks after it; `None` for nobody.
+    /// The person assigned to it; `None` for no one.
     Assignee(Option<String>),
-    /// The team that owns it; `None` for nobody.
+    /// The owning team; `None` for none.
     Owner(Option<String>),
-    /// When it leaves by itself; `None` for never.
+    /// When it expires; `None` for never.
     ExpiresAt(Option<Timestamp>),
 }
 
@@ -185,35 +184,35 @@ impl Change {
     }
 }
 
-/// What [`Triage::expire`] did.
+/// The result of [`Triage::expire`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expired {
-    /// Letters that were open and whose time ran out.
+    /// Number of open letters that expired.
     pub expired: u64,
-    /// Closed letters of which only the trace is left now.
+    /// Number of closed letters that were purged: only their id and state remain.
     pub purged: u64,
-    /// Whether there is more to do now.
+    /// `true` if more letters are to be expired or purged now.
     pub more: bool,
 }
 
-/// How many letters or groups the default methods read at once.
-const LISTED_AT_ONCE: usize = 500;
+/// Page size of the default methods.
+const PAGE_SIZE: usize = 500;
 
-/// The operators' side of the letters of all queues.
+/// Search and maintenance of the letters of all queues, for operators.
 #[async_trait]
 pub trait Triage: Send + Sync + 'static {
-    /// The letters that match, the latest taken in first, in pages. A query that names no state finds open letters.
+    /// The letters that match, the latest enqueued first, in pages. A query without a state finds open letters.
     async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage>;
 
     /// The groups, those with the most open letters first.
     async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage>;
 
-    /// All queues that ever held a letter, by name.
+    /// All queues that have ever held a letter, by name.
     async fn queues(&self) -> Result<Vec<QueueSummary>>;
 
-    /// Changes what is noted on a letter, open or closed, and writes it into the audit, in one step. The audit names what
-    /// was changed, never a payload. A payload can be changed only in an open letter that nobody works on (`Conflict`).
-    /// `Invalid` when the letter has no room for it, `NotFound` when there is no such letter. See [`Change::apply`].
+    /// Changes the annotations of a letter, open or closed, audited in the same transaction. The audit names the
+    /// changed field, never a payload. A payload can be changed only in an open letter that is not in flight (`Conflict`).
+    /// `Invalid` if a limit of the letter is reached, `NotFound` if it does not exist. See [`Change::apply`].
     async fn change(
         &self,
         queue: &QueueName,
@@ -222,14 +221,14 @@ pub trait Triage: Send + Sync + 'static {
         by: &Actor,
     ) -> Result<Letter>;
 
-    /// Removes a closed letter for good: message, cause and history go; that it was there, and how it ended, stays, so
-    /// that the message is still known when it comes again (I8). It cannot be restored any more. `Conflict` when it is
-    /// open, `NotFound` when there is no such letter or it was purged before.
+    /// Purges a closed letter: removes message, cause and history and keeps id and final state, so
+    /// that a redelivered message is recognized (I8). The letter cannot be restored any more. `Conflict` if it is
+    /// open, `NotFound` if it does not exist or was purged before.
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()>;
 
-    /// Closes open letters whose time has run out as `expired`, each with a line in the audit (I11), and purges closed
-    /// letters that were closed before `closed_before`. Those behind an expired head are released. Heads that
-    /// somebody works on are left for later. At most `limit` letters a call.
+    /// Closes open letters whose TTL has passed as `expired`, each audited (I11), and purges
+    /// letters that were closed before `closed_before`. Letters behind an expired head are released. Heads of
+    /// leased sequences are postponed. At most `limit` letters a call.
     async fn expire(
         &self,
         queue: &QueueName,
@@ -237,14 +236,14 @@ pub trait Triage: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Expired>;
 
-    /// How many letters match. A query that names no state counts open letters.
+    /// The number of letters that match. A query without a state counts open letters.
     ///
-    /// Reads all that match; a store with counters or indexes does better, and one that cannot count all of them in good time
-    /// says so.
+    /// The default reads all matching letters; stores with counters or indexes should override it, and may return an inexact
+    /// count if an exact one takes too long.
     async fn count(&self, query: &Query) -> Result<Matches> {
         let (mut letters, mut after) = (0, None);
         loop {
-            let page = self.find(query, after.as_deref(), LISTED_AT_ONCE).await?;
+            let page = self.find(query, after.as_deref(), PAGE_SIZE).await?;
             letters += page.letters.len() as u64;
             after = page.next;
             if after.is_none() {
@@ -253,12 +252,12 @@ pub trait Triage: Send + Sync + 'static {
         }
     }
 
-    /// One group.
+    /// The group, if it exists.
     ///
-    /// Reads the groups of its queue until it is there; a store that finds it by its name does better.
+    /// The default reads the groups of its queue; stores with an index should override it.
     async fn group(&self, id: &GroupId) -> Result<Option<Group>> {
         let queue = Some(id.queue.clone());
-        let mut request = GroupsRequest { queue, closed: true, after: None, limit: LISTED_AT_ONCE };
+        let mut request = GroupsRequest { queue, closed: true, after: None, limit: PAGE_SIZE };
         loop {
             let page = self.groups(&request).await?;
             if let Some(found) = page.groups.into_iter().find(|group| group.id == *id) {

@@ -1,4 +1,4 @@
-//! What people do to letters by hand, and what runs out of time.
+//! Operators' acts, annotations and expiry.
 
 use jiff::Timestamp;
 use lazaret_core::SequenceId;
@@ -11,7 +11,7 @@ use super::queue::Queue;
 
 impl Queue {
     pub(super) fn act(&mut self, id: LetterId, act: Act, by: &Actor, step: &mut Step<'_>) -> Result<Letter> {
-        let letter = self.known(id).or_refuse(&self.name, id, "act")?;
+        let letter = self.lookup_letter(id).into_result(&self.name, id, "act")?;
         let effects = if act == Act::Restore {
             let letter = letter.clone();
             let slot = self.place_restored(&letter, step.now)?;
@@ -26,7 +26,7 @@ impl Queue {
         Ok(self.stored(id).clone())
     }
 
-    /// Where a letter that comes back stands.
+    /// The place of a restored letter.
     fn place_restored(&self, letter: &Letter, now: Timestamp) -> Result<rules::Slot> {
         let view = self.open.get(&letter.sequence).map(|row| {
             let mut free = letter.index;
@@ -72,7 +72,7 @@ impl Queue {
         by: &Actor,
         step: Step<'_>,
     ) -> Result<Letter> {
-        let letter = self.known(id).or_refuse(&self.name, id, "change")?;
+        let letter = self.lookup_letter(id).into_result(&self.name, id, "change")?;
         let row = self.row(&letter.sequence);
         rules::check_change(change, &LetterView::of(letter), row, step.now)?;
         let letter = self.letters.get_mut(&id).expect("it was found above");
@@ -87,7 +87,7 @@ impl Queue {
     }
 
     pub(super) fn purge(&mut self, id: LetterId, by: &Actor, mut step: Step<'_>) -> Result<()> {
-        let letter = self.known(id).or_refuse(&self.name, id, "purge")?;
+        let letter = self.lookup_letter(id).into_result(&self.name, id, "purge")?;
         let effects = rules::purge(&LetterView::of(letter), Some(by))?;
         self.apply(id, effects, &mut step);
         Ok(())

@@ -1,4 +1,4 @@
-//! The record of acts, bounded.
+//! The audit, bounded.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use lazaret_core::store::{Actor, Audit, AuditEntry, AuditNote, Result};
 
 use super::MemoryStore;
 
-/// How many audit entries the store keeps; older ones give way (I7).
+/// Maximum number of audit entries; older ones are dropped (I7).
 pub const AUDIT_LIMIT: usize = 100_000;
 
 #[derive(Default)]

@@ -1,9 +1,9 @@
-//! Letters and notes that are taken in.
+//! Hand-off of letters and attempt notes.
 
 use std::collections::BTreeMap;
 
 use lazaret_core::letter::Letter;
-use lazaret_core::store::rules::{self, Entry, HandOffRequest, HandOffView, Later, LetterView};
+use lazaret_core::store::rules::{self, Entry, HandOffRequest, HandOffView, LaterLetter, LetterView};
 use lazaret_core::store::{AttemptNote, ErrorKind, Grant, HandOff, Limits, Placed, Result};
 use lazaret_core::{Partition, SequenceId};
 
@@ -26,7 +26,7 @@ impl Queue {
         limits: &Limits,
         step: &mut Step<'_>,
     ) -> Vec<Result<Placed>> {
-        // Which sequences had an item refused, and why.
+        // The sequences with a refused item, and the kind of the error.
         let mut refused: BTreeMap<SequenceId, ErrorKind> = BTreeMap::new();
         let answers = items.into_iter().map(|item| {
             let sequence = item.letter.sequence.clone();
@@ -48,10 +48,10 @@ impl Queue {
     ) -> Result<Placed> {
         let HandOff { letter, placement, grant } = item;
         let partition = grant.as_ref().map_or_else(|| letter.message.partition(), |g| g.partition.clone());
-        let mut known = self.grants.get(&partition).copied().unwrap_or_default();
+        let mut grant_row = self.grants.get(&partition).copied().unwrap_or_default();
         if let Some(grant) = grant.as_ref().filter(|_| step.fences_hold) {
-            known = known.admit(grant)?;
-            self.grants.insert(partition.clone(), known);
+            grant_row = grant_row.admit(grant)?;
+            self.grants.insert(partition.clone(), grant_row);
         }
         let offset = letter.message.position.offset;
         let row = self.row(&letter.sequence);
@@ -68,7 +68,7 @@ impl Queue {
             queue: &self.name,
             held: self.state_of(letter.id),
             refused,
-            horizon: known.horizon,
+            horizon: grant_row.horizon,
             row,
             sequences: self.open.len() as u64,
             revision: self.revision,
@@ -92,12 +92,12 @@ impl Queue {
             self.insert(letter, slot, step);
         }
         if entry.is_durable() {
-            self.grants.insert(partition, known.raised(offset));
+            self.grants.insert(partition, grant_row.raised(offset));
         }
         Ok(placed)
     }
 
-    /// Stores a letter in its place.
+    /// Stores a letter at its place.
     fn insert(&mut self, mut letter: Letter, slot: rules::Slot, step: &mut Step<'_>) {
         letter.index = self.index_of(&letter.sequence, slot);
         (letter.enqueued_at, letter.last_touched_at) = (step.now, step.now);
@@ -110,8 +110,8 @@ impl Queue {
         self.store(letter, effects, step);
     }
 
-    /// The first letter of a message's sequence that is later in its partition.
-    pub(super) fn first_later(&self, letter: &Letter) -> Option<Later> {
+    /// The first later letter of a message's partition in its sequence.
+    pub(super) fn first_later(&self, letter: &Letter) -> Option<LaterLetter> {
         let row = self.open.get(&letter.sequence)?;
         let position = &letter.message.position;
         let is_later = |other: &Letter| {
@@ -122,14 +122,14 @@ impl Queue {
         };
         let (index, _) = row.letters.iter().find(|(_, id)| is_later(self.stored(**id)))?;
         let before = row.letters.range(..index).next_back().map(|(before, _)| *before);
-        Some(Later { index: *index, before })
+        Some(LaterLetter { index: *index, before })
     }
 
     pub(super) fn note_attempts(&mut self, notes: Vec<AttemptNote>) {
         for note in notes {
             let key = (note.offset, note.message.clone());
             let notes = self.notes.entry(note.partition.clone()).or_default();
-            if notes.get(&key).is_none_or(|known| known.attempts <= note.attempts) {
+            if notes.get(&key).is_none_or(|stored| stored.attempts <= note.attempts) {
                 notes.insert(key, note);
             }
         }

@@ -1,4 +1,4 @@
-//! Small values by name.
+//! Versioned key-value pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ type Name = (String, String);
 #[derive(Default)]
 pub(super) struct Values {
     entries: BTreeMap<Name, Entry>,
-    /// When each value that expires does, so that what has expired goes away and memory stays bounded (I7).
+    /// The values by expiry, so that expired ones are removed and memory stays bounded (I7).
     ends: BTreeSet<(Timestamp, Name)>,
 }
 
@@ -79,7 +79,7 @@ impl KeyValue for MemoryStore {
         let (mut state, now) = self.begin();
         state.values.prune(now);
         let written = state.values.write(name.clone(), expect, value, ttl.map(|ttl| later(now, ttl)));
-        // A lifetime of nothing has ended by now.
+        // A ttl of zero has expired by now.
         state.values.prune(now);
         Ok(if written { Written::Done } else { Written::Conflict(state.values.read(&name, now)) })
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_expired_takes_no_room() {
+    fn expired_values_use_no_memory() {
         // I7
         let mut values = Values::default();
         let at = |second| Timestamp::from_second(second).unwrap();

@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{self, GoOn, HeldLease, LeaseKind, LetterView, SequenceRow, SettleView};
+use lazaret_core::store::rules::{
+    self, AfterSettle, HeldLease, LeaseKind, LetterView, SequenceRow, SettleView,
+};
 use lazaret_core::store::{Claim, Lease, Result, Settled, Settlement};
 
 use super::Step;
@@ -22,12 +24,13 @@ impl Queue {
         self.end_expired_leases(now);
         let due = self.due.iter().take_while(|(due, _)| *due <= now).take(limit);
         let sequences: Vec<SequenceId> = due.map(|(_, sequence)| sequence.clone()).collect();
-        let claims = sequences.iter().map(|sequence| self.take(sequence, owner, lease, LeaseKind::Due, now));
+        let claims =
+            sequences.iter().map(|sequence| self.lease_sequence(sequence, owner, lease, LeaseKind::Due, now));
         claims.collect()
     }
 
-    /// Gives back the sequences whose lease has ended and whose head is due, so that they are ordered by their due
-    /// time like all others. Each lease is ended once, so this costs no more than the claims did.
+    /// Returns sequences with an expired lease and a due head to the due index, so that they are ordered by their due
+    /// time like all others. Each lease expires once, so this costs no more than the claims did.
     fn end_expired_leases(&mut self, now: Timestamp) {
         while let Some((_, sequence)) = self.busy.first().filter(|(free, _)| *free <= now).cloned() {
             let row = self.row(&sequence).expect("a busy sequence is open").clone();
@@ -48,11 +51,11 @@ impl Queue {
         now: Timestamp,
     ) -> Option<Claim> {
         self.row(sequence).filter(|row| !row.is_leased(now))?;
-        Some(self.take(sequence, owner, lease, LeaseKind::Replay, now))
+        Some(self.lease_sequence(sequence, owner, lease, LeaseKind::Replay, now))
     }
 
-    /// Leases an open sequence, under a fence that was never given before.
-    pub(super) fn take(
+    /// Leases an open sequence, under a new fence.
+    pub(super) fn lease_sequence(
         &mut self,
         sequence: &SequenceId,
         owner: &str,
@@ -69,7 +72,7 @@ impl Queue {
         Claim { lease, head }
     }
 
-    /// The row under a lease. Where fences do not hold, every lease is the current one.
+    /// The row under a lease. Without fencing, every lease is current.
     fn leased(&self, lease: &Lease, step: &Step<'_>) -> Option<SequenceRow> {
         let mut row = self.row(&lease.sequence)?.clone();
         if !step.fences_hold {
@@ -91,7 +94,7 @@ impl Queue {
         let Some((row, operation)) = rules::release(self.row(&lease.sequence), lease) else { return };
         self.put_row(&lease.sequence, row);
         if let (Some(operation), Some(row)) = (operation, self.open.get(&lease.sequence)) {
-            step.operations.give_back_item(operation, row.head(), step.now);
+            step.operations.release_item(operation, row.head(), step.now);
         }
     }
 
@@ -108,18 +111,18 @@ impl Queue {
         let view = SettleView { row: row.as_ref(), head, next, now: step.now };
         let mut settle = rules::settle(&view, lease, id, settlement)?;
         if let Some((operation, outcome)) = settle.outcome {
-            let goes_on = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
-            settle.effects.reserve(goes_on.then_some(operation));
+            let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
+            settle.effects.reserve(continues.then_some(operation));
         }
         self.apply(id, settle.effects, &mut step);
-        Ok(match settle.go_on {
-            GoOn::Next => {
-                let row = self.open.get(&lease.sequence).expect("a lease goes on in an open sequence");
+        Ok(match settle.after {
+            AfterSettle::Next => {
+                let row = self.open.get(&lease.sequence).expect("a lease continues in an open sequence");
                 Settled::Next(Box::new(self.stored(row.head()).clone()))
             }
-            GoOn::Closed => Settled::Closed,
-            GoOn::Blocked => Settled::Blocked,
-            GoOn::Requeued => Settled::Requeued,
+            AfterSettle::Closed => Settled::Closed,
+            AfterSettle::Blocked => Settled::Blocked,
+            AfterSettle::Requeued => Settled::Requeued,
         })
     }
 }

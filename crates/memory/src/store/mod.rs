@@ -1,9 +1,9 @@
-//! The store in memory: one state behind one lock.
+//! The in-memory store: one state behind one lock.
 //!
-//! Every call takes the lock once and gives it back before it answers, so every call is atomic as a whole, which is
-//! more than the contract asks. The parts: [`queue`] holds the rows and their indexes, [`intake`] takes letters in,
-//! [`leases`] hands out work and settles it, [`acts`] does what people ask for, [`operations`] does it to many letters,
-//! [`query`] finds letters, [`triage`] is the operators' side. All of it decides nothing: the rules of
+//! Every call takes the lock once and releases it before it returns, so every call is atomic as a whole, which is
+//! more than the contract requires. The parts: [`queue`] holds the rows and their indexes, [`intake`] stores letters,
+//! [`leases`] claims and settles them, [`acts`] applies operators' acts, [`operations`] executes plans,
+//! [`query`] finds letters, [`triage`] lists groups and queues. None of them decides anything: the rules of
 //! [`lazaret_core::store::rules`] do.
 
 mod acts;
@@ -39,10 +39,10 @@ use key_value::Values;
 use operations::OperationTable;
 use queue::Queue;
 
-/// A store that lives in memory. Clones share what they hold.
+/// An in-memory store. Clones share their content.
 ///
-/// A message whose letter was closed must be known when it comes again (I8), so of a closed letter at least its trace is
-/// kept as long as the store lives. The audit keeps its newest [`AUDIT_LIMIT`] entries.
+/// A redelivered message whose letter was closed must be recognized (I8), so at least id and state of a closed letter
+/// are kept as long as the store lives. The audit keeps its newest [`AUDIT_LIMIT`] entries.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -75,7 +75,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queues: BTreeMap<QueueName, Queue>,
-    /// The number of the last letter that was taken in.
+    /// The number of the last stored letter.
     last_arrival: Arc<AtomicU64>,
     pauses: BTreeMap<ConsumerName, BTreeMap<PauseScope, Pause>>,
     audit: AuditLog,
@@ -84,7 +84,7 @@ struct State {
     fences_forgotten: bool,
 }
 
-/// What a change to a queue needs besides the queue: the time, the audit, the operations, and whether fences hold.
+/// The context of a change of a queue: the time, the audit, the operations, and `true` for fencing.
 struct Step<'a> {
     now: Timestamp,
     audit: &'a mut AuditLog,
@@ -93,34 +93,34 @@ struct Step<'a> {
 }
 
 impl MemoryStore {
-    /// An empty store that goes by this clock.
+    /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
     }
 
-    /// From now on the store accepts settlements under old leases and hand-offs under old grants. For the test that
-    /// a simulation notices it.
+    /// Disables fencing: the store accepts settlements under old leases and hand-offs under old grants. For the test that
+    /// the simulation detects it.
     #[cfg(feature = "mutations")]
     pub fn forget_fences(&self) {
         self.begin().0.fences_forgotten = true;
     }
 
-    /// Takes the lock, and the time after it, so that times never run against the order of the calls.
+    /// Takes the lock and then reads the time, so that times follow the order of the calls.
     fn begin(&self) -> (MutexGuard<'_, State>, Timestamp) {
-        // No call leaves the state half changed, so the state behind a panic is as good as any.
+        // No call leaves the state half changed, so it is consistent after a panic, too.
         let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
         (state, now)
     }
 
-    /// Runs a change on a queue, which is made if it is not there.
+    /// Runs a change on a queue, which is created if necessary.
     fn change<T>(&self, queue: &QueueName, change: impl FnOnce(&mut Queue, Step<'_>) -> T) -> T {
         let (mut state, now) = self.begin();
         let (queue, step) = state.queue_mut(queue, now);
         change(queue, step)
     }
 
-    /// Asks a queue something; one that is not there is empty.
+    /// Runs a query on a queue; one that does not exist is empty.
     fn ask<T: Default>(&self, queue: &QueueName, question: impl FnOnce(&Queue) -> T) -> T {
         let (state, _) = self.begin();
         state.queues.get(queue).map(question).unwrap_or_default()
@@ -128,7 +128,7 @@ impl MemoryStore {
 }
 
 impl Default for MemoryStore {
-    /// An empty store that goes by the machine's clock.
+    /// Creates an empty store with the system clock.
     fn default() -> Self {
         Self::new(Arc::new(SystemClock))
     }
@@ -160,7 +160,7 @@ impl State {
         (queue, Step { now, audit: &mut self.audit, operations: &mut self.operations, fences_hold })
     }
 
-    /// Tells every queue of the consumer that a sequence is paused, or no longer.
+    /// Marks a sequence as paused or resumed in every queue of the consumer.
     fn mark_sequence(&mut self, consumer: &ConsumerName, sequence: &SequenceId, paused: bool) {
         for queue in self.queues.values_mut().filter(|queue| queue.name.consumer() == consumer.as_str()) {
             queue.set_paused(sequence, paused);
@@ -189,7 +189,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn lookup(&self, queue: &QueueName, messages: &[MessageId]) -> Result<Vec<Option<LetterState>>> {
-        // The ids are hashes: made before the lock is taken.
+        // The ids are hashes: computed before the lock is taken.
         let ids: Vec<LetterId> = messages.iter().map(|message| LetterId::of(queue, message)).collect();
         let states = self.ask(queue, |queue| Some(ids.iter().map(|id| queue.state_of(*id)).collect()));
         Ok(states.unwrap_or_else(|| vec![None; messages.len()]))

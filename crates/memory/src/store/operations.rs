@@ -1,4 +1,4 @@
-//! Plans and operations: [`freezing`] makes plans, [`polling`] hands out their letters and does acts, [`table`] holds
+//! Plans and operations: [`freezing`] freezes plans, [`polling`] returns their letters and performs acts, [`table`] stores
 //! both.
 
 mod freezing;

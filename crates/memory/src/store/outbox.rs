@@ -1,4 +1,4 @@
-//! The letters that ended, until everybody was told.
+//! The letters that ended, until they were announced.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use lazaret_core::store::{End, EndsPage, Outbox, Result, is_end};
 use super::MemoryStore;
 use super::queue::Queue;
 
-/// A letter, how it ended, and how many attempts it had.
+/// A letter, its final state, and its number of attempts.
 type Ended = (LetterId, LetterState, u32);
 
 /// Ends by their numbers.
@@ -33,7 +33,7 @@ impl Queue {
         if self.ends.is_some() {
             return;
         }
-        // Numbers are not given twice, also when somebody has stopped watching in between.
+        // Numbers are unique, also after watching was stopped and started again.
         let mut ends = Ends { last: self.last_end, ..Ends::default() };
         for id in self.arrivals.values() {
             let letter = self.stored(*id);

@@ -1,4 +1,4 @@
-//! Finding and counting letters with a query: a look at each, the newest first.
+//! Searches and counts letters by a scan, the newest first.
 
 use std::collections::BinaryHeap;
 
@@ -10,14 +10,14 @@ use lazaret_core::store::{ErrorKind, LettersPage, Matches, Result, StoreError};
 use super::State;
 use super::queue::Queue;
 
-/// How many letters a page holds at most.
+/// Maximum number of letters of a page.
 const PAGE_LIMIT: usize = 1000;
-/// How many letters a page may look at (I7).
+/// Maximum number of letters that a page reads (I7).
 const FIND_BOUND: u64 = 10_000;
-/// How many letters a count may look at.
+/// Maximum number of letters that a count reads.
 const COUNT_BOUND: u64 = 8_000;
 
-/// The letters that match, the latest taken in first.
+/// The letters that match, the latest enqueued first.
 pub(super) fn find(
     state: &State,
     query: &Query,
@@ -28,7 +28,7 @@ pub(super) fn find(
     find_within(state, query, after, limit, now, FIND_BOUND)
 }
 
-/// How many letters match.
+/// The number of letters that match.
 pub(super) fn count(state: &State, query: &Query, now: Timestamp) -> Matches {
     count_within(state, query, now, COUNT_BOUND)
 }
@@ -52,7 +52,7 @@ fn find_within(
             letters.push(letter.clone());
         }
         if letters.len() == limit || looked_at == bound {
-            // If nothing is left, nobody has to ask for it.
+            // Without remaining letters there is no next page.
             let next = newest.next().map(|_| arrival.to_string());
             return Ok(LettersPage { letters, next });
         }
@@ -74,7 +74,7 @@ fn count_within(state: &State, query: &Query, now: Timestamp, bound: u64) -> Mat
     Matches { letters, exact: newest.next().is_none() }
 }
 
-/// How many letters match, if the counters of the queues can tell.
+/// The number of letters that match, if the counters of the queues suffice.
 fn counted(state: &State, query: &Query) -> Option<u64> {
     let mut letters = 0;
     for queue in state.queues.values() {
@@ -88,19 +88,19 @@ fn counted(state: &State, query: &Query) -> Option<u64> {
     Some(letters)
 }
 
-/// A cursor is the number of the last letter that was looked at.
+/// A cursor is the number of the last letter that was read.
 fn parse_cursor(text: &str) -> Result<u64> {
     let canonical = text.parse().ok().filter(|arrival: &u64| arrival.to_string() == text);
     canonical.ok_or_else(|| {
-        let context = format!("{text:?} is not a cursor of this store");
+        let context = format!("invalid cursor {text:?}");
         StoreError::not_done(ErrorKind::Invalid, "find", context)
     })
 }
 
-/// The letters of all queues, each with its number, the latest taken in first.
+/// The letters of all queues, each with its number, the latest enqueued first.
 struct NewestFirst<'s> {
     queues: Vec<&'s Queue>,
-    /// The newest letter of each queue that was not shown yet: its number and the place of its queue.
+    /// The newest letter of each queue that was not returned yet: its number and the index of its queue.
     heads: BinaryHeap<(u64, usize)>,
 }
 
@@ -115,7 +115,7 @@ fn newest_first(state: &State, before: u64) -> NewestFirst<'_> {
 }
 
 impl NewestFirst<'_> {
-    /// Looks for the next letter of a queue. One that was purged has left its number behind.
+    /// Finds the next letter of a queue. The numbers of purged letters are skipped.
     fn look(&mut self, place: usize, before: u64) {
         let queue = self.queues[place];
         let next = queue.arrivals.range(..before).rev().find(|(_, id)| queue.letters.contains_key(id));

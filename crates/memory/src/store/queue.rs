@@ -1,7 +1,7 @@
-//! One queue: its letters, a row per open sequence, and the indexes that make the hot questions cheap.
+//! One queue: its letters, a row per open sequence, and the indexes for frequent requests.
 //!
-//! A row changes freely; [`Queue::refresh`] then brings the indexes up to date, and drops a row that has become
-//! empty. Nothing here walks over all letters.
+//! After a change of a row, [`Queue::refresh`] updates the indexes, and drops an empty
+//! row. Nothing here scans all letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
-    Effects, GrantRow, GroupRow, Head, INDEX_STEP, Known, LetterChange, LetterView, SequenceChange,
-    SequenceRow, Slot, Tally,
+    CountChange, Effects, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange, LetterLookup, LetterView,
+    SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{
     AttemptNote, Counts, ErrorKind, Group, GroupId, HeadsPage, OpenedPage, OperationId, Result, StoreError,
@@ -28,35 +28,35 @@ pub(super) struct Queue {
     pub(super) letters: BTreeMap<LetterId, Box<Letter>>,
     /// When each closed letter was closed.
     pub(super) closed_at: BTreeMap<LetterId, Timestamp>,
-    /// How the letters ended that were purged since.
+    /// The final states of purged letters.
     pub(super) traces: BTreeMap<LetterId, LetterState>,
     pub(super) groups: BTreeMap<Fingerprint, GroupRow>,
-    /// Every letter by a number that grows with each letter taken into the store, whatever its queue.
+    /// Every letter by its number, which grows with each stored letter, across queues.
     pub(super) arrivals: BTreeMap<u64, LetterId>,
-    /// The last of these numbers.
+    /// The last number.
     last_arrival: Arc<AtomicU64>,
     pub(super) open: BTreeMap<SequenceId, Row>,
     pub(super) paused: BTreeSet<SequenceId>,
-    /// Sequences that nobody works on and that may run by themselves, by the due time of their head.
+    /// Sequences that are not leased and may run automatically, by the due time of their head.
     pub(super) due: BTreeSet<(Timestamp, SequenceId)>,
-    /// Leased sequences that may run by themselves, by the time when they can be claimed again at the earliest.
+    /// Leased sequences that may run automatically, by the earliest time of the next claim.
     pub(super) busy: BTreeSet<(Timestamp, SequenceId)>,
-    /// All open sequences, by the time when their head was last touched.
+    /// All open sequences, by the touch time of their head.
     touched: BTreeSet<(Timestamp, SequenceId)>,
     /// All open sequences, by the revision at which they were opened or restored.
     opened: BTreeMap<u64, SequenceId>,
     pub(super) revision: u64,
-    /// The last lease fence given. One counter for the whole queue, so that it outlives the rows.
+    /// The last lease fence. One counter for the whole queue, so that it outlives the rows.
     pub(super) fence: u64,
-    /// The last index given at an end. One counter for the whole queue, so that a letter that is restored into a sequence
-    /// which was closed in the meantime still finds its old place. It goes up by [`INDEX_STEP`].
+    /// The last index at an end. One counter for the whole queue, so that a letter that is restored into a sequence
+    /// which was closed in the meantime still finds its old place. It grows by [`INDEX_STEP`].
     pub(super) index: u64,
     by_state: [u64; 9],
     pub(super) grants: BTreeMap<Partition, GrantRow>,
     pub(super) notes: BTreeMap<Partition, BTreeMap<(u64, MessageId), AttemptNote>>,
-    /// The ends that were not forgotten; `None` while nobody watches them.
+    /// The listed ends; `None` while the queue is not watched.
     pub(super) ends: Option<Ends>,
-    /// The last number that an end had when somebody last stopped watching.
+    /// The last number of an end when watching was last stopped.
     pub(super) last_end: u64,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Row {
     keys: Keys,
 }
 
-/// Under which times a row stands in the indexes.
+/// The times of a row in the indexes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Keys {
     due: Option<Timestamp>,
@@ -114,26 +114,26 @@ impl Queue {
         self.letters.get(&id).map(Box::as_ref)
     }
 
-    /// How a letter stands, or ended before it was purged.
+    /// The state of a letter, purged ones included.
     pub(super) fn state_of(&self, id: LetterId) -> Option<LetterState> {
         self.letter(id).map(|letter| letter.state).or_else(|| self.traces.get(&id).copied())
     }
 
-    /// What is known of a letter that somebody wants to change.
-    pub(super) fn known(&self, id: LetterId) -> Known<&Letter> {
+    /// Looks up a letter to change.
+    pub(super) fn lookup_letter(&self, id: LetterId) -> LetterLookup<&Letter> {
         match (self.letter(id), self.traces.get(&id)) {
-            (Some(letter), _) => Known::Letter(letter),
-            (None, Some(state)) => Known::Purged(*state),
-            (None, None) => Known::Absent,
+            (Some(letter), _) => LetterLookup::Letter(letter),
+            (None, Some(state)) => LetterLookup::Purged(*state),
+            (None, None) => LetterLookup::Absent,
         }
     }
 
-    /// The letter that a row names.
+    /// The letter with an id from a row.
     pub(super) fn stored(&self, id: LetterId) -> &Letter {
-        self.letters.get(&id).expect("a row names letters that are stored")
+        self.letters.get(&id).expect("the letters of a row are stored")
     }
 
-    /// The row of a sequence, if it is open.
+    /// The row of a sequence, if open.
     pub(super) fn row(&self, sequence: &SequenceId) -> Option<&SequenceRow> {
         self.open.get(sequence).map(|row| &row.state)
     }
@@ -149,22 +149,22 @@ impl Queue {
         self.next(&letter.sequence, letter.index).map(|next| next.head())
     }
 
-    /// Stores a new letter and what comes with it.
+    /// Stores a new letter and applies its effects.
     pub(super) fn store(&mut self, letter: Letter, effects: Effects, step: &mut Step<'_>) {
         let id = letter.id;
-        // The store's lock is held: no two letters come at once.
+        // The store's lock is held: numbers are assigned one at a time.
         let arrival = self.last_arrival.fetch_add(1, Ordering::Relaxed) + 1;
         self.arrivals.insert(arrival, id);
         self.letters.insert(id, Box::new(letter));
         self.apply(id, effects, step);
     }
 
-    /// Does what a rule has decided about a letter.
+    /// Applies the effects of a rule to a letter.
     pub(super) fn apply(&mut self, id: LetterId, effects: Effects, step: &mut Step<'_>) {
-        let Effects { letter: change, sequence: row, tally, failed, audit, ended } = effects;
+        let Effects { letter: change, sequence: row, count_change, failed, audit, ended } = effects;
         let now = step.now;
         let letter = self.letters.get_mut(&id).expect("rules decide about stored letters");
-        // A closed letter stands in no row: its old index may be another's by now.
+        // A closed letter is in no row: its old index may belong to another letter by now.
         let (sequence, old_index) = (letter.sequence.clone(), letter.state.is_open().then_some(letter.index));
         if matches!(change, LetterChange::Forget) {
             self.closed_at.remove(&id);
@@ -190,7 +190,7 @@ impl Queue {
                 ends.list((id, state, attempts));
             }
         }
-        self.count(&tally, now);
+        self.count(&count_change, now);
         if let Some(failed) = failed {
             let cause = self.letters.get(&id).and_then(|letter| letter.cause.as_ref());
             if let Some((cause, group)) =
@@ -199,7 +199,7 @@ impl Queue {
                 if failed.enters {
                     group.enter(cause, failed.at, now);
                 } else {
-                    group.see(cause, failed.at);
+                    group.record_failure(cause, failed.at);
                 }
             }
         }
@@ -208,27 +208,27 @@ impl Queue {
         }
     }
 
-    /// Counts a letter and its sequence as they stand now. A group without letters is gone.
-    fn count(&mut self, tally: &Tally, now: Timestamp) {
-        for (standing, by) in tally.changes() {
-            let count = &mut self.by_state[standing.state as usize];
+    /// Updates the counters of a letter and its sequence. A group without letters is removed.
+    fn count(&mut self, change: &CountChange, now: Timestamp) {
+        for (counted, by) in change.changes() {
+            let count = &mut self.by_state[counted.state as usize];
             *count = count.saturating_add_signed(by);
-            if let Some(group) = standing.group {
-                self.groups.entry(group).or_insert_with(|| GroupRow::new(now)).count(standing.state, by);
+            if let Some(group) = counted.group {
+                self.groups.entry(group).or_insert_with(|| GroupRow::new(now)).count(counted.state, by);
             }
         }
-        for (blocked, by) in tally.blocks() {
+        for (blocked, by) in change.blocks() {
             let group = self.groups.entry(blocked.group).or_insert_with(|| GroupRow::new(now));
             group.block(blocked, by);
         }
-        if let Some(group) = tally.was.and_then(|was| was.group)
+        if let Some(group) = change.before.and_then(|before| before.group)
             && self.groups.get(&group).is_some_and(GroupRow::is_empty)
         {
             self.groups.remove(&group);
         }
     }
 
-    /// Writes the row of a sequence and its letters, and brings the indexes in line.
+    /// Writes the row of a sequence and its letters, and updates the indexes.
     fn change_row(
         &mut self,
         sequence: &SequenceId,
@@ -265,12 +265,12 @@ impl Queue {
         self.refresh(sequence);
     }
 
-    /// Writes the row of a sequence whose letters stay as they are.
+    /// Writes the row of a sequence without a change of its letters.
     pub(super) fn put_row(&mut self, sequence: &SequenceId, row: SequenceRow) {
         self.change_row(sequence, SequenceChange::Put(row), |_| {});
     }
 
-    /// Brings the indexes in line with a row that has changed.
+    /// Updates the indexes after a change of a row.
     fn refresh(&mut self, sequence: &SequenceId) {
         let Some(row) = self.open.get_mut(sequence) else { return };
         let schedule = row.state.schedule();
@@ -285,7 +285,7 @@ impl Queue {
         rekey(&mut self.touched, old.touched, new.touched, sequence);
     }
 
-    /// The index that a slot names.
+    /// The index of a slot.
     pub(super) fn index_of(&mut self, sequence: &SequenceId, slot: Slot) -> u64 {
         match slot {
             Slot::At(index) => index,
@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Gives back the sequences that an operation keeps for itself: their letters may run by themselves again.
+    /// Ends the reservations of an operation: the letters of its sequences may run automatically again.
     pub(super) fn unreserve(&mut self, operation: OperationId) {
         let reserved = self.open.iter().filter(|(_, row)| row.state.reserved == Some(operation));
         let reserved: Vec<SequenceId> = reserved.map(|(sequence, _)| sequence.clone()).collect();
@@ -341,7 +341,7 @@ impl Queue {
         }
     }
 
-    /// Gives back this sequence, if the operation keeps it.
+    /// Ends the reservation of this sequence, if the operation holds it.
     pub(super) fn unreserve_one(&mut self, sequence: &SequenceId, operation: OperationId) {
         if let Some(row) = self.open.get_mut(sequence).filter(|row| row.state.reserved == Some(operation)) {
             row.state.reserved = None;
@@ -368,10 +368,10 @@ impl Queue {
     pub(super) fn group(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Group> {
         let row = self.groups.get(&fingerprint)?;
         let id = GroupId { queue: self.name.clone(), fingerprint };
-        Some(row.shown(id, self.oldest(|letter| LetterView::of(letter).group == Some(fingerprint)), now))
+        Some(row.to_group(id, self.oldest(|letter| LetterView::of(letter).group == Some(fingerprint)), now))
     }
 
-    /// When the oldest open letter of these was taken in.
+    /// When the oldest open letter of these was enqueued.
     pub(super) fn oldest(&self, of: impl Fn(&Letter) -> bool) -> Option<Timestamp> {
         let open = self.letters.values().filter(|letter| letter.state.is_open() && of(letter));
         open.map(|letter| letter.enqueued_at).min()
@@ -415,7 +415,7 @@ fn rekey(
     }
 }
 
-/// A place in the list of heads: when the last one shown was touched, and its sequence.
+/// A cursor in the list of heads: the touch time and the sequence of the last one returned.
 pub(super) struct Cursor(Timestamp, SequenceId);
 
 impl Cursor {
@@ -429,11 +429,7 @@ impl Cursor {
             Some(Self(touched, sequence.into()))
         });
         parts.ok_or_else(|| {
-            StoreError::not_done(
-                ErrorKind::Invalid,
-                "heads",
-                format!("{text:?} is not a cursor of this store"),
-            )
+            StoreError::not_done(ErrorKind::Invalid, "heads", format!("invalid cursor {text:?}"))
         })
     }
 }

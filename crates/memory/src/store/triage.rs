@@ -1,4 +1,4 @@
-//! The operators' side of the store.
+//! Groups and queues, for operators.
 
 use std::cmp::Reverse;
 
@@ -14,17 +14,17 @@ use lazaret_core::store::{
 
 use super::{MemoryStore, query};
 
-/// A place in a list: what it is ordered by, and what keeps equals apart.
+/// A cursor: the sort key of the last item, and its id as tie-breaker.
 fn place(text: &str, operation: &'static str) -> Result<(i128, String)> {
     let parts = text.split_once('/').and_then(|(rank, name)| Some((rank.parse().ok()?, name.to_owned())));
     parts.ok_or_else(|| {
-        let context = format!("{text:?} is not a cursor of this store");
+        let context = format!("invalid cursor {text:?}");
         StoreError::not_done(ErrorKind::Invalid, operation, context)
     })
 }
 
-/// The first `limit` of a list that is already in order, from behind a place on; and the place of the last of them if
-/// there are more.
+/// The first `limit` items of a sorted list behind a cursor; and the cursor of the last of them if
+/// more follow.
 fn page<T>(
     list: Vec<((i128, String), T)>,
     after: Option<(i128, String)>,
@@ -73,7 +73,7 @@ impl Triage for MemoryStore {
 
     async fn queues(&self) -> Result<Vec<QueueSummary>> {
         let (state, _) = self.begin();
-        // Every letter takes an index, so a queue without one never had a letter.
+        // Every letter takes an index, so a queue without one never held a letter.
         let used = state.queues.values().filter(|queue| queue.index > 0);
         Ok(used
             .map(|queue| QueueSummary {

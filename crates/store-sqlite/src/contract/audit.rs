@@ -1,4 +1,4 @@
-//! The record of acts.
+//! The audit.
 
 use async_trait::async_trait;
 use lazaret_core::store::rules::AuditLine;

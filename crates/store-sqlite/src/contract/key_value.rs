@@ -1,4 +1,4 @@
-//! Small values by name.
+//! Versioned key-value pairs.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::rows::{bound, later, time, unsigned};
 use crate::step::Step;
 use crate::store::SqliteStore;
 
-/// How many values that have expired are removed with each write. More than a write adds, so they never pile up (I7).
+/// Number of expired values that each write removes. More than a write adds, so they never accumulate (I7).
 const PRUNE: i64 = 16;
 
 fn read(connection: &Connection, (space, name): (&str, &str), now: i64) -> Work<Reading> {

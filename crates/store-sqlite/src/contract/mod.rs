@@ -1,4 +1,4 @@
-//! The contracts of [`lazaret_core::store`], as requests to the writer and questions to the readers.
+//! The contracts of [`lazaret_core::store`], as requests to the writer and queries to the readers.
 
 mod audit;
 mod key_value;

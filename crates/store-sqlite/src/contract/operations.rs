@@ -57,7 +57,7 @@ impl Operations for SqliteStore {
         lease: Duration,
         limit: usize,
     ) -> Result<PolledWork> {
-        // Consumers ask again and again: one without an operation does not disturb the writer.
+        // Consumers poll frequently: without an operation, a poll does not involve the writer.
         let name = queue.clone();
         if !self.ask("poll_work", move |view| table::has_live(view.connection, &name)).await? {
             return Ok(PolledWork::default());

@@ -1,4 +1,4 @@
-//! The letters that ended, until everybody was told.
+//! The letters that ended, until they were announced.
 
 use async_trait::async_trait;
 use lazaret_core::QueueName;

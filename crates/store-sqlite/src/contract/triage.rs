@@ -1,4 +1,4 @@
-//! Finding letters, groups and queues, and caring for letters until they are gone.
+//! Searches, groups, queues, annotations and expiry.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

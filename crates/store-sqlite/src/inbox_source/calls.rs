@@ -1,4 +1,4 @@
-//! Posts as calls that the redo log can hold.
+//! Posts as calls that the redo log can record.
 
 use lazaret_core::ConsumerName;
 use lazaret_core::source::Posted;
@@ -13,7 +13,7 @@ use crate::step::Step;
 impl Repeatable for Posts {
     const KIND: u8 = 3;
     const OPERATION: &'static str = OPERATION;
-    /// What became of each, and the position that comes next.
+    /// The result of each post, and the next position.
     type Answer = (Vec<Posted>, u64);
 
     fn run(&self, step: &mut Step<'_>) -> Work<Self::Answer> {

@@ -1,4 +1,4 @@
-//! The side of an inbox where messages are posted.
+//! The producer side of an inbox.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use lazaret_core::ConsumerName;
 use lazaret_core::source::{Backlog, Ingest, NewMessage, Posted};
 use lazaret_core::store::Result;
 
-use super::bells::Bell;
 use super::options::InboxOptions;
 use super::posts::Posts;
+use super::wakeups::Wakeup;
 use crate::store::SqliteStore;
 use crate::write_cache::inboxes::InboxNumbers;
 
-/// The inbox of a consumer: messages are posted here, and its [`source`](Self::source) delivers them.
+/// The inbox of a consumer: producers post messages here, and its [`source`](Self::source) delivers them.
 ///
 /// ```
 /// use lazaret_core::source::{Ingest, NewMessage, Source, SourceEvent};
@@ -29,7 +29,7 @@ use crate::write_cache::inboxes::InboxNumbers;
 /// let posted = inbox.post(vec![message.clone()]).await.unwrap();
 /// assert!(matches!(&posted[0], Posted::Taken { position, .. } if position.offset == 0));
 ///
-/// // Whoever got no answer posts it again, and it is not taken twice.
+/// // After a lost response, post again: the message is not taken twice.
 /// let again = inbox.post(vec![message]).await.unwrap();
 /// assert!(matches!(&again[0], Posted::Known { position, .. } if position.offset == 0));
 ///
@@ -44,40 +44,40 @@ pub struct InboxLog {
     pub(super) store: SqliteStore,
     pub(super) consumer: ConsumerName,
     pub(super) options: InboxOptions,
-    pub(super) bell: Arc<Bell>,
+    pub(super) wakeup: Arc<Wakeup>,
 }
 
 impl SqliteStore {
-    /// The inbox of a consumer. It is there without being made; all who ask for it, here or in another process, mean the
+    /// The inbox of a consumer. It needs no creation; all handles, here or in another process, refer to the
     /// same one.
     pub fn inbox_log(&self, consumer: impl Into<ConsumerName>, options: InboxOptions) -> InboxLog {
         let consumer = consumer.into();
-        let bell = self.bells().of(&consumer);
-        InboxLog { store: self.clone(), consumer, options, bell }
+        let wakeup = self.wakeups().of(&consumer);
+        InboxLog { store: self.clone(), consumer, options, wakeup }
     }
 }
 
 #[async_trait]
 impl Ingest for InboxLog {
-    /// Posts that come at the same time share one write to the disk. After an error that says so, maybe all were taken: with
+    /// Concurrent posts share one write to the disk. After an error with unknown outcome, the messages may have been taken: with
     /// ids it is safe to post them again.
     async fn post(&self, messages: Vec<NewMessage>) -> Result<Vec<Posted>> {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
         let (answers, next) = self.store.record(Posts::new(&self.consumer, &self.options, messages)?).await?;
-        self.bell.seen(next);
-        self.bell.rung.notify_waiters();
+        self.wakeup.seen(next);
+        self.wakeup.notify.notify_waiters();
         Ok(answers)
     }
 
     async fn backlog(&self) -> Result<Backlog> {
         let consumer = self.consumer.clone();
-        let facts =
+        let numbers =
             self.store.ask("backlog", move |view| InboxNumbers::read(view.connection, &consumer)).await?;
-        Ok(facts.map_or_else(Backlog::default, |facts| Backlog {
-            messages: facts.messages.unsigned_abs(),
-            bytes: facts.bytes.unsigned_abs(),
+        Ok(numbers.map_or_else(Backlog::default, |numbers| Backlog {
+            messages: numbers.messages.unsigned_abs(),
+            bytes: numbers.bytes.unsigned_abs(),
         }))
     }
 }

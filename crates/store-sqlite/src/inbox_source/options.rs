@@ -1,25 +1,25 @@
-//! How an inbox behaves.
+//! Options of an inbox.
 
 use std::time::Duration;
 
-/// How an inbox behaves.
+/// Options of an inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxOptions {
-    /// How long the id of a message is remembered after the message was consumed. The same id posted within that time is
-    /// not taken again.
+    /// How long the id of a consumed message is kept. A message with the same id within that time is
+    /// a duplicate.
     pub window: Duration,
-    /// How many messages may wait to be consumed.
+    /// Maximum number of unconsumed messages.
     pub max_messages: u64,
-    /// How many bytes they may have, all in all. A single message with more is never taken.
+    /// Maximum total size of unconsumed messages, in bytes. A larger single message is never taken.
     pub max_bytes: u64,
-    /// How many messages the source gives at once, at least one.
+    /// Batch size of the source, at least one.
     pub batch: usize,
-    /// How often the source looks for what other processes have posted. What this process posts, it sees at once.
+    /// How often the source polls for posts of other processes. Posts of this process wake it at once.
     pub poll: Duration,
 }
 
 impl Default for InboxOptions {
-    /// Ids for seven days, a million messages, 4 GiB; 512 messages at once, two looks a second.
+    /// Ids for seven days, a million messages, 4 GiB; batches of 512 messages, two polls a second.
     fn default() -> Self {
         Self {
             window: Duration::from_secs(7 * 24 * 3600),

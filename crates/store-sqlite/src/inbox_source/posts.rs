@@ -1,5 +1,4 @@
-//! Messages on their way into an inbox, made ready for their rows by the caller, and in the same form in the
-//! [redo log](crate::redo).
+//! Messages to post, encoded by the caller. The [redo log](crate::redo) stores the same encoding.
 
 use std::sync::Arc;
 
@@ -13,10 +12,10 @@ use crate::error::Work;
 use crate::redo::{Fields, put};
 use crate::rows::{bound, encode_headers, limit, nanos};
 
-/// Which call it is, in errors.
+/// The name of the call in errors.
 pub(super) const OPERATION: &str = "post";
 
-/// A message on its way in. Its position comes from the inbox.
+/// A message to post. The inbox assigns its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Post {
     pub(super) id: Option<MessageId>,
@@ -25,7 +24,7 @@ pub(crate) struct Post {
     pub(super) content_type: Option<Arc<str>>,
     pub(super) correlation: Option<Arc<str>>,
     pub(super) undecodable: Option<Arc<str>>,
-    /// When it happened; without it, when it was taken.
+    /// Its event time; without it, the time of the post.
     pub(super) at: Option<i64>,
     pub(super) key: Option<Bytes>,
     pub(super) headers: Option<Bytes>,
@@ -73,7 +72,7 @@ impl Post {
     }
 }
 
-/// What was posted to an inbox at once, and how much room the inbox has.
+/// The messages of one call, and the limits of the inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Posts {
     pub(super) consumer: ConsumerName,
@@ -89,8 +88,8 @@ impl Posts {
         messages: Vec<NewMessage>,
     ) -> Result<Self> {
         if messages.iter().any(|message| message.id.as_ref().is_some_and(|id| id.as_str().is_empty())) {
-            // All messages with an empty id would be one and the same.
-            return Err(StoreError::not_done(ErrorKind::Invalid, OPERATION, "an id is empty"));
+            // All messages with an empty id would be duplicates of each other.
+            return Err(StoreError::not_done(ErrorKind::Invalid, OPERATION, "empty message id"));
         }
         Ok(Self {
             consumer: consumer.clone(),

@@ -15,61 +15,64 @@ use crate::rows::{bound, decode_headers, later, limit, time, unsigned};
 use crate::step::Step;
 use crate::write_cache::inboxes::InboxNumbers;
 
-/// How many ranges beyond the committed position are kept (I7).
+/// Maximum number of settled ranges beyond the committed position (I7).
 const MOST_RANGES: usize = 4096;
-/// How many ids that have ended are removed with each commit at least; more than it adds, so they never pile up (I7).
+/// Minimum number of expired ids that each commit removes; more than it adds, so they never accumulate (I7).
 const PRUNE: usize = 64;
-/// After this many bytes a page ends, so that large messages do not fill the memory (I7).
+/// Page size limit in bytes, which bounds memory with large messages (I7).
 const PAGE_BYTES: i64 = 8 * 1024 * 1024;
 
-/// A piece of an inbox.
+/// A page of messages.
 pub(super) struct Page {
     pub(super) messages: Vec<Message>,
     pub(super) next: u64,
 }
 
-/// What is settled beyond the committed position.
-pub(super) fn settled(connection: &Connection, facts: &InboxNumbers) -> Work<Vec<RangeInclusive<u64>>> {
+/// The settled ranges beyond the committed position.
+pub(super) fn settled(connection: &Connection, numbers: &InboxNumbers) -> Work<Vec<RangeInclusive<u64>>> {
     let mut select = connection.prepare_cached("SELECT ranges FROM inbox_settled WHERE log = ?1")?;
-    let found: Option<String> = select.query_row([facts.log], |row| row.get(0)).optional()?;
+    let found: Option<String> = select.query_row([numbers.log], |row| row.get(0)).optional()?;
     let Some(ranges) = found else { return Ok(Vec::new()) };
-    let ranges: Vec<(u64, u64)> = serde_json::from_str(&ranges)
-        .map_err(|error| Fault::Corrupt(format!("what is settled in an inbox: {error}")))?;
+    let ranges: Vec<(u64, u64)> = serde_json::from_str(&ranges).map_err(|error| {
+        Fault::Corrupt(format!("failed to decode the settled ranges of an inbox: {error}"))
+    })?;
     Ok(ranges.into_iter().map(|(start, end)| start..=end).collect())
 }
 
-/// Writes it down. It may be long, so it has a place of its own, which posts do not touch.
-fn save_settled(connection: &Connection, facts: &InboxNumbers, ranges: &[RangeInclusive<u64>]) -> Work<()> {
+/// Stores the settled ranges. They may be long, so they have a row of their own, which posts do not touch.
+fn save_settled(connection: &Connection, numbers: &InboxNumbers, ranges: &[RangeInclusive<u64>]) -> Work<()> {
     let ranges: Vec<(u64, u64)> = ranges.iter().map(|range| (*range.start(), *range.end())).collect();
-    let ranges = serde_json::to_string(&ranges)
-        .map_err(|error| Fault::Corrupt(format!("ranges that cannot be written: {error}")))?;
+    let ranges = serde_json::to_string(&ranges).map_err(|error| {
+        Fault::Corrupt(format!("failed to encode the settled ranges of an inbox: {error}"))
+    })?;
     let mut replace =
         connection.prepare_cached("INSERT OR REPLACE INTO inbox_settled (log, ranges) VALUES (?1, ?2)")?;
-    replace.execute(params![facts.log, ranges])?;
+    replace.execute(params![numbers.log, ranges])?;
     Ok(())
 }
 
-/// Takes messages, in order. Once one finds no room, no later one of the call is taken either: it must not overtake.
+/// Stores messages, in order. After one that exceeds a limit, no later one of the call is stored: it must not overtake.
 pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)> {
-    let mut facts = step.cache.inboxes.of(step.connection, &call.consumer)?;
+    let mut numbers = step.cache.inboxes.of(step.connection, &call.consumer)?;
     let mut full = false;
     let mut answers = Vec::with_capacity(call.posts.len());
     for post in &call.posts {
         answers.push(if post.size > call.max_bytes {
-            known(step, facts.log, post)?.unwrap_or(Posted::TooLarge)
-        } else if full || facts.messages >= call.max_messages || post.size > call.max_bytes - facts.bytes {
-            let answer = known(step, facts.log, post)?.unwrap_or(Posted::Full);
+            known(step, numbers.log, post)?.unwrap_or(Posted::TooLarge)
+        } else if full || numbers.messages >= call.max_messages || post.size > call.max_bytes - numbers.bytes
+        {
+            let answer = known(step, numbers.log, post)?.unwrap_or(Posted::Full);
             full |= answer == Posted::Full;
             answer
         } else {
-            insert(step, &mut facts, post)?
+            insert(step, &mut numbers, post)?
         });
     }
-    step.cache.inboxes.set(&call.consumer, facts);
-    Ok((answers, unsigned(facts.next)?))
+    step.cache.inboxes.set(&call.consumer, numbers);
+    Ok((answers, unsigned(numbers.next)?))
 }
 
-/// That a message was posted before, and waits or was consumed not long ago.
+/// The result for a message that was posted before, and waits or was consumed recently.
 fn known(step: &Step<'_>, log: i64, post: &Post) -> Work<Option<Posted>> {
     let Some(id) = &post.id else { return Ok(None) };
     let position =
@@ -81,38 +84,38 @@ fn known_at(id: &MessageId, position: i64) -> Work<Posted> {
     Ok(Posted::Known { id: id.clone(), position: Position::new(0, unsigned(position)?) })
 }
 
-/// Where a message stands that is not consumed.
+/// The position of an unconsumed message.
 fn waiting(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
     let sql = "SELECT position FROM posts WHERE log = ?1 AND message = ?2";
     let mut select = step.connection.prepare_cached(sql)?;
     Ok(select.query_row(params![log, id.as_str()], |row| row.get(0)).optional()?)
 }
 
-/// Where a message stood that was consumed not long ago.
+/// The position of a recently consumed message.
 fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
     let sql = "SELECT position FROM consumed_posts WHERE log = ?1 AND message = ?2 AND until > ?3";
     let mut select = step.connection.prepare_cached(sql)?;
     Ok(select.query_row(params![log, id.as_str(), step.now], |row| row.get(0)).optional()?)
 }
 
-/// Takes a message for which there is room, unless it is known.
-fn insert(step: &Step<'_>, facts: &mut InboxNumbers, post: &Post) -> Work<Posted> {
+/// Stores a message within the limits, unless it is a duplicate.
+fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post) -> Work<Posted> {
     loop {
-        let position = Position::new(0, unsigned(facts.next)?);
+        let position = Position::new(0, unsigned(numbers.next)?);
         let id = post.id.clone().unwrap_or_else(|| MessageId::from(position.to_string()));
-        let found = match consumed(step, facts.log, &id)? {
+        let found = match consumed(step, numbers.log, &id)? {
             Some(found) => Some(found),
-            None if place(step, facts, post, &id)? => None,
-            None => Some(waiting(step, facts.log, &id)?.ok_or_else(not_placed)?),
+            None if place(step, numbers, post, &id)? => None,
+            None => Some(waiting(step, numbers.log, &id)?.ok_or_else(not_placed)?),
         };
         match found {
             Some(found) if post.id.is_some() => return known_at(&id, found),
-            // Somebody has posted a message under just this name. The next place has another one.
-            Some(_) => facts.next += 1,
+            // This generated id was posted explicitly before. The next position has another one.
+            Some(_) => numbers.next += 1,
             None => {
-                facts.next += 1;
-                facts.messages += 1;
-                facts.bytes += post.size;
+                numbers.next += 1;
+                numbers.messages += 1;
+                numbers.bytes += post.size;
                 return Ok(Posted::Taken { id, position });
             }
         }
@@ -120,19 +123,19 @@ fn insert(step: &Step<'_>, facts: &mut InboxNumbers, post: &Post) -> Work<Posted
 }
 
 fn not_placed() -> Fault {
-    Fault::Corrupt("a message could not be put into its inbox, and is not there".into())
+    Fault::Corrupt("a message was not inserted into its inbox, and is not a duplicate".into())
 }
 
-/// Puts a message at the next position. Says no when one with this id waits there already.
-fn place(step: &Step<'_>, facts: &InboxNumbers, post: &Post, id: &MessageId) -> Work<bool> {
+/// Inserts a message at the next position. `false` if one with this id is waiting.
+fn place(step: &Step<'_>, numbers: &InboxNumbers, post: &Post, id: &MessageId) -> Work<bool> {
     let mut insert = step.connection.prepare_cached(
         "INSERT INTO posts (log, position, message, size, event_type, content_type, correlation, undecodable, at, key, \
          headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
          ON CONFLICT (log, message) DO NOTHING",
     )?;
     let inserted = insert.execute(params![
-        facts.log,
-        facts.next,
+        numbers.log,
+        numbers.next,
         id.as_str(),
         post.size,
         post.event_type.as_deref(),
@@ -155,14 +158,14 @@ pub(super) fn page(
     from: u64,
     most: usize,
 ) -> Work<Page> {
-    let Some(facts) = InboxNumbers::read(connection, consumer)? else {
+    let Some(numbers) = InboxNumbers::read(connection, consumer)? else {
         return Ok(Page { messages: Vec::new(), next: 0 });
     };
     let mut select = connection.prepare_cached(
         "SELECT position, message, size, event_type, content_type, correlation, undecodable, at, key, headers, payload
          FROM posts WHERE log = ?1 AND position >= ?2 ORDER BY position LIMIT ?3",
     )?;
-    let mut rows = select.query(params![facts.log, bound(from), limit(most)])?;
+    let mut rows = select.query(params![numbers.log, bound(from), limit(most)])?;
     let (mut messages, mut bytes) = (Vec::new(), 0);
     while bytes < PAGE_BYTES
         && let Some(row) = rows.next()?
@@ -170,7 +173,7 @@ pub(super) fn page(
         bytes += row.get::<_, i64>(2)?;
         messages.push(message(row, stream)?);
     }
-    Ok(Page { messages, next: unsigned(facts.next)? })
+    Ok(Page { messages, next: unsigned(numbers.next)? })
 }
 
 fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
@@ -192,50 +195,50 @@ fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
     Ok(new.at(stream.clone(), position))
 }
 
-/// Makes a position durable, removes what is settled, and keeps the ids of that for a while.
+/// Commits a position, removes settled messages, and keeps their ids for the window.
 pub(super) fn commit(
     step: &mut Step<'_>,
     consumer: &ConsumerName,
     window: Duration,
     commit: Commit,
 ) -> Work<()> {
-    let mut facts = step.cache.inboxes.of(step.connection, consumer)?;
-    // Whatever is said, nothing that is still to be posted is settled.
-    let position = commit.position.map(|position| bound(position.offset).min(facts.next - 1));
-    let committed = facts.committed.max(position.filter(|position| *position >= 0));
-    if let Some(up_to) = committed.filter(|_| committed > facts.committed) {
-        consume(step, &mut facts, up_to, later(step.now, window))?;
+    let mut numbers = step.cache.inboxes.of(step.connection, consumer)?;
+    // Positions that were not posted yet cannot be settled.
+    let position = commit.position.map(|position| bound(position.offset).min(numbers.next - 1));
+    let committed = numbers.committed.max(position.filter(|position| *position >= 0));
+    if let Some(up_to) = committed.filter(|_| committed > numbers.committed) {
+        consume(step, &mut numbers, up_to, later(step.now, window))?;
     }
-    facts.committed = committed;
-    step.cache.inboxes.set(consumer, facts);
+    numbers.committed = committed;
+    step.cache.inboxes.set(consumer, numbers);
     let mut beyond = commit.settled_beyond;
     beyond.retain(|range| committed.is_none_or(|committed| bound(*range.end()) > committed));
     beyond.truncate(MOST_RANGES);
-    save_settled(step.connection, &facts, &beyond)
+    save_settled(step.connection, &numbers, &beyond)
 }
 
-fn consume(step: &Step<'_>, facts: &mut InboxNumbers, up_to: i64, until: i64) -> Work<()> {
+fn consume(step: &Step<'_>, numbers: &mut InboxNumbers, up_to: i64, until: i64) -> Work<()> {
     let mut sum = step.connection.prepare_cached(
         "SELECT count(*), coalesce(sum(size), 0) FROM posts WHERE log = ?1 AND position <= ?2",
     )?;
     let (messages, bytes): (i64, i64) =
-        sum.query_row([facts.log, up_to], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        sum.query_row([numbers.log, up_to], |row| Ok((row.get(0)?, row.get(1)?)))?;
     prune(step, usize::try_from(messages).unwrap_or(usize::MAX))?;
     if until > step.now {
         let mut keep = step.connection.prepare_cached(
             "INSERT OR REPLACE INTO consumed_posts (log, message, position, until)
              SELECT log, message, position, ?3 FROM posts WHERE log = ?1 AND position <= ?2",
         )?;
-        keep.execute([facts.log, up_to, until])?;
+        keep.execute([numbers.log, up_to, until])?;
     }
     let mut delete = step.connection.prepare_cached("DELETE FROM posts WHERE log = ?1 AND position <= ?2")?;
-    delete.execute([facts.log, up_to])?;
-    facts.messages -= messages;
-    facts.bytes -= bytes;
+    delete.execute([numbers.log, up_to])?;
+    numbers.messages -= messages;
+    numbers.bytes -= bytes;
     Ok(())
 }
 
-/// Removes ids whose time is over, of any inbox.
+/// Removes expired ids, of any inbox.
 fn prune(step: &Step<'_>, adding: usize) -> Work<()> {
     let mut delete = step.connection.prepare_cached(
         "DELETE FROM consumed_posts WHERE cid IN

@@ -1,4 +1,4 @@
-//! The side of an inbox where messages are consumed.
+//! The consumer side of an inbox.
 
 use std::pin::pin;
 
@@ -10,14 +10,14 @@ use super::log::InboxLog;
 use super::rows;
 use crate::write_cache::inboxes::InboxNumbers;
 
-/// Delivers what was posted to an inbox, in the order in which it was taken.
+/// Delivers the messages of an inbox, in the order in which they were taken.
 ///
-/// It has one partition, number 0, of a stream that is named like the consumer. What is committed is removed from the
-/// file; its ids stay for a [while](crate::InboxOptions::window).
+/// It has one partition, number 0, of a stream with the consumer's name. Committed messages are removed from the
+/// file; their ids are kept for the [window](crate::InboxOptions::window).
 #[derive(Debug)]
 pub struct InboxSource {
     log: InboxLog,
-    /// The position that is delivered next.
+    /// The next position to deliver.
     cursor: u64,
     assigned: bool,
     paused: bool,
@@ -25,7 +25,7 @@ pub struct InboxSource {
 }
 
 impl InboxLog {
-    /// The source of a consumer that reads this inbox.
+    /// The source that reads this inbox.
     pub fn source(&self) -> InboxSource {
         InboxSource::new(self.clone())
     }
@@ -36,7 +36,7 @@ impl InboxSource {
         Self { log, cursor: 0, assigned: false, paused: false, closed: false }
     }
 
-    /// The stream its messages come on.
+    /// The stream of its messages.
     pub fn stream(&self) -> StreamName {
         StreamName::from(self.log.consumer.as_str())
     }
@@ -55,20 +55,20 @@ impl InboxSource {
     async fn assign(&mut self) -> Result<SourceEvent, SourceError> {
         let consumer = self.log.consumer.clone();
         let asked = self.log.store.ask("assign", move |view| {
-            let Some(facts) = InboxNumbers::read(view.connection, &consumer)? else { return Ok(None) };
-            let settled = rows::settled(view.connection, &facts)?;
-            Ok(Some((facts, settled)))
+            let Some(numbers) = InboxNumbers::read(view.connection, &consumer)? else { return Ok(None) };
+            let settled = rows::settled(view.connection, &numbers)?;
+            Ok(Some((numbers, settled)))
         });
-        let (committed, settled) = asked.await?.map_or((None, Vec::new()), |(facts, settled)| {
-            self.log.bell.seen(facts.next.unsigned_abs());
-            (facts.committed, settled)
+        let (committed, settled) = asked.await?.map_or((None, Vec::new()), |(numbers, settled)| {
+            self.log.wakeup.seen(numbers.next.unsigned_abs());
+            (numbers.committed, settled)
         });
         self.cursor = committed.map_or(0, |committed| committed.unsigned_abs() + 1);
         self.assigned = true;
         Ok(SourceEvent::Assigned(vec![Assignment { partition: self.partition(), settled }]))
     }
 
-    /// Reads on. While paused, it only looks how much there is.
+    /// Reads the next batch. While paused, it only updates the lag.
     async fn read(&mut self) -> Result<Option<SourceEvent>, SourceError> {
         let (consumer, stream, from) = (self.log.consumer.clone(), self.stream(), self.cursor);
         let most = if self.paused { 0 } else { self.log.options.batch.max(1) };
@@ -77,8 +77,8 @@ impl InboxSource {
             .store
             .ask("read", move |view| rows::page(view.connection, &consumer, &stream, from, most));
         let page = read.await?;
-        self.log.bell.seen(page.next);
-        // Moved and returned without an await between: cancellation can lose nothing.
+        self.log.wakeup.seen(page.next);
+        // Moved and returned without an await between: cancellation loses nothing.
         let Some(last) = page.messages.last() else { return Ok(None) };
         self.cursor = last.position.offset + 1;
         Ok(Some(SourceEvent::Messages(page.messages)))
@@ -94,16 +94,16 @@ impl Source for InboxSource {
         if !self.assigned {
             return self.assign().await;
         }
-        let bell = self.log.bell.clone();
+        let wakeup = self.log.wakeup.clone();
         loop {
-            // Listens before it looks, so that nothing is posted unheard between the two.
-            let mut rung = pin!(bell.rung.notified());
-            rung.as_mut().enable();
+            // Subscribes before the read, so that no post in between is missed.
+            let mut notify = pin!(wakeup.notify.notified());
+            notify.as_mut().enable();
             if let Some(event) = self.read().await? {
                 return Ok(event);
             }
-            // Ends early when this process has posted something.
-            _ = tokio::time::timeout(self.log.options.poll, rung).await;
+            // Ends early after a post in this process.
+            _ = tokio::time::timeout(self.log.options.poll, notify).await;
         }
     }
 
@@ -133,7 +133,7 @@ impl Source for InboxSource {
         }
     }
 
-    /// An inbox is never taken away, so there is nothing to do.
+    /// An inbox is never revoked: does nothing.
     async fn revoked(&mut self, _partitions: &[Partition]) -> Result<(), SourceError> {
         Ok(())
     }
@@ -144,6 +144,6 @@ impl Source for InboxSource {
     }
 
     fn lag(&self) -> Option<u64> {
-        Some(self.log.bell.next().saturating_sub(self.cursor))
+        Some(self.log.wakeup.next().saturating_sub(self.cursor))
     }
 }

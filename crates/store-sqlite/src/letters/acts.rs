@@ -1,4 +1,4 @@
-//! Views for what people do to letters by hand, and for what runs out of time.
+//! Views for operators' acts, annotations and expiry.
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
@@ -9,32 +9,32 @@ use lazaret_core::{Letter, SequenceId, Timestamp};
 use rusqlite::params;
 
 use super::apply::Stored;
-use super::sequences::{OpenRow, select_sequence};
-use super::{Found, FoundRow, Open, Queue, select_found};
-use crate::arrivals::Place;
+use super::sequences::{OpenSequenceRow, select_sequence};
+use super::{LetterColumns, LetterRow, OpenSequence, Queue, select_letter_row};
+use crate::encoded_letter::Place;
 use crate::error::{Fault, Work};
 use crate::rows::{Body, bound, limit as rows_of, nanos, unsigned};
 
-/// How many rows are taken in hand at a time where all of them are wanted (I7).
+/// Page size where all rows are processed (I7).
 const PAGE: usize = 512;
 
-pub(crate) const EXPIRING: &str = select_found!(
+pub(crate) const EXPIRING: &str = select_letter_row!(
     ", sequence, expires_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL AND expires_at <= ?2
      AND (expires_at, lid) > (?3, ?4) ORDER BY expires_at, lid LIMIT ?5"
 );
 pub(crate) const CLOSED_BEFORE: &str =
-    select_found!("FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3");
+    select_letter_row!("FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3");
 
-/// An open letter whose time has run out.
+/// An open letter whose TTL has passed.
 struct Due {
-    letter: Found,
+    letter: LetterRow,
     sequence: SequenceId,
     expires_at: i64,
 }
 
 impl Queue<'_> {
     pub(crate) fn act(&mut self, id: LetterId, act: Act, by: &Actor) -> Work<Letter> {
-        let (lid, letter) = self.light(id)?.or_refuse(self.name, id, "act")?;
+        let (lid, letter) = self.light(id)?.into_result(self.name, id, "act")?;
         let mut open = self.sequence(&letter.sequence)?;
         let now = self.time();
         let effects = if act == Act::Restore {
@@ -50,14 +50,14 @@ impl Queue<'_> {
     }
 
     /// The letter behind this one, if this one is the head.
-    fn behind(&mut self, open: Option<&Open>, letter: &LetterView) -> Work<Option<Head>> {
+    fn behind(&mut self, open: Option<&OpenSequence>, letter: &LetterView) -> Work<Option<Head>> {
         let Some(open) = open.filter(|open| open.row.head.index == letter.index) else { return Ok(None) };
         let next = self.first_from(open.sid, bound(letter.index).saturating_add(1))?;
         Ok(next.map(|next| next.view.head()))
     }
 
-    /// The index of a letter that comes back.
-    fn place_restored(&mut self, letter: &Letter, open: Option<&mut Open>) -> Work<u64> {
+    /// The index of a restored letter.
+    fn place_restored(&mut self, letter: &Letter, open: Option<&mut OpenSequence>) -> Work<u64> {
         let now = self.time();
         let Some(open) = open else {
             let slot = rules::place_restored(&letter.sequence, letter, None, now)?;
@@ -79,7 +79,7 @@ impl Queue<'_> {
         self.index_of(slot, Some(open))
     }
 
-    /// The first index of a sequence from this one on that no open letter has.
+    /// The first free index of a sequence at or after this one.
     fn free_index(&self, sid: i64, mut index: i64) -> Work<i64> {
         let mut select = self
             .connection
@@ -108,29 +108,29 @@ impl Queue<'_> {
         Ok(cleared)
     }
 
-    /// The next open sequences, each with its revision, by which they are ordered.
-    fn rows_after(&mut self, revision: i64) -> Work<Vec<(i64, Open)>> {
+    /// The next open sequences, each with its revision, in that order.
+    fn rows_after(&mut self, revision: i64) -> Work<Vec<(i64, OpenSequence)>> {
         let mut select = self.connection.prepare_cached(select_sequence!(
             ", revision FROM sequences WHERE qid = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3"
         ))?;
         let mut rows = select.query([self.numbers.qid, revision, rows_of(PAGE)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
-            page.push((row.get(14)?, self.opened(OpenRow::read(row)?)?));
+            page.push((row.get(14)?, self.opened(OpenSequenceRow::read(row)?)?));
         }
         Ok(page)
     }
 
     /// Evicts the letters of a sequence, the last one first, so that its head changes once.
-    fn evict_all(&mut self, mut open: Open, cleared: &mut Cleared) -> Work<()> {
+    fn evict_all(&mut self, mut open: OpenSequence, cleared: &mut Cleared) -> Work<()> {
         const LAST: &str =
-            select_found!("FROM letters WHERE sid = ?1 AND idx < ?2 ORDER BY idx DESC LIMIT ?3");
+            select_letter_row!("FROM letters WHERE sid = ?1 AND idx < ?2 ORDER BY idx DESC LIMIT ?3");
         let mut before = i64::MAX;
         loop {
             let page = self.find_all(LAST, [open.sid, before, rows_of(PAGE)])?;
             let Some(last) = page.last() else { return Ok(()) };
             before = bound(last.view.index);
-            for Found { lid, view } in &page {
+            for LetterRow { lid, view } in &page {
                 let Some(effects) = rules::clear(view, &open.row, None, self.time()) else {
                     cleared.busy += 1;
                     continue;
@@ -147,7 +147,7 @@ impl Queue<'_> {
     }
 
     pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Letter> {
-        let (lid, _) = self.light(id)?.or_refuse(self.name, id, "change")?;
+        let (lid, _) = self.light(id)?.into_result(self.name, id, "change")?;
         let mut letter = self.whole(lid)?;
         let open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
         let row = open.as_ref().map(|open| &open.row);
@@ -173,7 +173,7 @@ impl Queue<'_> {
     }
 
     pub(crate) fn purge(&mut self, id: LetterId, by: &Actor) -> Work<()> {
-        let (lid, letter) = self.light(id)?.or_refuse(self.name, id, "purge")?;
+        let (lid, letter) = self.light(id)?.into_result(self.name, id, "purge")?;
         let effects = rules::purge(&LetterView::of(&letter), Some(by))?;
         self.apply(&Stored { lid, id, sequence: None }, None, effects)
     }
@@ -194,8 +194,8 @@ impl Queue<'_> {
             let page = self.expiring(after)?;
             let Some(last) = page.last() else { return Ok(()) };
             after = (last.expires_at, last.letter.lid);
-            for Due { letter: Found { lid, view }, sequence, .. } in &page {
-                let missing = || Fault::Corrupt(format!("a letter is open in {sequence}, which is not"));
+            for Due { letter: LetterRow { lid, view }, sequence, .. } in &page {
+                let missing = || Fault::Corrupt(format!("a letter is open, its sequence {sequence} is not"));
                 let open = self.sequence(sequence)?.ok_or_else(missing)?;
                 let next = self.behind(Some(&open), view)?;
                 let Some(effects) = rules::expire(view, &open.row, next, self.time()) else { continue };
@@ -209,13 +209,13 @@ impl Queue<'_> {
         }
     }
 
-    /// The next open letters whose time has run out, the earliest first.
+    /// The next open letters whose TTL has passed, the earliest first.
     fn expiring(&mut self, (expires_at, lid): (i64, i64)) -> Work<Vec<Due>> {
         let mut select = self.connection.prepare_cached(EXPIRING)?;
         let mut rows = select.query([self.numbers.qid, self.now, expires_at, lid, rows_of(PAGE)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
-            let letter = self.found(FoundRow::read(row)?)?;
+            let letter = self.found(LetterColumns::read(row)?)?;
             let sequence = SequenceId::new(row.get::<_, String>(8)?);
             page.push(Due { letter, sequence, expires_at: row.get(9)? });
         }
@@ -231,7 +231,7 @@ impl Queue<'_> {
             if page.is_empty() || room == 0 {
                 break;
             }
-            for Found { lid, view } in page.iter().take(room) {
+            for LetterRow { lid, view } in page.iter().take(room) {
                 let effects = rules::purge(view, None)?;
                 self.apply(&Stored { lid: *lid, id: view.id, sequence: None }, None, effects)?;
                 done.purged += 1;

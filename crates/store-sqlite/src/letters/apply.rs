@@ -1,17 +1,17 @@
-//! What a rule has decided about a letter, as rows.
+//! Writes the effects of a rule to the tables.
 
 use lazaret_core::letter::AttemptRecord;
-use lazaret_core::store::rules::{AuditLine, Effects, Failed, LetterChange, Tally};
+use lazaret_core::store::rules::{AuditLine, CountChange, Effects, Failed, LetterChange};
 use lazaret_core::{Failure, Fingerprint, LetterId, LetterState, SequenceId};
 use rusqlite::{Connection, params};
 
-use super::{Open, Queue};
-use crate::arrivals::Arrival;
+use super::{OpenSequence, Queue};
 use crate::audit;
+use crate::encoded_letter::EncodedLetter;
 use crate::error::{Fault, Work};
 use crate::rows::{Body, bound, id_bytes, letter_columns, nanos};
 
-/// A letter that is stored: its row, its id, and the name of its sequence, for one that may open it.
+/// A stored letter: its row, its id, and the name of its sequence, for one that may open it.
 pub(super) struct Stored<'a> {
     pub(super) lid: i64,
     pub(super) id: LetterId,
@@ -19,19 +19,24 @@ pub(super) struct Stored<'a> {
 }
 
 impl Queue<'_> {
-    /// The number of a group by its name, which is made if it is not there.
+    /// The number of a group by fingerprint, which is created if necessary.
     pub(super) fn group_number(&mut self, group: Option<Fingerprint>) -> Work<Option<i64>> {
         let (qid, now) = (self.numbers.qid, self.now);
         group.map(|group| self.cache.groups.named(self.connection, qid, group, now)).transpose()
     }
 
-    /// Stores a new letter and what comes with it.
-    pub(super) fn insert(&mut self, letter: &Arrival, before: Option<&Open>, effects: &Effects) -> Work<()> {
-        self.count(&effects.tally)?;
-        self.see(letter.cause.as_ref(), effects.failed)?;
+    /// Stores a new letter and applies its effects.
+    pub(super) fn insert(
+        &mut self,
+        letter: &EncodedLetter,
+        before: Option<&OpenSequence>,
+        effects: &Effects,
+    ) -> Work<()> {
+        self.count(&effects.count_change)?;
+        self.record_failure(letter.cause.as_ref(), effects.failed)?;
         let sid = self.write_sequence(Some(&letter.sequence), before, &effects.sequence)?;
         let LetterChange::Insert(index) = effects.letter else {
-            return Err(Fault::Corrupt(format!("letter {} is not new", letter.id)));
+            return Err(Fault::Corrupt(format!("effects on a new letter {} are not an insert", letter.id)));
         };
         let gid = self.group_number(letter.cause.as_ref().map(|cause| cause.fingerprint))?;
         let sid = sid.filter(|_| letter.state.is_open());
@@ -43,10 +48,15 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Does what a rule has decided about a letter that is stored.
-    pub(super) fn apply(&mut self, letter: &Stored<'_>, before: Option<&Open>, effects: Effects) -> Work<()> {
-        let Effects { letter: change, sequence, tally, failed, audit, ended } = effects;
-        self.count(&tally)?;
+    /// Applies the effects of a rule to a stored letter.
+    pub(super) fn apply(
+        &mut self,
+        letter: &Stored<'_>,
+        before: Option<&OpenSequence>,
+        effects: Effects,
+    ) -> Work<()> {
+        let Effects { letter: change, sequence, count_change, failed, audit, ended } = effects;
+        self.count(&count_change)?;
         let sid = self.write_sequence(letter.sequence, before, &sequence)?;
         match change {
             LetterChange::Close(state, None) => self.close(letter.lid, state)?,
@@ -57,7 +67,10 @@ impl Queue<'_> {
             LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
             LetterChange::Forget => self.forget(letter.lid)?,
             LetterChange::Insert(_) => {
-                return Err(Fault::Corrupt(format!("letter {} is stored already", letter.id)));
+                return Err(Fault::Corrupt(format!(
+                    "effects on the stored letter {} are an insert",
+                    letter.id
+                )));
             }
         }
         audit.map_or(Ok(()), |line| self.audit(&line))
@@ -67,15 +80,15 @@ impl Queue<'_> {
         audit::write(self.connection, self.now, line)
     }
 
-    /// Counts a letter and its sequence as they stand now.
-    fn count(&mut self, tally: &Tally) -> Work<()> {
-        for (standing, by) in tally.changes() {
-            self.numbers.by_state[standing.state as usize] += by;
-            if let Some(gid) = self.group_number(standing.group)? {
-                self.cache.groups.get(self.connection, gid)?.row.count(standing.state, by);
+    /// Updates the counters of a letter and its sequence.
+    fn count(&mut self, change: &CountChange) -> Work<()> {
+        for (counted, by) in change.changes() {
+            self.numbers.by_state[counted.state as usize] += by;
+            if let Some(gid) = self.group_number(counted.group)? {
+                self.cache.groups.get(self.connection, gid)?.row.count(counted.state, by);
             }
         }
-        for (blocked, by) in tally.blocks() {
+        for (blocked, by) in change.blocks() {
             if let Some(gid) = self.group_number(Some(blocked.group))? {
                 self.cache.groups.get(self.connection, gid)?.row.block(blocked, by);
             }
@@ -83,8 +96,8 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Shows a failure to the group of its cause.
-    fn see(&mut self, cause: Option<&Failure>, failed: Option<Failed>) -> Work<()> {
+    /// Records a failure in the group of its cause.
+    fn record_failure(&mut self, cause: Option<&Failure>, failed: Option<Failed>) -> Work<()> {
         let (Some(cause), Some(Failed { at, enters })) = (cause, failed) else { return Ok(()) };
         let now = self.time();
         if let Some(gid) = self.group_number(Some(cause.fingerprint))? {
@@ -92,7 +105,7 @@ impl Queue<'_> {
             if enters {
                 group.enter(cause, at, now);
             } else {
-                group.see(cause, at);
+                group.record_failure(cause, at);
             }
         }
         Ok(())
@@ -145,7 +158,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Writes a letter that failed again.
+    /// Writes a requeued letter.
     fn rewrite(
         &mut self,
         stored: &Stored<'_>,
@@ -157,7 +170,7 @@ impl Queue<'_> {
         let mut letter = self.light_by_row(*lid)?;
         let had_payload = !letter.payload_left_out;
         change.apply(&mut letter, self.time());
-        self.see(letter.cause.as_ref(), failed)?;
+        self.record_failure(letter.cause.as_ref(), failed)?;
         if had_payload && letter.payload_left_out {
             let mut update =
                 self.connection.prepare_cached("UPDATE payloads SET payload = NULL WHERE lid = ?1")?;
@@ -193,7 +206,7 @@ impl Queue<'_> {
         if ended { self.list_end(*id, state, attempts) } else { Ok(()) }
     }
 
-    /// Removes all of a closed letter but its trace: its id and state say that it was there and how it ended (I8). Such a row
+    /// Removes all of a closed letter except id and state, so that a redelivered message is recognized (I8). Such a row
     /// has neither a `sid`, as open letters have, nor a `closed_at`, as closed ones have, and no payload row.
     fn forget(&self, lid: i64) -> Work<()> {
         self.connection.prepare_cached("DELETE FROM payloads WHERE lid = ?1")?.execute([lid])?;
@@ -207,7 +220,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Lists a letter that ended, if somebody watches.
+    /// Lists an ended letter, if the queue is watched.
     fn list_end(&self, id: LetterId, state: LetterState, attempts: u32) -> Work<()> {
         if self.numbers.is_watched {
             let mut insert = self
@@ -219,7 +232,7 @@ impl Queue<'_> {
     }
 }
 
-/// Where a new letter goes. `sid` is none for a closed one, `gid` for one without a cause.
+/// The place of a new letter. `sid` is none for a closed one, `gid` for one without a cause.
 struct NewPlace {
     qid: i64,
     sid: Option<i64>,
@@ -228,8 +241,8 @@ struct NewPlace {
     now: i64,
 }
 
-/// Stores a new letter in this place.
-fn insert_letter(connection: &Connection, place: &NewPlace, letter: &Arrival) -> Work<()> {
+/// Inserts a new letter at this place.
+fn insert_letter(connection: &Connection, place: &NewPlace, letter: &EncodedLetter) -> Work<()> {
     let NewPlace { qid, sid, gid, index, now } = place;
     let [attempts, crash_attempts, replay_attempts] = letter.attempts;
     let mut insert = connection.prepare_cached(concat!(

@@ -1,4 +1,4 @@
-//! The letters of a queue that ended, until everybody was told.
+//! The letters of a queue that ended, until they were announced.
 
 use lazaret_core::store::{End, EndsPage};
 use lazaret_core::{Letter, LetterState};
@@ -15,7 +15,7 @@ impl Queue<'_> {
             return Ok(());
         }
         self.connection.execute("INSERT INTO watched (qid) VALUES (?1)", [self.numbers.qid])?;
-        // In the order in which they were taken in, which is that of their rows.
+        // In the order in which they were enqueued, which is that of their rows.
         self.connection.execute(
             "INSERT INTO ends (qid, letter, state, attempts) SELECT qid, id, state, attempts FROM letters
              WHERE qid = ?1 AND sid IS NOT NULL AND state IN (?2, ?3, ?4) ORDER BY lid",
@@ -45,7 +45,7 @@ impl Queue<'_> {
     }
 }
 
-/// Some ends after this number.
+/// A page of ends after this number.
 pub(crate) fn page(listing: &Listing<'_>, after: u64, limit: usize) -> Work<EndsPage> {
     let connection = listing.connection;
     let mut select = connection.prepare_cached(

@@ -15,13 +15,13 @@ pub(crate) const OF_ALL: &str =
 pub(crate) const OF_QUEUE: &str = select_group!(
     "WHERE (open, gid) < (?1, ?2) AND open >= ?3 AND qid = ?5 ORDER BY open DESC, gid DESC LIMIT ?4"
 );
-/// Letters are numbered as they come in, so the oldest has the lowest number.
+/// Row numbers follow the order of arrival, so the oldest letter has the lowest one.
 pub(crate) const OLDEST_OF_GROUP: &str =
     "SELECT enqueued_at FROM letters WHERE gid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
 pub(crate) const OLDEST_OF_QUEUE: &str =
     "SELECT enqueued_at FROM letters WHERE qid = ?1 AND sid IS NOT NULL ORDER BY lid LIMIT 1";
 
-/// A place in the list of groups: how many open letters the last one shown has, and its number.
+/// A cursor in the list of groups: number of open letters of the last group returned, and its number.
 #[derive(Clone, Copy)]
 struct Place {
     open: i64,
@@ -38,13 +38,13 @@ impl Place {
             .split_once('/')
             .and_then(|(open, gid)| Some(Self { open: open.parse().ok()?, gid: gid.parse().ok()? }));
         parts.ok_or_else(|| {
-            let context = format!("{text:?} is not a cursor of this store");
+            let context = format!("invalid cursor {text:?}");
             StoreError::not_done(ErrorKind::Invalid, "groups", context)
         })
     }
 }
 
-/// A page of groups, those with the most open letters first; of those with as many, the newest first.
+/// A page of groups, those with the most open letters first; of equal ones, the newest first.
 pub(crate) fn groups(connection: &Connection, now: i64, request: &GroupsRequest) -> Work<GroupsPage> {
     let limit = request.limit.max(1);
     let after = request.after.as_deref().map(Place::parse).transpose()?;
@@ -107,17 +107,17 @@ pub(crate) fn group(connection: &Connection, now: i64, id: &GroupId) -> Work<Opt
 
 fn shown(connection: &Connection, now: i64, queue: QueueName, gid: i64, group: &CachedGroup) -> Work<Group> {
     let id = GroupId { queue, fingerprint: group.fingerprint };
-    Ok(group.row.shown(id, first_time(connection, OLDEST_OF_GROUP, gid)?, time(now)))
+    Ok(group.row.to_group(id, first_time(connection, OLDEST_OF_GROUP, gid)?, time(now)))
 }
 
-/// The time that a query for one finds.
+/// The timestamp returned by a query.
 fn first_time(connection: &Connection, sql: &str, parameter: i64) -> Work<Option<Timestamp>> {
     let found: Option<i64> =
         connection.prepare_cached(sql)?.query_row([parameter], |row| row.get(0)).optional()?;
     Ok(found.map(time))
 }
 
-/// All queues that ever held a letter, by name.
+/// All queues that have ever held a letter, by name.
 pub(crate) fn queues(connection: &Connection) -> Work<Vec<QueueSummary>> {
     let mut select = connection.prepare_cached("SELECT qid, name, idx FROM queues ORDER BY name")?;
     let mut rows = select.query([])?;

@@ -1,16 +1,17 @@
-//! Views for letters that are taken in.
+//! Views for hand-offs.
 
 use std::collections::HashMap;
 
 use lazaret_core::store::rules::{
-    self, Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, Later, LetterView, SequenceRow, Slot,
+    self, Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView, SequenceRow,
+    Slot,
 };
 use lazaret_core::store::{ErrorKind, Grant, Limits, Placed, Result};
 use lazaret_core::{Partition, SequenceId};
 use rusqlite::{OptionalExtension, params};
 
-use super::{Open, Queue};
-use crate::arrivals::{Arrival, Place};
+use super::{OpenSequence, Queue};
+use crate::encoded_letter::{EncodedLetter, Place};
 use crate::error::{Fault, Work};
 use crate::rows::{self, bound, time, unsigned};
 
@@ -38,15 +39,19 @@ impl Queue<'_> {
         Ok(grants)
     }
 
-    pub(crate) fn hand_off_all(&mut self, items: &[Arrival], limits: &Limits) -> Work<Vec<Result<Placed>>> {
-        // Which sequences had an item refused, and why.
+    pub(crate) fn hand_off_all(
+        &mut self,
+        items: &[EncodedLetter],
+        limits: &Limits,
+    ) -> Work<Vec<Result<Placed>>> {
+        // The sequences with a refused item, and the kind of the error.
         let mut refused: HashMap<&SequenceId, ErrorKind> = HashMap::new();
         let mut answers = Vec::with_capacity(items.len());
         for item in items {
             let sequence = &item.sequence;
             let placed = match self.hand_off(item, refused.get(sequence).copied(), limits) {
                 Ok(placed) => Ok(placed),
-                // Refusals come before anything is written, so the items before it stand.
+                // Refusals precede any write of the item, so the items before it stand.
                 Err(Fault::Refused(error)) => {
                     refused.entry(sequence).or_insert(error.kind());
                     Err(error)
@@ -58,7 +63,12 @@ impl Queue<'_> {
         Ok(answers)
     }
 
-    fn hand_off(&mut self, letter: &Arrival, refused: Option<ErrorKind>, limits: &Limits) -> Work<Placed> {
+    fn hand_off(
+        &mut self,
+        letter: &EncodedLetter,
+        refused: Option<ErrorKind>,
+        limits: &Limits,
+    ) -> Work<Placed> {
         let partition =
             letter.grant.as_ref().map_or_else(|| letter.place.partition(), |grant| grant.partition.clone());
         let mut known = self.grant(&partition)?;
@@ -114,8 +124,8 @@ impl Queue<'_> {
         Ok(placed)
     }
 
-    /// Stores a letter in its place.
-    fn put(&mut self, letter: &Arrival, slot: Slot, mut open: Option<&mut Open>) -> Work<()> {
+    /// Stores a letter at its place.
+    fn put(&mut self, letter: &EncodedLetter, slot: Slot, mut open: Option<&mut OpenSequence>) -> Work<()> {
         let index = self.index_of(slot, open.as_deref_mut())?;
         let now = self.time();
         let cause = letter.cause.as_ref();
@@ -137,11 +147,11 @@ impl Queue<'_> {
         self.insert(letter, open.as_deref(), &effects)
     }
 
-    /// The first letter of a sequence that is later in this partition.
+    /// The first later letter of this partition in a sequence.
     ///
-    /// Letters of one partition stand in the order of their offsets, so the search goes from the end to the first one
-    /// that is not later. Mostly that is the last letter of all.
-    pub(super) fn first_later(&self, sid: i64, place: &Place) -> Work<Option<Later>> {
+    /// Letters of one partition are in the order of their offsets, so the search goes from the end to the first one
+    /// that is not later: usually the last letter of all.
+    pub(super) fn first_later(&self, sid: i64, place: &Place) -> Work<Option<LaterLetter>> {
         let offset = bound(place.offset);
         let mut first: Option<i64> = None;
         let mut select = self.connection.prepare_cached(
@@ -159,7 +169,7 @@ impl Queue<'_> {
             "SELECT idx FROM letters WHERE sid = ?1 AND idx < ?2 ORDER BY idx DESC LIMIT 1",
         )?;
         let before: Option<i64> = select.query_row([sid, index], |row| row.get(0)).optional()?;
-        Ok(Some(Later { index: unsigned(index)?, before: before.map(unsigned).transpose()? }))
+        Ok(Some(LaterLetter { index: unsigned(index)?, before: before.map(unsigned).transpose()? }))
     }
 
     fn next_index(&mut self) -> i64 {
@@ -167,8 +177,8 @@ impl Queue<'_> {
         self.numbers.index
     }
 
-    /// The index that a slot names. The row is that of the sequence, if it is open.
-    pub(super) fn index_of(&mut self, slot: Slot, open: Option<&mut Open>) -> Work<u64> {
+    /// The index of a slot. The row is that of the sequence, if open.
+    pub(super) fn index_of(&mut self, slot: Slot, open: Option<&mut OpenSequence>) -> Work<u64> {
         let index = match (slot, open) {
             (Slot::At(index), _) => return Ok(index),
             (Slot::MoveBehind(from), Some(open)) => self.move_behind(open, bound(from))?,
@@ -177,9 +187,9 @@ impl Queue<'_> {
         unsigned(index)
     }
 
-    /// Gives all letters of a sequence from this index on new ones at the end, in their order, and a free index in
+    /// Moves all letters of a sequence from this index on to new indexes at the end, in their order, and returns a free index in
     /// front of them.
-    fn move_behind(&mut self, open: &mut Open, from: i64) -> Work<i64> {
+    fn move_behind(&mut self, open: &mut OpenSequence, from: i64) -> Work<i64> {
         let free = self.next_index();
         let mut select = self.connection.prepare_cached(
             "SELECT lid, idx FROM letters WHERE sid = ?1 AND idx >= ?2 AND idx < ?3 ORDER BY idx",

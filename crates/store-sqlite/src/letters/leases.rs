@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{self, GoOn, LeaseKind, SettleView};
+use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, SettleView};
 use lazaret_core::store::{Claim, Lease, Settled, Settlement};
 
 use super::apply::Stored;
-use super::sequences::{OpenRow, select_sequence};
-use super::{Open, Queue};
+use super::sequences::{OpenSequenceRow, select_sequence};
+use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, limit as rows_of, unsigned};
 
@@ -22,18 +22,18 @@ impl Queue<'_> {
         let mut rows = select.query([self.numbers.qid, self.now, rows_of(limit)])?;
         let mut due = Vec::new();
         while let Some(row) = rows.next()? {
-            due.push(OpenRow::read(row)?);
+            due.push(OpenSequenceRow::read(row)?);
         }
         let mut claims = Vec::with_capacity(due.len());
         for row in due {
             let open = self.opened(row)?;
-            claims.push(self.take(&open, owner, lease, LeaseKind::Due)?);
+            claims.push(self.lease_sequence(&open, owner, lease, LeaseKind::Due)?);
         }
         Ok(claims)
     }
 
-    /// Gives back the sequences whose lease has ended and whose head is due, so that they are ordered by their due
-    /// time like all others. Each lease is ended once, so this costs no more than the claims did.
+    /// Returns sequences with an expired lease and a due head to the due index, so that they are ordered by their due
+    /// time like all others. Each lease expires once, so this costs no more than the claims did.
     fn end_expired_leases(&self) -> Work<()> {
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET lease_owner = NULL, lease_fence = NULL, lease_until = NULL, lease_replay = NULL,
@@ -50,12 +50,18 @@ impl Queue<'_> {
         lease: Duration,
     ) -> Work<Option<Claim>> {
         let open = self.sequence(sequence)?.filter(|open| !open.row.is_leased(self.time()));
-        open.map(|open| self.take(&open, owner, lease, LeaseKind::Replay)).transpose()
+        open.map(|open| self.lease_sequence(&open, owner, lease, LeaseKind::Replay)).transpose()
     }
 
-    /// Leases an open sequence, under a fence that was never given before.
-    pub(crate) fn take(&mut self, open: &Open, owner: &str, lease: Duration, kind: LeaseKind) -> Work<Claim> {
-        let missing = || Fault::Corrupt(format!("{} is open without a letter", open.name));
+    /// Leases an open sequence, under a new fence.
+    pub(crate) fn lease_sequence(
+        &mut self,
+        open: &OpenSequence,
+        owner: &str,
+        lease: Duration,
+        kind: LeaseKind,
+    ) -> Work<Claim> {
+        let missing = || Fault::Corrupt(format!("sequence {} is open without a letter", open.name));
         self.numbers.fence += 1;
         let row = open.row.claimed(owner, lease, kind, unsigned(self.numbers.fence)?, self.time());
         self.write_lease(open.sid, &row)?;
@@ -79,7 +85,7 @@ impl Queue<'_> {
         self.write_lease(open.sid, &row)?;
         let head = self.first_from(open.sid, bound(row.head.index))?;
         match (operation, head) {
-            (Some(operation), Some(head)) => self.give_back_item(operation, head.view.id),
+            (Some(operation), Some(head)) => self.release_item(operation, head.view.id),
             _ => Ok(()),
         }
     }
@@ -99,17 +105,17 @@ impl Queue<'_> {
         };
         let mut settle = rules::settle(&view, lease, id, settlement)?;
         if let Some((operation, outcome)) = settle.outcome {
-            let goes_on = self.settle_item(operation, id, outcome)?;
-            settle.effects.reserve(goes_on.then_some(operation));
+            let continues = self.settle_item(operation, id, outcome)?;
+            settle.effects.reserve(continues.then_some(operation));
         }
         let head = head.ok_or_else(|| Fault::Corrupt(format!("letter {id} has no row")))?;
         let stored = Stored { lid: head.lid, id, sequence: None };
         self.apply(&stored, open.as_ref(), settle.effects)?;
-        Ok(match (settle.go_on, next) {
-            (GoOn::Next, Some(next)) => Settled::Next(Box::new(self.whole(next.lid)?)),
-            (GoOn::Requeued, _) => Settled::Requeued,
-            (GoOn::Closed, _) => Settled::Closed,
-            (GoOn::Blocked | GoOn::Next, _) => Settled::Blocked,
+        Ok(match (settle.after, next) {
+            (AfterSettle::Next, Some(next)) => Settled::Next(Box::new(self.whole(next.lid)?)),
+            (AfterSettle::Requeued, _) => Settled::Requeued,
+            (AfterSettle::Closed, _) => Settled::Closed,
+            (AfterSettle::Blocked | AfterSettle::Next, _) => Settled::Blocked,
         })
     }
 }

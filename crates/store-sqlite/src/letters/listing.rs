@@ -1,4 +1,4 @@
-//! Answers to questions, from one consistent view.
+//! Queries of letters, on a consistent snapshot.
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::{AttemptNote, Counts, ErrorKind, HeadsPage, OpenedPage, StoreError};
@@ -12,7 +12,7 @@ use crate::rows::{
 };
 use crate::write_cache::read_counts;
 
-/// A queue that is asked something. One that was never written to is not there.
+/// A queue to query. It does not exist before the first write.
 pub(crate) struct Listing<'a> {
     pub(crate) connection: &'a Connection,
     name: &'a QueueName,
@@ -121,7 +121,7 @@ impl<'a> Listing<'a> {
         let limit = limit.max(1);
         let wanted = limit.saturating_add(1);
         let mut places = Vec::new();
-        // The rest of those touched at the same time as the last one shown, then those touched later.
+        // First the others with the touch time of the last head returned, then those touched later.
         if let Some(Cursor { touched, sid }) = after {
             let sql =
                 "SELECT touched, sid, head_idx FROM sequences WHERE qid = ?1 AND touched = ?2 AND sid > ?3
@@ -166,14 +166,14 @@ impl<'a> Listing<'a> {
         let mut letters = Vec::with_capacity(places.len());
         for (Cursor { sid, .. }, index) in places {
             let letter = first(select.query([sid, index])?, |row| read_letter(row, self.name))?;
-            let missing = || Fault::Corrupt(format!("sequence {sid} names a head that is not there"));
+            let missing = || Fault::Corrupt(format!("the head of sequence {sid} is missing"));
             letters.push(letter.ok_or_else(missing)?);
         }
         Ok(letters)
     }
 }
 
-/// A place in the list of heads: when the last one shown was touched, and the number of its sequence.
+/// A cursor in the list of heads: the touch time of the last one returned, and the number of its sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor {
     touched: i64,
@@ -190,7 +190,7 @@ impl Cursor {
             .split_once('/')
             .and_then(|(touched, sid)| Some(Self { touched: touched.parse().ok()?, sid: sid.parse().ok()? }));
         parts.ok_or_else(|| {
-            let context = format!("{text:?} is not a cursor of this store");
+            let context = format!("invalid cursor {text:?}");
             StoreError::not_done(ErrorKind::Invalid, "heads", context)
         })
     }

@@ -1,9 +1,9 @@
 //! One queue inside a transaction: views for the rules of [`lazaret_core::store::rules`], and their effects.
 //!
-//! [`sequences`] reads and writes the rows of open sequences, [`apply`] does what a rule has decided. [`intake`], [`leases`]
-//! and [`acts`] load views for one kind of request each; [`notes`] keeps the attempts of messages that wait in memory.
-//! [`groups`], [`ends`] and [`listing`] answer questions. Nothing of it walks over all letters; [`query`], which finds letters by
-//! what is known of them, looks at a bounded number of them at a time.
+//! [`sequences`] reads and writes the rows of open sequences, [`apply`] writes the effects of a rule. [`intake`], [`leases`]
+//! and [`acts`] load views for one kind of request each; [`notes`] stores the attempts of messages that wait in memory.
+//! [`groups`], [`ends`] and [`listing`] run queries. None of them scans all letters; [`query`], which searches
+//! letters, reads a bounded number of them at a time.
 
 mod acts;
 mod apply;
@@ -18,10 +18,10 @@ mod sequences;
 
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
-pub(crate) use sequences::Open;
+pub(crate) use sequences::OpenSequence;
 
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{Known, LetterView};
+use lazaret_core::store::rules::{LetterLookup, LetterView};
 use lazaret_core::{Fingerprint, Letter, LetterState, QueueName, Timestamp};
 use rusqlite::{Connection, Row, params};
 
@@ -30,7 +30,7 @@ use crate::rows::{self, first, id_bytes, letter_id, read_letter, select_letter, 
 use crate::step::Step;
 use crate::write_cache::{QueueNumbers, WriteCache};
 
-/// A queue on which a request works. Its numbers count once the request has succeeded.
+/// A queue in a request. Its counters are kept once the request has succeeded.
 pub(crate) struct Queue<'a> {
     pub(crate) connection: &'a Connection,
     pub(crate) name: &'a QueueName,
@@ -39,14 +39,14 @@ pub(crate) struct Queue<'a> {
     pub(crate) now: i64,
 }
 
-/// A letter as the rules see it, and its row.
-pub(crate) struct Found {
+/// A letter as the rules see it, and the number of its row.
+pub(crate) struct LetterRow {
     lid: i64,
     view: LetterView,
 }
 
-/// The columns of a [`Found`], as they stand in a row.
-struct FoundRow {
+/// The columns of a [`LetterRow`].
+struct LetterColumns {
     lid: i64,
     id: LetterId,
     index: u64,
@@ -57,15 +57,15 @@ struct FoundRow {
     gid: Option<i64>,
 }
 
-/// A query for what [`FoundRow::read`] expects.
-macro_rules! select_found {
+/// A query for [`LetterColumns::read`].
+macro_rules! select_letter_row {
     ($rest:literal) => {
         concat!("SELECT lid, id, idx, state, due_at, enqueued_at, touched_at, gid ", $rest)
     };
 }
-use select_found;
+use select_letter_row;
 
-impl FoundRow {
+impl LetterColumns {
     fn read(row: &Row<'_>) -> Work<Self> {
         Ok(Self {
             lid: row.get(0)?,
@@ -81,7 +81,7 @@ impl FoundRow {
 }
 
 impl Step<'_> {
-    /// Works on a queue, which is made if it is not there.
+    /// Runs a change on a queue, which is created if necessary.
     pub(crate) fn queue<T>(
         &mut self,
         name: &QueueName,
@@ -102,38 +102,38 @@ impl Queue<'_> {
         time(self.now)
     }
 
-    /// The name of a group by its number.
+    /// The fingerprint of a group by its number.
     fn group_name(&mut self, gid: Option<i64>) -> Work<Option<Fingerprint>> {
         gid.map(|gid| self.cache.groups.fingerprint(self.connection, gid)).transpose()
     }
 
-    fn found(&mut self, row: FoundRow) -> Work<Found> {
-        let FoundRow { lid, id, index, state, due_at, enqueued_at, touched_at, gid } = row;
+    fn found(&mut self, row: LetterColumns) -> Work<LetterRow> {
+        let LetterColumns { lid, id, index, state, due_at, enqueued_at, touched_at, gid } = row;
         let group = self.group_name(gid)?;
-        Ok(Found { lid, view: LetterView { id, index, state, due_at, enqueued_at, touched_at, group } })
+        Ok(LetterRow { lid, view: LetterView { id, index, state, due_at, enqueued_at, touched_at, group } })
     }
 
-    /// The letters that a query made with `select_found` gives.
-    fn find_all(&mut self, sql: &str, parameters: impl rusqlite::Params) -> Work<Vec<Found>> {
+    /// The letters of a query made with `select_letter_row`.
+    fn find_all(&mut self, sql: &str, parameters: impl rusqlite::Params) -> Work<Vec<LetterRow>> {
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query(parameters)?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
-            page.push(self.found(FoundRow::read(row)?)?);
+            page.push(self.found(LetterColumns::read(row)?)?);
         }
         Ok(page)
     }
 
     /// The first letter of a sequence from this index on.
-    fn first_from(&mut self, sid: i64, index: i64) -> Work<Option<Found>> {
-        let mut select = self.connection.prepare_cached(select_found!(
+    fn first_from(&mut self, sid: i64, index: i64) -> Work<Option<LetterRow>> {
+        let mut select = self.connection.prepare_cached(select_letter_row!(
             "FROM letters WHERE sid = ?1 AND idx >= ?2 ORDER BY idx LIMIT 1"
         ))?;
-        let row = first(select.query([sid, index])?, FoundRow::read)?;
+        let row = first(select.query([sid, index])?, LetterColumns::read)?;
         row.map(|row| self.found(row)).transpose()
     }
 
-    /// The state of the letter of this id in this queue, if there is one.
+    /// The state of the letter with this id in this queue, if it exists.
     fn state_of(&self, id: LetterId) -> Work<Option<LetterState>> {
         let mut select =
             self.connection.prepare_cached("SELECT state FROM letters WHERE id = ?1 AND qid = ?2")?;
@@ -142,7 +142,7 @@ impl Queue<'_> {
     }
 
     /// A letter without its key, headers and payload, and its row.
-    pub(crate) fn light(&self, id: LetterId) -> Work<Known<(i64, Letter)>> {
+    pub(crate) fn light(&self, id: LetterId) -> Work<LetterLookup<(i64, Letter)>> {
         let mut select = self.connection.prepare_cached(
             "SELECT lid, state, sid IS NULL AND closed_at IS NULL FROM letters WHERE id = ?1 AND qid = ?2",
         )?;
@@ -150,9 +150,9 @@ impl Queue<'_> {
             Ok((row.get::<_, i64>(0)?, rows::state(row.get(1)?)?, row.get::<_, bool>(2)?))
         })?;
         Ok(match found {
-            None => Known::Absent,
-            Some((_, state, true)) => Known::Purged(state),
-            Some((lid, _, false)) => Known::Letter((lid, self.light_by_row(lid)?)),
+            None => LetterLookup::Absent,
+            Some((_, state, true)) => LetterLookup::Purged(state),
+            Some((lid, _, false)) => LetterLookup::Letter((lid, self.light_by_row(lid)?)),
         })
     }
 
@@ -168,6 +168,6 @@ impl Queue<'_> {
     fn by_row(&self, sql: &str, lid: i64) -> Work<Letter> {
         let mut select = self.connection.prepare_cached(sql)?;
         let letter = first(select.query([lid])?, |row| read_letter(row, self.name))?;
-        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is gone")))
+        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))
     }
 }

@@ -5,12 +5,12 @@ use lazaret_core::store::AttemptNote;
 use rusqlite::{Connection, params};
 
 use super::Queue;
-use crate::arrivals::{Note, NoteBody};
+use crate::encoded_letter::{Note, NoteBody};
 use crate::error::Work;
 use crate::rows::{self, bound, unsigned};
 
 impl Queue<'_> {
-    /// Keeps notes, or none of them when one cannot be kept.
+    /// Stores all notes, or none if one is invalid.
     pub(crate) fn note_attempts(&self, notes: &[Note]) -> Work<()> {
         let offset = |note: &Note| rows::number(note.place.offset, "offset", "note_attempts");
         let offsets = notes.iter().map(offset).collect::<Work<Vec<i64>>>()?;

@@ -1,7 +1,7 @@
-//! Finding and counting letters with a query.
+//! Searches and counts letters.
 //!
-//! The rows are walked over from the newest to the oldest, along the index that leads to the fewest (see [`compile`]). Each
-//! row is asked whether it can match; where it cannot tell, the letter is read and asked. A call looks at a bounded
+//! A search scans rows from the newest to the oldest, along the most selective index (see [`compile`]). An SQL condition on each
+//! row decides the match; where it cannot, the letter is read and matched. A call reads a bounded
 //! number of rows and bytes (I7).
 
 mod compile;
@@ -19,10 +19,10 @@ use crate::readers::View;
 use crate::rows::{read_letter, select_letter, state, time, unsigned};
 use compile::{Condition, Part, Sql};
 
-/// How many letters a page holds at most.
+/// Maximum number of letters of a page.
 const PAGE_LIMIT: usize = 1000;
 
-/// How much a call may look at.
+/// The bounds of a call.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     rows: u64,
@@ -33,17 +33,17 @@ struct Bounds {
 const FIND: Bounds = Bounds { rows: 10_000, bytes: 64 << 20 };
 const COUNT: Bounds = Bounds { rows: 8_000, bytes: 64 << 20 };
 
-/// The letters that match, the latest taken in first.
+/// The letters that match, the latest enqueued first.
 pub(crate) fn find(view: &View<'_>, query: &Query, after: Option<&str>, limit: usize) -> Work<LettersPage> {
     find_within(view, query, after, limit, FIND)
 }
 
-/// How many letters match.
+/// The number of letters that match.
 pub(crate) fn count(view: &View<'_>, query: &Query) -> Work<Matches> {
     count_within(view, query, COUNT)
 }
 
-/// Shows the row of every letter that matches, however many there are.
+/// Calls the visitor with the row of every letter that matches, without bounds.
 pub(crate) fn each_row(
     connection: &Connection,
     now: i64,
@@ -86,19 +86,19 @@ fn count_within(view: &View<'_>, query: &Query, bounds: Bounds) -> Work<Matches>
     Ok(Matches { letters, exact: end.is_none() })
 }
 
-/// A cursor is the number of the last row that was looked at.
+/// A cursor is the number of the last row that was read.
 fn parse_cursor(text: &str) -> Work<i64> {
     let canonical = text.parse().ok().filter(|lid: &i64| *lid > 0 && lid.to_string() == text);
     canonical.ok_or_else(|| {
-        let context = format!("{text:?} is not a cursor of this store");
+        let context = format!("invalid cursor {text:?}");
         Fault::Refused(StoreError::not_done(ErrorKind::Invalid, "find", context))
     })
 }
 
-/// Reads a whole letter that has been found to match.
+/// Reads the whole of a letter that matches.
 type Whole<'w> = &'w mut dyn FnMut() -> Work<Letter>;
 
-/// A query on its way over the rows.
+/// A query in execution.
 struct Search<'a> {
     connection: &'a Connection,
     query: &'a Query,
@@ -117,12 +117,10 @@ impl<'a> Search<'a> {
 
     fn queue(&self, qid: i64) -> Work<&QueueName> {
         let place = self.queues.binary_search_by_key(&qid, |(qid, _)| *qid);
-        place
-            .map(|place| &self.queues[place].1)
-            .map_err(|_| Fault::Corrupt(format!("there is no queue {qid}")))
+        place.map(|place| &self.queues[place].1).map_err(|_| Fault::Corrupt(format!("queue {qid} not found")))
     }
 
-    /// How many letters match, if the counters of the queues can tell.
+    /// The number of letters that match, if the counters of the queues suffice.
     fn counted(&self) -> Work<Option<u64>> {
         let mut select = self.connection.prepare_cached("SELECT qid, state, n FROM counts")?;
         let mut rows = select.query([])?;
@@ -137,8 +135,8 @@ impl<'a> Search<'a> {
         Ok(Some(letters))
     }
 
-    /// Shows each letter that matches, from below this row on, until the visitor has enough. The last row looked at, if
-    /// there may be more behind it.
+    /// Calls the visitor with each letter that matches, from below this row on, until it stops. Returns the last row read, if
+    /// more may follow.
     fn run(
         &self,
         before: i64,
@@ -163,9 +161,9 @@ impl<'a> Search<'a> {
             let lid = row.get(0)?;
             looked_at += 1;
             let fits = check.as_mut().map_or(Ok(true), |check| check.holds(lid))?;
-            let goes_on = !fits || reader.show(lid, row.get(1)?, &mut visit)?;
-            if !goes_on || looked_at >= bounds.rows || reader.bytes >= bounds.bytes {
-                // If nothing is left, nobody has to ask for it.
+            let continues = !fits || reader.show(lid, row.get(1)?, &mut visit)?;
+            if !continues || looked_at >= bounds.rows || reader.bytes >= bounds.bytes {
+                // Without remaining rows there is no next page.
                 return Ok(rows.next()?.map(|_| lid));
             }
         }
@@ -181,7 +179,7 @@ fn in_order(arms: Vec<Sql>, before: i64) -> Sql {
     Sql { text: text.join(" UNION ALL ") + " ORDER BY lid DESC", parameters: parameters.collect() }
 }
 
-/// Asks a row whether it can match.
+/// Decides by its columns whether a row can match.
 struct Check<'a> {
     select: Statement<'a>,
     parameters: usize,
@@ -205,17 +203,17 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Reads letters and decides where the rows could not.
+/// Reads letters and matches those that the columns could not decide.
 struct Reader<'a> {
     search: &'a Search<'a>,
-    /// Whether every row that fits is a match.
+    /// `true` if every row that meets the condition is a match.
     exact: bool,
     /// The bytes of messages read so far.
     bytes: usize,
 }
 
 impl Reader<'_> {
-    /// Shows a letter to the visitor if it matches, and says whether to go on.
+    /// Calls the visitor with a letter if it matches, and returns `true` to continue.
     fn show(
         &mut self,
         lid: i64,
@@ -225,7 +223,7 @@ impl Reader<'_> {
         let query = self.search.query;
         let mut read = None;
         if !self.exact {
-            // Most letters that are asked do not match: what the query does not look at is left where it is.
+            // Most letters that are read do not match: the parts that the query does not use are not loaded.
             let letter = if query.needs_payload() { self.whole(lid, qid)? } else { self.light(lid, qid)? };
             if !query.matches(&letter, self.search.now) {
                 return Ok(true);
@@ -256,7 +254,7 @@ impl Reader<'_> {
         let queue = self.search.queue(qid)?;
         let mut select = self.search.connection.prepare_cached(sql)?;
         let letter = first(select.query([lid])?, |row| read_letter(row, queue))?;
-        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is gone")))
+        letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))
     }
 }
 

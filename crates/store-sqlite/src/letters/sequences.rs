@@ -12,19 +12,19 @@ use crate::error::{Fault, Work};
 use crate::rows::{bound, first, nanos, time, unsigned};
 
 /// An open sequence, and the number of its row.
-pub(crate) struct Open {
+pub(crate) struct OpenSequence {
     pub(crate) sid: i64,
     pub(crate) name: SequenceId,
     pub(crate) row: SequenceRow,
 }
 
-/// The columns of an [`Open`], as they stand in a row.
-pub(super) struct OpenRow {
-    open: Open,
+/// The columns of an [`OpenSequence`].
+pub(super) struct OpenSequenceRow {
+    open: OpenSequence,
     head_gid: Option<i64>,
 }
 
-/// A query for what [`OpenRow::read`] expects.
+/// A query for [`OpenSequenceRow::read`].
 macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
@@ -36,7 +36,7 @@ macro_rules! select_sequence {
 }
 pub(super) use select_sequence;
 
-impl OpenRow {
+impl OpenSequenceRow {
     pub(super) fn read(row: &Row<'_>) -> Work<Self> {
         let operation = |number: Option<i64>| number.map(|id| unsigned(id).map(OperationId)).transpose();
         let lease = match row.get::<_, Option<i64>>(8)? {
@@ -66,27 +66,27 @@ impl OpenRow {
             reserved: operation(row.get(13)?)?,
         };
         let name = SequenceId::new(row.get::<_, Arc<str>>(1)?);
-        Ok(Self { open: Open { sid: row.get(0)?, name, row: row_of }, head_gid: row.get(12)? })
+        Ok(Self { open: OpenSequence { sid: row.get(0)?, name, row: row_of }, head_gid: row.get(12)? })
     }
 }
 
 impl Queue<'_> {
-    pub(super) fn opened(&mut self, row: OpenRow) -> Work<Open> {
-        let OpenRow { mut open, head_gid } = row;
+    pub(super) fn opened(&mut self, row: OpenSequenceRow) -> Work<OpenSequence> {
+        let OpenSequenceRow { mut open, head_gid } = row;
         open.row.head.group = self.group_name(head_gid)?;
         Ok(open)
     }
 
-    /// The row of a sequence, if it is open.
-    pub(crate) fn sequence(&mut self, name: &SequenceId) -> Work<Option<Open>> {
+    /// The row of a sequence, if open.
+    pub(crate) fn sequence(&mut self, name: &SequenceId) -> Work<Option<OpenSequence>> {
         let mut select = self
             .connection
             .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND name = ?2"))?;
-        let row = first(select.query(params![self.numbers.qid, name.as_str()])?, OpenRow::read)?;
+        let row = first(select.query(params![self.numbers.qid, name.as_str()])?, OpenSequenceRow::read)?;
         row.map(|row| self.opened(row)).transpose()
     }
 
-    /// Whether a sequence is paused, open or not.
+    /// `true` if a sequence is paused, open or not.
     pub(super) fn is_paused(&self, name: &SequenceId) -> Work<bool> {
         if !self.numbers.has_pauses {
             return Ok(false);
@@ -97,20 +97,20 @@ impl Queue<'_> {
         Ok(select.exists([self.name.consumer(), &scope])?)
     }
 
-    /// Writes what becomes of the row of a sequence. Gives the number of the row, if there is one after it.
+    /// Writes the change of a sequence. Returns the number of its row, if it has one afterwards.
     pub(super) fn write_sequence(
         &mut self,
         name: Option<&SequenceId>,
-        before: Option<&Open>,
+        before: Option<&OpenSequence>,
         change: &SequenceChange,
     ) -> Work<Option<i64>> {
         match (change, before) {
             (SequenceChange::Keep, before) => Ok(before.map(|open| open.sid)),
             (SequenceChange::Open(row), _) => {
-                let unnamed = || Fault::Corrupt("a sequence without a name is opened".to_owned());
+                let unnamed = || Fault::Corrupt("a sequence was opened without a name".to_owned());
                 self.insert_row(name.ok_or_else(unnamed)?, row).map(Some)
             }
-            (SequenceChange::Remove, Some(Open { sid, .. })) => {
+            (SequenceChange::Remove, Some(OpenSequence { sid, .. })) => {
                 self.connection.prepare_cached("DELETE FROM sequences WHERE sid = ?1")?.execute([sid])?;
                 self.numbers.sequences -= 1;
                 Ok(None)
@@ -127,7 +127,7 @@ impl Queue<'_> {
                 Ok(Some(open.sid))
             }
             (SequenceChange::Put(_) | SequenceChange::Reopen(_) | SequenceChange::Remove, None) => {
-                Err(Fault::Corrupt("the row of an open sequence is gone".to_owned()))
+                Err(Fault::Corrupt("the row of an open sequence is missing".to_owned()))
             }
         }
     }
@@ -154,9 +154,9 @@ impl Queue<'_> {
         Ok(self.connection.last_insert_rowid())
     }
 
-    /// Writes a row, and as little of it as has changed: what stands in an index is dear.
-    fn update_row(&mut self, before: &Open, row: &SequenceRow) -> Work<()> {
-        let Open { sid, row: old, .. } = before;
+    /// Updates a row, only its changed columns: indexed ones are expensive.
+    fn update_row(&mut self, before: &OpenSequence, row: &SequenceRow) -> Work<()> {
+        let OpenSequence { sid, row: old, .. } = before;
         if *row == (SequenceRow { count: row.count, ..old.clone() }) {
             let mut update =
                 self.connection.prepare_cached("UPDATE sequences SET count = ?2 WHERE sid = ?1")?;
@@ -193,7 +193,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Writes the lease of a row whose letters have not changed.
+    /// Writes the lease of a row without a change of its letters.
     pub(super) fn write_lease(&self, sid: i64, row: &SequenceRow) -> Work<()> {
         let Schedule { due, busy } = row.schedule();
         let lease = row.lease.as_ref();

@@ -1,4 +1,4 @@
-//! Beginning operations, and what people tell them.
+//! Starts operations, and applies commands.
 
 use lazaret_core::store::{
     Actor, Command, Operation, OperationId, OperationMachine, Outcome, PlanId, RolloutPolicy,
@@ -16,7 +16,7 @@ pub(crate) fn begin(step: &Step<'_>, id: PlanId, rollout: &RolloutPolicy, by: &A
     let plan = table::plan(connection, id)?;
     let mut select = connection.prepare_cached("SELECT 1 FROM operations WHERE plan = ?1")?;
     let carried_out = select.exists([bound(id.0)])?;
-    // Its number comes with its row.
+    // The row assigns its number.
     let (plan, number) = ((id, plan.as_ref()), OperationId(0));
     let mut machine = OperationMachine::begin_plan(plan, carried_out, number, rollout, by, time(step.now))?;
     machine.operation.id = table::insert_operation(connection, &machine)?;
@@ -38,7 +38,7 @@ pub(crate) fn command(step: &Step<'_>, id: OperationId, command: Command, by: &A
     Ok(machine.operation)
 }
 
-/// Skips every letter without an outcome but those that are being tried. How many.
+/// Skips every letter without an outcome except those in flight. Returns their number.
 fn cancel_pending(step: &Step<'_>, operation: &Operation) -> Work<u64> {
     let mut update = step.connection.prepare_cached(
         "UPDATE items SET outcome = ?2 WHERE plan = ?1 AND outcome IS NULL AND letter NOT IN (

@@ -1,7 +1,7 @@
-//! Freezing: which letters a plan is about, which of them it leaves out, and in which order they have their turn.
+//! Freezing: selection, exclusions and order of the letters of a plan.
 //!
-//! The selected letters go into a temporary table, and from there into the items, so that their number is not bounded by
-//! memory. Nothing of it is seen before the commit.
+//! The selected letters are inserted into a temporary table, and from there into the items, so that their number is not
+//! bounded by memory. Nothing of it is visible before the commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ use crate::letters::query;
 use crate::rows::{bound, id_bytes, later, letter_id, limit as rows_of, time, unsigned};
 use crate::step::Step;
 
-/// `exclusion` is the place of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not whole in the
-/// plan, the index of the first letter that is not part of it.
+/// `exclusion` is the index of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not completely in the
+/// plan, the index of the first letter outside of it.
 const TABLES: &str = "
     CREATE TEMP TABLE IF NOT EXISTS selected (
         lid INTEGER PRIMARY KEY, qid INTEGER, sid INTEGER, sequence TEXT, place INTEGER, id BLOB, state INTEGER,
@@ -30,7 +30,7 @@ const TABLES: &str = "
     DELETE FROM temp.gaps;
 ";
 
-/// Puts letters into `selected`.
+/// Inserts letters into `selected`.
 macro_rules! select_into {
     ($rest:literal) => {
         concat!(
@@ -43,7 +43,7 @@ macro_rules! select_into {
 
 pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
     let connection = step.connection;
-    forget_old(connection, step.now)?;
+    delete_expired_plans(connection, step.now)?;
     connection.execute_batch(TABLES)?;
     let missing = selected(connection, &request.selection, step.now)?;
     exclude(connection, request)?;
@@ -65,15 +65,15 @@ pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
     Ok(plan)
 }
 
-/// Forgets some plans that nobody can carry out any more, so that the file does not grow with every look ahead.
-fn forget_old(connection: &Connection, now: i64) -> Work<()> {
+/// Deletes some expired plans without an operation, so that the file does not grow with every preview.
+fn delete_expired_plans(connection: &Connection, now: i64) -> Work<()> {
     let mut select = connection.prepare_cached(
         "SELECT plan FROM plans WHERE expires_at <= ?1
          AND NOT EXISTS (SELECT 1 FROM operations WHERE operations.plan = plans.plan) ORDER BY expires_at LIMIT ?2",
     )?;
-    let before = now.saturating_sub(later(0, Plan::KEPT_FOR));
+    let before = now.saturating_sub(later(0, Plan::RETENTION));
     let old: rusqlite::Result<Vec<i64>> =
-        select.query_map([before, rows_of(Plan::FORGOTTEN_AT_ONCE)], |row| row.get(0))?.collect();
+        select.query_map([before, rows_of(Plan::DELETED_PER_FREEZE)], |row| row.get(0))?.collect();
     for plan in old? {
         connection.execute("DELETE FROM items WHERE plan = ?1", [plan])?;
         connection.execute("DELETE FROM plans WHERE plan = ?1", [plan])?;
@@ -81,7 +81,7 @@ fn forget_old(connection: &Connection, now: i64) -> Work<()> {
     Ok(())
 }
 
-/// Finds the letters that are selected. How many were named that are not there.
+/// Selects the letters. Returns the number of ids that were not found.
 fn selected(connection: &Connection, selection: &Selection, now: i64) -> Work<u64> {
     match selection {
         Selection::Query(query) => matching(connection, query, now).map(|()| 0),
@@ -110,10 +110,10 @@ fn matching(connection: &Connection, wanted: &Query, now: i64) -> Work<()> {
     query::each_row(connection, now, wanted, |lid| Ok(insert.execute([lid]).map(drop)?))
 }
 
-/// Says of each selected letter why it is left out, as far as the letter itself tells.
+/// Sets the reason to exclude a selected letter, as far as it depends on the letter alone.
 fn exclude(connection: &Connection, request: &PlanRequest) -> Work<()> {
     let retry = request.action == Action::Retry;
-    // Who asks for a state, or names letters, knows what they get.
+    // A query with a state, or a list of ids, selects quarantined letters explicitly.
     let asked = match &request.selection {
         Selection::Query(query) => query.names_state(),
         Selection::Letters(_) => true,
@@ -143,7 +143,7 @@ fn exclude(connection: &Connection, request: &PlanRequest) -> Work<()> {
     Ok(())
 }
 
-/// Leaves out what stands behind an open letter that is not part of the plan (I2). Looks along a sequence no further than
+/// Excludes letters behind an open letter outside of the plan (I2). Reads a sequence only up
 /// to the first such letter.
 fn exclude_behind(connection: &Connection) -> Work<()> {
     connection.execute(
@@ -166,7 +166,7 @@ fn number(exclusion: Exclusion) -> i64 {
     exclusion as i64
 }
 
-/// How many are left out, by reason.
+/// Number of excluded letters by reason.
 fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u64>> {
     let mut counts = BTreeMap::from([(Exclusion::NotFound, missing)]);
     let mut select = connection.prepare_cached(
@@ -176,7 +176,7 @@ fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u
     while let Some(row) = rows.next()? {
         let place = usize::from(row.get::<_, u8>(0)?);
         let exclusion = Exclusion::ALL.get(place);
-        let exclusion = exclusion.ok_or_else(|| Fault::Corrupt(format!("there is no exclusion {place}")))?;
+        let exclusion = exclusion.ok_or_else(|| Fault::Corrupt(format!("unknown exclusion {place}")))?;
         counts.insert(*exclusion, unsigned(row.get(1)?)?);
     }
     Ok(counts)
@@ -202,7 +202,7 @@ fn insert(connection: &Connection, plan: &Plan, now: i64, expires_at: i64) -> Wo
     Ok(PlanId(unsigned(connection.last_insert_rowid())?))
 }
 
-/// Sequences in the order in which their first letters were taken in, letters in the order of their sequence.
+/// Writes the items: sequences in the order in which their first letters were enqueued, letters in the order of their sequence.
 fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO items (plan, ordinal, last, qid, sequence, letter, state)

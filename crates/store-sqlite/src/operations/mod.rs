@@ -1,6 +1,6 @@
-//! Plans and operations inside a transaction: [`freezing`] makes plans, [`commanding`] begins operations and does what people
-//! say, [`polling`] hands out their letters, [`settling`] writes down what became of them, and [`table`] knows how all of it
-//! stands in the file.
+//! Plans and operations inside a transaction: [`freezing`] freezes plans, [`commanding`] starts operations and applies
+//! commands, [`polling`] returns their letters, [`settling`] records the outcomes, and [`table`] maps all of it to the
+//! tables.
 
 pub(crate) mod commanding;
 pub(crate) mod freezing;

@@ -1,31 +1,33 @@
-//! Handing out the letters of operations, and doing acts.
+//! Polls the letters of operations, and performs acts.
 
 use std::time::Duration;
 
-use lazaret_core::store::rules::{self, ItemView, LeaseKind, Pending, Poll, PollStep, Round, Stage, Turn};
+use lazaret_core::store::rules::{
+    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+};
 use lazaret_core::store::{OperationMachine, Outcome, PolledWork};
 use lazaret_core::{Letter, Timestamp};
 
 use super::table;
 use crate::error::Work;
-use crate::letters::{Open, Queue};
+use crate::letters::{OpenSequence, Queue};
 use crate::rows::time;
 
-/// Who asks for letters, and what was handed out so far.
+/// One call: its parameters, and the letters so far.
 struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
     poll: Poll,
 }
 
-/// A letter whose turn may have come, as it stands now.
-struct Seen {
+/// A pending letter in its current state.
+struct ItemState {
     letter: Option<Letter>,
-    open: Option<Open>,
+    open: Option<OpenSequence>,
     in_earlier: bool,
 }
 
-impl Seen {
+impl ItemState {
     fn view(&self, now: i64) -> ItemView<'_> {
         ItemView {
             letter: self.letter.as_ref(),
@@ -52,17 +54,17 @@ impl Queue<'_> {
         Ok(poller.poll.finish())
     }
 
-    /// Does for one operation what can be done now.
+    /// Serves one operation as far as it can proceed now.
     fn serve(&mut self, machine: &mut OperationMachine, poller: &mut Poller<'_>) -> Work<()> {
         self.advance(machine)?;
         match poller.poll.begin(machine) {
-            Round::Nothing => {}
-            Round::Run(stage) => {
+            PollDecision::Nothing => {}
+            PollDecision::Run(stage) => {
                 let stopped = self.run(machine, poller, stage)?;
                 let left = self.next_pending(machine, 0)?.is_some();
                 poller.poll.end(machine, stopped, left);
             }
-            Round::Sweep => self.sweep(machine, poller)?,
+            PollDecision::Sweep => self.sweep(machine, poller)?,
         }
         Ok(())
     }
@@ -71,17 +73,17 @@ impl Queue<'_> {
         table::next_pending(self.connection, machine.operation.plan, self.numbers.qid, from)
     }
 
-    /// Gives the letters of a running operation their turn, stage by stage. When to go on, if that is known.
+    /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
     fn run(
         &mut self,
         machine: &mut OperationMachine,
         poller: &mut Poller<'_>,
-        mut stage: Stage,
+        mut stage: StageCursor,
     ) -> Work<Option<Timestamp>> {
         loop {
             let item = self.next_pending(machine, stage.from())?;
             match (poller.poll.step(machine, &stage, item.as_ref()), item) {
-                (PollStep::Look, Some(item)) => self.look(machine, poller, &mut stage, &item)?,
+                (PollStep::Inspect, Some(item)) => self.inspect(machine, poller, &mut stage, &item)?,
                 (PollStep::Stop(at), _) => return Ok(Some(at)),
                 _ => {
                     self.advance(machine)?;
@@ -92,44 +94,44 @@ impl Queue<'_> {
         }
     }
 
-    fn seen(&mut self, machine: &OperationMachine, item: &Pending) -> Work<Seen> {
+    fn load_item(&mut self, machine: &OperationMachine, item: &Pending) -> Work<ItemState> {
         let letter = match self.light(item.letter)? {
-            rules::Known::Letter((_, letter)) => Some(letter),
-            rules::Known::Purged(_) | rules::Known::Absent => None,
+            rules::LetterLookup::Letter((_, letter)) => Some(letter),
+            rules::LetterLookup::Purged(_) | rules::LetterLookup::Absent => None,
         };
         let open = match &letter {
             Some(letter) if letter.state.is_open() => self.sequence(&letter.sequence)?,
             _ => None,
         };
         let in_earlier = table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
-        Ok(Seen { letter, open, in_earlier })
+        Ok(ItemState { letter, open, in_earlier })
     }
 
-    /// Looks at one letter and does what its turn asks for.
-    fn look(
+    /// Decides the action on one letter and performs it.
+    fn inspect(
         &mut self,
         machine: &mut OperationMachine,
         poller: &mut Poller<'_>,
-        stage: &mut Stage,
+        stage: &mut StageCursor,
         item: &Pending,
     ) -> Work<()> {
-        let seen = self.seen(machine, item)?;
-        match (rules::turn(&machine.operation, item, &seen.view(self.now)), &seen.open) {
-            (Turn::Try, Some(open)) => {
+        let state = self.load_item(machine, item)?;
+        match (rules::item_action(&machine.operation, item, &state.view(self.now)), &state.open) {
+            (ItemAction::Try, Some(open)) => {
                 let kind = LeaseKind::Operation(machine.operation.id);
-                let claim = self.take(open, poller.owner, poller.lease, kind)?;
+                let claim = self.lease_sequence(open, poller.owner, poller.lease, kind)?;
                 poller.poll.tried(machine, stage, item, claim);
             }
-            (Turn::Act(act), _) => {
+            (ItemAction::Act(act), _) => {
                 self.act(item.letter, act, &machine.actor())?;
                 self.write_outcome(machine, item, Outcome::Ok)?;
                 poller.poll.acted(machine, stage, item);
             }
-            (Turn::Later, _) => poller.poll.postponed(machine, stage, item),
-            (Turn::Skip | Turn::Try, _) => {
+            (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
+            (ItemAction::Skip | ItemAction::Try, _) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged)?;
                 if poller.poll.skipped(machine, stage, item)
-                    && let Some(letter) = &seen.letter
+                    && let Some(letter) = &state.letter
                 {
                     let sequence = (self.numbers.qid, letter.sequence.as_str());
                     table::unreserve(self.connection, machine.operation.id, Some(sequence))?;
@@ -144,8 +146,8 @@ impl Queue<'_> {
         let mut from = 0;
         while let Some(item) = self.next_pending(machine, from)? {
             from = item.ordinal + 1;
-            let seen = self.seen(machine, &item)?;
-            let tried = rules::is_tried(&machine.operation, &seen.view(self.now));
+            let state = self.load_item(machine, &item)?;
+            let tried = rules::is_tried(&machine.operation, &state.view(self.now));
             if poller.poll.swept(machine, tried) {
                 self.write_outcome(machine, &item, Outcome::SkippedCancelled)?;
             }

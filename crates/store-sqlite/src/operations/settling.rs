@@ -1,4 +1,4 @@
-//! What became of the letters of an operation, written in the same transaction as the letters.
+//! The outcomes of an operation's letters, written in the same transaction as the letters.
 
 use lazaret_core::LetterId;
 use lazaret_core::store::rules::{self, ItemOutcomes, Pending};
@@ -11,7 +11,7 @@ use crate::letters::Queue;
 use crate::rows::time;
 
 impl Queue<'_> {
-    /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
+    /// Records the outcome of a letter under a lease of an operation. Returns `true` if the operation continues
     /// with the letters behind it.
     pub(crate) fn settle_item(
         &self,
@@ -21,21 +21,21 @@ impl Queue<'_> {
     ) -> Work<bool> {
         let mut machine = self.machine(operation)?;
         let plan = machine.operation.plan;
-        // The head of a leased sequence stays where it is, so it is the letter whose turn it was.
+        // The head of a leased sequence does not change, so it is the claimed letter.
         let Some(item) = table::pending_letter(self.connection, plan, letter)? else { return Ok(false) };
-        let ItemOutcomes { outcomes, goes_on } = rules::item_outcomes(&item, outcome);
+        let ItemOutcomes { outcomes, continues } = rules::item_outcomes(&item, outcome);
         for (ordinals, outcome) in outcomes {
             let written = table::write_outcomes(self.connection, plan, ordinals, outcome)?;
             machine.count(outcome, written, time(self.now));
         }
         self.advance(&mut machine)?;
         table::write_operation(self.connection, &machine)?;
-        Ok(goes_on && !machine.operation.state.is_over())
+        Ok(continues && !machine.operation.state.is_over())
     }
 
-    /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the
+    /// Handles the release of an operation's lease without a settlement: the letter is polled again, unless the
     /// operation is over.
-    pub(crate) fn give_back_item(&self, operation: OperationId, letter: LetterId) -> Work<()> {
+    pub(crate) fn release_item(&self, operation: OperationId, letter: LetterId) -> Work<()> {
         let mut machine = self.machine(operation)?;
         if !machine.operation.state.is_over() {
             return Ok(());
@@ -48,7 +48,7 @@ impl Queue<'_> {
         Ok(())
     }
 
-    /// Writes down what became of one letter. How many had no outcome before: one or none.
+    /// Records the outcome of one letter. Returns the number of letters that had none before: one or zero.
     pub(super) fn write_outcome(
         &self,
         machine: &OperationMachine,
@@ -59,7 +59,7 @@ impl Queue<'_> {
         table::write_outcomes(self.connection, machine.operation.plan, ordinals, outcome)
     }
 
-    /// Moves an operation on as far as it goes. Write the machine after it.
+    /// Advances an operation as far as possible. The caller stores the machine.
     pub(super) fn advance(&self, machine: &mut OperationMachine) -> Work<()> {
         let pending = table::first_pending(self.connection, machine.operation.plan)?;
         let line = machine.advance(pending, time(self.now));
@@ -68,8 +68,6 @@ impl Queue<'_> {
 
     fn machine(&self, operation: OperationId) -> Work<OperationMachine> {
         let machine = table::machine(self.connection, operation)?;
-        machine.ok_or_else(|| {
-            Fault::Corrupt(format!("a lease was taken for operation {operation}, which is not"))
-        })
+        machine.ok_or_else(|| Fault::Corrupt(format!("operation {operation} of a lease not found")))
     }
 }

@@ -1,4 +1,4 @@
-//! How plans, their letters and operations stand in the file.
+//! The tables of plans, their letters and operations.
 
 use std::ops::RangeInclusive;
 
@@ -17,26 +17,27 @@ use crate::rows::{bound, first, id_bytes, letter_id, limit as rows_of, nanos, st
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> Work<String> {
     serde_json::to_string(value)
-        .map_err(|error| Fault::Corrupt(format!("a part of an operation that cannot be written: {error}")))
+        .map_err(|error| Fault::Corrupt(format!("failed to encode an operation: {error}")))
 }
 
 fn from_json<T: DeserializeOwned>(text: &str) -> Work<T> {
-    serde_json::from_str(text).map_err(|error| Fault::Corrupt(format!("a part of an operation: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| Fault::Corrupt(format!("failed to decode an operation: {error}")))
 }
 
 fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str) -> Work<T> {
     let found = all.iter().copied().find(|one| name(*one) == text);
-    found.ok_or_else(|| Fault::Corrupt(format!("{text:?} stands where a word of an operation belongs")))
+    found.ok_or_else(|| Fault::Corrupt(format!("unknown value {text:?} of an operation")))
 }
 
-/// How an outcome stands in the file: by its place in [`Outcome::ALL`].
+/// The stored form of an outcome: its index in [`Outcome::ALL`].
 pub(super) fn outcome_number(outcome: Outcome) -> i64 {
     outcome as i64
 }
 
 fn outcome(number: i64) -> Work<Outcome> {
     let outcome = usize::try_from(number).ok().and_then(|place| Outcome::ALL.get(place));
-    outcome.copied().ok_or_else(|| Fault::Corrupt(format!("there is no outcome {number}")))
+    outcome.copied().ok_or_else(|| Fault::Corrupt(format!("unknown outcome {number}")))
 }
 
 pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
@@ -79,7 +80,7 @@ pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize
     Ok(items)
 }
 
-/// A query for what [`read_operation`] expects.
+/// A query for [`read_operation`].
 macro_rules! select_operation {
     ($rest:literal) => {
         concat!(
@@ -127,7 +128,7 @@ pub(crate) fn machine(connection: &Connection, id: OperationId) -> Work<Option<O
     first(select.query([bound(id.0)])?, read_operation)
 }
 
-/// The operations that have letters of this queue without an outcome, the one served longest ago first.
+/// The operations that have letters of this queue without an outcome, the least recently served first.
 pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<OperationMachine>> {
     let mut select = connection.prepare_cached(select_operation!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL
@@ -143,7 +144,7 @@ pub(super) fn live(connection: &Connection, qid: i64) -> Work<Vec<OperationMachi
     Ok(machines)
 }
 
-/// Whether any operation has letters of this queue without an outcome.
+/// `true` if an operation has letters of this queue without an outcome.
 pub(crate) fn has_live(connection: &Connection, queue: &QueueName) -> Work<bool> {
     let mut select = connection.prepare_cached(
         "SELECT 1 FROM operations INDEXED BY operations_live WHERE served_at IS NOT NULL AND EXISTS (
@@ -173,8 +174,8 @@ pub(crate) fn operations(
     Ok(OperationsPage { operations, next })
 }
 
-/// The operations that are not over, the latest first. Each has letters without an outcome, and few others do: those that were
-/// cancelled while letters were in work.
+/// The unfinished operations, the latest first. Each has letters without an outcome, and few others do: those that were
+/// cancelled while letters were in flight.
 pub(crate) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Operation>> {
     let mut select = connection.prepare_cached(select_operation!(
         "INDEXED BY operations_live WHERE served_at IS NOT NULL AND ended_at IS NULL
@@ -188,7 +189,7 @@ pub(crate) fn under_way(connection: &Connection, limit: usize) -> Work<Vec<Opera
     Ok(operations)
 }
 
-/// Stores a new operation and gives its number.
+/// Stores a new operation and returns its number.
 pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachine) -> Work<OperationId> {
     let operation = &machine.operation;
     let mut insert = connection.prepare_cached(
@@ -211,7 +212,7 @@ pub(super) fn insert_operation(connection: &Connection, machine: &OperationMachi
     Ok(OperationId(unsigned(connection.last_insert_rowid())?))
 }
 
-/// Writes what changes of an operation.
+/// Writes the mutable columns of an operation.
 pub(super) fn write_operation(connection: &Connection, machine: &OperationMachine) -> Work<()> {
     let operation = &machine.operation;
     let mut update = connection.prepare_cached(
@@ -239,7 +240,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
     Ok(())
 }
 
-/// Remembers that letters of an operation had their turn now.
+/// Records that letters of an operation were served now.
 pub(super) fn mark_served(connection: &Connection, id: OperationId, now: i64) -> Work<()> {
     let mut update = connection.prepare_cached(
         "UPDATE operations SET served_at = ?2 WHERE operation = ?1 AND served_at IS NOT NULL",
@@ -258,7 +259,7 @@ pub(super) fn first_pending(connection: &Connection, plan: PlanId) -> Work<Optio
     ordinal.map(unsigned).transpose()
 }
 
-/// A query for what [`read_pending`] expects.
+/// A query for [`read_pending`].
 macro_rules! select_pending {
     ($rest:literal) => {
         concat!("SELECT ordinal, last, letter, state ", $rest)
@@ -300,7 +301,7 @@ pub(super) fn pending_letter(
     first(select.query(params![id_bytes(letter), bound(plan.0)])?, read_pending)
 }
 
-/// Whether an operation that was begun before this one, and is not over, has this letter still before it.
+/// `true` if the letter is still pending in an unfinished operation that was started before this one.
 pub(super) fn is_in_earlier(connection: &Connection, letter: LetterId, id: OperationId) -> Work<bool> {
     let mut select = connection.prepare_cached(
         "SELECT 1 FROM items INDEXED BY items_letter JOIN operations USING (plan)
@@ -309,7 +310,7 @@ pub(super) fn is_in_earlier(connection: &Connection, letter: LetterId, id: Opera
     Ok(select.exists(params![id_bytes(letter), bound(id.0)])?)
 }
 
-/// Writes down what became of the letters of a plan with these ordinals that have no outcome. How many.
+/// Records the outcome of the letters of a plan with these ordinals that have none. Returns their number.
 pub(super) fn write_outcomes(
     connection: &Connection,
     plan: PlanId,
@@ -325,7 +326,7 @@ pub(super) fn write_outcomes(
     Ok(written as u64)
 }
 
-/// Gives back the sequences that an operation keeps for itself, or this one of them: their letters may run by themselves
+/// Ends the reservations of an operation, or the one of this sequence: their letters may run automatically
 /// again.
 pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
     let mut update = connection.prepare_cached(

@@ -1,8 +1,8 @@
-//! Values one after the other, as bytes: numbers of eight bytes, and texts and blobs with their length in front.
+//! Binary encoding of consecutive values: numbers of eight bytes, and texts and blobs with a length prefix.
 
 use crate::error::{Fault, Work};
 
-/// Puts values at the end of bytes.
+/// Appends values to bytes.
 pub(crate) mod put {
     pub(crate) fn number(into: &mut Vec<u8>, number: u64) {
         into.extend_from_slice(&number.to_le_bytes());
@@ -28,7 +28,7 @@ pub(crate) mod put {
         }
     }
 
-    /// Bytes whose length is known only once they are written.
+    /// Appends bytes with a length prefix that is known only after they are written.
     pub(crate) fn sized(into: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         let start = into.len();
         number(into, 0);
@@ -38,7 +38,7 @@ pub(crate) mod put {
     }
 }
 
-/// Takes values from the start of bytes.
+/// Reads values from the start of bytes.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         self.chunk().map(i64::from_le_bytes)
     }
 
-    /// A number of four bytes' worth.
+    /// A number that fits into four bytes.
     pub(crate) fn small(&mut self) -> Work<u32> {
         u32::try_from(self.number()?).map_err(|_| corrupt())
     }
@@ -94,20 +94,20 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Values with their number in front.
+    /// Values with their number as prefix.
     pub(crate) fn list<T>(&mut self, one: impl Fn(&mut Self) -> Work<T>) -> Work<Vec<T>> {
         let count = self.number()?;
         (0..count).map(|_| one(self)).collect()
     }
 
-    /// A value that this code knows.
+    /// The value, or an error for an unknown one.
     pub(crate) fn known<T>(&self, value: Option<T>) -> Work<T> {
         value.ok_or_else(corrupt)
     }
 }
 
 fn corrupt() -> Fault {
-    Fault::Corrupt("a whole record of the redo log cannot be read".into())
+    Fault::Corrupt("failed to decode a complete record of the redo log".into())
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_back_and_bytes_that_end_early_are_noticed() {
+    fn values_round_trip_and_truncated_bytes_are_detected() {
         let mut bytes = Vec::new();
         put::number(&mut bytes, u64::MAX);
         put::signed(&mut bytes, -7);

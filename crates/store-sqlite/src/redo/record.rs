@@ -1,17 +1,17 @@
-//! How a record of the redo log begins, and how one that is not whole is known.
+//! The header of a redo log record, and the detection of incomplete records.
 
 use super::Mark;
 
-/// The way in which records are written. A log with newer records that count is refused.
+/// The version of the record encoding. A log with valid records of a newer version is refused.
 ///
-/// 1 knows hand-offs and notes, 2 posts to an inbox as well.
+/// Version 1 has hand-offs and notes, version 2 also posts to an inbox.
 pub(super) const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"LZRTREDO";
 /// Magic, version, length, database, generation, number, checksum.
 pub(super) const HEADER_BYTES: usize = 8 + 4 + 4 + 16 + 8 + 4 + 8;
 const CHECKSUM_AT: usize = HEADER_BYTES - 8;
 
-/// What stands before a record. The first fields stay where they are in every version.
+/// The header of a record. The first fields keep their place in every version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: u32,
@@ -37,7 +37,7 @@ impl Header {
         })
     }
 
-    /// The header of a record as bytes, with its checksum.
+    /// Encodes the header of a record, with its checksum.
     pub(super) fn bytes(self, record: &[u8]) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let fields: [&[u8]; 6] = [
@@ -58,8 +58,8 @@ impl Header {
         bytes
     }
 
-    /// Whether the record behind this header is the one that was written.
-    pub(super) fn fits(self, record: &[u8]) -> bool {
+    /// `true` if the record behind this header is complete and unchanged.
+    pub(super) fn is_intact(self, record: &[u8]) -> bool {
         self.bytes(record)[CHECKSUM_AT..] == self.checksum.to_le_bytes()
     }
 }
@@ -70,9 +70,9 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// A number that changes with every byte. It finds torn writes, not people with bad intentions.
+/// A checksum over every byte. It detects torn writes, not tampering.
 fn checksum(header: &[u8], record: &[u8]) -> u64 {
-    /// Odd, with its bits well mixed (the golden ratio).
+    /// Odd, with well-mixed bits (the golden ratio).
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |sum: u64, word: u64| {
         let mixed = (sum ^ word).wrapping_mul(FACTOR);
@@ -97,23 +97,23 @@ mod tests {
     const MARK: Mark = Mark { id: [7; 16], generation: 3 };
 
     #[test]
-    fn a_record_with_any_other_bit_does_not_fit() {
+    fn a_record_with_a_flipped_bit_is_detected() {
         let record: Vec<u8> = (0..77).collect();
         let bytes = Header::new(MARK, 5, 77).bytes(&record);
         let header = Header::parse(&bytes).unwrap();
         assert_eq!((header.mark, header.number, header.length, header.version), (MARK, 5, 77, VERSION));
-        assert!(header.fits(&record));
+        assert!(header.is_intact(&record));
         for bit in 0..record.len() * 8 {
             let mut other = record.clone();
             other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!header.fits(&other), "bit {bit}");
+            assert!(!header.is_intact(&other), "bit {bit}");
         }
         for bit in 0..bytes.len() * 8 {
             let mut other = bytes;
             other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!Header::parse(&other).is_some_and(|header| header.fits(&record)), "bit {bit}");
+            assert!(!Header::parse(&other).is_some_and(|header| header.is_intact(&record)), "bit {bit}");
         }
-        assert!(!header.fits(&record[..76]));
-        assert!(!header.fits(&[&record[..], &[0]].concat()));
+        assert!(!header.is_intact(&record[..76]));
+        assert!(!header.is_intact(&[&record[..], &[0]].concat()));
     }
 }

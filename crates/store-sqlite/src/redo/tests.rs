@@ -1,4 +1,4 @@
-//! What is left when the process dies at any moment: a copy of the files is what it leaves.
+//! Crash tests: a copy of the files at any moment is what a crash leaves behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use tempfile::TempDir;
 
 use super::record::{HEADER_BYTES, Header};
 use super::{Mark, RedoLog, path_of};
-use crate::check::check;
+use crate::consistency::check;
 use crate::{Durability, InboxLog, InboxOptions, Options, Posted, SqliteStore};
 
-/// A folder with a store, whose letters stay in the redo log until somebody asks.
+/// A folder with a store, whose letters stay in the redo log until the next query.
 struct Place {
     folder: TempDir,
     clock: ManualClock,
@@ -56,12 +56,12 @@ impl Place {
         SqliteStore::open(self.path(), self.options()).unwrap()
     }
 
-    /// What would be left if the process died now.
+    /// A copy of the files, as after a crash now.
     fn left_behind(&self) -> Self {
         let copy = Self { folder: tempfile::tempdir().unwrap(), clock: self.clock.clone() };
         for file in fs::read_dir(self.folder.path()).unwrap() {
             let file = file.unwrap();
-            // SQLite makes this one anew, as it does after a power cut.
+            // SQLite recreates this one, as it does after a power cut.
             if !file.file_name().to_str().unwrap().ends_with("-shm") {
                 fs::copy(file.path(), copy.folder.path().join(file.file_name())).unwrap();
             }
@@ -135,7 +135,7 @@ async fn three(place: &Place) -> SqliteStore {
 }
 
 #[tokio::test]
-async fn a_death_after_the_answer_takes_nothing_with_it() {
+async fn acknowledged_letters_survive_a_crash() {
     // I1, I5, I8
     let place = Place::new();
     let store = three(&place).await;
@@ -162,7 +162,7 @@ async fn a_death_after_the_answer_takes_nothing_with_it() {
 }
 
 #[tokio::test]
-async fn a_record_that_is_not_whole_ends_the_log_wherever_it_was_torn() {
+async fn a_torn_record_ends_the_log_wherever_it_was_torn() {
     // I1
     let place = Place::new();
     let _store = three(&place).await;
@@ -173,7 +173,7 @@ async fn a_record_that_is_not_whole_ends_the_log_wherever_it_was_torn() {
     let last = records[0] + records[1];
     assert_eq!(last + records[2], whole.len());
     for cut in last..whole.len() {
-        // What the disk holds where nothing came: nothing, zeros, or what stood there before.
+        // Bytes that were not written: missing, zeros, or the previous content.
         let zeros = vec![0; whole.len() - cut];
         let before: Vec<u8> = whole.iter().copied().cycle().skip(7).take(zeros.len()).collect();
         for rest in [&[][..], &zeros, &before] {
@@ -195,7 +195,7 @@ async fn a_record_that_is_not_whole_ends_the_log_wherever_it_was_torn() {
 }
 
 #[tokio::test]
-async fn a_first_record_that_is_not_whole_is_as_if_it_were_not_there() {
+async fn a_torn_first_record_is_ignored() {
     // I1
     let place = Place::new();
     let store = place.open();
@@ -215,19 +215,19 @@ async fn a_first_record_that_is_not_whole_is_as_if_it_were_not_there() {
 }
 
 #[tokio::test]
-async fn a_death_after_the_commit_runs_nothing_again() {
+async fn a_crash_after_the_commit_repeats_nothing() {
     // I8
     let place = Place::new();
     let store = three(&place).await;
     let first = place.mark();
-    // Asking for something else commits.
+    // Another kind of call commits.
     store.act(&queue(), LetterId::of(&queue(), &"m0".into()), Act::Evict, &operator()).await.unwrap();
     assert_eq!((place.records().len(), place.mark().generation), (3, first.generation + 1));
     let left = place.left_behind();
     let again = left.open();
     assert_eq!(messages(&again, "a").await, ["m2"]);
     assert_eq!(left.mark(), place.mark());
-    // The next transaction writes over them: a shorter record, with the end of a longer one behind it.
+    // The next transaction overwrites them: a shorter record, with the end of a longer one behind it.
     put(&store, "b", "m4", 4).await;
     let again = place.left_behind().open();
     assert_eq!(messages(&again, "b").await, ["m1", "m4"]);
@@ -235,7 +235,7 @@ async fn a_death_after_the_commit_runs_nothing_again() {
 }
 
 #[tokio::test]
-async fn everything_is_asked_of_what_was_answered() {
+async fn queries_see_all_acknowledged_writes() {
     // I1: in this process, and in another one that has the file open.
     let place = Place::new();
     let (store, other) = (place.open(), {
@@ -247,7 +247,7 @@ async fn everything_is_asked_of_what_was_answered() {
         assert_eq!(other.sequence_size(&queue(), &"a".into()).await.unwrap(), n + 1);
         assert_eq!(store.sequence_size(&queue(), &"a".into()).await.unwrap(), n + 1);
         put(&other, "b", &format!("n{n}"), n).await;
-        // Nobody has asked since, and the other's transaction is open.
+        // No query since, and the other's transaction is open.
         assert_eq!(store.sequence_size(&queue(), &"b".into()).await.unwrap(), n + 1);
         assert_eq!(put(&store, "b", &format!("n{n}"), n).await, Placed::Held(LetterState::Dead));
         assert_eq!(store.counts(&queue()).await.unwrap().open(), 2 * (n + 1));
@@ -255,8 +255,8 @@ async fn everything_is_asked_of_what_was_answered() {
 }
 
 #[tokio::test]
-async fn what_a_dead_process_has_left_is_seen_by_one_that_lives() {
-    // I1, I2: it has the file open and knows it by heart.
+async fn a_running_process_sees_what_a_crashed_one_left() {
+    // I1, I2: it has the file open, and cached.
     let place = Place::new();
     let store = three(&place).await;
     let left = place.left_behind();
@@ -266,7 +266,7 @@ async fn what_a_dead_process_has_left_is_seen_by_one_that_lives() {
         let left = left.left_behind();
         let alive = left.open();
         assert_eq!(alive.counts(&queue()).await.unwrap().open(), 0);
-        // Somebody else comes, hands off, is answered, and dies.
+        // Another process starts, hands off, gets its response, and crashes.
         fs::write(left.log(), &log).unwrap();
         if asks_first {
             assert_eq!(alive.counts(&queue()).await.unwrap().open(), 3);
@@ -279,7 +279,7 @@ async fn what_a_dead_process_has_left_is_seen_by_one_that_lives() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_closed_leaves_one_file_that_has_everything() {
+async fn a_closed_store_leaves_one_complete_file() {
     // I1
     let place = Place::new();
     let store = three(&place).await;
@@ -299,7 +299,7 @@ async fn a_store_that_is_closed_leaves_one_file_that_has_everything() {
 }
 
 #[tokio::test]
-async fn the_log_of_another_database_is_left_out() {
+async fn the_log_of_another_database_is_ignored() {
     let (place, other) = (Place::new(), Place::new());
     let (_store, theirs) = (three(&place).await, other.open());
     put(&theirs, "a", "x0", 0).await;
@@ -313,7 +313,7 @@ async fn the_log_of_another_database_is_left_out() {
 }
 
 #[tokio::test]
-async fn letters_in_a_newer_log_are_not_passed_over() {
+async fn records_of_a_newer_log_are_not_ignored() {
     let place = Place::new();
     let store = three(&place).await;
     let left = place.left_behind();
@@ -322,10 +322,10 @@ async fn letters_in_a_newer_log_are_not_passed_over() {
     fs::write(left.log(), &bytes).unwrap();
     let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    let newer = format!("lazaret.db-redo holds letters in version {}", super::record::VERSION + 1);
+    let newer = format!("lazaret.db-redo holds records of version {}", super::record::VERSION + 1);
     assert!(error.to_string().contains(&newer), "{error}");
-    assert_eq!(fs::read(left.log()).unwrap(), bytes, "it is left as it is");
-    // Records that do not count any more stand in nobody's way.
+    assert_eq!(fs::read(left.log()).unwrap(), bytes, "it is left unchanged");
+    // Records that are no longer valid do not matter.
     assert_eq!(store.counts(&queue()).await.unwrap().open(), 3);
     let passed = place.left_behind();
     fs::write(passed.log(), &bytes).unwrap();
@@ -333,7 +333,7 @@ async fn letters_in_a_newer_log_are_not_passed_over() {
 }
 
 #[tokio::test]
-async fn a_log_that_does_not_fit_its_database_is_an_error() {
+async fn a_log_that_does_not_belong_to_its_database_is_an_error() {
     let place = Place::new();
     let store = place.open();
     put(&store, "a", "m0", 0).await;
@@ -344,7 +344,7 @@ async fn a_log_that_does_not_fit_its_database_is_an_error() {
     Connection::open(left.path()).unwrap().execute_batch(emptied).unwrap();
     let error = SqliteStore::open(left.path(), left.options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("another outcome"), "{error}");
+    assert!(error.to_string().contains("differs"), "{error}");
 }
 
 /// A letter in which every field that the log holds is set, under a grant.
@@ -402,7 +402,7 @@ fn inbox(store: &SqliteStore) -> InboxLog {
     store.inbox_log("orders", InboxOptions::default())
 }
 
-/// What an inbox delivers.
+/// The messages that an inbox delivers.
 async fn delivered(inbox: &InboxLog) -> Vec<Message> {
     let mut source = inbox.source();
     assert!(matches!(source.next().await.unwrap(), SourceEvent::Assigned(_)));
@@ -417,7 +417,7 @@ fn posts_in_database(path: &Path) -> i64 {
 }
 
 #[tokio::test]
-async fn a_death_after_the_answer_takes_no_post_with_it() {
+async fn acknowledged_posts_survive_a_crash() {
     // I1, I5, I8
     let place = Place::new();
     let store = place.open();
@@ -425,7 +425,7 @@ async fn a_death_after_the_answer_takes_no_post_with_it() {
     place.clock.advance(Duration::from_secs(7));
     let named = NewMessage { id: Some("evt-2".into()), ..NewMessage::default() };
     let small = InboxOptions { max_messages: 3, ..InboxOptions::default() };
-    // One that is known, one that is taken, one without room; limits are those of the call.
+    // A duplicate, a new one, and one above the limits; limits are those of the call.
     let second = vec![posts().remove(0), named, NewMessage::default()];
     let second = store.inbox_log("orders", small).post(second).await.unwrap();
     assert_eq!((place.records().len(), posts_in_database(&place.path())), (2, 0), "no commit yet");
@@ -440,7 +440,7 @@ async fn a_death_after_the_answer_takes_no_post_with_it() {
     assert_eq!(first, [taken("evt-1", 0), taken("0:1", 1)]);
     let known = Posted::Known { id: "evt-1".into(), position: position(0) };
     assert_eq!(second, [known.clone(), taken("evt-2", 2), Posted::Full]);
-    // Whoever saw no answer posts again.
+    // A client without a response posts again.
     let posted = inbox(&again).post(posts()).await.unwrap();
     assert_eq!(posted, [known, taken("0:3", 3)]);
 }
@@ -472,12 +472,12 @@ async fn a_post_is_delivered_at_once_and_its_numbers_stay_right_over_commits() {
     }
 }
 
-/// The database of a fixture: what a death has left, with a log of this version beside it.
+/// The database of a fixture: the files after a crash, with a log of this version.
 fn fixture(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/redo{version}.db"))
 }
 
-/// Leaves one of each behind: whole letters, a closed one, one that is held, one that is refused, a note, and posts.
+/// Writes one of each: whole letters, a closed one, a duplicate, a refused one, a note, and posts.
 async fn write_fixture(target: &Path) {
     let place = Place::new();
     let store = place.open();
@@ -539,7 +539,7 @@ async fn the_logs_of_every_version_are_read() {
     }
 }
 
-/// Hands off large letters in one transaction until the file is full, and gives the number of those that were answered.
+/// Hands off large letters in one transaction until the file is full, and returns the number of acknowledged ones.
 async fn filled(store: &SqliteStore) -> u64 {
     for stored in 0..1000 {
         let mut item = hand_off(&format!("s{stored}"), &format!("m{stored}"), stored);
@@ -547,7 +547,7 @@ async fn filled(store: &SqliteStore) -> u64 {
         item.letter.message = message.into();
         if let Err(error) = store.hand_off(&queue(), &Limits::NONE, vec![item]).await {
             assert_eq!((error.kind(), error.certainty()), (ErrorKind::Full, Certainty::NotDone));
-            assert!(stored > 3, "{stored} were answered");
+            assert!(stored > 3, "{stored} were acknowledged");
             return stored;
         }
     }
@@ -555,7 +555,7 @@ async fn filled(store: &SqliteStore) -> u64 {
 }
 
 #[tokio::test]
-async fn a_transaction_that_is_lost_comes_back_with_all_that_was_answered() {
+async fn a_lost_transaction_is_recovered_with_all_acknowledged_letters() {
     // I1, I9: the file is full, and the letters before are in the same transaction.
     let place = Place::new();
     let options = Options { max_pages: Some(150), ..place.options() };
@@ -569,12 +569,12 @@ async fn a_transaction_that_is_lost_comes_back_with_all_that_was_answered() {
     }
     check(&Connection::open(place.path()).unwrap());
     check(&Connection::open(left.path()).unwrap());
-    // Work goes on.
+    // The store keeps working.
     store.act(&queue(), LetterId::of(&queue(), &"m0".into()), Act::Resolve, &operator()).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_lost_comes_back_though_nobody_asks() {
+async fn a_lost_transaction_is_recovered_without_further_calls() {
     let place = Place::new();
     let redo_time = Duration::from_millis(20);
     let options = Options { max_pages: Some(150), redo_time, ..place.options() };
@@ -588,7 +588,7 @@ async fn what_is_lost_comes_back_though_nobody_asks() {
     check(&Connection::open(place.path()).unwrap());
 }
 
-/// A store whose redo log stands in another file.
+/// A store whose redo log is another file.
 #[cfg(target_os = "linux")]
 async fn with_log(log: &str) {
     let place = Place::new();
@@ -606,14 +606,14 @@ async fn with_log(log: &str) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_log_that_takes_nothing_is_done_without() {
+async fn the_store_works_without_a_writable_log() {
     // I1, I9
     with_log("/dev/full").await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_log_that_cannot_be_forced_to_the_disk_is_done_without() {
-    // I1: it takes all, and says that it keeps nothing.
+async fn the_store_works_without_a_log_that_can_be_synced() {
+    // I1: writes succeed, and syncs fail.
     with_log("/dev/null").await;
 }

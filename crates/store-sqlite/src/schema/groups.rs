@@ -1,4 +1,4 @@
-//! Version 2 counts letters with one cause in groups: puts the letters of older files into theirs.
+//! Migration to version 2: computes the groups of existing letters.
 
 use rusqlite::Connection;
 
@@ -6,7 +6,7 @@ use crate::error::Work;
 use crate::rows::{Body, limit as rows_of, state, time, unsigned};
 use crate::write_cache::groups::Groups;
 
-/// Puts the letters of a file that knew no groups into theirs.
+/// Computes the groups of the letters of a file without groups.
 pub(super) fn fill(connection: &Connection) -> Work<()> {
     const PAGE: usize = 1000;
     let mut groups = Groups::default();

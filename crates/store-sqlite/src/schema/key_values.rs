@@ -1,5 +1,5 @@
-//! Version 4 keeps checkpoints, locks and the messages that were handled as values by name: takes over what older files
-//! have in tables of their own.
+//! Migration to version 4: moves checkpoints, locks and the duplicate filter from tables of their own to key-value
+//! pairs.
 
 use lazaret_core::store::{Anchor, Checkpoint, LockState, dedupe_claim, dedupe_key};
 use lazaret_core::{MessageId, QueueName};
@@ -43,8 +43,9 @@ fn checkpoints(connection: &Connection) -> Work<()> {
             seen: anchor(row, 3)?,
             heartbeat: row.get::<_, Option<i64>>(5)?.map(time),
             instance: row.get(6)?,
-            metadata: serde_json::from_str(&metadata)
-                .map_err(|error| Fault::Corrupt(format!("the metadata of checkpoint {name}: {error}")))?,
+            metadata: serde_json::from_str(&metadata).map_err(|error| {
+                Fault::Corrupt(format!("failed to decode the metadata of checkpoint {name}: {error}"))
+            })?,
         };
         insert(connection, ("checkpoint", &name), &checkpoint.to_value()?, None)?;
     }

@@ -1,4 +1,4 @@
-//! Cached groups: their counters change with nearly every write, too.
+//! Cached groups, whose counters change with nearly every write.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::error::{Fault, Work};
 use crate::rows::{bound, nanos, time, unsigned};
 
-/// How many groups are known at a time; beyond that all are forgotten and read again when they are needed (I7). In tests
-/// that is soon.
+/// Maximum number of cached groups; beyond that the cache is cleared (I7). Small in tests.
 const LIMIT: usize = if cfg!(test) { 3 } else { 4096 };
 
 /// A group with its number and its name.
@@ -21,42 +20,42 @@ pub(crate) struct CachedGroup {
     pub(crate) row: GroupRow,
 }
 
-/// The groups that are known, by their numbers.
+/// The cached groups by number.
 #[derive(Default)]
 pub(crate) struct Groups {
     known: HashMap<i64, CachedGroup>,
     names: HashMap<(i64, Fingerprint), i64>,
-    /// Which of them have changed since they were written.
+    /// The groups with unwritten changes.
     changed: HashSet<i64>,
-    /// What the current request has changed.
+    /// The changes of the current request.
     new: HashMap<i64, CachedGroup>,
     new_names: HashMap<(i64, Fingerprint), i64>,
 }
 
 impl Groups {
-    /// Keeps what the current request has changed.
+    /// Keeps the changes of the current request.
     pub(crate) fn keep(&mut self) {
         self.changed.extend(self.new.keys());
         self.known.extend(self.new.drain());
         self.names.extend(self.new_names.drain());
     }
 
-    /// Forgets what the current request has changed.
+    /// Discards the changes of the current request.
     pub(crate) fn undo(&mut self) {
         self.new.clear();
         self.new_names.clear();
     }
 
-    /// Writes what has changed since the last time. A group without letters is taken out.
+    /// Writes the changes since the last time. A group without letters is removed.
     pub(crate) fn write(&mut self, connection: &Connection) -> Work<()> {
         for gid in self.changed.drain() {
-            let Some(facts) = self.known.get(&gid) else { continue };
-            if facts.row.is_empty() {
+            let Some(numbers) = self.known.get(&gid) else { continue };
+            if numbers.row.is_empty() {
                 connection.prepare_cached("DELETE FROM groups WHERE gid = ?1")?.execute([gid])?;
-                self.names.remove(&(facts.qid, facts.fingerprint));
+                self.names.remove(&(numbers.qid, numbers.fingerprint));
                 self.known.remove(&gid);
             } else {
-                write_group(connection, gid, facts)?;
+                write_group(connection, gid, numbers)?;
             }
         }
         if self.known.len() > LIMIT {
@@ -66,7 +65,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The number of a group, which is made if it is not there: `now` is when it was first seen.
+    /// The number of a group, which is created if necessary: `now` is when it was first seen.
     pub(crate) fn named(
         &mut self,
         connection: &Connection,
@@ -94,7 +93,7 @@ impl Groups {
         Ok(gid)
     }
 
-    /// The name of a group.
+    /// The fingerprint of a group.
     pub(crate) fn fingerprint(&mut self, connection: &Connection, gid: i64) -> Work<Fingerprint> {
         if let Some(group) = self.new.get(&gid).or_else(|| self.known.get(&gid)) {
             return Ok(group.fingerprint);
@@ -105,20 +104,20 @@ impl Groups {
         Ok(fingerprint)
     }
 
-    /// The numbers of a group, for the current request to change.
+    /// The counters of a group, for the current request to change.
     pub(crate) fn get(&mut self, connection: &Connection, gid: i64) -> Work<&mut CachedGroup> {
         if !self.new.contains_key(&gid) {
-            let facts = match self.known.get(&gid) {
-                Some(facts) => facts.clone(),
+            let numbers = match self.known.get(&gid) {
+                Some(numbers) => numbers.clone(),
                 None => read_by_number(connection, gid)?,
             };
-            self.new.insert(gid, facts);
+            self.new.insert(gid, numbers);
         }
-        self.new.get_mut(&gid).ok_or_else(|| Fault::Corrupt(format!("there is no group {gid}")))
+        self.new.get_mut(&gid).ok_or_else(|| Fault::Corrupt(format!("group {gid} not found")))
     }
 }
 
-/// A query for what [`read_group`] expects.
+/// A query for [`read_group`].
 macro_rules! select_group {
     ($rest:literal) => {
         concat!(
@@ -130,10 +129,10 @@ macro_rules! select_group {
 }
 pub(crate) use select_group;
 
-/// A group from a query made with [`select_group`], with its number.
+/// Reads a group and its number from a query made with [`select_group`].
 pub(crate) fn read_group(row: &Row<'_>) -> Work<(i64, CachedGroup)> {
     let gid: i64 = row.get(0)?;
-    let corrupt = |what: &str| Fault::Corrupt(format!("the {what} of group {gid} cannot be read"));
+    let corrupt = |what: &str| Fault::Corrupt(format!("failed to decode the {what} of group {gid}"));
     let fingerprint = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
     let trend = row.get_ref(10)?.as_str().map_err(rusqlite::Error::from)?;
     let mut by_state = [0; 9];
@@ -156,23 +155,23 @@ pub(crate) fn read_group(row: &Row<'_>) -> Work<(i64, CachedGroup)> {
         trend: serde_json::from_str(trend).map_err(|_| corrupt("trend"))?,
     };
     let fingerprint = fingerprint.parse().map_err(|_| corrupt("fingerprint"))?;
-    let facts = CachedGroup { qid: row.get(1)?, fingerprint, row: stored };
-    Ok((gid, facts))
+    let numbers = CachedGroup { qid: row.get(1)?, fingerprint, row: stored };
+    Ok((gid, numbers))
 }
 
 fn read_by_number(connection: &Connection, gid: i64) -> Work<CachedGroup> {
     let mut select = connection.prepare_cached(select_group!("WHERE gid = ?1"))?;
     let mut rows = select.query([gid])?;
-    let row = rows.next()?.ok_or_else(|| Fault::Corrupt(format!("there is no group {gid}")))?;
+    let row = rows.next()?.ok_or_else(|| Fault::Corrupt(format!("group {gid} not found")))?;
     Ok(read_group(row)?.1)
 }
 
 fn write_group(connection: &Connection, gid: i64, group: &CachedGroup) -> Work<()> {
-    let facts = &group.row;
-    let trend = serde_json::to_string(&facts.trend)
-        .map_err(|error| Fault::Corrupt(format!("a trend that cannot be written: {error}")))?;
+    let numbers = &group.row;
+    let trend = serde_json::to_string(&numbers.trend)
+        .map_err(|error| Fault::Corrupt(format!("failed to encode a trend: {error}")))?;
     let [retrying, dead, parked, quarantined, waiting, resolved, evicted, skipped, expired] =
-        facts.by_state.map(bound);
+        numbers.by_state.map(bound);
     let mut update = connection.prepare_cached(
         "UPDATE groups SET reason = ?2, error_type = ?3, message = ?4, retrying = ?5, dead = ?6, parked = ?7,
          quarantined = ?8, waiting = ?9, resolved = ?10, evicted = ?11, skipped = ?12, expired = ?13, sequences = ?14,
@@ -180,9 +179,9 @@ fn write_group(connection: &Connection, gid: i64, group: &CachedGroup) -> Work<(
     )?;
     update.execute(params![
         gid,
-        facts.latest.reason.as_str(),
-        facts.latest.error_type,
-        facts.latest.message,
+        numbers.latest.reason.as_str(),
+        numbers.latest.error_type,
+        numbers.latest.message,
         retrying,
         dead,
         parked,
@@ -192,10 +191,10 @@ fn write_group(connection: &Connection, gid: i64, group: &CachedGroup) -> Work<(
         evicted,
         skipped,
         expired,
-        bound(facts.sequences),
-        bound(facts.behind),
-        nanos(facts.first_seen),
-        nanos(facts.last_seen),
+        bound(numbers.sequences),
+        bound(numbers.behind),
+        nanos(numbers.first_seen),
+        nanos(numbers.last_seen),
         trend,
     ])?;
     Ok(())

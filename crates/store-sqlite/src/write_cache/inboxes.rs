@@ -1,18 +1,18 @@
-//! Cached inboxes that are sources: every post and every commit changes their numbers.
+//! Cached inboxes that are sources: every post and every commit changes their counters.
 
 use std::collections::HashMap;
 
 use lazaret_core::ConsumerName;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::Known;
+use super::Cached;
 use crate::error::Work;
 
-/// The numbers of an inbox.
+/// The counters of an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InboxNumbers {
     pub(crate) log: i64,
-    /// The position of the message that comes next.
+    /// The position of the next message.
     pub(crate) next: i64,
     pub(crate) committed: Option<i64>,
     /// Messages that are not consumed, and their bytes.
@@ -21,7 +21,7 @@ pub(crate) struct InboxNumbers {
 }
 
 impl InboxNumbers {
-    /// An inbox as the file has it; `None` while nothing was ever posted to it.
+    /// Reads an inbox; `None` before the first post.
     pub(crate) fn read(connection: &Connection, consumer: &ConsumerName) -> Work<Option<Self>> {
         let mut select = connection.prepare_cached(
             "SELECT log, next, committed, messages, bytes FROM inbox_logs WHERE consumer = ?1",
@@ -47,28 +47,28 @@ impl InboxNumbers {
     }
 }
 
-/// The inboxes that are known. There are as many as consumers with one.
+/// The cached inboxes, one per consumer with an inbox.
 #[derive(Default)]
 pub(crate) struct Inboxes {
-    known: HashMap<ConsumerName, Known<InboxNumbers>>,
-    /// What the current request has changed.
+    known: HashMap<ConsumerName, Cached<InboxNumbers>>,
+    /// The changes of the current request.
     new: HashMap<ConsumerName, InboxNumbers>,
 }
 
 impl Inboxes {
-    /// Keeps what the current request has changed.
+    /// Keeps the changes of the current request.
     pub(super) fn keep(&mut self) {
-        for (consumer, facts) in self.new.drain() {
-            self.known.entry(consumer).or_insert(Known { now: facts, written: None }).now = facts;
+        for (consumer, numbers) in self.new.drain() {
+            self.known.entry(consumer).or_insert(Cached { now: numbers, written: None }).now = numbers;
         }
     }
 
-    /// Forgets what the current request has changed.
+    /// Discards the changes of the current request.
     pub(super) fn undo(&mut self) {
         self.new.clear();
     }
 
-    /// Writes what has changed since the last time.
+    /// Writes the changes since the last time.
     pub(super) fn write(&mut self, connection: &Connection) -> Work<()> {
         for known in self.known.values_mut().filter(|known| known.written != Some(known.now)) {
             known.now.write(connection)?;
@@ -77,27 +77,27 @@ impl Inboxes {
         Ok(())
     }
 
-    /// The numbers of an inbox, which is made if it is not there.
+    /// The counters of an inbox, which is created if necessary.
     pub(crate) fn of(&mut self, connection: &Connection, consumer: &ConsumerName) -> Work<InboxNumbers> {
-        if let Some(facts) = self.new.get(consumer) {
-            return Ok(*facts);
+        if let Some(numbers) = self.new.get(consumer) {
+            return Ok(*numbers);
         }
         if let Some(known) = self.known.get(consumer) {
             return Ok(known.now);
         }
-        if let Some(facts) = InboxNumbers::read(connection, consumer)? {
-            self.known.insert(consumer.clone(), Known { now: facts, written: Some(facts) });
-            return Ok(facts);
+        if let Some(numbers) = InboxNumbers::read(connection, consumer)? {
+            self.known.insert(consumer.clone(), Cached { now: numbers, written: Some(numbers) });
+            return Ok(numbers);
         }
         let mut insert = connection.prepare_cached("INSERT INTO inbox_logs (consumer) VALUES (?1)")?;
         insert.execute([consumer.as_str()])?;
         let log = connection.last_insert_rowid();
-        let facts = InboxNumbers { log, next: 0, committed: None, messages: 0, bytes: 0 };
-        self.set(consumer, facts);
-        Ok(facts)
+        let numbers = InboxNumbers { log, next: 0, committed: None, messages: 0, bytes: 0 };
+        self.set(consumer, numbers);
+        Ok(numbers)
     }
 
-    pub(crate) fn set(&mut self, consumer: &ConsumerName, facts: InboxNumbers) {
-        self.new.insert(consumer.clone(), facts);
+    pub(crate) fn set(&mut self, consumer: &ConsumerName, numbers: InboxNumbers) {
+        self.new.insert(consumer.clone(), numbers);
     }
 }

@@ -1,4 +1,4 @@
-//! What the writer is asked for, and what those who asked hear when their group is lost.
+//! Requests to the writer, and the error of a lost group.
 
 use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use tokio::sync::oneshot;
@@ -8,28 +8,28 @@ use crate::recorded::{self, Repeatable};
 use crate::redo::Size;
 use crate::step::Step;
 
-/// What stands in the writer's line.
-pub(super) enum Order {
-    Do(Box<dyn Request>),
-    /// Answer those in line, let nobody else in, and end.
+/// An item of the writer's queue.
+pub(super) enum Command {
+    Run(Box<dyn Request>),
+    /// Run the queued requests, accept no more, and stop.
     Close,
 }
 
-/// Something to be done by the writer.
+/// A request to the writer.
 pub(super) trait Request: Send {
-    /// Whether it has a savepoint of its own.
+    /// `true` if it runs in a savepoint of its own.
     fn has_savepoint(&self) -> bool;
-    /// How much the redo log would have to hold; `None` when it cannot hold this.
+    /// Its size in the redo log; `None` if the redo log cannot record it.
     fn record_size(&self) -> Option<Size>;
-    /// Does it. The answer, be it an error, is kept until it is durable.
-    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), Loss>;
-    /// Puts what was done into a record of the redo log.
+    /// Runs it. The result, which may be an error, is kept until it is durable.
+    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure>;
+    /// Appends the executed call to a record of the redo log.
     fn record(&self, into: &mut Vec<u8>);
-    /// Answers: with what was found out, or with what happened to the whole group.
-    fn answer(self: Box<Self>, loss: Option<&Loss>);
+    /// Responds to the caller: with its result, or with the failure of the whole group.
+    fn answer(self: Box<Self>, failure: Option<&GroupFailure>);
 }
 
-/// Any work.
+/// A request of any kind.
 pub(super) struct Call<T, F> {
     operation: &'static str,
     work: Option<F>,
@@ -56,31 +56,31 @@ where
         None
     }
 
-    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), Loss> {
+    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
         let Some(work) = self.work.take() else { return Ok(()) };
         let answer = work(step).map_err(|fault| fault.into_error(self.operation));
-        let loss = answer.as_ref().err().map(Loss::rolled_back);
+        let failure = answer.as_ref().err().map(GroupFailure::rolled_back);
         self.answer = Some(answer);
-        loss.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     fn record(&self, _: &mut Vec<u8>) {}
 
-    fn answer(self: Box<Self>, loss: Option<&Loss>) {
-        let answer = match (loss, self.answer) {
+    fn answer(self: Box<Self>, failure: Option<&GroupFailure>) {
+        let answer = match (failure, self.answer) {
             (None, Some(answer)) => answer,
-            (Some(loss), _) => Err(loss.error(self.operation)),
+            (Some(failure), _) => Err(failure.error(self.operation)),
             (None, None) => Err(stopped(self.operation, Certainty::NotDone)),
         };
-        // Who does not wait any more needs no answer.
+        // The caller may have stopped waiting.
         _ = self.reply.send(answer);
     }
 }
 
-/// Work that the redo log can hold.
+/// A request that the redo log can record.
 pub(super) struct Recordable<C: Repeatable> {
     call: C,
-    /// When it ran, and what came out.
+    /// When it ran, and its result.
     answer: Option<(i64, Result<C::Answer>)>,
     reply: oneshot::Sender<Result<C::Answer>>,
 }
@@ -100,51 +100,51 @@ impl<C: Repeatable> Request for Recordable<C> {
         Some(self.call.size())
     }
 
-    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), Loss> {
+    fn run(&mut self, step: &mut Step<'_>) -> std::result::Result<(), GroupFailure> {
         let now = step.now;
-        let (answer, loss) = match self.call.run(step) {
+        let (answer, failure) = match self.call.run(step) {
             Ok(answer) => (Ok(answer), None),
-            // What it refuses as a whole it refuses before it writes: the others do not suffer.
+            // A call that is refused as a whole has written nothing: the others are not affected.
             Err(Fault::Refused(error)) => (Err(error), None),
             Err(fault) => {
                 let error = fault.into_error(C::OPERATION);
-                let loss = Loss::rolled_back(&error);
-                (Err(error), Some(loss))
+                let failure = GroupFailure::rolled_back(&error);
+                (Err(error), Some(failure))
             }
         };
         self.answer = Some((now, answer));
-        loss.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     fn record(&self, into: &mut Vec<u8>) {
-        // What was refused has changed nothing.
+        // A refused call has changed nothing.
         if let Some((now, Ok(answer))) = &self.answer {
             recorded::encode_call(&self.call, *now, answer, into);
         }
     }
 
-    fn answer(self: Box<Self>, loss: Option<&Loss>) {
-        let answer = match (loss, self.answer) {
+    fn answer(self: Box<Self>, failure: Option<&GroupFailure>) {
+        let answer = match (failure, self.answer) {
             (None, Some((_, answer))) => answer,
-            // It is the one that took the group with it, or was refused before.
+            // It is the one that failed the group, or was refused before.
             (Some(_), Some((_, Err(error)))) => Err(error),
-            (Some(loss), _) => Err(loss.error(C::OPERATION)),
+            (Some(failure), _) => Err(failure.error(C::OPERATION)),
             (None, None) => Err(stopped(C::OPERATION, Certainty::NotDone)),
         };
-        // Who does not wait any more needs no answer.
+        // The caller may have stopped waiting.
         _ = self.reply.send(answer);
     }
 }
 
-/// What happened to a whole group.
+/// The failure of a whole group.
 #[derive(Debug)]
-pub(super) struct Loss {
+pub(super) struct GroupFailure {
     pub(super) kind: ErrorKind,
     pub(super) certainty: Certainty,
     pub(super) context: String,
 }
 
-impl Loss {
+impl GroupFailure {
     pub(super) fn rolled_back(error: &StoreError) -> Self {
         Self { kind: error.kind(), certainty: Certainty::NotDone, context: error.context().to_owned() }
     }
@@ -153,8 +153,8 @@ impl Loss {
         Self::rolled_back(&fault.into().into_error("commit"))
     }
 
-    /// What those hear who had nothing to do with it: nothing was done, and they may ask again.
-    pub(super) fn of_another(self) -> Self {
+    /// The failure for the other calls of the group: nothing was done, and they can be repeated.
+    pub(super) fn for_others(self) -> Self {
         let context = format!("another call of the same group failed: {}", self.context);
         Self { kind: ErrorKind::Unavailable, certainty: Certainty::NotDone, context }
     }
@@ -168,7 +168,7 @@ impl Loss {
 }
 
 pub(super) fn stopped(operation: &'static str, certainty: Certainty) -> StoreError {
-    let context = "the store's thread has ended";
+    let context = "the store is closed";
     match certainty {
         Certainty::NotDone => StoreError::not_done(ErrorKind::Unavailable, operation, context),
         Certainty::MaybeDone => StoreError::maybe(ErrorKind::Unavailable, operation, context),

@@ -1,4 +1,4 @@
-//! The writer's thread: when a transaction begins, what makes it durable, and how it comes back when it is lost.
+//! The writer's thread: begins transactions, makes them durable, and recovers lost ones.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -11,8 +11,8 @@ use lazaret_core::store::{Certainty, ErrorKind, Result, StoreError};
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{mpsc, watch};
 
-use super::Ended;
-use super::requests::{Loss, Order, Request};
+use super::ExitStatus;
+use super::requests::{Command, GroupFailure, Request};
 use crate::error::{Fault, Work, kind_of};
 use crate::hand_offs::{HandOffs, Notes};
 use crate::inbox_source::Posts;
@@ -24,55 +24,55 @@ use crate::schema;
 use crate::step::Step;
 use crate::write_cache::WriteCache;
 
-/// How many requests are made durable together at most (I7).
+/// Maximum number of requests in a group (I7).
 const GROUP: usize = 256;
-/// A transaction is committed when it holds so many letters, notes and posts, or so many bytes of them stand in the redo log (I7).
+/// A transaction is committed at this number of letters, notes and posts, or bytes of them in the redo log (I7).
 const OPEN_COUNT: usize = 4096;
 const OPEN_BYTES: u64 = 8 << 20;
-/// A group with so many of them or their bytes has a commit of its own: the redo log would save nothing.
+/// A group of this size is committed on its own: the redo log would save nothing.
 const LARGE_COUNT: usize = OPEN_COUNT / 4;
 const LARGE_BYTES: usize = 2 << 20;
-/// A transaction is committed when nobody asks for anything for this part of the time that it may stay open.
-const IDLE_PART: u32 = 20;
-/// A transaction that others end before it has so many records was not worth its redo log.
-const WORTH_RECORDS: u32 = 3;
-/// For so many groups there is no redo log after it was not worth it, or has failed.
-const REST: u32 = 64;
-/// How often the write lock is tried while another process has it.
-const LOCK_STEP: Duration = Duration::from_millis(1);
+/// A transaction is committed after an idle time of this fraction of its maximum duration.
+const IDLE_FRACTION: u32 = 20;
+/// Below this number of records, a transaction that was ended by other processes did not gain from its redo log.
+const MIN_RECORDS: u32 = 3;
+/// Number of groups without a redo log after it did not gain, or has failed.
+const COOLDOWN_GROUPS: u32 = 64;
+/// Retry interval for the write lock while another process holds it.
+const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-type Outcome<T> = std::result::Result<T, Loss>;
+type Outcome<T> = std::result::Result<T, GroupFailure>;
 
 pub(super) struct Writer {
     path: PathBuf,
     options: Options,
-    /// `None` after a commit that failed, until it is opened again.
+    /// `None` after a failed commit, until it is reopened.
     connection: Option<Connection>,
     cache: WriteCache,
     redo: Arc<RedoLog>,
-    /// The transaction, if one has begun.
-    open: Option<Open>,
-    /// Whether a transaction was lost with letters that were answered, which only the redo log has now.
+    /// The open transaction, if any.
+    open: Option<Transaction>,
+    /// `true` if a transaction was lost with acknowledged letters, which are now only in the redo log.
     is_behind: bool,
-    /// The record under way, kept for its memory.
+    /// The current record, kept to reuse its buffer.
     record: Vec<u8>,
-    /// For how many groups there will be no redo log.
-    rest: u32,
-    /// Whether somebody waits until the store is closed.
+    /// Number of groups for which the redo log is disabled.
+    cooldown: u32,
+    /// `true` if a caller waits for the store to close.
     is_closing: bool,
 }
 
-/// A transaction that has begun.
-struct Open {
+/// An open transaction.
+struct Transaction {
     end: End,
-    /// What its records hold.
+    /// The size of its records.
     size: Size,
     since: Instant,
-    /// Whether the redo log may hold something of it.
+    /// `true` if the redo log may hold records of it.
     is_recorded: bool,
 }
 
-impl Open {
+impl Transaction {
     fn is_full(&self, time: Duration) -> bool {
         self.size.count >= OPEN_COUNT || self.end.bytes() >= OPEN_BYTES || self.since.elapsed() >= time
     }
@@ -89,66 +89,74 @@ impl Writer {
             open: None,
             is_behind: false,
             record: Vec::new(),
-            rest: 0,
+            cooldown: 0,
             is_closing: false,
         }
     }
 
-    /// Brings in what a dead process has left, and starts the thread, which says at its end how it ended.
-    pub(super) fn start(mut self, waiting: mpsc::Receiver<Order>, end: watch::Sender<Ended>) -> Result<()> {
-        self.recover().map_err(|loss| loss.error("open"))?;
+    /// Recovers the redo log, and starts the thread, which reports its result at its end.
+    pub(super) fn start(
+        mut self,
+        waiting: mpsc::Receiver<Command>,
+        end: watch::Sender<ExitStatus>,
+    ) -> Result<()> {
+        self.recover().map_err(|failure| failure.error("open"))?;
         let run = move || _ = end.send_replace(Some(self.run(waiting)));
         let spawned = thread::Builder::new().name("lazaret-writer".into()).spawn(run);
         spawned.map(drop).map_err(|error| {
-            StoreError::not_done(ErrorKind::Unavailable, "open", "no thread for the writer")
+            StoreError::not_done(ErrorKind::Unavailable, "open", "failed to start the writer thread")
                 .with_source(error)
         })
     }
 
-    /// Runs the records that count. When their owner lives and is busy, it will see to them.
+    /// Repeats valid records. If their owner is alive and busy, it will commit them.
     fn recover(&mut self) -> Outcome<()> {
-        let first = self.redo.first().map_err(|error| Loss::of(self.redo.trouble(&error)))?;
+        let first = self.redo.first().map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
         let Some(connection) = self.connection.as_ref().filter(|_| first.is_some()) else { return Ok(()) };
-        if first != Some(Mark::read(connection).map_err(Loss::of)?) {
+        if first != Some(Mark::read(connection).map_err(GroupFailure::of)?) {
             return Ok(());
         }
         match self.begin() {
             Ok(()) => self.commit(Certainty::NotDone),
-            Err(loss) if loss.kind == ErrorKind::Unavailable => Ok(()),
-            Err(loss) => Err(loss),
+            Err(failure) if failure.kind == ErrorKind::Unavailable => Ok(()),
+            Err(failure) => Err(failure),
         }
     }
 
-    fn run(mut self, mut waiting: mpsc::Receiver<Order>) -> Outcome<()> {
+    fn run(mut self, mut waiting: mpsc::Receiver<Command>) -> Outcome<()> {
         let mut group = Vec::with_capacity(GROUP);
         loop {
             match self.first(&mut waiting) {
-                Next::Order(first) => group.extend(self.take(first, &mut waiting)),
+                Next::Command(first) => group.extend(self.accept(first, &mut waiting)),
                 Next::Idle => self.catch_up(),
                 Next::End => break,
             }
             while group.len() < GROUP
                 && let Ok(next) = waiting.try_recv()
             {
-                group.extend(self.take(next, &mut waiting));
+                group.extend(self.accept(next, &mut waiting));
             }
             if group.is_empty() {
                 continue;
             }
-            let loss = self.serve(&mut group).err();
+            let failure = self.serve(&mut group).err();
             for request in group.drain(..) {
-                request.answer(loss.as_ref());
+                request.answer(failure.as_ref());
             }
-            self.look_after();
+            self.maintain();
         }
         self.close()
     }
 
-    /// The request of an order. From the order to close on, those in line are the last.
-    fn take(&mut self, order: Order, waiting: &mut mpsc::Receiver<Order>) -> Option<Box<dyn Request>> {
-        match order {
-            Order::Do(request) => Some(request),
-            Order::Close => {
+    /// The request of a queue item. After the command to close, the queued ones are the last.
+    fn accept(
+        &mut self,
+        command: Command,
+        waiting: &mut mpsc::Receiver<Command>,
+    ) -> Option<Box<dyn Request>> {
+        match command {
+            Command::Run(request) => Some(request),
+            Command::Close => {
                 self.is_closing = true;
                 waiting.close();
                 None
@@ -156,77 +164,78 @@ impl Writer {
         }
     }
 
-    /// The next order, or that none comes while something waits in the redo log.
-    fn first(&self, waiting: &mut mpsc::Receiver<Order>) -> Next {
+    /// The next queue item, or idleness while records are uncommitted.
+    fn first(&self, waiting: &mut mpsc::Receiver<Command>) -> Next {
         let next = match &self.open {
-            Some(_) => receive_within(waiting, self.options.redo_time / IDLE_PART),
+            Some(_) => receive_within(waiting, self.options.redo_time / IDLE_FRACTION),
             None if self.is_behind => receive_within(waiting, self.options.redo_time),
             None => Some(waiting.blocking_recv()),
         };
-        next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Order))
+        next.map_or(Next::Idle, |next| next.map_or(Next::End, Next::Command))
     }
 
-    /// Does what a group asks for and makes it durable.
+    /// Runs a group and makes it durable.
     fn serve(&mut self, group: &mut [Box<dyn Request>]) -> Outcome<()> {
         self.begin()?;
-        if let Err(loss) = self.work(group) {
+        if let Err(failure) = self.work(group) {
             self.roll_back();
-            return Err(loss);
+            return Err(failure);
         }
         let mut certainty = Certainty::NotDone;
         if self.is_worth_recording(group) {
             if self.append(group) {
                 return Ok(());
             }
-            // What failed may be there nevertheless, and would count.
+            // A failed append may have written a valid record.
             certainty = Certainty::MaybeDone;
-            self.rest = REST;
-        } else if self.open.as_ref().is_some_and(|open| open.is_recorded && open.end.number < WORTH_RECORDS) {
-            self.rest = REST;
+            self.cooldown = COOLDOWN_GROUPS;
+        } else if self.open.as_ref().is_some_and(|open| open.is_recorded && open.end.number < MIN_RECORDS) {
+            self.cooldown = COOLDOWN_GROUPS;
         }
         self.commit(certainty)
     }
 
-    /// Begins a transaction if none is open. What counts in the redo log comes first.
+    /// Begins a transaction if none is open, after recovery of valid records.
     fn begin(&mut self) -> Outcome<()> {
         while self.open.is_none() {
-            let begun = self.begin_once().and_then(|records| self.bring_in(&records));
-            if let Err(loss) = begun {
+            let begin = self.begin_once().and_then(|records| self.recover_records(&records));
+            if let Err(failure) = begin {
                 self.roll_back();
-                // Nothing of the group that wants to begin has happened.
-                return Err(Loss { certainty: Certainty::NotDone, ..loss });
+                // Nothing of the new group has happened.
+                return Err(GroupFailure { certainty: Certainty::NotDone, ..failure });
             }
         }
         Ok(())
     }
 
-    /// Begins a transaction; the records are those that count.
+    /// Begins a transaction; returns the valid records.
     fn begin_once(&mut self) -> Outcome<Vec<Vec<u8>>> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => schema::connect(&self.path, &self.options).map_err(|error| Loss::rolled_back(&error))?,
+            None => schema::connect(&self.path, &self.options)
+                .map_err(|error| GroupFailure::rolled_back(&error))?,
         };
         let connection = self.connection.insert(connection);
-        lock(connection, &self.redo, self.options.busy_timeout).map_err(Loss::of)?;
-        self.cache.begin(connection).map_err(Loss::of)?;
-        let mark = Mark::read(connection).map_err(Loss::of)?;
-        self.redo.saw(&mark);
-        let records = self.redo.records(&mark).map_err(Loss::of)?;
+        lock(connection, &self.redo, self.options.busy_timeout).map_err(GroupFailure::of)?;
+        self.cache.begin(connection).map_err(GroupFailure::of)?;
+        let mark = Mark::read(connection).map_err(GroupFailure::of)?;
+        self.redo.observe(&mark);
+        let records = self.redo.records(&mark).map_err(GroupFailure::of)?;
         let end = End::start(mark);
         let is_recorded = !records.is_empty();
         self.is_behind = is_recorded;
-        self.open = Some(Open { end, size: Size::default(), since: Instant::now(), is_recorded });
+        self.open = Some(Transaction { end, size: Size::default(), since: Instant::now(), is_recorded });
         Ok(records)
     }
 
-    /// Runs records again and commits them. Their letters were promised, whatever limit the file has got since.
-    fn bring_in(&mut self, records: &[Vec<u8>]) -> Outcome<()> {
+    /// Repeats records and commits them. They were acknowledged, so the limit of the file does not apply.
+    fn recover_records(&mut self, records: &[Vec<u8>]) -> Outcome<()> {
         let (Some(connection), false) = (&self.connection, records.is_empty()) else { return Ok(()) };
-        schema::limit_pages(connection, None).map_err(Loss::of)?;
-        run_again(connection, &mut self.cache, records).map_err(Loss::of)?;
+        schema::limit_pages(connection, None).map_err(GroupFailure::of)?;
+        repeat_calls(connection, &mut self.cache, records).map_err(GroupFailure::of)?;
         self.commit(Certainty::NotDone)?;
         let Some(connection) = &self.connection else { return Ok(()) };
-        schema::limit_pages(connection, self.options.max_pages).map_err(Loss::of)
+        schema::limit_pages(connection, self.options.max_pages).map_err(GroupFailure::of)
     }
 
     fn work(&mut self, group: &mut [Box<dyn Request>]) -> Outcome<()> {
@@ -234,28 +243,28 @@ impl Writer {
         for request in group {
             let has_savepoint = request.has_savepoint();
             if has_savepoint {
-                execute(connection, "SAVEPOINT request").map_err(Loss::of)?;
+                execute(connection, "SAVEPOINT request").map_err(GroupFailure::of)?;
             }
             let now = nanos(self.options.clock.now());
             let mut step = Step { connection, cache: &mut self.cache, now };
             match request.run(&mut step) {
-                Ok(()) => self.cache.keep(connection).map_err(Loss::of)?,
-                // A full disk and some others take the whole transaction with them, and so the whole group.
-                Err(loss) if connection.is_autocommit() => return Err(loss),
-                Err(loss) if !has_savepoint => return Err(loss.of_another()),
+                Ok(()) => self.cache.keep(connection).map_err(GroupFailure::of)?,
+                // A full disk and some other errors roll back the whole transaction, and so the whole group.
+                Err(failure) if connection.is_autocommit() => return Err(failure),
+                Err(failure) if !has_savepoint => return Err(failure.for_others()),
                 Err(_) => {
                     self.cache.undo();
-                    execute(connection, "ROLLBACK TO request").map_err(Loss::of)?;
+                    execute(connection, "ROLLBACK TO request").map_err(GroupFailure::of)?;
                 }
             }
             if has_savepoint {
-                execute(connection, "RELEASE request").map_err(Loss::of)?;
+                execute(connection, "RELEASE request").map_err(GroupFailure::of)?;
             }
         }
         Ok(())
     }
 
-    /// Whether the redo log makes this group durable, and the commit comes later.
+    /// `true` if the redo log makes this group durable, and the commit follows later.
     fn is_worth_recording(&mut self, group: &[Box<dyn Request>]) -> bool {
         let Some(open) = &self.open else { return false };
         let mut size = Size::default();
@@ -266,14 +275,14 @@ impl Writer {
         if size.count >= LARGE_COUNT || size.bytes >= LARGE_BYTES {
             return false;
         }
-        if self.rest > 0 && self.options.redo_from > 0 {
-            self.rest -= 1;
+        if self.cooldown > 0 && self.options.redo_from > 0 {
+            self.cooldown -= 1;
             return false;
         }
         open.is_recorded || size.count >= self.options.redo_from
     }
 
-    /// Appends what the group did to the redo log. Says whether it is durable there.
+    /// Appends the group to the redo log. Returns `true` if it is durable there.
     fn append(&mut self, group: &[Box<dyn Request>]) -> bool {
         let Some(open) = &mut self.open else { return false };
         redo::empty_record(&mut self.record);
@@ -285,119 +294,120 @@ impl Writer {
         self.redo.append(&mut open.end, &mut self.record).is_ok()
     }
 
-    /// Commits the transaction if one is open; `before` is what is known when it fails before the commit itself.
+    /// Commits the open transaction, if any; `before` is the certainty of an error before the commit itself.
     fn commit(&mut self, before: Certainty) -> Outcome<()> {
         let (Some(open), Some(connection)) = (&self.open, &self.connection) else { return Ok(()) };
         let prepared = self.cache.write(connection).and_then(|()| {
-            Ok(if open.is_recorded { open.end.mark.pass(connection)? } else { open.end.mark })
+            Ok(if open.is_recorded { open.end.mark.invalidate(connection)? } else { open.end.mark })
         });
         let mark = match prepared {
             Ok(mark) => mark,
             Err(fault) => {
                 self.roll_back();
-                return Err(Loss { certainty: before, ..Loss::of(fault) });
+                return Err(GroupFailure { certainty: before, ..GroupFailure::of(fault) });
             }
         };
         if let Err(error) = execute(connection, "COMMIT") {
-            let context = format!("the commit failed: {error}");
-            let loss = Loss { kind: kind_of(&error), certainty: Certainty::MaybeDone, context };
+            let context = format!("commit failed: {error}");
+            let failure = GroupFailure { kind: kind_of(&error), certainty: Certainty::MaybeDone, context };
             self.connection = None;
             self.roll_back();
-            return Err(loss);
+            return Err(failure);
         }
         self.open = None;
-        self.redo.saw(&mark);
+        self.redo.observe(&mark);
         Ok(())
     }
 
-    /// Gives the transaction up, and with it what is known by heart.
+    /// Rolls back the transaction, and clears the cache.
     fn roll_back(&mut self) {
         self.is_behind |= self.open.take().is_some_and(|open| open.is_recorded);
         self.cache = WriteCache::default();
-        // A transaction that cannot be rolled back is rolled back by closing its connection.
+        // If the rollback fails, closing the connection rolls back.
         self.connection = self
             .connection
             .take()
             .filter(|connection| connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok());
     }
 
-    /// After the answers: commits what is large or wished for, and lets others in. What fails is tried again.
-    fn look_after(&mut self) {
+    /// After the responses: commits a large or requested transaction, and yields the lock. Failures are retried.
+    fn maintain(&mut self) {
         let time = self.options.redo_time;
-        if self.open.as_ref().is_some_and(|open| open.is_full(time) || self.redo.is_wished()) {
+        if self.open.as_ref().is_some_and(|open| open.is_full(time) || self.redo.is_lock_requested()) {
             _ = self.commit(Certainty::NotDone);
         }
         if self.open.is_none() {
-            self.redo.let_others_in();
+            self.redo.yield_lock();
         }
     }
 
-    /// When nobody asks for anything: brings what was answered into the database.
+    /// When idle: commits acknowledged writes to the database.
     fn catch_up(&mut self) {
         if self.begin().is_ok() {
             // If it fails, the letters are in the redo log.
             _ = self.commit(Certainty::NotDone);
         }
-        self.redo.let_others_in();
+        self.redo.yield_lock();
     }
 
-    /// Leaves everything in the database file, and nothing in the logs. Whatever fails, nothing that was answered is lost:
-    /// it stands in one of the logs.
+    /// Merges both logs into the database file. After a failure nothing acknowledged is lost:
+    /// it is in one of the logs.
     fn close(mut self) -> Outcome<()> {
-        // When nobody waits for it, it waits for nobody: whoever is busy with the file will see to the logs.
+        // Without a waiting caller it does not wait for locks: the process that holds them will merge the logs.
         if !self.is_closing {
             self.options.busy_timeout = Duration::ZERO;
         }
-        // A commit that failed is made good from the redo log, if it can be.
+        // A failed commit is recovered from the redo log, if possible.
         _ = self.commit(Certainty::NotDone);
         if !self.redo.is_empty() {
             self.begin()?;
             let cleared = self.redo.clear();
             self.roll_back();
-            cleared.map_err(|error| Loss::of(self.redo.trouble(&error)))?;
+            cleared.map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
         }
         if !self.is_closing {
-            // SQLite itself empties its log when the last of all connections is closed.
+            // SQLite itself empties its log when the last connection is closed.
             return Ok(());
         }
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => schema::connect(&self.path, &self.options).map_err(|error| Loss::rolled_back(&error))?,
+            None => schema::connect(&self.path, &self.options)
+                .map_err(|error| GroupFailure::rolled_back(&error))?,
         };
-        connection.busy_timeout(self.options.busy_timeout).map_err(Loss::of)?;
-        schema::fold_log(&connection).map_err(Loss::of)
+        connection.busy_timeout(self.options.busy_timeout).map_err(GroupFailure::of)?;
+        schema::truncate_wal(&connection).map_err(GroupFailure::of)
     }
 }
 
-/// What comes next.
+/// The next event of the queue.
 enum Next {
-    Order(Order),
+    Command(Command),
     Idle,
     End,
 }
 
-/// Takes the write lock. Whoever has it learns that somebody waits.
-fn lock(connection: &Connection, redo: &RedoLog, patience: Duration) -> std::result::Result<(), Fault> {
+/// Takes the write lock, and requests it from its owner while it waits.
+fn lock(connection: &Connection, redo: &RedoLog, timeout: Duration) -> std::result::Result<(), Fault> {
     let started = Instant::now();
     connection.busy_timeout(Duration::ZERO)?;
-    let mut wish = None;
-    let begun = loop {
+    let mut request = None;
+    let begin = loop {
         match execute(connection, "BEGIN IMMEDIATE") {
-            Err(error) if is_busy(&error) && started.elapsed() < patience => {
-                // Without it, the wait is only longer.
-                wish = wish.or_else(|| redo.wish().ok());
-                thread::sleep(LOCK_STEP);
+            Err(error) if is_busy(&error) && started.elapsed() < timeout => {
+                // Without the request, the wait is only longer.
+                request = request.or_else(|| redo.request_lock().ok());
+                thread::sleep(LOCK_RETRY);
             }
-            begun => break begun,
+            begin => break begin,
         }
     };
-    drop(wish);
-    connection.busy_timeout(patience)?;
-    Ok(begun?)
+    drop(request);
+    connection.busy_timeout(timeout)?;
+    Ok(begin?)
 }
 
-/// Runs the calls of records as they ran the first time.
-fn run_again(connection: &Connection, cache: &mut WriteCache, records: &[Vec<u8>]) -> Work<()> {
+/// Repeats the calls of records.
+fn repeat_calls(connection: &Connection, cache: &mut WriteCache, records: &[Vec<u8>]) -> Work<()> {
     for record in records {
         for call in Call::all(record)? {
             let mut step = Step { connection, cache: &mut *cache, now: call.now };
@@ -416,7 +426,7 @@ fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(|_| ())
 }
 
-/// Wakes a thread that waits for a request.
+/// Unparks a thread that waits for a request.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -425,7 +435,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The next value, or that nobody sends any more; `None` when the time is over before.
+/// The next value, or the end of the channel; `None` after the timeout.
 fn receive_within<T>(waiting: &mut mpsc::Receiver<T>, time: Duration) -> Option<Option<T>> {
     let until = Instant::now() + time;
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -440,12 +450,12 @@ fn receive_within<T>(waiting: &mut mpsc::Receiver<T>, time: Duration) -> Option<
     }
 }
 
-/// Runs a call again. The kinds of calls belong to the version of the log.
+/// Repeats a call. The kinds of calls belong to the version of the log.
 fn run_call(call: &Call<'_>, step: &mut Step<'_>) -> Work<()> {
     match call.kind {
         HandOffs::KIND => call.run_as::<HandOffs>(step),
         Notes::KIND => call.run_as::<Notes>(step),
         Posts::KIND => call.run_as::<Posts>(step),
-        kind => Err(Fault::Corrupt(format!("the redo log has a call of the unknown kind {kind}"))),
+        kind => Err(Fault::Corrupt(format!("unknown kind {kind} of a call in the redo log"))),
     }
 }

@@ -1,9 +1,9 @@
-//! What people do to one letter by hand.
+//! Operators' acts on one letter.
 
 use jiff::Timestamp;
 
 use super::effects::{AuditLine, Effects, LetterChange, LetterView};
-use super::intake::{Later, Slot, place};
+use super::intake::{LaterLetter, Slot, place};
 use super::refuse;
 use super::sequence::{Head, SequenceChange, SequenceRow};
 use crate::letter::{Letter, LetterId, LetterState};
@@ -11,34 +11,34 @@ use crate::message::QueueName;
 use crate::sequence::SequenceId;
 use crate::store::{Act, Actor, ErrorKind, Result, StoreError};
 
-/// What a store has under the id of a letter.
+/// The result of a lookup by letter id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known<T> {
+pub enum LetterLookup<T> {
     /// The letter.
     Letter(T),
-    /// Only its trace: it ended like this and was purged.
+    /// The letter was purged; only this final state remains.
     Purged(LetterState),
-    /// Nothing.
+    /// The id is unknown.
     Absent,
 }
 
-impl<T> Known<T> {
-    /// The letter, or why there is none to be changed: `NotFound`, and `Conflict` for an act on one that was purged.
-    pub fn or_refuse(self, queue: &QueueName, id: LetterId, operation: &'static str) -> Result<T> {
+impl<T> LetterLookup<T> {
+    /// The letter, or the error of a call that needs it: `NotFound`, or `Conflict` for an act on a purged letter.
+    pub fn into_result(self, queue: &QueueName, id: LetterId, operation: &'static str) -> Result<T> {
         match self {
             Self::Letter(letter) => Ok(letter),
             Self::Purged(state) => {
                 let kind = if operation == "act" { ErrorKind::Conflict } else { ErrorKind::NotFound };
-                refuse(kind, operation, format!("letter {id} was {state} and then purged"))
+                refuse(kind, operation, format!("letter {id} was {state} and has been purged"))
             }
             Self::Absent => {
-                refuse(ErrorKind::NotFound, operation, format!("there is no letter {id} in {queue}"))
+                refuse(ErrorKind::NotFound, operation, format!("letter {id} not found in {queue}"))
             }
         }
     }
 }
 
-/// Why an act on this letter is refused, if it is.
+/// Checks that the letter's state and its sequence allow the act.
 fn check(act: Act, letter: &Letter, row: Option<&SequenceRow>, now: Timestamp) -> Result<()> {
     let conflict = |why: &str| {
         let context = format!("cannot {} letter {}: {why}", act.as_str(), letter.id);
@@ -50,18 +50,18 @@ fn check(act: Act, letter: &Letter, row: Option<&SequenceRow>, now: Timestamp) -
         return conflict(&format!("it is {}", letter.state));
     }
     if act == Act::Release && letter.payload_left_out {
-        return conflict("its payload was left out, so there is nothing to run");
+        return conflict("its payload was left out");
     }
-    // A letter at or before the head of a sequence in work: what the worker holds would no longer be the head.
-    if row.is_some_and(|row| row.is_in_work(letter.index, now)) {
-        return conflict("somebody is working on its sequence");
+    // At or before the head of a leased sequence: the lease's letter would no longer be the head.
+    if row.is_some_and(|row| row.is_in_flight(letter.index, now)) {
+        return conflict("its sequence is leased");
     }
     Ok(())
 }
 
-/// Decides what an act on an open letter changes. `row` is that of its sequence, `next` the letter behind it if it is the head.
-/// [`Restore`](Act::Restore) goes by [`place_restored`] and [`restore`]. `Conflict` when its state does not allow the act,
-/// or somebody works on it.
+/// Decides the effects of an act on an open letter. `row` is that of its sequence, `next` the letter behind it if it is the head.
+/// [`Restore`](Act::Restore) uses [`place_restored`] and [`restore`]. `Conflict` if its state does not allow the act
+/// or its sequence is leased.
 pub fn act(
     act: Act,
     letter: &Letter,
@@ -93,28 +93,28 @@ pub fn act(
     Ok(effects.audited(AuditLine::of_letter(by, act.as_str(), letter.id, letter.state, after)))
 }
 
-/// The error for a letter that is open in a sequence that is not.
+/// The error for an open letter without an open sequence.
 fn stranded(letter: &Letter) -> StoreError {
-    let context = format!("letter {} is open in {}, which is not", letter.id, letter.sequence);
+    let context = format!("letter {} is open, its sequence {} is not", letter.id, letter.sequence);
     StoreError::not_done(ErrorKind::Corrupt, "act", context)
 }
 
-/// What a store knows of the sequence into which a letter comes back.
+/// The sequence into which a letter is restored.
 #[derive(Clone, Copy, Debug)]
 pub struct RestoreView<'a> {
     /// Its row.
     pub row: &'a SequenceRow,
-    /// The first index from the letter's old one on that no open letter has.
+    /// The first free index at or after the letter's old one.
     pub free: u64,
-    /// Whether at that index it would stand behind a later letter of its partition, or before an earlier one: some were
-    /// delivered again meanwhile.
+    /// `true` if at that index it would be behind a later letter of its partition, or before an earlier one, because some were
+    /// redelivered meanwhile.
     pub out_of_order: bool,
-    /// The first letter of its partition that is later.
-    pub later: Option<Later>,
+    /// The first later letter of its partition.
+    pub later: Option<LaterLetter>,
 }
 
-/// Where a letter that comes back stands: where it stood, unless letters of its partition that were delivered again meanwhile
-/// would be out of order with it (I2). `view` is that of its sequence, if it is open.
+/// The place of a restored letter: its old one, unless redelivered letters of its partition
+/// would be out of order with it (I2). `view` is that of its sequence, if open.
 pub fn place_restored(
     sequence: &SequenceId,
     letter: &Letter,
@@ -129,8 +129,8 @@ pub fn place_restored(
     }
 }
 
-/// What it changes when an evicted letter comes back at this index. `paused` tells whether its sequence is paused, for one that is
-/// opened by it.
+/// Decides the effects of restoring an evicted letter at this index. `paused` is `true` if its sequence is paused; it applies to
+/// a sequence that the letter opens.
 pub fn restore(
     letter: &Letter,
     index: u64,
@@ -145,15 +145,15 @@ pub fn restore(
         Some(row) => SequenceChange::Reopen(row.with(&after)),
         None => SequenceChange::Open(SequenceRow::opened(after.head(), paused)),
     };
-    let tally = super::Tally {
-        was: Some(before.standing()),
-        is: Some(after.standing()),
-        was_blocked: row.and_then(SequenceRow::blocked),
-        is_blocked: sequence.row().and_then(SequenceRow::blocked),
+    let count_change = super::CountChange {
+        before: Some(before.counted_as()),
+        after: Some(after.counted_as()),
+        blocked_before: row.and_then(SequenceRow::blocked),
+        blocked_after: sequence.row().and_then(SequenceRow::blocked),
     };
     let audit = AuditLine::of_letter(by, Act::Restore.as_str(), letter.id, letter.state, LetterState::Dead);
     let letter = LetterChange::Restore(index);
-    Effects { letter, sequence, tally, failed: None, audit: Some(audit), ended: false }
+    Effects { letter, sequence, count_change, failed: None, audit: Some(audit), ended: false }
 }
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn each_act_leads_where_its_name_says() {
+    fn each_act_results_in_its_state() {
         for (what, state) in [
             (Act::Evict, LetterState::Evicted),
             (Act::Resolve, LetterState::Resolved),
@@ -193,17 +193,17 @@ mod tests {
             let mut letter = letter(LetterState::Dead);
             let row = row_of(&letter);
             let effects = act(what, &letter, Some(&row), None, &ada(), NOW).unwrap();
-            assert_eq!(effects.tally.is.unwrap().state, state);
+            assert_eq!(effects.count_change.after.unwrap().state, state);
             assert_eq!(effects.sequence == SequenceChange::Remove, !state.is_open());
             let line = effects.audit.unwrap();
             assert_eq!((line.action.as_str(), line.after.as_deref()), (what.as_str(), Some(state.as_str())));
             effects.letter.apply(&mut letter, NOW);
-            assert_eq!(letter.state, state, "letter, tally and audit say the same");
+            assert_eq!(letter.state, state, "letter, count change and audit agree");
         }
     }
 
     #[test]
-    fn what_somebody_works_on_is_not_changed_and_neither_is_what_is_closed() {
+    fn leased_heads_and_closed_letters_refuse_acts() {
         let dead = letter(LetterState::Dead);
         let leased = row_of(&dead).claimed("w", Duration::from_secs(9), LeaseKind::Due, 1, NOW);
         for what in [Act::Evict, Act::Resolve, Act::Park, Act::Quarantine, Act::Release] {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_comes_back_to_its_place_unless_that_breaks_the_order() {
+    fn a_restored_letter_gets_its_old_place_unless_that_breaks_the_order() {
         // I2
         let evicted = letter(LetterState::Evicted);
         let sequence = SequenceId::from("k");

@@ -1,4 +1,4 @@
-//! What a decision comes to: changes to one letter, its sequence, its groups, the audit and the list of ends.
+//! The effects of a decision: changes of one letter, its sequence, its groups, the audit and the list of ends.
 
 use jiff::Timestamp;
 
@@ -8,18 +8,18 @@ use crate::letter::{AttemptRecord, Letter, LetterId, LetterState};
 use crate::message::Message;
 use crate::store::{Actor, Requeue, is_end};
 
-/// What the rules need to know of a stored letter.
+/// The fields of a stored letter that the rules need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LetterView {
     /// Its id.
     pub id: LetterId,
-    /// Its place in the sequence.
+    /// Its index in the sequence.
     pub index: u64,
     /// Its state.
     pub state: LetterState,
     /// When it is due, for `retrying`.
     pub due_at: Option<Timestamp>,
-    /// When it was taken in.
+    /// When it was enqueued.
     pub enqueued_at: Timestamp,
     /// When it was last touched.
     pub touched_at: Timestamp,
@@ -28,7 +28,7 @@ pub struct LetterView {
 }
 
 impl LetterView {
-    /// What there is to know of this letter.
+    /// The view of this letter.
     pub fn of(letter: &Letter) -> Self {
         Self {
             id: letter.id,
@@ -41,7 +41,7 @@ impl LetterView {
         }
     }
 
-    /// How the row of its sequence remembers it if it is the head.
+    /// Its entry in the row of its sequence, as the head.
     pub fn head(&self) -> Head {
         Head {
             index: self.index,
@@ -51,74 +51,74 @@ impl LetterView {
         }
     }
 
-    /// Where it is counted.
-    pub const fn standing(&self) -> Standing {
-        Standing { group: self.group, state: self.state }
+    /// How it is counted.
+    pub const fn counted_as(&self) -> CountedAs {
+        CountedAs { group: self.group, state: self.state }
     }
 }
 
-/// The group that a letter belongs to: that of its cause, as long as it is stored.
+/// The group of a letter: the fingerprint of its stored cause.
 pub(super) fn group_of(letter: &Letter) -> Option<Fingerprint> {
     letter.cause.as_ref().map(|cause| cause.fingerprint)
 }
 
-/// Where a letter is counted: in its queue by its state, and in its group if it has one.
+/// How a letter is counted: in its queue by its state, and in its group if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct CountedAs {
     /// The group.
     pub group: Option<Fingerprint>,
     /// The state.
     pub state: LetterState,
 }
 
-/// What a sequence adds to the group of its head.
+/// The contribution of a sequence to the group of its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The group.
     pub group: Fingerprint,
-    /// How many letters stand behind the head.
+    /// Number of letters behind the head.
     pub behind: u64,
 }
 
-/// How a letter and its sequence were counted before, and how they are counted now.
+/// The count of a letter and its sequence, before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// The letter before; `None` when it was not there.
-    pub was: Option<Standing>,
-    /// The letter now; `None` when it is not there any more.
-    pub is: Option<Standing>,
+pub struct CountChange {
+    /// The letter before; `None` if it did not exist.
+    pub before: Option<CountedAs>,
+    /// The letter after; `None` if it no longer exists.
+    pub after: Option<CountedAs>,
     /// The sequence before.
-    pub was_blocked: Option<Blocked>,
-    /// The sequence now.
-    pub is_blocked: Option<Blocked>,
+    pub blocked_before: Option<Blocked>,
+    /// The sequence after.
+    pub blocked_after: Option<Blocked>,
 }
 
-/// A failure that a group is to be told of: that of the letter's cause.
+/// A failure to record in the group of the letter's cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
     /// When it failed.
     pub at: Timestamp,
-    /// Whether the letter comes into the group with it.
+    /// `true` if the letter enters the group with it.
     pub enters: bool,
 }
 
-/// A line for the audit; the store gives it its number and its time.
+/// An audit line; the store adds its number and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditLine {
-    /// Who did it, how and why.
+    /// The author, channel and reason.
     pub by: Actor,
-    /// What was done.
+    /// The action.
     pub action: String,
-    /// To what.
+    /// Its subject.
     pub subject: String,
-    /// How it stood before.
+    /// The state before.
     pub before: Option<String>,
-    /// How it stands now.
+    /// The state after.
     pub after: Option<String>,
 }
 
 impl AuditLine {
-    /// A line about something that went from one state to another.
+    /// Creates a line about a change of state.
     pub fn new(
         by: &Actor,
         action: &str,
@@ -146,27 +146,27 @@ impl AuditLine {
     }
 }
 
-/// What becomes of a letter.
+/// The change of a letter.
 #[derive(Clone, Debug)]
 pub enum LetterChange {
-    /// It is stored at this index, open or closed as it comes.
+    /// Store it at this index, open or closed.
     Insert(u64),
-    /// It leaves its sequence in this state, with a last attempt in its history.
+    /// Close it in this state, with a last attempt in its history.
     Close(LetterState, Option<AttemptRecord>),
-    /// It stays where it is, in another open state, and does not run by itself.
+    /// Keep it in place in another open state that does not run automatically.
     Hold(LetterState),
-    /// It stays where it is, due now, with fresh attempts.
+    /// Keep it in place, due now, with fresh attempts.
     Release,
-    /// It comes back from `evicted` as `dead`, at this index.
+    /// Reopen it from `evicted` as `dead`, at this index.
     Restore(u64),
-    /// It failed again and stays where it is.
+    /// Keep it in place after another failure.
     Requeue(Box<Requeue>),
-    /// All of it goes but its id and its state.
+    /// Remove all of it except id and state.
     Forget,
 }
 
 impl LetterChange {
-    /// Makes the change on a letter in memory. [`Forget`](Self::Forget) is the store's: nothing is left to be changed.
+    /// Applies the change to a letter in memory. [`Forget`](Self::Forget) changes nothing: the store removes the letter.
     pub fn apply(self, letter: &mut Letter, now: Timestamp) {
         match self {
             Self::Insert(index) => {
@@ -194,7 +194,7 @@ impl LetterChange {
     }
 }
 
-/// When a requeue says that the letter failed; `None` when it says nothing of it.
+/// The time of the requeue's failure; `None` without a failure.
 pub(super) fn failed_at(requeue: &Requeue, now: Timestamp) -> Option<Timestamp> {
     let failed = requeue.attempt.as_ref().is_some_and(|attempt| attempt.failure.is_some());
     (failed || requeue.cause.is_some()).then(|| requeue.attempt.as_ref().map_or(now, |attempt| attempt.at))
@@ -224,7 +224,7 @@ fn requeue_letter(letter: &mut Letter, requeue: Requeue, now: Timestamp) {
     }
 }
 
-/// All that a decision about one letter changes. The store applies it as a whole, or nothing of it.
+/// All changes of a decision about one letter. The store applies them atomically.
 #[derive(Clone, Debug)]
 #[must_use = "a decision changes nothing before its effects are applied"]
 pub struct Effects {
@@ -232,18 +232,18 @@ pub struct Effects {
     pub letter: LetterChange,
     /// The row of its sequence.
     pub sequence: SequenceChange,
-    /// What is counted differently.
-    pub tally: Tally,
-    /// A failure to be seen by the group in which the letter is now.
+    /// The change of the counters.
+    pub count_change: CountChange,
+    /// A failure to record in the letter's new group.
     pub failed: Option<Failed>,
-    /// A line for the audit (I11).
+    /// An audit line (I11).
     pub audit: Option<AuditLine>,
-    /// Whether the letter is to be listed as ended, where somebody watches.
+    /// `true` if the letter is to be listed as ended in a watched queue.
     pub ended: bool,
 }
 
 impl Effects {
-    /// Effects on an open letter: it and its sequence stand like this from now on.
+    /// The effects of a change of an open letter and its sequence.
     pub(super) fn on_open(
         change: LetterChange,
         before: &LetterView,
@@ -251,17 +251,17 @@ impl Effects {
         row: &SequenceRow,
         sequence: SequenceChange,
     ) -> Self {
-        let is_blocked = match &sequence {
+        let blocked_after = match &sequence {
             SequenceChange::Keep => row.blocked(),
             changed => changed.row().and_then(SequenceRow::blocked),
         };
-        let tally = Tally {
-            was: Some(before.standing()),
-            is: Some(after.standing()),
-            was_blocked: row.blocked(),
-            is_blocked,
+        let count_change = CountChange {
+            before: Some(before.counted_as()),
+            after: Some(after.counted_as()),
+            blocked_before: row.blocked(),
+            blocked_after,
         };
-        Self { letter: change, sequence, tally, failed: None, audit: None, ended: false }
+        Self { letter: change, sequence, count_change, failed: None, audit: None, ended: false }
     }
 
     /// Closes an open letter. `next` is the letter behind it, for the head.
@@ -277,7 +277,7 @@ impl Effects {
         Self::on_open(LetterChange::Close(state, attempt), letter, &after, row, sequence)
     }
 
-    /// Effects of a letter that is new.
+    /// The effects of a new letter.
     pub(super) fn insert(
         letter: &LetterView,
         failed_at: Option<Timestamp>,
@@ -285,22 +285,29 @@ impl Effects {
         row: Option<&SequenceRow>,
         now: Timestamp,
     ) -> Self {
-        let tally = Tally {
-            was: None,
-            is: Some(letter.standing()),
-            was_blocked: row.and_then(SequenceRow::blocked),
-            is_blocked: sequence.row().and_then(SequenceRow::blocked),
+        let count_change = CountChange {
+            before: None,
+            after: Some(letter.counted_as()),
+            blocked_before: row.and_then(SequenceRow::blocked),
+            blocked_after: sequence.row().and_then(SequenceRow::blocked),
         };
         let failed = letter.group.map(|_| Failed { at: failed_at.unwrap_or(now), enters: true });
         let ended = is_end(None, letter.state);
-        Self { letter: LetterChange::Insert(letter.index), sequence, tally, failed, audit: None, ended }
+        Self {
+            letter: LetterChange::Insert(letter.index),
+            sequence,
+            count_change,
+            failed,
+            audit: None,
+            ended,
+        }
     }
 
     pub(super) fn audited(self, line: AuditLine) -> Self {
         Self { audit: Some(line), ..self }
     }
 
-    /// Reserves the sequence for an operation that goes on with it, or for none.
+    /// Reserves the sequence for an operation, or ends the reservation.
     pub fn reserve(&mut self, operation: Option<crate::store::OperationId>) {
         if let SequenceChange::Put(row) | SequenceChange::Reopen(row) = &mut self.sequence {
             row.reserved = operation;

@@ -1,4 +1,4 @@
-//! Plans: which letters they are about, which they leave out, and in which order these have their turn.
+//! Plans: selected letters, exclusions and order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,19 +13,19 @@ use crate::store::{
     Action, Actor, ErrorKind, Exclusion, Plan, PlanId, PlanRequest, Result, Selection, plan_hash,
 };
 
-/// A letter that was selected.
+/// A selected letter.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     /// The letter.
     pub letter: &'a Letter,
-    /// Whether it is part of an operation that is not over, and has no outcome there yet.
+    /// `true` if it is part of an unfinished operation and has no outcome there yet.
     pub in_operation: bool,
 }
 
-/// Why a letter is left out of a plan, as far as the letter itself tells.
+/// The reason to exclude a letter from a plan, as far as it depends on the letter alone.
 pub fn exclusion(candidate: &Candidate<'_>, request: &PlanRequest) -> Option<Exclusion> {
     let retry = request.action == Action::Retry;
-    // Who asks for a state, or names letters, knows what they get.
+    // A query with a state, or a list of ids, selects quarantined letters explicitly.
     let asked = match &request.selection {
         Selection::Query(query) => query.names_state(),
         Selection::Letters(_) => true,
@@ -40,7 +40,7 @@ pub fn exclusion(candidate: &Candidate<'_>, request: &PlanRequest) -> Option<Exc
     }
 }
 
-/// A letter of a plan, as it is frozen.
+/// A letter of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenItem {
     /// Its queue.
@@ -49,21 +49,21 @@ pub struct FrozenItem {
     pub sequence: SequenceId,
     /// The letter.
     pub letter: LetterId,
-    /// Its state.
+    /// Its state at the freeze.
     pub state: LetterState,
     /// The ordinal of the last letter of its sequence.
     pub last: u64,
 }
 
-/// A plan that is being made.
+/// A plan under construction.
 #[derive(Debug, Default)]
 pub struct Freeze<'a> {
     counts: BTreeMap<Exclusion, u64>,
-    /// The letters that are left, by queue and sequence, in the order of the sequence.
+    /// The remaining letters by queue and sequence, in the order of the sequence.
     sequences: BTreeMap<(&'a QueueName, &'a SequenceId), BTreeMap<u64, &'a Letter>>,
 }
 
-/// A plan and its letters in their order.
+/// A plan and its letters in order.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     /// The plan.
@@ -73,7 +73,7 @@ pub struct Frozen {
 }
 
 impl<'a> Freeze<'a> {
-    /// A plan about the letters that were selected; `None` for each that was named and is not there.
+    /// Starts a plan of the selected letters; `None` for each id that was not found.
     pub fn new(request: &PlanRequest, selected: impl IntoIterator<Item = Option<Candidate<'a>>>) -> Self {
         let mut freeze = Self::default();
         for candidate in selected {
@@ -93,8 +93,8 @@ impl<'a> Freeze<'a> {
         *self.counts.entry(exclusion).or_default() += letters;
     }
 
-    /// Leaves out what stands behind an open letter that is not part of the plan: it may not overtake it (I2). Replays only.
-    /// `open` gives the indexes of the open letters of a sequence, in order.
+    /// Excludes letters behind an open letter outside of the plan, which they may not overtake (I2). Replays only.
+    /// `open` returns the indexes of the open letters of a sequence, in order.
     #[must_use]
     pub fn without_gaps<I: Iterator<Item = u64>>(
         mut self,
@@ -113,7 +113,7 @@ impl<'a> Freeze<'a> {
         self
     }
 
-    /// The plan. `Invalid` when it would be about more letters than were allowed.
+    /// Builds the plan. `Invalid` if it exceeds the maximum number of letters.
     pub fn finish(self, id: PlanId, request: &PlanRequest, by: &Actor, now: Timestamp) -> Result<Frozen> {
         let mut ordered: Vec<_> = self.sequences.into_values().collect();
         ordered.sort_by_key(|letters| {
@@ -138,8 +138,8 @@ impl<'a> Freeze<'a> {
     }
 }
 
-/// A plan about so many letters and sequences, without those that are excluded. `Invalid` when it would be about more letters
-/// than were allowed. For stores that select in the database.
+/// Builds a plan with these numbers of letters and sequences, excluded ones not included. `Invalid` if it exceeds the maximum
+/// number of letters. For stores that select in the database.
 pub fn plan(
     id: PlanId,
     request: &PlanRequest,
@@ -149,7 +149,7 @@ pub fn plan(
     now: Timestamp,
 ) -> Result<Plan> {
     if letters > request.max_letters {
-        let context = format!("the plan would be about {letters} letters, more than {}", request.max_letters);
+        let context = format!("the plan has {letters} letters, the limit is {}", request.max_letters);
         return refuse(ErrorKind::Invalid, "freeze", context);
     }
     let mut excluded: Vec<_> = excluded.into_iter().filter(|(_, letters)| *letters > 0).collect();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_letter_that_is_left_out_is_left_out_too() {
+    fn letters_behind_an_excluded_letter_are_excluded() {
         // I2
         let letters = [1, 3, 4].map(|index| letter("k", index, LetterState::Dead));
         let frozen = frozen(Action::Retry, &letters, &[1, 2, 3, 4]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_of_a_sequence_stand_together_and_know_their_last() {
+    fn letters_of_a_sequence_are_adjacent_and_hold_the_last_ordinal() {
         let letters = [
             letter("a", 1, LetterState::Dead),
             letter("b", 2, LetterState::Dead),

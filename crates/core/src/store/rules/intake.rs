@@ -1,4 +1,4 @@
-//! Letters that are taken in: grants, and where a letter goes.
+//! Hand-off: grants, and the place of a letter.
 
 use jiff::Timestamp;
 
@@ -11,10 +11,10 @@ use crate::message::{MessageId, QueueName};
 use crate::sequence::SequenceId;
 use crate::store::{Actor, ErrorKind, GrantFence, Limits, Placement, Result};
 
-/// The room between two letters that came one after the other, for those that are delivered again and go before.
+/// The distance between the indexes of consecutive letters, which leaves space for redelivered ones between them.
 pub const INDEX_STEP: u64 = 1 << 20;
 
-/// Of the room before a letter, one that goes there takes this part: many fit in order, and some out of order.
+/// The share of the gap before a letter that an inserted one uses: many fit in order, and some out of order.
 const ROOM_SHARE: u64 = 1024;
 
 const HAND_OFF: &str = "hand_off";
@@ -24,45 +24,45 @@ const HAND_OFF: &str = "hand_off";
 pub struct GrantRow {
     /// The number of the current grant; 0 before the first.
     pub fence: u64,
-    /// The highest turn seen under it.
+    /// The highest call number seen under it.
     pub turn: u64,
     /// The highest offset ever handed off.
     pub horizon: Option<u64>,
 }
 
 impl GrantRow {
-    /// The row under a new grant, which ends every older one.
+    /// The row under a new grant, which revokes every older one.
     #[must_use]
     pub const fn granted(self) -> Self {
         Self { fence: self.fence + 1, turn: 0, horizon: self.horizon }
     }
 
-    /// The row with its turn moved on. `Fenced` when this grant is not the current one, or a later call was seen.
+    /// The row with the new call number. `Fenced` if this grant is not current, or a later call was seen.
     pub fn admit(self, grant: &GrantFence) -> Result<Self> {
         let GrantFence { partition, fence, turn } = grant;
         if self.fence != *fence || self.fence == 0 {
             return refuse(
                 ErrorKind::Fenced,
                 HAND_OFF,
-                format!("grant {fence} of {partition} is not the current one"),
+                format!("grant {fence} of {partition} is no longer current"),
             );
         }
         if *turn < self.turn {
             let context =
-                format!("turn {turn} under the grant of {partition} comes after turn {}", self.turn);
+                format!("call {turn} under the grant of {partition} arrived after call {}", self.turn);
             return refuse(ErrorKind::Fenced, HAND_OFF, context);
         }
         Ok(Self { turn: *turn, ..self })
     }
 
-    /// The row after a message with this offset was handed off: it must be found again after the next assignment.
+    /// The row after a hand-off of this offset: lookups after the next assignment cover it.
     #[must_use]
     pub fn raised(self, offset: u64) -> Self {
         Self { horizon: self.horizon.max(Some(offset)), ..self }
     }
 }
 
-/// A letter that asks to be taken in.
+/// A letter to hand off.
 #[derive(Clone, Copy, Debug)]
 pub struct HandOffRequest<'a> {
     /// Its id.
@@ -75,61 +75,61 @@ pub struct HandOffRequest<'a> {
     pub message: &'a MessageId,
     /// The offset of its message.
     pub offset: u64,
-    /// Where it wants to go.
+    /// The requested placement.
     pub placement: Placement,
-    /// Whether it comes under a grant.
+    /// `true` if it has a grant.
     pub granted: bool,
 }
 
-/// What a store knows when a letter asks to be taken in.
+/// The stored data that a hand-off depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct HandOffView<'a> {
-    /// The queue that was called.
+    /// The queue of the call.
     pub queue: &'a QueueName,
-    /// The state of the letter that this message has already, purged or not.
+    /// The state of the message's existing letter, purged or not.
     pub held: Option<LetterState>,
-    /// Why an earlier item of this sequence was refused in this call, if one was.
+    /// The error kind of an earlier item of this sequence in this call, if one was refused.
     pub refused: Option<ErrorKind>,
     /// The highest offset ever handed off in its partition.
     pub horizon: Option<u64>,
-    /// The row of its sequence, if it is open.
+    /// The row of its sequence, if open.
     pub row: Option<&'a SequenceRow>,
-    /// How many sequences of the queue are open.
+    /// Number of open sequences of the queue.
     pub sequences: u64,
     /// The revision of the queue.
     pub revision: u64,
-    /// How large it may grow.
+    /// The limits of the queue.
     pub limits: &'a Limits,
 }
 
-/// Where a letter goes.
+/// The decision about a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nowhere: its message has a letter in this state.
+    /// Not stored: the message has a letter in this state.
     Held(LetterState),
-    /// Nowhere: its sequence is not open. The number is the queue's revision.
+    /// Not stored: the sequence is not open. The number is the queue's revision.
     NotOpen(u64),
-    /// Beside its sequence, closed.
+    /// Stored closed, outside of the sequence.
     Closed,
-    /// Into a new sequence.
+    /// Stored as the head of a new sequence.
     Open,
-    /// Behind the others.
+    /// Appended to the sequence.
     Append,
-    /// Before the first letter of its partition that is later, if there is one: look for it, and ask [`place`].
+    /// Inserted before the first later letter of its partition, if there is one: look it up and call [`place`].
     Insert,
 }
 
 impl Entry {
-    /// Whether the message is durable after it, so that the horizon rises.
+    /// `true` if the message is durable afterwards, so that the horizon rises.
     pub const fn is_durable(self) -> bool {
         !matches!(self, Self::NotOpen(_))
     }
 }
 
-/// Decides where a letter goes. Check its grant first ([`GrantRow::admit`]).
+/// Decides where a letter is stored. Check its grant first ([`GrantRow::admit`]).
 ///
-/// `Invalid` for a letter of another queue, or in a state that does not fit its placement; `Full` when there is no room;
-/// the kind of the earlier refusal when one of its sequence was refused before it in this call, which it must not overtake (I2).
+/// `Invalid` for a letter of another queue, or in a state that its placement does not allow; `Full` if a limit is reached;
+/// the kind of the earlier error if an item of its sequence was refused in this call, which it must not overtake (I2).
 pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<Entry> {
     let HandOffRequest { id, queue, state, placement, .. } = request;
     if *queue != view.queue {
@@ -137,7 +137,7 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         return refuse(ErrorKind::Invalid, HAND_OFF, context);
     }
     if state.is_open() == (*placement == Placement::Closed) {
-        let context = format!("letter {id} is {state}, which does not fit {placement:?}");
+        let context = format!("letter {id} is {state}, which placement {placement:?} does not allow");
         return refuse(ErrorKind::Invalid, HAND_OFF, context);
     }
     match (view.held, view.refused) {
@@ -158,11 +158,11 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         return refuse(
             ErrorKind::Full,
             HAND_OFF,
-            format!("{what} has no room for message {}", request.message),
+            format!("{what} is full: message {} was not stored", request.message),
         );
     }
-    // Only what was delivered before can be earlier than what is there, and what comes under no grant comes in any order: the
-    // usual append looks at nothing.
+    // Only redelivered messages and those without a grant can precede stored ones: the usual append needs no
+    // lookup.
     let again = !request.granted || view.horizon.is_some_and(|horizon| request.offset <= horizon);
     Ok(match view.row {
         None => Entry::Open,
@@ -171,43 +171,48 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
     })
 }
 
-/// The first letter of a sequence that is later in its partition than the one that comes.
+/// The first letter of a sequence with a later offset in the partition of the handed-off one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Later {
+pub struct LaterLetter {
     /// Its index.
     pub index: u64,
     /// The index of the letter before it, whatever its partition.
     pub before: Option<u64>,
 }
 
-/// An index that a letter gets.
+/// The index of a new letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// This one.
+    /// This index.
     At(u64),
-    /// The next one at the end of the queue: [`INDEX_STEP`] more than the last one given.
+    /// The next index at the end of the queue: [`INDEX_STEP`] above the last one.
     End,
-    /// The next one at the end, after which all letters of the sequence from this index on get new ones behind it, in their
-    /// order: there is no room before this one. Needed only after a million redeliveries into one gap.
+    /// The next index at the end, after which all letters of the sequence from this index on get new ones behind it, in
+    /// order: the gap before it is full. Needed only after a million redeliveries into one gap.
     MoveBehind(u64),
 }
 
-/// The place of a letter that may be earlier than others of its partition, so that they stand in the order of their offsets (I2).
-/// `Conflict` when it would go before the head of a sequence that somebody works on.
-pub fn place(sequence: &SequenceId, row: &SequenceRow, later: Option<Later>, now: Timestamp) -> Result<Slot> {
+/// The place of a letter in the offset order of its partition (I2).
+/// `Conflict` if it would precede the head of a leased sequence.
+pub fn place(
+    sequence: &SequenceId,
+    row: &SequenceRow,
+    later: Option<LaterLetter>,
+    now: Timestamp,
+) -> Result<Slot> {
     let Some(later) = later else { return Ok(Slot::End) };
     if later.index == row.head.index && row.is_leased(now) {
-        let context = format!("somebody is working on a later message of {sequence}");
+        let context = format!("a later message of {sequence} is in flight");
         return refuse(ErrorKind::Conflict, HAND_OFF, context);
     }
-    // Those that are delivered again come in order, so each leaves most of the room to the next.
+    // Redelivered messages arrive in order, so each leaves most of the gap to the next.
     let before = later.before.unwrap_or_else(|| later.index.saturating_sub(INDEX_STEP));
     let room = later.index - before;
     Ok(if room > 1 { Slot::At(before + (room / ROOM_SHARE).max(1)) } else { Slot::MoveBehind(later.index) })
 }
 
-/// What storing a letter changes. `letter` stands at its index and was enqueued and touched now; `failed_at` is when it last
-/// failed; `paused` tells whether its sequence is paused, for one that is opened.
+/// Decides the effects of storing a letter. `letter` has its index and was enqueued and touched now; `failed_at` is its last
+/// failure; `paused` is `true` if its sequence is paused, and applies to one that is opened.
 pub fn insert(
     letter: &LetterView,
     failed_at: Option<Timestamp>,
@@ -224,7 +229,7 @@ pub fn insert(
     Effects::insert(letter, failed_at, sequence, row, now)
 }
 
-/// The line that says that a message was closed without ever being open (I11).
+/// The audit line of a message that was stored closed (I11).
 pub fn skip_audit(letter: LetterId, state: LetterState, cause: Option<&Failure>) -> AuditLine {
     let action = match state {
         LetterState::Resolved => "resolve",
@@ -275,22 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_has_a_letter_gets_no_second_one() {
-        // I8, also where an earlier one of its sequence was refused.
+    fn a_message_with_a_letter_gets_no_second_one() {
+        // I8, also if an earlier one of its sequence was refused.
         let entry =
             ask(|_, view| (view.held, view.refused) = (Some(LetterState::Resolved), Some(ErrorKind::Full)));
         assert_eq!(entry.unwrap(), Entry::Held(LetterState::Resolved));
     }
 
     #[test]
-    fn what_follows_a_refused_message_is_refused_for_the_same_reason() {
+    fn messages_behind_a_refused_one_are_refused_with_the_same_kind() {
         // I2
         let refused = ask(|_, view| view.refused = Some(ErrorKind::Full)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Full);
     }
 
     #[test]
-    fn only_what_may_have_come_before_looks_for_an_earlier_place() {
+    fn only_redelivered_messages_look_for_an_earlier_place() {
         let row = row(1);
         let open = |request: &mut HandOffRequest<'_>, horizon, granted| {
             (request.offset, request.granted) = (5, granted);
@@ -329,37 +334,37 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_ends_with_the_next_and_its_turns_never_go_back() {
+    fn a_grant_ends_with_the_next_and_its_call_numbers_never_decrease() {
         // I6
         let grant = |fence, turn| GrantFence { partition: Partition::new("s", 0), fence, turn };
         let row = GrantRow::default();
-        assert_eq!(row.admit(&grant(0, 0)).unwrap_err().kind(), ErrorKind::Fenced, "nobody has one yet");
+        assert_eq!(row.admit(&grant(0, 0)).unwrap_err().kind(), ErrorKind::Fenced, "no grant exists yet");
         let row = row.granted().granted();
         assert_eq!(row.admit(&grant(1, 9)).unwrap_err().kind(), ErrorKind::Fenced);
         let row = row.admit(&grant(2, 7)).unwrap();
         assert_eq!(row.admit(&grant(2, 6)).unwrap_err().kind(), ErrorKind::Fenced);
-        assert_eq!(row.admit(&grant(2, 7)).unwrap(), row, "all items of a call have one turn");
+        assert_eq!(row.admit(&grant(2, 7)).unwrap(), row, "all items of a call have the same number");
         assert_eq!(row.raised(9).raised(3).horizon, Some(9));
     }
 
     #[test]
-    fn a_letter_goes_between_its_neighbours_or_they_move() {
+    fn a_letter_is_inserted_between_its_neighbours_or_they_move() {
         let sequence = SequenceId::from("k");
-        let at = |index, before| place(&sequence, &row(2), Some(Later { index, before }), NOW).unwrap();
+        let at = |index, before| place(&sequence, &row(2), Some(LaterLetter { index, before }), NOW).unwrap();
         assert_eq!(place(&sequence, &row(2), None, NOW).unwrap(), Slot::End);
         assert_eq!(at(2 * INDEX_STEP, Some(INDEX_STEP)), Slot::At(INDEX_STEP + 1024));
         assert_eq!(at(11, Some(9)), Slot::At(10));
         assert_eq!(at(10, Some(9)), Slot::MoveBehind(10));
-        assert_eq!(at(INDEX_STEP, None), Slot::At(1024), "before the head there is room, too");
+        assert_eq!(at(INDEX_STEP, None), Slot::At(1024), "there is a gap before the head");
     }
 
     #[test]
-    fn nothing_goes_before_a_head_that_somebody_works_on() {
+    fn nothing_is_inserted_before_a_leased_head() {
         let sequence = SequenceId::from("k");
         let leased = row(2).claimed("w", std::time::Duration::from_secs(9), LeaseKind::Due, 1, NOW);
-        let later = Some(Later { index: INDEX_STEP, before: None });
+        let later = Some(LaterLetter { index: INDEX_STEP, before: None });
         assert_eq!(place(&sequence, &leased, later, NOW).unwrap_err().kind(), ErrorKind::Conflict);
-        let behind = Some(Later { index: 2 * INDEX_STEP, before: Some(INDEX_STEP) });
+        let behind = Some(LaterLetter { index: 2 * INDEX_STEP, before: Some(INDEX_STEP) });
         assert!(place(&sequence, &leased, behind, NOW).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Leases: who may work on a sequence, and what follows a settlement.
+//! Leases: claim, renewal, release and settlement.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
 use crate::store::{Actor, ErrorKind, Lease, OperationId, Outcome, Requeue, Result, Settlement, is_end};
 
-/// Checks that a lease is the current one and has not ended (I6). Gives the row.
+/// Checks that a lease is current and has not ended (I6). Returns the row.
 fn check<'a>(
     row: Option<&'a SequenceRow>,
     lease: &Lease,
@@ -21,14 +21,14 @@ fn check<'a>(
         Some((row, Some(held))) if held.fence == lease.fence && held.until > now => return Ok((row, held)),
         Some((_, Some(held))) if held.fence == lease.fence => format!("it ended at {}", held.until),
         Some((_, Some(held))) => format!("{} holds the sequence under fence {}", held.owner, held.fence),
-        Some((_, None)) => "nobody holds the sequence".to_owned(),
+        Some((_, None)) => "the sequence is not leased".to_owned(),
         None => "the sequence is closed".to_owned(),
     };
     let context = format!("lease {} of {} is not current: {state}", lease.fence, lease.sequence);
     refuse(ErrorKind::Fenced, operation, context)
 }
 
-/// Prolongs a lease from now: the row, and the lease as its owner gets it. `Fenced` when it is not the current one or has ended.
+/// Extends a lease from now: returns the row and the owner's lease. `Fenced` if it is not current or has ended.
 pub fn renew(
     row: Option<&SequenceRow>,
     lease: &Lease,
@@ -41,53 +41,53 @@ pub fn renew(
     Ok((row, Lease { until, ..lease.clone() }))
 }
 
-/// Gives a lease back: the row without it, and the operation for which it was taken. `None` when it is not the current one.
+/// Releases a lease: returns the row without it, and the lease's operation. `None` if it is not current.
 pub fn release(row: Option<&SequenceRow>, lease: &Lease) -> Option<(SequenceRow, Option<OperationId>)> {
     let row = row?;
     let held = row.lease.as_ref().filter(|held| held.fence == lease.fence)?;
     Some((SequenceRow { lease: None, ..row.clone() }, held.kind.operation()))
 }
 
-/// What a store knows when the head of a leased sequence is settled.
+/// The stored data that a settlement depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct SettleView<'a> {
-    /// The row of the sequence, if it is open.
+    /// The row of the sequence, if open.
     pub row: Option<&'a SequenceRow>,
     /// The letter at its head.
     pub head: Option<LetterView>,
     /// The letter behind the head.
     pub next: Option<LetterView>,
-    /// The time.
+    /// The store's time.
     pub now: Timestamp,
 }
 
-/// What follows a settlement.
+/// The state of the lease after a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GoOn {
-    /// The lease goes on with the letter behind: load it.
+pub enum AfterSettle {
+    /// The lease continues with the letter behind: load it.
     Next,
-    /// That was the last one.
+    /// The sequence has no more letters.
     Closed,
-    /// The letter behind may not run now, or has a turn of its own.
+    /// The letter behind may not run now, or is polled separately.
     Blocked,
     /// The letter stays at the head.
     Requeued,
 }
 
-/// What a settlement comes to.
+/// The decision about a settlement.
 #[derive(Clone, Debug)]
 pub struct Settle {
-    /// What changes.
+    /// The changes.
     pub effects: Effects,
-    /// What follows.
-    pub go_on: GoOn,
-    /// The operation for which the lease was taken, and what became of the letter in it: ask
-    /// [`item_outcomes`](super::item_outcomes), and [reserve](Effects::reserve) the sequence if the operation goes on with it.
+    /// The state of the lease.
+    pub after: AfterSettle,
+    /// The operation of the lease, and the letter's outcome in it: call
+    /// [`item_outcomes`](super::item_outcomes), and [reserve](Effects::reserve) the sequence if the operation continues with it.
     pub outcome: Option<(OperationId, Outcome)>,
 }
 
-/// Decides what a settlement changes. `Fenced` when the lease is not the current one, `NotFound` when the letter is not the
-/// head any more, `Invalid` for a requeue in a closed state.
+/// Decides the effects of a settlement. `Fenced` if the lease is not current, `NotFound` if the letter is no longer the
+/// head, `Invalid` for a requeue in a closed state.
 pub fn settle(
     view: &SettleView<'_>,
     lease: &Lease,
@@ -104,18 +104,18 @@ pub fn settle(
         Settlement::Resolve(_) | Settlement::Evict(_) | Settlement::Skip(_) => Outcome::Ok,
     };
     let outcome = held.kind.operation().map(|operation| (operation, outcome));
-    let (go_on, effects) = match settlement {
-        Settlement::Requeue(requeue) => (GoOn::Requeued, requeued(row, &head, requeue, view.now)?),
-        Settlement::Resolve(attempt) => close_and_go_on(view, row, held, |row, next| {
+    let (after, effects) = match settlement {
+        Settlement::Requeue(requeue) => (AfterSettle::Requeued, requeued(row, &head, requeue, view.now)?),
+        Settlement::Resolve(attempt) => close_and_continue(view, row, held, |row, next| {
             Effects::close(&head, LetterState::Resolved, attempt, row, next)
         }),
         Settlement::Evict(why) => give_up(view, row, held, &head, LetterState::Evicted, ("evict", why)),
         Settlement::Skip(why) => give_up(view, row, held, &head, LetterState::Skipped, ("skip", why)),
     };
-    Ok(Settle { effects, go_on, outcome })
+    Ok(Settle { effects, after, outcome })
 }
 
-/// Closes a letter without a success, and says so in the audit (I11).
+/// Closes a letter without a success, audited (I11).
 fn give_up(
     view: &SettleView<'_>,
     row: &SequenceRow,
@@ -123,36 +123,38 @@ fn give_up(
     head: &LetterView,
     state: LetterState,
     (action, why): (&str, String),
-) -> (GoOn, Effects) {
+) -> (AfterSettle, Effects) {
     let line = AuditLine::of_letter(&Actor::engine(why), action, head.id, head.state, state);
-    close_and_go_on(view, row, held, |row, next| Effects::close(head, state, None, row, next).audited(line))
+    close_and_continue(view, row, held, |row, next| {
+        Effects::close(head, state, None, row, next).audited(line)
+    })
 }
 
-/// Moves the lease to the next letter, or ends it: with the sequence, or because the letter may not run now.
-fn close_and_go_on(
+/// Moves the lease to the next letter, or ends it, with the sequence or because the letter may not run now.
+fn close_and_continue(
     view: &SettleView<'_>,
     row: &SequenceRow,
     held: &HeldLease,
     close: impl FnOnce(&SequenceRow, Option<super::Head>) -> Effects,
-) -> (GoOn, Effects) {
+) -> (AfterSettle, Effects) {
     let next = view.next.map(|next| next.head());
     let may_run = next.and_then(|next| next.due).is_some_and(|due| due <= view.now) && !row.paused;
-    let goes_on = match held.kind {
+    let continues = match held.kind {
         LeaseKind::Due => may_run,
         LeaseKind::Replay => true,
         LeaseKind::Operation(_) => false,
     };
     let mut effects = close(row, next);
     match &mut effects.sequence {
-        SequenceChange::Put(row) if goes_on => {
+        SequenceChange::Put(row) if continues => {
             row.lease = Some(held.clone());
-            (GoOn::Next, effects)
+            (AfterSettle::Next, effects)
         }
         SequenceChange::Put(row) => {
             row.lease = None;
-            (GoOn::Blocked, effects)
+            (AfterSettle::Blocked, effects)
         }
-        _ => (GoOn::Closed, effects),
+        _ => (AfterSettle::Closed, effects),
     }
 }
 
@@ -212,28 +214,32 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_goes_on_by_what_it_was_taken_for() {
+    fn the_kind_of_a_lease_decides_whether_it_continues() {
         use LetterState::{Dead, Waiting};
         let operation = LeaseKind::Operation(OperationId(1));
         for (kind, next, paused, expected) in [
-            (LeaseKind::Due, Some(Waiting), false, GoOn::Next),
-            (LeaseKind::Due, Some(Waiting), true, GoOn::Blocked),
-            (LeaseKind::Due, Some(Dead), false, GoOn::Blocked),
-            (LeaseKind::Replay, Some(Dead), false, GoOn::Next),
-            (LeaseKind::Replay, Some(Dead), true, GoOn::Next),
-            (operation, Some(Waiting), false, GoOn::Blocked),
-            (LeaseKind::Due, None, false, GoOn::Closed),
+            (LeaseKind::Due, Some(Waiting), false, AfterSettle::Next),
+            (LeaseKind::Due, Some(Waiting), true, AfterSettle::Blocked),
+            (LeaseKind::Due, Some(Dead), false, AfterSettle::Blocked),
+            (LeaseKind::Replay, Some(Dead), false, AfterSettle::Next),
+            (LeaseKind::Replay, Some(Dead), true, AfterSettle::Next),
+            (operation, Some(Waiting), false, AfterSettle::Blocked),
+            (LeaseKind::Due, None, false, AfterSettle::Closed),
         ] {
             let settled = resolve(kind, next, paused);
-            assert_eq!(settled.go_on, expected, "{kind:?} {next:?} {paused}");
+            assert_eq!(settled.after, expected, "{kind:?} {next:?} {paused}");
             let held = settled.effects.sequence.row().and_then(|row| row.lease.as_ref());
-            assert_eq!(held.is_some(), expected == GoOn::Next, "a lease that does not go on is given back");
+            assert_eq!(
+                held.is_some(),
+                expected == AfterSettle::Next,
+                "a lease that does not continue is released"
+            );
             assert_eq!(settled.outcome.is_some(), kind == operation);
         }
     }
 
     #[test]
-    fn a_late_owner_can_settle_nothing() {
+    fn a_late_owner_cannot_settle() {
         // I6
         let (row, lease) = claimed(1, LeaseKind::Due);
         let head = letter(1, LetterState::Waiting);
@@ -253,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_current_lease_is_given_back() {
+    fn only_the_current_lease_is_released() {
         let operation = OperationId(7);
         let (row, lease) = claimed(1, LeaseKind::Operation(operation));
         let (released, taken_for) = release(Some(&row), &lease).unwrap();

@@ -1,10 +1,10 @@
-//! The rules of a letter's life, each written once: pure functions from a view to an answer and its effects.
+//! The rules of a letter's life, each written once: pure functions from a view to a result and its effects.
 //!
-//! A store keeps rows; it decides nothing. For every request it
+//! A store keeps rows and decides nothing. For every request it
 //!
 //! 1. loads a **view**: the row of the sequence, the letter, the letter behind it, the grant, the operation;
-//! 2. calls the rule for the request, which answers, refuses with a [`StoreError`](super::StoreError), or asks for one more
-//!    look ([`Entry::Insert`], [`PollStep::Look`]);
+//! 2. calls the rule for the request, which returns a result, refuses with a [`StoreError`], or requests one
+//!    more lookup ([`Entry::Insert`], [`PollStep::Inspect`]);
 //! 3. applies the [`Effects`]: all of them in one transaction, or nothing.
 //!
 //! | request | rule |
@@ -14,19 +14,19 @@
 //! | `act`, `restore` | [`act`], [`place_restored`], [`restore`] |
 //! | `change`, `purge`, `expire`, `clear` | [`check_change`], [`purge`], [`expire`], [`clear`] |
 //! | a group's counters | [`GroupRow`] |
-//! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`], [`turn`], [`item_outcomes`] |
+//! | `freeze`, `poll_work`, an item's outcome | [`exclusion`], [`Freeze`], [`Poll`], [`item_action`], [`item_outcomes`] |
 //!
 //! # Without transactions over several documents
 //!
-//! All that has to be exclusive goes through the row of the sequence: append and close, claim and settle, act and settle. A
-//! database that can change one document atomically gives that row a version and writes it by compare-and-set:
+//! Every exclusive change goes through the row of the sequence: append and close, claim and settle, act and settle. A
+//! database with atomic single-document writes adds a version to that row and writes it by compare-and-set:
 //!
-//! 1. Write the letter in its new form, marked with the version that the row will have. A reader that finds such a mark above
-//!    the row's version ignores the new form: nothing has happened yet.
-//! 2. Compare-and-set the row. From here on it has happened; a conflict means to load the view again and ask the rule again.
-//! 3. Write counters, audit, ends and outcomes, each keyed by the row's version, so that a repetition after a crash changes nothing.
+//! 1. Write the letter in its new form, tagged with the row's next version. Readers ignore a form whose tag is above
+//!    the row's version: it is not committed yet.
+//! 2. Compare-and-set the row. This is the commit; after a conflict, load the view and call the rule again.
+//! 3. Write counters, audit, ends and outcomes, each keyed by the row's version, so that a repetition after a crash is idempotent.
 //!
-//! The effects are values, so what is left of them can be kept in the row itself until step 3 is done.
+//! The effects are values, so pending ones can be stored in the row itself until step 3 is done.
 
 mod acts;
 mod effects;
@@ -38,18 +38,19 @@ mod lifecycle;
 mod polling;
 mod sequence;
 
-pub use acts::{Known, RestoreView, act, place_restored, restore};
-pub use effects::{AuditLine, Blocked, Effects, Failed, LetterChange, LetterView, Standing, Tally};
+pub use acts::{LetterLookup, RestoreView, act, place_restored, restore};
+pub use effects::{AuditLine, Blocked, CountChange, CountedAs, Effects, Failed, LetterChange, LetterView};
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
 pub use groups::{GroupRow, LatestFailure};
 pub use intake::{
-    Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, Later, Slot, hand_off, insert, place,
+    Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off, insert, place,
     skip_audit,
 };
-pub use leases::{GoOn, Settle, SettleView, release, renew, settle};
+pub use leases::{AfterSettle, Settle, SettleView, release, renew, settle};
 pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
 pub use polling::{
-    ItemOutcomes, ItemView, Pending, Poll, PollStep, Round, Stage, Turn, is_tried, item_outcomes, turn,
+    ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,
+    item_action, item_outcomes,
 };
 pub use sequence::{Head, HeldLease, LeaseKind, Schedule, SequenceChange, SequenceRow, due_of};
 
@@ -61,7 +62,7 @@ fn refuse<T>(kind: ErrorKind, operation: &'static str, context: impl Into<String
     Err(StoreError::not_done(kind, operation, context))
 }
 
-/// The time this much later, or the end of time.
+/// Adds a duration to a time, saturating at the maximum.
 pub fn later(now: Timestamp, by: std::time::Duration) -> Timestamp {
     now.checked_add(by).unwrap_or(Timestamp::MAX)
 }

@@ -1,4 +1,4 @@
-//! The row of an open sequence: what it remembers of its head, its lease and its reservation.
+//! The row of an open sequence: its head, lease and reservation.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::message::QueueName;
 use crate::sequence::SequenceId;
 use crate::store::{Lease, OperationId};
 
-/// The time from which a letter may run by itself if it is the head; `None` when it may not.
+/// When a letter may run automatically as the head; `None` if it may not.
 ///
 /// ```
 /// use lazaret_core::store::rules::due_of;
@@ -25,18 +25,18 @@ use crate::store::{Lease, OperationId};
 pub fn due_of(state: LetterState, due_at: Option<Timestamp>, enqueued_at: Timestamp) -> Option<Timestamp> {
     match state {
         LetterState::Retrying => Some(due_at.unwrap_or(enqueued_at)),
-        // At once: since before now.
+        // At once.
         LetterState::Waiting => Some(enqueued_at),
         _ => None,
     }
 }
 
-/// What the row of a sequence remembers of the letter at its head.
+/// The head of a sequence, as its row keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Its index.
     pub index: u64,
-    /// When it may run by itself; `None` when it may not.
+    /// When it may run automatically; `None` if it may not.
     pub due: Option<Timestamp>,
     /// When it was last touched.
     pub touched: Timestamp,
@@ -44,32 +44,32 @@ pub struct Head {
     pub group: Option<Fingerprint>,
 }
 
-/// The right that somebody has to a sequence.
+/// The stored lease of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLease {
-    /// Who.
+    /// The owner.
     pub owner: String,
     /// Its number in the queue.
     pub fence: u64,
     /// When it ends.
     pub until: Timestamp,
-    /// What for.
+    /// Its purpose.
     pub kind: LeaseKind,
 }
 
-/// What a lease was taken for.
+/// The purpose of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseKind {
-    /// Letters that are due: it goes on as long as the next one may run by itself.
+    /// Due letters: the lease continues while the next letter may run automatically.
     Due,
-    /// A replay by hand: it goes on whatever the state of the next letter.
+    /// A replay by hand: the lease continues whatever the state of the next letter.
     Replay,
-    /// One letter of an operation: each letter has a turn of its own.
+    /// One letter of an operation: each letter is claimed separately.
     Operation(OperationId),
 }
 
 impl LeaseKind {
-    /// The operation for which it was taken.
+    /// The operation, if any.
     pub const fn operation(self) -> Option<OperationId> {
         match self {
             Self::Operation(id) => Some(id),
@@ -81,39 +81,39 @@ impl LeaseKind {
 /// The row of an open sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SequenceRow {
-    /// How many open letters it has; never 0.
+    /// Number of open letters; never 0.
     pub count: u64,
-    /// The first of them.
+    /// The first letter.
     pub head: Head,
-    /// Whether a person paused the sequence.
+    /// `true` if a person paused the sequence.
     pub paused: bool,
-    /// Who works on it, or last did: a lease that has ended stays until the next claim.
+    /// The current or last lease: an expired lease stays until the next claim.
     pub lease: Option<HeldLease>,
-    /// The operation that has begun with its letters and goes on with them: until then they do not run by themselves.
+    /// The operation for which the remaining letters are reserved: until it is over, they do not run automatically.
     pub reserved: Option<OperationId>,
 }
 
-/// Under which times a sequence stands in the scheduler's two indexes.
+/// The times of a sequence in the scheduler's two indexes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// Nobody holds it: it can be claimed from this time on.
+    /// When it can be claimed, if it is not leased.
     pub due: Option<Timestamp>,
-    /// Somebody holds it: it can be claimed from this time on at the earliest.
+    /// When it can be claimed at the earliest, if it is leased.
     pub busy: Option<Timestamp>,
 }
 
-/// What becomes of the row of a sequence.
+/// The change of the row of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SequenceChange {
-    /// Nothing.
+    /// No change.
     Keep,
-    /// The sequence is opened with this row, under a new revision of its queue.
+    /// Insert this row, under a new revision of its queue.
     Open(SequenceRow),
-    /// The row from now on.
+    /// Update the row.
     Put(SequenceRow),
-    /// The row from now on, under a new revision of its queue: a letter came back into it.
+    /// Update the row, under a new revision of its queue: a letter was restored.
     Reopen(SequenceRow),
-    /// The last letter has left.
+    /// Delete the row after its last letter.
     Remove,
 }
 
@@ -122,13 +122,13 @@ impl SequenceRow {
         Self { count: 1, head, paused, lease: None, reserved: None }
     }
 
-    /// Whether somebody works on it now.
+    /// `true` if it is leased now.
     pub fn is_leased(&self, now: Timestamp) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.until > now)
     }
 
-    /// Whether somebody works on the letter with this index: one at or before the head is not for others to change.
-    pub fn is_in_work(&self, index: u64, now: Timestamp) -> bool {
+    /// `true` if the letter with this index is in flight: at or before the head of a leased sequence.
+    pub fn is_in_flight(&self, index: u64, now: Timestamp) -> bool {
         self.is_leased(now) && index <= self.head.index
     }
 
@@ -137,7 +137,7 @@ impl SequenceRow {
         self.lease.as_ref().filter(|lease| lease.until > now)?.kind.operation()
     }
 
-    /// Where it stands in the indexes of the scheduler.
+    /// Its times in the scheduler's indexes.
     pub fn schedule(&self) -> Schedule {
         let may_run = !self.paused && self.reserved.is_none();
         match (self.head.due.filter(|_| may_run), &self.lease) {
@@ -146,18 +146,18 @@ impl SequenceRow {
         }
     }
 
-    /// What it adds to the group of its head: all letters behind the head are blocked by it.
+    /// Its contribution to the group of its head, which blocks all letters behind it.
     pub fn blocked(&self) -> Option<Blocked> {
         self.head.group.map(|group| Blocked { group, behind: self.count - 1 })
     }
 
-    /// The row under a new lease. The fence must never have been given before in this queue.
+    /// The row under a new lease. The fence must be new in this queue.
     pub fn claimed(&self, owner: &str, lease: Duration, kind: LeaseKind, fence: u64, now: Timestamp) -> Self {
         let held = HeldLease { owner: owner.to_owned(), fence, until: later(now, lease), kind };
         Self { lease: Some(held), ..self.clone() }
     }
 
-    /// The lease as its owner gets it.
+    /// The lease as returned to its owner.
     pub fn lease_of(&self, queue: &QueueName, sequence: &SequenceId) -> Option<Lease> {
         let HeldLease { owner, fence, until, .. } = self.lease.clone()?;
         Some(Lease { queue: queue.clone(), sequence: sequence.clone(), owner, fence, until })
@@ -169,13 +169,13 @@ impl SequenceRow {
         Some(Self { count: self.count.saturating_sub(1).max(1), head, ..self.clone() })
     }
 
-    /// The row with one letter more.
+    /// The row with one more letter.
     pub(super) fn with(&self, letter: &LetterView) -> Self {
         let head = if letter.index < self.head.index { letter.head() } else { self.head };
         Self { count: self.count + 1, head, ..self.clone() }
     }
 
-    /// The row after a letter of it has changed.
+    /// The row after a change of one of its letters.
     pub(super) fn changed(&self, letter: &LetterView) -> Self {
         let head = if letter.index == self.head.index { letter.head() } else { self.head };
         Self { head, ..self.clone() }
@@ -183,7 +183,7 @@ impl SequenceRow {
 }
 
 impl SequenceChange {
-    /// The row after it, if there is one and it is not the old one.
+    /// The new row, if there is one.
     pub const fn row(&self) -> Option<&SequenceRow> {
         match self {
             Self::Open(row) | Self::Put(row) | Self::Reopen(row) => Some(row),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paused_or_reserved_is_in_no_index() {
+    fn paused_and_reserved_sequences_are_in_no_index() {
         for row in
             [SequenceRow { paused: true, ..row() }, SequenceRow { reserved: Some(OperationId(1)), ..row() }]
         {
@@ -227,15 +227,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_head_and_what_would_go_before_it_is_in_work() {
+    fn only_the_head_and_letters_before_it_are_in_flight() {
         let leased = row().claimed("w", Duration::from_secs(30), LeaseKind::Due, 1, at(0));
-        assert!(leased.is_in_work(7, at(1)) && leased.is_in_work(6, at(1)));
-        assert!(!leased.is_in_work(8, at(1)), "a letter behind the head is nobody's");
-        assert!(!leased.is_in_work(7, at(30)), "a lease ends at its end");
+        assert!(leased.is_in_flight(7, at(1)) && leased.is_in_flight(6, at(1)));
+        assert!(!leased.is_in_flight(8, at(1)), "a letter behind the head is not in flight");
+        assert!(!leased.is_in_flight(7, at(30)), "the lease has ended");
     }
 
     #[test]
-    fn a_row_goes_with_its_last_letter() {
+    fn a_row_is_removed_with_its_last_letter() {
         assert_eq!(row().without(7, None), None);
         let two = SequenceRow { count: 2, ..row() };
         assert_eq!(two.without(9, None), Some(row()), "the head stays");

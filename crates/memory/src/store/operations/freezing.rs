@@ -12,7 +12,7 @@ use crate::store::State;
 
 impl State {
     pub(super) fn freeze(&mut self, request: &PlanRequest, by: &Actor, now: Timestamp) -> Result<Plan> {
-        self.operations.forget_old(now);
+        self.operations.delete_expired_plans(now);
         let selected = self.selected(&request.selection, now).into_iter().map(|letter| {
             letter.map(|letter| Candidate { letter, in_operation: self.operations.holds(letter.id) })
         });
@@ -29,7 +29,7 @@ impl State {
         Ok(plan)
     }
 
-    /// The letters that are selected; `None` for each that was named and is not there.
+    /// The selected letters; `None` for each id that was not found.
     fn selected(&self, selection: &Selection, now: Timestamp) -> Vec<Option<&Letter>> {
         match selection {
             Selection::Query(query) => {

@@ -1,10 +1,12 @@
-//! Handing out the letters of operations, and doing acts.
+//! Polls the letters of operations, and performs acts.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use lazaret_core::QueueName;
-use lazaret_core::store::rules::{self, ItemView, LeaseKind, Pending, Poll, PollStep, Round, Stage, Turn};
+use lazaret_core::store::rules::{
+    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+};
 use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
 
 use super::table::OperationTable;
@@ -12,7 +14,7 @@ use crate::store::audit::AuditLog;
 use crate::store::queue::Queue;
 use crate::store::{State, Step};
 
-/// One call: who asks, and what it works with.
+/// One call: its parameters and the state that it changes.
 struct Poller<'a> {
     owner: &'a str,
     lease: Duration,
@@ -45,7 +47,7 @@ impl State {
         Ok(poller.poll.finish())
     }
 
-    /// Skips every letter without an outcome but those that are being tried. Write the machine after it.
+    /// Skips every letter without an outcome except those in flight. The caller stores the machine.
     pub(super) fn cancel_pending(&mut self, machine: &mut OperationMachine, now: Timestamp) {
         let plan = machine.operation.plan;
         for (queue, item) in self.operations.all_pending(plan) {
@@ -88,19 +90,19 @@ impl Poller<'_> {
         self.operations.write_outcomes(machine.operation.plan, item.ordinal..=item.ordinal, outcome);
     }
 
-    /// Does for one operation what can be done now.
+    /// Serves one operation as far as it can proceed now.
     fn serve(&mut self, id: OperationId) -> Result<()> {
         let Some(mut machine) = self.operations.machine(id).cloned() else { return Ok(()) };
         let given = self.poll.given();
         self.operations.advance(&mut machine, self.now, self.audit);
         match self.poll.begin(&machine) {
-            Round::Nothing => {}
-            Round::Run(stage) => {
+            PollDecision::Nothing => {}
+            PollDecision::Run(stage) => {
                 let stopped = self.run(&mut machine, stage)?;
                 let left = self.next_pending(&machine, 0).is_some();
                 self.poll.end(&machine, stopped, left);
             }
-            Round::Sweep => self.sweep(&mut machine),
+            PollDecision::Sweep => self.sweep(&mut machine),
         }
         self.operations.write(machine);
         if self.poll.given() > given {
@@ -109,12 +111,12 @@ impl Poller<'_> {
         Ok(())
     }
 
-    /// Gives the letters of a running operation their turn, stage by stage. When to go on, if that is known.
-    fn run(&mut self, machine: &mut OperationMachine, mut stage: Stage) -> Result<Option<Timestamp>> {
+    /// Runs the letters of a running operation, stage by stage. Returns when to continue, if known.
+    fn run(&mut self, machine: &mut OperationMachine, mut stage: StageCursor) -> Result<Option<Timestamp>> {
         loop {
             let item = self.next_pending(machine, stage.from());
             match (self.poll.step(machine, &stage, item.as_ref()), item) {
-                (PollStep::Look, Some(item)) => self.look(machine, &mut stage, &item)?,
+                (PollStep::Inspect, Some(item)) => self.inspect(machine, &mut stage, &item)?,
                 (PollStep::Stop(at), _) => return Ok(Some(at)),
                 _ => {
                     self.operations.advance(machine, self.now, self.audit);
@@ -125,26 +127,31 @@ impl Poller<'_> {
         }
     }
 
-    /// Looks at one letter and does what its turn asks for.
-    fn look(&mut self, machine: &mut OperationMachine, stage: &mut Stage, item: &Pending) -> Result<()> {
+    /// Decides the action on one letter and performs it.
+    fn inspect(
+        &mut self,
+        machine: &mut OperationMachine,
+        stage: &mut StageCursor,
+        item: &Pending,
+    ) -> Result<()> {
         let operation = machine.operation.id;
         let view = self.view(machine, item);
         let sequence = view.letter.map(|letter| letter.sequence.clone());
-        match (rules::turn(&machine.operation, item, &view), sequence) {
-            (Turn::Try, Some(sequence)) => {
+        match (rules::item_action(&machine.operation, item, &view), sequence) {
+            (ItemAction::Try, Some(sequence)) => {
                 let kind = LeaseKind::Operation(operation);
-                let claim = self.queue.take(&sequence, self.owner, self.lease, kind, self.now);
+                let claim = self.queue.lease_sequence(&sequence, self.owner, self.lease, kind, self.now);
                 self.poll.tried(machine, stage, item, claim);
             }
-            (Turn::Act(act), _) => {
+            (ItemAction::Act(act), _) => {
                 let (audit, operations) = (&mut *self.audit, &mut *self.operations);
                 let mut step = Step { now: self.now, audit, operations, fences_hold: true };
                 self.queue.act(item.letter, act, &machine.actor(), &mut step)?;
                 self.write_outcome(machine, item, Outcome::Ok);
                 self.poll.acted(machine, stage, item);
             }
-            (Turn::Later, _) => self.poll.postponed(machine, stage, item),
-            (Turn::Skip | Turn::Try, sequence) => {
+            (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
+            (ItemAction::Skip | ItemAction::Try, sequence) => {
                 self.write_outcome(machine, item, Outcome::SkippedChanged);
                 if self.poll.skipped(machine, stage, item)
                     && let Some(sequence) = sequence

@@ -1,4 +1,4 @@
-//! The plans, the operations, and what became of each letter.
+//! The plans, the operations, and the outcomes of their letters.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -23,17 +23,17 @@ pub(in crate::store) struct OperationTable {
 struct PlanRow {
     plan: Plan,
     items: Vec<FrozenItem>,
-    /// What became of each.
+    /// The outcome of each.
     outcomes: Vec<Option<Outcome>>,
-    /// Where each letter stands.
+    /// The index of each letter.
     places: BTreeMap<LetterId, usize>,
-    /// So many items from the first on have their outcome.
+    /// Number of leading items that have their outcome.
     done: usize,
 }
 
 struct OperationRow {
     machine: OperationMachine,
-    /// When a letter last had its turn.
+    /// When a letter of it was last tried or acted upon.
     served_at: Option<Timestamp>,
 }
 
@@ -44,7 +44,7 @@ impl PlanRow {
     }
 }
 
-/// An ordinal as a place in memory.
+/// An ordinal as an index.
 fn place(ordinal: u64) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
@@ -54,17 +54,17 @@ impl OperationTable {
         PlanId(self.last_plan + 1)
     }
 
-    /// Forgets some plans that nobody can carry out any more.
-    pub(super) fn forget_old(&mut self, now: Timestamp) {
+    /// Deletes some expired plans without an operation.
+    pub(super) fn delete_expired_plans(&mut self, now: Timestamp) {
         let plans = self.plans.values().map(|row| &row.plan);
-        let is_old = |plan: &&Plan| later(plan.expires_at, Plan::KEPT_FOR) <= now;
+        let is_old = |plan: &&Plan| later(plan.expires_at, Plan::RETENTION) <= now;
         let mut old: Vec<(Timestamp, PlanId)> = plans
             .filter(is_old)
             .filter(|plan| !self.is_carried_out(plan.id))
             .map(|plan| (plan.expires_at, plan.id))
             .collect();
         old.sort_unstable();
-        for (_, plan) in old.into_iter().take(Plan::FORGOTTEN_AT_ONCE) {
+        for (_, plan) in old.into_iter().take(Plan::DELETED_PER_FREEZE) {
             self.plans.remove(&plan);
         }
     }
@@ -109,7 +109,7 @@ impl OperationTable {
         }
     }
 
-    /// The operations that have letters of this queue without an outcome, the one served longest ago first.
+    /// The operations that have letters of this queue without an outcome, the least recently served first.
     pub(super) fn live(&self, queue: &QueueName) -> Vec<OperationId> {
         let live = self.operations.values().filter(|row| {
             let plan = row.machine.operation.plan;
@@ -130,7 +130,7 @@ impl OperationTable {
         OperationsPage { operations, next }
     }
 
-    /// Those that are not over, the latest first.
+    /// The unfinished ones, the latest first.
     pub(super) fn under_way(&self, limit: usize) -> Vec<Operation> {
         let latest_first = self.operations.values().rev().map(|row| &row.machine.operation);
         latest_first.filter(|operation| !operation.state.is_over()).take(limit).cloned().collect()
@@ -164,12 +164,12 @@ impl OperationTable {
         pending.map(|item| (row.items[place(item.ordinal)].queue.clone(), item)).collect()
     }
 
-    /// Whether this letter is part of an operation that is not over and has no outcome there yet.
+    /// `true` if this letter is part of an unfinished operation and has no outcome there yet.
     pub(super) fn holds(&self, letter: LetterId) -> bool {
         self.is_in_earlier(letter, OperationId(u64::MAX))
     }
 
-    /// Whether an operation that was begun before this one, and is not over, has this letter still before it.
+    /// `true` if the letter is still pending in an unfinished operation that was started before this one.
     pub(super) fn is_in_earlier(&self, letter: LetterId, id: OperationId) -> bool {
         let earlier = self.operations.range(..id).map(|(_, row)| &row.machine.operation);
         earlier.filter(|operation| !operation.state.is_over()).any(|operation| {
@@ -178,7 +178,7 @@ impl OperationTable {
         })
     }
 
-    /// Writes down what became of the letters with these ordinals that have no outcome. How many.
+    /// Records the outcome of the letters with these ordinals that have none. Returns their number.
     pub(super) fn write_outcomes(
         &mut self,
         plan: PlanId,
@@ -199,7 +199,7 @@ impl OperationTable {
         written
     }
 
-    /// Moves an operation on as far as it goes. Write the machine after it.
+    /// Advances an operation as far as possible. The caller stores the machine.
     pub(super) fn advance(&self, machine: &mut OperationMachine, now: Timestamp, audit: &mut AuditLog) {
         let row = self.plans.get(&machine.operation.plan);
         let pending = row.filter(|row| row.done < row.items.len()).map(|row| row.done as u64);
@@ -208,7 +208,7 @@ impl OperationTable {
         }
     }
 
-    /// Writes down what became of a letter under a lease that was taken for an operation. Whether the operation goes on
+    /// Records the outcome of a letter under a lease of an operation. Returns `true` if the operation continues
     /// with the letters behind it.
     pub(in crate::store) fn settle_item(
         &mut self,
@@ -220,7 +220,7 @@ impl OperationTable {
     ) -> bool {
         let Some(mut machine) = self.machine(operation).cloned() else { return false };
         let Some(item) = self.pending_letter(machine.operation.plan, letter) else { return false };
-        let ItemOutcomes { outcomes, goes_on } = rules::item_outcomes(&item, outcome);
+        let ItemOutcomes { outcomes, continues } = rules::item_outcomes(&item, outcome);
         for (ordinals, outcome) in outcomes {
             let written = self.write_outcomes(machine.operation.plan, ordinals, outcome);
             machine.count(outcome, written, now);
@@ -228,12 +228,12 @@ impl OperationTable {
         self.advance(&mut machine, now, audit);
         let is_over = machine.operation.state.is_over();
         self.write(machine);
-        goes_on && !is_over
+        continues && !is_over
     }
 
-    /// A lease that was taken for an operation is given back without a settlement: the turn comes again, unless the
+    /// Handles the release of an operation's lease without a settlement: the letter is polled again, unless the
     /// operation is over.
-    pub(in crate::store) fn give_back_item(
+    pub(in crate::store) fn release_item(
         &mut self,
         operation: OperationId,
         letter: LetterId,

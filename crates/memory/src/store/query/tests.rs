@@ -1,4 +1,4 @@
-//! What the bounds of a search do.
+//! The bounds of a search.
 
 use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
 use lazaret_core::{Message, Position, QueueName};
@@ -7,7 +7,7 @@ use super::*;
 use crate::MemoryStore;
 
 #[tokio::test]
-async fn a_call_looks_at_a_bounded_number_of_letters() {
+async fn a_call_reads_a_bounded_number_of_letters() {
     // I7
     let store = MemoryStore::default();
     let queue = QueueName::of("orders", "orders");

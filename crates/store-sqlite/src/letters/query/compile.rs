@@ -1,7 +1,7 @@
-//! From a query to SQL: a condition on a row of `letters`, and the shortest way to the rows that can meet it.
+//! Compiles a query to SQL: a condition on a row of `letters`, and the most selective index for a scan.
 //!
-//! Every value is a bound parameter. The condition of a query never says no to a letter that matches; where it may say
-//! yes to one that does not, it is not `exact`, and the letter itself has to be asked.
+//! Every value is a bound parameter. The condition never rejects a letter that matches; if it may
+//! accept one that does not, it is not `exact`, and the letter itself has to be matched.
 
 use std::collections::BTreeSet;
 
@@ -15,9 +15,9 @@ use rusqlite::types::Value;
 use crate::error::Work;
 use crate::rows::{id_bytes, nanos, time};
 
-/// How many letters or sequences may be looked up by their names instead of walking.
+/// Maximum number of letters or sequences that are looked up by name instead of scanned.
 const LIST_LIMIT: usize = 1000;
-/// How many arms a walk may have. SQLite takes 500.
+/// Maximum number of arms of a scan. SQLite's limit is 500.
 const ARMS_LIMIT: usize = 200;
 
 /// A piece of SQL and its parameters, in their order.
@@ -39,7 +39,7 @@ impl Sql {
     }
 }
 
-/// What is known of a condition before any row is seen.
+/// A condition, as far as it is known without a row.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Always,
@@ -51,12 +51,12 @@ pub(super) enum Part {
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
     pub(super) part: Part,
-    /// Whether it holds for no other letter.
+    /// `true` if it holds for no other letter.
     pub(super) exact: bool,
 }
 
 impl Condition {
-    /// The condition that a query puts on a row.
+    /// Compiles the condition of a query.
     pub(super) fn of(query: &Query, queues: &[(i64, QueueName)], now: Timestamp) -> Self {
         let condition = Compiler { queues, now }.expr(query.expr(), false);
         let mut parts = vec![condition.part];
@@ -64,7 +64,7 @@ impl Condition {
             parts.push(Part::Sometimes(Sql::new("sid IS NOT NULL", Vec::new())));
         }
         if !query.is_about_open() {
-            // Of a purged letter only the trace is left, without a payload row.
+            // A purged letter has no payload row.
             let kept = "EXISTS (SELECT 1 FROM payloads WHERE payloads.lid = letters.lid)";
             parts.push(Part::Sometimes(Sql::new(kept, Vec::new())));
         }
@@ -100,7 +100,7 @@ impl Compiler<'_> {
                 match (negated, condition.exact) {
                     (false, _) => condition,
                     (true, true) => Condition::exact(not(condition.part)),
-                    // Letters that meet a condition which is too wide may or may not match: so may those that do not.
+                    // A loose condition also accepts letters that do not match, so its negation is loose, too.
                     (true, false) => Condition::loose(Part::Always),
                 }
             }
@@ -174,7 +174,7 @@ impl Compiler<'_> {
             TimeField::Due => "due_at",
         };
         let bounds: Vec<_> = any.iter().map(|bound| bound.on_time(field, self.now)).collect();
-        // Beyond the years that fit into the file all times are one.
+        // Times outside of the range of the file are all equal.
         if bounds.iter().any(|(_, bound)| time(nanos(*bound)) != *bound) {
             return Condition::loose(Part::Always);
         }
@@ -209,7 +209,7 @@ fn column(column: &str, any: &[Text]) -> Condition {
     Condition { part: join(parts, false), exact }
 }
 
-/// The rows whose column begins with this text.
+/// The rows whose column starts with this text.
 fn starts_with(column: &str, prefix: &str) -> Sql {
     match (prefix, successor(prefix)) {
         ("", _) => Sql::new(format!("{column} IS NOT NULL"), Vec::new()),
@@ -221,7 +221,7 @@ fn starts_with(column: &str, prefix: &str) -> Sql {
     }
 }
 
-/// The first text after all those that begin with this one. The order of bytes is the order of characters.
+/// The first text after all those with this prefix. The order of bytes is the order of characters.
 fn successor(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
@@ -256,13 +256,13 @@ fn id(any: &[Text]) -> Condition {
     Condition { part: join(parts, false), exact }
 }
 
-/// The rows whose id begins with these hexadecimal digits, or nearly so.
+/// The rows whose id starts with these hexadecimal digits, approximately.
 fn id_prefix(digits: &[u8]) -> Part {
     let nibble = |digit: &u8| char::from(*digit).to_digit(16).and_then(|nibble| u8::try_from(nibble).ok());
     let bytes: Option<Vec<u8>> =
         digits.chunks_exact(2).map(|pair| Some(nibble(&pair[0])? << 4 | nibble(&pair[1])?)).collect();
     match bytes {
-        // A character that is in no id.
+        // A character that no id contains.
         None => Part::Never,
         Some(bytes) if bytes.is_empty() => Part::Always,
         Some(bytes) => {
@@ -273,7 +273,7 @@ fn id_prefix(digits: &[u8]) -> Part {
     }
 }
 
-/// The letter id that is written exactly like this.
+/// The letter id with exactly this text.
 fn letter_id(text: &str) -> Option<LetterId> {
     text.parse().ok().filter(|id: &LetterId| id.to_string() == text)
 }
@@ -304,7 +304,7 @@ fn join(parts: Vec<Part>, all: bool) -> Part {
     }
 }
 
-/// The conditions in brackets as a tree of little depth: SQLite bounds how deep an expression may be.
+/// Joins the conditions in brackets as a balanced tree: SQLite limits the depth of an expression.
 fn balanced(mut conditions: Vec<Sql>, between: &str) -> Option<Sql> {
     if conditions.len() < 2 {
         return conditions.pop();
@@ -316,8 +316,8 @@ fn balanced(mut conditions: Vec<Sql>, between: &str) -> Option<Sql> {
     Some(left)
 }
 
-/// The shortest way to the rows that can match: each arm is what stands after `FROM letters`, and the rows of all arms
-/// together are walked over. No row stands on two arms. Without arms there is nowhere to go.
+/// The most selective scan: each arm is the text after `FROM letters`, and the rows of all arms
+/// together are scanned. No row is in two arms. Without arms there are no rows.
 pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Connection) -> Work<Vec<Sql>> {
     let required = || query.expr().required();
     let wanted: Vec<&(i64, QueueName)> = queues
@@ -330,7 +330,7 @@ pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Conn
     if let Some(texts) = exact(TextField::Id) {
         return Ok(by_id(texts.into_iter().filter_map(letter_id)));
     }
-    // The id of a letter follows from its queue and its message.
+    // The id of a letter is derived from its queue and its message.
     if let Some(texts) = exact(TextField::Message).filter(few) {
         let of = |text| wanted.iter().map(move |(_, queue)| LetterId::of(queue, &MessageId::from(text)));
         return Ok(by_id(texts.into_iter().flat_map(of)));
@@ -360,9 +360,9 @@ pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Conn
     Ok(vec![Sql::new("WHERE 1", Vec::new())])
 }
 
-// The index is named, so that the way is always the one that was thought of.
+// The index is named explicitly, so that the query plan is deterministic.
 
-/// Rows by the values of a column whose index has them in another order. They are sorted, so they should be few.
+/// Rows by the values of a column whose index has another order. They are sorted, so they should be few.
 fn in_one_arm(index: &str, column: &str, values: Vec<Value>) -> Vec<Sql> {
     if values.is_empty() {
         return Vec::new();
@@ -371,7 +371,7 @@ fn in_one_arm(index: &str, column: &str, values: Vec<Value>) -> Vec<Sql> {
     vec![Sql::new(format!("INDEXED BY {index} WHERE {text}"), parameters)]
 }
 
-/// Open letters by the values of a column whose index has them in the order of the walk.
+/// OpenSequence letters by the values of a column whose index has the order of the scan.
 fn an_arm_each(index: &str, column: &str, values: impl Iterator<Item = Value>) -> Vec<Sql> {
     let text = format!("INDEXED BY {index} WHERE {column} = ? AND sid IS NOT NULL");
     values.map(|value| Sql::new(text.clone(), vec![value])).collect()
@@ -381,7 +381,7 @@ fn by_id(ids: impl Iterator<Item = LetterId>) -> Vec<Sql> {
     in_one_arm("letters_id", "id", ids.map(|id| Value::from(id_bytes(id).to_vec())).collect())
 }
 
-/// The texts that a term wants in this field, if none of them is a pattern.
+/// The texts of a term for this field, if none of them is a pattern.
 fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
     let Term::Text(field, any) = term else { return None };
     if *field != wanted {
@@ -395,7 +395,7 @@ fn exact_texts(term: &Term, wanted: TextField) -> Option<BTreeSet<&str>> {
         .collect()
 }
 
-/// The groups that a query asks for, if it does and they are few.
+/// The groups that a query selects, if it does and they are few.
 fn groups<'q>(
     mut required: impl Iterator<Item = &'q Term>,
     queues: &[(i64, QueueName)],

@@ -1,4 +1,4 @@
-//! What the bounds of a search do.
+//! The bounds of a search.
 
 use std::sync::Arc;
 
@@ -60,15 +60,15 @@ async fn pages(store: &SqliteStore, text: &str, bounds: Bounds) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn a_page_looks_at_a_bounded_number_of_rows() {
+async fn a_page_reads_a_bounded_number_of_rows() {
     // I7
     let store = filled(50, "{}").await;
     let bounds = Bounds { rows: 20, bytes: usize::MAX };
-    assert_eq!(pages(&store, "rare", bounds).await, [0, 0, 1], "no index leads there");
+    assert_eq!(pages(&store, "rare", bounds).await, [0, 0, 1], "no index applies");
     assert_eq!(pages(&store, "type:R*", bounds).await, [0, 0, 1]);
     assert_eq!(pages(&store, "", bounds).await, [20, 20, 10]);
     for text in ["type:Rare", "reason:CONFLICT", "message:m0", "type:Rare -error:x", "seq:s0 type:Rare"] {
-        assert_eq!(pages(&store, text, bounds).await, [1], "an index leads there: {text}");
+        assert_eq!(pages(&store, text, bounds).await, [1], "an index applies: {text}");
     }
 }
 
@@ -77,13 +77,13 @@ async fn a_page_reads_a_bounded_number_of_bytes() {
     // I7
     let store = filled(10, &"x".repeat(1000)).await;
     let bounds = Bounds { rows: u64::MAX, bytes: 4000 };
-    assert_eq!(pages(&store, "", bounds).await, [4, 4, 2], "what is shown counts");
-    assert_eq!(pages(&store, "payload./a:1", bounds).await, [0, 0, 0], "what is looked at counts");
-    assert_eq!(pages(&store, "error:rare", bounds).await, [1], "what is not read does not count");
+    assert_eq!(pages(&store, "", bounds).await, [4, 4, 2], "returned letters count");
+    assert_eq!(pages(&store, "payload./a:1", bounds).await, [0, 0, 0], "letters that were read count");
+    assert_eq!(pages(&store, "error:rare", bounds).await, [1], "letters that were not read do not count");
 }
 
 #[tokio::test]
-async fn a_count_beyond_its_bounds_says_so() {
+async fn a_count_beyond_its_bounds_is_inexact() {
     let store = filled(50, "{}").await;
     let bounds = Bounds { rows: 20, bytes: usize::MAX };
     let table = [
@@ -101,7 +101,7 @@ async fn a_count_beyond_its_bounds_says_so() {
 }
 
 #[tokio::test]
-async fn the_walk_goes_along_an_index_and_sorts_only_what_is_small() {
+async fn the_scan_uses_an_index_and_sorts_only_small_results() {
     let store = filled(50, "{}").await;
     store.assign(&QueueName::of("other", "other"), &[]).await.unwrap();
     let table = [
@@ -149,7 +149,7 @@ async fn letters_of_a_file_of_version_1_are_found() {
 }
 
 #[tokio::test]
-async fn a_letter_of_which_only_the_trace_is_left_is_not_found() {
+async fn a_purged_letter_is_not_found() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(folder.path().join("lazaret.db"), Options::default()).unwrap();
     fill(&store, 3, "{}").await;

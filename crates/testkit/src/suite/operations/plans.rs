@@ -189,17 +189,17 @@ pub async fn old_plans_that_were_not_carried_out_are_forgotten<S: Store>(t: Fixt
     let used = t.freeze(Action::Retry).await;
     let id = t.begin(&used, &RolloutPolicy::unlimited()).await;
     let mut old = Vec::new();
-    for _ in 0..2 * Plan::FORGOTTEN_AT_ONCE {
+    for _ in 0..2 * Plan::DELETED_PER_FREEZE {
         old.push(t.freeze(Action::Evict).await.id);
         t.advance(secs(1));
     }
-    t.advance(secs(3600) + Plan::KEPT_FOR - secs(5));
+    t.advance(secs(3600) + Plan::RETENTION - secs(5));
     t.freeze(Action::Evict).await;
     for plan in &old {
         assert!(t.store.plan(*plan).await.unwrap().is_some(), "it is kept for a while");
     }
     t.advance(secs(10));
-    for left in [Plan::FORGOTTEN_AT_ONCE, 0] {
+    for left in [Plan::DELETED_PER_FREEZE, 0] {
         let new = t.freeze(Action::Evict).await.id;
         assert!(new > *old.last().unwrap(), "no id is given twice");
         let mut found = Vec::new();
@@ -207,7 +207,7 @@ pub async fn old_plans_that_were_not_carried_out_are_forgotten<S: Store>(t: Fixt
             found.extend(t.store.plan(*plan).await.unwrap());
         }
         assert_eq!(found.len(), left, "the oldest go first, some at a time");
-        assert!(found.iter().all(|plan| old[Plan::FORGOTTEN_AT_ONCE..].contains(&plan.id)));
+        assert!(found.iter().all(|plan| old[Plan::DELETED_PER_FREEZE..].contains(&plan.id)));
     }
     assert!(t.store.plan_items(old[0], 0, 10).await.unwrap().is_empty());
     assert_eq!(

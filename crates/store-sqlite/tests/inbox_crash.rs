@@ -1,6 +1,6 @@
-//! An inbox whose process is killed while messages are posted and consumed.
+//! An inbox whose process is killed during posts and consumption.
 //!
-//! The test runs this very binary a second time, with only [`victim`] in it, and kills it.
+//! The test runs this binary a second time, with only [`victim`] in it, and kills it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -26,7 +26,7 @@ fn numbered(number: u64) -> NewMessage {
     NewMessage { id: Some(number.to_string().into()), payload: Some("{}".into()), ..NewMessage::default() }
 }
 
-/// Posts one message after the other and says so when each is durable; consumes, commits and says so beside it.
+/// Posts one message after the other and prints each durable one; concurrently consumes, commits and prints.
 #[tokio::test]
 #[ignore = "started by the other test, in a process of its own"]
 async fn victim() {
@@ -66,12 +66,12 @@ fn say(what: &str, number: u64) {
 }
 
 #[tokio::test]
-async fn nothing_that_was_answered_is_lost_and_nothing_comes_twice() {
+async fn no_acknowledged_post_is_lost_or_duplicated() {
     survives_kill_9(false).await;
 }
 
 #[tokio::test]
-async fn nothing_is_lost_that_stands_in_the_redo_log_alone() {
+async fn no_post_in_the_redo_log_alone_is_lost() {
     survives_kill_9(true).await;
 }
 
@@ -82,7 +82,7 @@ async fn survives_kill_9(by_redo_log: bool) {
     let mut handled: Vec<u64> = Vec::new();
     let mut posted: Option<u64> = None;
     for lines in [3, 40, 90, 400] {
-        // Whoever posts did not see the last answer, and posts it again.
+        // The client did not get the last response, and posts again.
         let first = posted.unwrap_or(0);
         let mut victim = Command::new(std::env::current_exe().unwrap());
         victim
@@ -95,12 +95,12 @@ async fn survives_kill_9(by_redo_log: bool) {
         let mut child = victim.stdout(Stdio::piped()).spawn().unwrap();
         let mut before: Option<u64> = None;
         let output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let told = output.filter_map(|line| {
+        let reported = output.filter_map(|line| {
             let (what, number) = line.split_once(' ')?;
             Some((what.to_owned(), number.parse::<u64>().ok()?))
         });
         let mut killed = false;
-        for (count, (what, number)) in told.enumerate() {
+        for (count, (what, number)) in reported.enumerate() {
             if count == lines {
                 child.kill().unwrap();
                 killed = true;
@@ -116,9 +116,9 @@ async fn survives_kill_9(by_redo_log: bool) {
             }
         }
         child.wait().unwrap();
-        assert!(killed, "it died by itself");
+        assert!(killed, "it crashed by itself");
     }
-    // What was committed is gone; all the rest, and nothing else, comes.
+    // Committed messages are gone; exactly the others are delivered.
     let inbox = inbox(&path, Options::default());
     let posted = posted.unwrap();
     let mut source = inbox.source();
@@ -131,7 +131,7 @@ async fn survives_kill_9(by_redo_log: bool) {
         }
     }
     handled.sort_unstable();
-    // One message of each death may have been handled and not committed.
+    // One message per crash may have been handled and not committed.
     handled.dedup();
     assert!(handled.len() as u64 > posted, "{} of {posted}", handled.len());
     assert!(handled.iter().copied().eq(0..handled.len() as u64), "none is missing");

@@ -1,6 +1,6 @@
-//! Random walks: the same calls on this store and on the one in memory give the same letters, groups, queues, plans and
-//! operations, and the counters in the file are what the letters add up to. So bulk SQL is held against the rules of the
-//! core, which the store in memory goes by.
+//! Randomized comparison with the in-memory store: the same calls give the same letters, groups, queues, plans and
+//! operations, and the counters in the file equal the sums over the letters. So bulk SQL is checked against the rules of the
+//! core, which the in-memory store applies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use lazaret_core::{
 use lazaret_memory::MemoryStore;
 use lazaret_testkit::ManualClock;
 
-use crate::check::check;
+use crate::consistency::check;
 use crate::{Durability, Options, SqliteStore};
 
 const STEPS: u64 = 400;
@@ -27,7 +27,7 @@ const MESSAGES: u64 = 40;
 const QUEUES: [&str; 2] = ["orders/orders", "orders/mails"];
 const LEASE: Duration = Duration::from_secs(300);
 
-/// How the messages of a walk are handed off.
+/// How the messages of a run are handed off.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Under the grant of their partition.
@@ -36,10 +36,10 @@ enum Kind {
     Imported,
 }
 
-/// A generator of numbers (Knuth's MMIX), good enough to pick steps.
-struct Dice(u64);
+/// A pseudo-random number generator (Knuth's MMIX), sufficient to choose calls.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
@@ -76,8 +76,8 @@ enum How {
     Requeue(LetterState, Option<Failure>),
 }
 
-/// A store on its walk.
-struct Walker<S> {
+/// A store and the state of its callers.
+struct Driver<S> {
     store: S,
     clock: ManualClock,
     kind: Kind,
@@ -100,7 +100,7 @@ fn id(queue: &QueueName, message: u64) -> LetterId {
     LetterId::of(queue, &MessageId::from(format!("m{message}")))
 }
 
-fn told<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
+fn text_of<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
         Err(error) => format!("{:?}", error.kind()),
@@ -112,7 +112,7 @@ fn comparable(letter: Letter) -> Letter {
     Letter { index: 0, ..letter }
 }
 
-impl<S: LetterStore + Operations + Triage + Audit> Walker<S> {
+impl<S: LetterStore + Operations + Triage + Audit> Driver<S> {
     fn new(store: S, clock: &ManualClock, kind: Kind) -> Self {
         let (leases, fences) = (BTreeMap::new(), BTreeMap::new());
         Self { store, clock: clock.clone(), kind, leases, fences, plan: None, operation: None }
@@ -134,7 +134,7 @@ impl<S: LetterStore + Operations + Triage + Audit> Walker<S> {
                 });
                 let limits = Limits { max_sequences: Some(4), max_sequence_size: Some(6) };
                 let answers = self.store.hand_off(queue, &limits, items.collect()).await.unwrap();
-                answers.into_iter().map(told).collect::<Vec<_>>().join(", ")
+                answers.into_iter().map(text_of).collect::<Vec<_>>().join(", ")
             }
             Call::Claim(sequence) => {
                 let claim = self.store.claim(queue, &sequence, "w", LEASE).await.unwrap();
@@ -145,7 +145,7 @@ impl<S: LetterStore + Operations + Triage + Audit> Walker<S> {
                 format!("{head:?}")
             }
             Call::Release(sequence) => match self.leases.remove(&(queue.clone(), sequence)) {
-                Some((lease, _)) => told(self.store.release(&lease).await),
+                Some((lease, _)) => text_of(self.store.release(&lease).await),
                 None => "no lease".into(),
             },
             Call::Settle(sequence, how) => {
@@ -157,32 +157,32 @@ impl<S: LetterStore + Operations + Triage + Audit> Walker<S> {
                         self.leases.insert(key, (lease, next.id));
                         answer
                     }
-                    answer => told(answer),
+                    answer => text_of(answer),
                 }
             }
             Call::Act(message, act) => {
-                told(self.store.act(queue, id(queue, message), act, &by()).await.map(comparable))
+                text_of(self.store.act(queue, id(queue, message), act, &by()).await.map(comparable))
             }
             Call::Change(message, change) => {
                 let answer = self.store.change(queue, id(queue, message), &change, &by()).await;
-                told(answer.map(comparable))
+                text_of(answer.map(comparable))
             }
-            Call::Purge(message) => told(self.store.purge(queue, id(queue, message), &by()).await),
-            Call::Expire(age) => told(self.store.expire(queue, age.map(|age| now - age), 1000).await),
-            Call::Clear => told(self.store.clear(queue, &by()).await),
+            Call::Purge(message) => text_of(self.store.purge(queue, id(queue, message), &by()).await),
+            Call::Expire(age) => text_of(self.store.expire(queue, age.map(|age| now - age), 1000).await),
+            Call::Clear => text_of(self.store.clear(queue, &by()).await),
             Call::Freeze(action, query) => {
                 let selection = Selection::Query(Query::parse(query).unwrap());
                 let request = PlanRequest { action, selection, valid_for: LEASE * 100, max_letters: 50 };
                 let plan = self.store.freeze(&request, &by()).await;
                 self.plan = plan.as_ref().ok().map(|plan| plan.id);
                 // The hash is that of all letters in their order.
-                told(plan.map(|plan| (plan.letters, plan.sequences, plan.excluded, plan.hash)))
+                text_of(plan.map(|plan| (plan.letters, plan.sequences, plan.excluded, plan.hash)))
             }
             Call::Begin(rollout) => {
                 let Some(plan) = self.plan else { return "no plan".into() };
                 let operation = self.store.begin(plan, &rollout, &by()).await;
                 self.operation = operation.as_ref().ok().map(|operation| operation.id).or(self.operation);
-                told(operation)
+                text_of(operation)
             }
             Call::Poll(limit) => {
                 let polled = self.store.poll_work(queue, "w", LEASE, limit).await.unwrap();
@@ -197,7 +197,7 @@ impl<S: LetterStore + Operations + Triage + Audit> Walker<S> {
             }
             Call::Command(command) => {
                 let Some(operation) = self.operation else { return "no operation".into() };
-                told(self.store.command(operation, command, &by()).await)
+                text_of(self.store.command(operation, command, &by()).await)
             }
         }
     }
@@ -254,43 +254,44 @@ fn settlement(how: How, now: lazaret_core::Timestamp) -> Settlement {
     }
 }
 
-fn failure(dice: &mut Dice) -> Option<Failure> {
-    let message = dice.pick(&["boom", "no route", "order 7 is gone", "order 8 is gone", ""]);
+fn failure(random: &mut Random) -> Option<Failure> {
+    let message = random.pick(&["boom", "no route", "order 7 is gone", "order 8 is gone", ""]);
     (!message.is_empty()).then(|| Failure::new(Reason::TIMEOUT, "E", message))
 }
 
-fn letter(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> (Letter, Placement) {
-    let number = dice.below(MESSAGES);
+fn letter(random: &mut Random, queue: &QueueName, clock: &ManualClock) -> (Letter, Placement) {
+    let number = random.below(MESSAGES);
     let message = Message::new(format!("m{number}"), "orders", Position::new(0, number)).with_payload("{}");
     let sequence = SequenceId::from(["a", "b", "c", "d", "e"][usize::try_from(number % 5).unwrap()]);
     let mut letter = Letter::new(queue.clone(), sequence, message.into(), clock.now());
-    let placement = dice.pick(&[Placement::Open, Placement::Open, Placement::Behind, Placement::Closed]);
+    let placement = random.pick(&[Placement::Open, Placement::Open, Placement::Behind, Placement::Closed]);
     letter.state = match placement {
-        Placement::Open => dice.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Parked]),
+        Placement::Open => random.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Parked]),
         Placement::Behind => LetterState::Waiting,
         Placement::Closed => LetterState::Skipped,
     };
     if placement != Placement::Behind {
-        letter.cause = failure(dice);
+        letter.cause = failure(random);
         letter.last_failed_at =
-            letter.cause.as_ref().map(|_| clock.now() - Duration::from_secs(dice.below(9)));
+            letter.cause.as_ref().map(|_| clock.now() - Duration::from_secs(random.below(9)));
     }
-    letter.expires_at = (dice.below(3) == 0).then(|| clock.now() + Duration::from_secs(dice.below(20_000)));
+    letter.expires_at =
+        (random.below(3) == 0).then(|| clock.now() + Duration::from_secs(random.below(20_000)));
     (letter, placement)
 }
 
-fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
-    let sequence = SequenceId::from(dice.pick(&["a", "b", "c", "d", "e"]));
-    let message = dice.below(MESSAGES);
-    match dice.below(26) {
-        0..=5 => Call::HandOff((0..=dice.below(4)).map(|_| letter(dice, queue, clock)).collect()),
+fn next(random: &mut Random, queue: &QueueName, clock: &ManualClock) -> Call {
+    let sequence = SequenceId::from(random.pick(&["a", "b", "c", "d", "e"]));
+    let message = random.below(MESSAGES);
+    match random.below(26) {
+        0..=5 => Call::HandOff((0..=random.below(4)).map(|_| letter(random, queue, clock)).collect()),
         6..=8 => Call::Claim(sequence),
         9..=12 => {
-            let state = dice.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Waiting]);
-            let requeue = How::Requeue(state, failure(dice));
+            let state = random.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Waiting]);
+            let requeue = How::Requeue(state, failure(random));
             Call::Settle(
                 sequence,
-                dice.pick(&[How::Resolve, How::Evict, How::Skip, requeue.clone(), requeue]),
+                random.pick(&[How::Resolve, How::Evict, How::Skip, requeue.clone(), requeue]),
             )
         }
         13 => Call::Release(sequence),
@@ -304,11 +305,11 @@ fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
                 Act::Restore,
                 Act::Restore,
             ];
-            Call::Act(message, dice.pick(&acts))
+            Call::Act(message, random.pick(&acts))
         }
         16 | 17 => Call::Change(
             message,
-            dice.pick(&[
+            random.pick(&[
                 Change::Payload(Some("[]".into())),
                 Change::Payload(None),
                 Change::Comment("seen".into()),
@@ -319,31 +320,31 @@ fn next(dice: &mut Dice, queue: &QueueName, clock: &ManualClock) -> Call {
         ),
         18 => Call::Purge(message),
         20 | 21 => {
-            let query = dice.pick(&[
+            let query = random.pick(&[
                 "state:dead",
                 "queue:orders/orders",
                 "seq:a",
                 "-state:parked",
                 "state:quarantined",
             ]);
-            Call::Freeze(dice.pick(&Action::ALL), query)
+            Call::Freeze(random.pick(&Action::ALL), query)
         }
-        22 => Call::Begin(dice.pick(&[
+        22 => Call::Begin(random.pick(&[
             RolloutPolicy::unlimited(),
             RolloutPolicy { ramp: vec![1, 2], ..RolloutPolicy::unlimited() },
             RolloutPolicy { rate: Some(0.01), ..RolloutPolicy::default() },
         ])),
-        23 | 24 => Call::Poll(1 + usize::try_from(dice.below(5)).unwrap()),
-        25 => Call::Command(dice.pick(&[Command::Pause, Command::Resume, Command::Cancel])),
-        _ if dice.below(6) == 0 => Call::Clear,
+        23 | 24 => Call::Poll(1 + usize::try_from(random.below(5)).unwrap()),
+        25 => Call::Command(random.pick(&[Command::Pause, Command::Resume, Command::Cancel])),
+        _ if random.below(6) == 0 => Call::Clear,
         _ => {
-            let age = Duration::from_secs(3600 * dice.below(12));
-            Call::Expire((dice.below(2) == 0).then_some(age))
+            let age = Duration::from_secs(3600 * random.below(12));
+            Call::Expire((random.below(2) == 0).then_some(age))
         }
     }
 }
 
-async fn walk(seed: u64, kind: Kind) {
+async fn compare(seed: u64, kind: Kind) {
     let clock = ManualClock::new();
     let shared: Arc<dyn Clock> = Arc::new(clock.clone());
     let folder = tempfile::tempdir().unwrap();
@@ -352,22 +353,22 @@ async fn walk(seed: u64, kind: Kind) {
     let redo_from = if seed.is_multiple_of(2) { 0 } else { usize::MAX };
     let options =
         Options { clock: shared.clone(), durability: Durability::Normal, redo_from, ..Options::default() };
-    let mut here = Walker::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock, kind);
+    let mut here = Driver::new(SqliteStore::open(&path, options.clone()).unwrap(), &clock, kind);
     let mut other = SqliteStore::open(&path, options).unwrap();
-    let mut there = Walker::new(MemoryStore::new(shared), &clock, kind);
+    let mut there = Driver::new(MemoryStore::new(shared), &clock, kind);
     let file = rusqlite::Connection::open(&path).unwrap();
-    let mut dice = Dice(seed);
+    let mut random = Random(seed);
     for step in 0..STEPS {
-        clock.advance(Duration::from_secs(dice.below(600)));
-        let queue = QueueName::from(dice.pick(&QUEUES));
-        let call = next(&mut dice, &queue, &clock);
+        clock.advance(Duration::from_secs(random.below(600)));
+        let queue = QueueName::from(random.pick(&QUEUES));
+        let call = next(&mut random, &queue, &clock);
         let (ours, theirs) = (here.call(&queue, call.clone()).await, there.call(&queue, call.clone()).await);
         assert_eq!(ours, theirs, "seed {seed}, step {step}: {call:?} in {queue}");
         if step % 20 == 19 {
             assert_eq!(here.picture().await, there.picture().await, "seed {seed}, step {step}");
             check(&file);
         }
-        // Another process goes on: what the first knows by heart is not true any more.
+        // Another process continues: the caches of the first are stale.
         if step % 7 == 6 {
             std::mem::swap(&mut here.store, &mut other);
         }
@@ -377,7 +378,7 @@ async fn walk(seed: u64, kind: Kind) {
 #[tokio::test]
 async fn every_counter_is_right_after_any_sequence_of_calls() {
     for seed in 0..8 {
-        walk(seed, Kind::Granted).await;
-        walk(seed, Kind::Imported).await;
+        compare(seed, Kind::Granted).await;
+        compare(seed, Kind::Imported).await;
     }
 }

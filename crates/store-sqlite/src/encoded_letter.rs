@@ -1,5 +1,5 @@
-//! Letters and notes, made ready for their rows by the caller: the writer, for whom everybody waits, only has to place
-//! them. The same form goes into the redo log and comes back from there.
+//! Letters and notes, encoded by the caller: the single writer only has to insert
+//! them. The redo log stores the same encoding.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::error::{Fault, Work};
 use crate::redo::{Fields, put};
 use crate::rows::{self, Body, encode_headers, id_bytes, nanos};
 
-/// A letter on its way in: its columns, and its body as it is stored. Its place and its times come from the store.
+/// A letter to store: its columns, and its encoded body. The store adds its place and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct EncodedLetter {
     pub(crate) placement: Placement,
     pub(crate) grant: Option<GrantFence>,
     pub(crate) id: LetterId,
     pub(crate) queue: QueueName,
     pub(crate) sequence: SequenceId,
     pub(crate) state: LetterState,
-    /// Automatic ones, those that ended with the death of the process, and those that somebody asked for.
+    /// Automatic attempts, crash attempts and replay attempts.
     pub(crate) attempts: [u32; 3],
     pub(crate) poison: bool,
     pub(crate) due_at: Option<i64>,
@@ -37,12 +37,12 @@ pub(crate) struct Arrival {
     pub(crate) key: Option<Bytes>,
     pub(crate) headers: Option<Bytes>,
     pub(crate) payload: Option<Bytes>,
-    /// It stands in the body, too.
+    /// Also part of the body.
     pub(crate) cause: Option<Failure>,
     pub(crate) body: Bytes,
 }
 
-/// Where a message stood in its stream.
+/// The position of a message in its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) stream: StreamName,
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-impl Arrival {
+impl EncodedLetter {
     pub(crate) fn new(item: HandOff) -> Work<Self> {
         let HandOff { letter, placement, grant } = item;
         let place = Place::of(&letter);
@@ -172,7 +172,7 @@ impl Arrival {
         })
     }
 
-    /// About how many bytes it takes in the log.
+    /// Approximate size in the log, in bytes.
     pub(crate) fn byte_size(&self) -> usize {
         let blobs = [&self.key, &self.headers, &self.payload].map(|blob| blob.as_ref().map_or(0, Bytes::len));
         let texts = self.sequence.as_str().len() + self.message.as_str().len();
@@ -194,7 +194,7 @@ fn placement(number: u64) -> Option<Placement> {
         .find(|placement| placement_number(*placement) == number)
 }
 
-/// A note on a way in.
+/// An attempt note to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     pub(crate) place: Place,
@@ -203,7 +203,7 @@ pub(crate) struct Note {
     pub(crate) body: Vec<u8>,
 }
 
-/// What of a note has no column of its own.
+/// The fields of a note without a column of their own.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct NoteBody {
     pub(crate) first_failed_at: Timestamp,
@@ -212,7 +212,7 @@ pub(crate) struct NoteBody {
     pub(crate) due_at: Timestamp,
 }
 
-/// The way in which the body of a note is written. It stands as the first byte of each.
+/// The version of the note encoding, the first byte of each body.
 const NOTE_VERSION: u8 = 1;
 
 impl NoteBody {
@@ -225,13 +225,14 @@ impl NoteBody {
         };
         let mut bytes = vec![NOTE_VERSION];
         serde_json::to_writer(&mut bytes, &body)
-            .map_err(|error| Fault::Corrupt(format!("a note that cannot be written: {error}")))?;
+            .map_err(|error| Fault::Corrupt(format!("failed to encode a note: {error}")))?;
         Ok(bytes)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Work<Self> {
         let json = bytes.strip_prefix(&[NOTE_VERSION]);
-        let json = json.ok_or_else(|| Fault::Corrupt("a note has an unknown version".into()))?;
-        serde_json::from_slice(json).map_err(|error| Fault::Corrupt(format!("a note: {error}")))
+        let json = json.ok_or_else(|| Fault::Corrupt("unknown version of an attempt note".into()))?;
+        serde_json::from_slice(json)
+            .map_err(|error| Fault::Corrupt(format!("failed to decode a note: {error}")))
     }
 }

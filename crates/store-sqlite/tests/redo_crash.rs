@@ -1,6 +1,6 @@
-//! A store whose process is killed while many hand off, and one whose disk is full: what was answered is in the redo log.
+//! A store whose process is killed during many hand-offs, and one with a full disk: acknowledged letters are in the redo log.
 //!
-//! The tests run this very binary a second time, with only a victim in it.
+//! The tests run this binary a second time, with only a victim in it.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
@@ -18,7 +18,7 @@ use lazaret_store_sqlite::{Options, SqliteStore};
 
 const FILE: &str = "LAZARET_REDO_VICTIM_FILE";
 const ROUND: &str = "LAZARET_REDO_VICTIM_ROUND";
-/// How many hand off at a time, each in a sequence of its own.
+/// Number of concurrent callers, each with a sequence of its own.
 const CALLERS: u64 = 32;
 
 fn queue() -> QueueName {
@@ -43,7 +43,7 @@ fn victim(name: &str, file: &Path) -> Command {
     command
 }
 
-/// Hands off one letter after the other in each sequence, and says so when each is durable.
+/// Hands off one letter after the other in each sequence, and prints each durable one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by another test, in a process of its own"]
 async fn many_callers() {
@@ -67,17 +67,17 @@ async fn many_callers() {
     callers.join_all().await;
 }
 
-/// Runs a victim until it has said so much, kills it, and gives the last number that each caller heard of.
+/// Runs a victim until it has printed this many lines, kills it, and returns the last number of each caller.
 fn killed_after(lines: usize, round: usize, file: &Path) -> BTreeMap<u64, u64> {
     let mut child =
         victim("many_callers", file).env(ROUND, round.to_string()).stdout(Stdio::piped()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let told = output.filter_map(|line| {
+    let reported = output.filter_map(|line| {
         let mut words = line.strip_prefix("answered ")?.split(' ').map(|word| word.parse::<u64>());
         Some((words.next()?.ok()?, words.next()?.ok()?))
     });
     let (mut answered, mut killed) = (BTreeMap::new(), false);
-    for (count, (caller, number)) in told.enumerate() {
+    for (count, (caller, number)) in reported.enumerate() {
         if count == lines {
             child.kill().unwrap();
             killed = true;
@@ -85,23 +85,20 @@ fn killed_after(lines: usize, round: usize, file: &Path) -> BTreeMap<u64, u64> {
         answered.insert(caller, number);
     }
     child.wait().unwrap();
-    assert!(killed, "it died by itself");
+    assert!(killed, "it crashed by itself");
     answered
 }
 
 #[tokio::test]
-async fn every_answered_hand_off_is_there_after_kill_9() {
+async fn every_acknowledged_hand_off_survives_kill_9() {
     // I1, I2, I8
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
-    // It lives on while the others die.
+    // It keeps running while the others are killed.
     let witness = SqliteStore::open(&path, Options::default()).unwrap();
     for (round, lines) in [1, 40, 333, 1000, 2500, 2501].into_iter().enumerate() {
         let answered = killed_after(lines, round, &path);
-        assert!(
-            answered.values().map(|last| last + 1).sum::<u64>() > lines as u64,
-            "all that was said was heard"
-        );
+        assert!(answered.values().map(|last| last + 1).sum::<u64>() > lines as u64, "all output was read");
         assert!(std::fs::metadata(path.with_extension("db-redo")).unwrap().len() > 0, "it wrote a redo log");
         let opened;
         let store = if round % 2 == 0 {
@@ -120,7 +117,7 @@ async fn every_answered_hand_off_is_there_after_kill_9() {
             assert_eq!(stored, expected, "in order and without gaps");
             assert!(
                 stored.len() as u64 > last,
-                "{} letters of {caller}, and {last} was answered",
+                "{} letters of {caller}, and {last} was acknowledged",
                 stored.len()
             );
         }
@@ -128,16 +125,16 @@ async fn every_answered_hand_off_is_there_after_kill_9() {
 }
 
 #[tokio::test]
-async fn who_else_has_the_file_gets_in_under_load_and_sees_what_was_answered() {
-    // I3: the others need not wait until there is nothing to do.
+async fn another_process_gets_the_lock_under_load_and_sees_acknowledged_writes() {
+    // I3: other processes need not wait until the store is idle.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
     let store = SqliteStore::open(&path, Options::default()).unwrap();
     let mut child = victim("many_callers", &path).env(ROUND, "0").stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     for round in 0..20 {
-        let told = output.by_ref().skip(50).find(|line| line.starts_with("answered ")).unwrap();
-        let words: Vec<&str> = told.split(' ').collect();
+        let reported = output.by_ref().skip(50).find(|line| line.starts_with("answered ")).unwrap();
+        let words: Vec<&str> = reported.split(' ').collect();
         let id = MessageId::from(format!("0-{}-{}", words[1], words[2]));
         let state = store.lookup(&queue(), std::slice::from_ref(&id)).await.unwrap();
         assert_eq!(state, [Some(LetterState::Dead)], "round {round}");
@@ -152,7 +149,7 @@ fn large(number: u64) -> Vec<HandOff> {
     vec![letter("a", &format!("m{number}"), number, 10_000)]
 }
 
-/// Hands off until neither the redo log nor the database takes more.
+/// Hands off until neither the redo log nor the database has space.
 #[tokio::test]
 #[ignore = "started by another test, in a process of its own"]
 async fn small_disk() {
@@ -166,17 +163,17 @@ async fn small_disk() {
         }
         assert!(answered < 1000, "the files are not limited");
     };
-    // It may stand in the redo log as a whole.
+    // It may be complete in the redo log.
     assert_eq!(error.certainty(), Certainty::MaybeDone, "{error}");
     std::fs::write(store.path().with_extension("answered"), answered.to_string()).unwrap();
-    // What was answered cannot be brought in, so nobody is told anything without it.
+    // Acknowledged letters cannot be committed, so queries fail instead of missing them.
     store.counts(&queue()).await.unwrap_err();
     let error = store.hand_off(&queue(), &Limits::NONE, large(answered + 1)).await.unwrap_err();
     assert_eq!(error.certainty(), Certainty::NotDone, "{error}");
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_takes_nothing_that_was_answered_before() {
+async fn a_failed_commit_loses_nothing_acknowledged_before() {
     // I1, I9
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lazaret.db");
@@ -195,5 +192,5 @@ async fn a_commit_that_fails_takes_nothing_that_was_answered_before() {
     assert_eq!(offsets, (0..offsets.len() as u64).collect::<Vec<u64>>());
     let placed =
         store.hand_off(&queue(), &Limits::NONE, large(offsets.len() as u64)).await.unwrap().remove(0);
-    assert_eq!(placed.unwrap(), Placed::Appended, "where there is room it goes on");
+    assert_eq!(placed.unwrap(), Placed::Appended, "with free space it continues");
 }

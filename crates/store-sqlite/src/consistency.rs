@@ -1,4 +1,4 @@
-//! Counts everything again, letter by letter, and compares: for tests.
+//! Recomputes all counters from the letters and compares them, for tests.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::rows::{Body, state};
 use crate::write_cache::groups::{read_group, select_group};
 use crate::write_cache::read_counts;
 
-/// What the letters of a group add up to.
+/// The sums over the letters of a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     by_state: [u64; 9],
@@ -26,7 +26,7 @@ struct Row {
     purged: bool,
 }
 
-/// Panics when a counter or a mark in the file is not what the letters say.
+/// Panics if a counter or marker in the file differs from the letters.
 pub(crate) fn check(connection: &Connection) {
     let letters = letters(connection);
     check_queues(connection, &letters);
@@ -44,12 +44,12 @@ pub(crate) fn check(connection: &Connection) {
         let row = group.row;
         let stored = Sums { by_state: row.by_state, sequences: row.sequences, behind: row.behind };
         assert_eq!(Some(stored), groups.remove(&gid), "group {gid}, {}", group.fingerprint);
-        assert!(row.trend.at(Timestamp::MIN).iter().sum::<u64>() > 0, "something came into group {gid}");
+        assert!(row.trend.at(Timestamp::MIN).iter().sum::<u64>() > 0, "letters entered group {gid}");
     }
-    assert!(groups.is_empty(), "letters of groups that are not there: {groups:?}");
+    assert!(groups.is_empty(), "letters of missing groups: {groups:?}");
 }
 
-/// All letters, each of which is marked as it should be.
+/// All letters, with their markers verified.
 fn letters(connection: &Connection) -> Vec<Row> {
     let sql = "SELECT qid, sid, idx, state, gid, closed_at, body, lid,
                (SELECT fingerprint FROM groups WHERE groups.gid = letters.gid AND groups.qid = letters.qid),
@@ -91,7 +91,7 @@ fn check_queues(connection: &Connection, letters: &[Row]) {
     }
 }
 
-/// Checks what each sequence says of its letters, and adds it to the group of its head.
+/// Verifies the counters of each sequence, and adds them to the group of its head.
 fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeMap<i64, Sums>) {
     let mut sequences: BTreeMap<i64, BTreeMap<i64, Option<i64>>> = BTreeMap::new();
     for letter in letters {
@@ -113,7 +113,7 @@ fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeM
             sums.behind += letters.len() as u64 - 1;
         }
     }
-    assert!(sequences.is_empty(), "letters of sequences that are not there: {sequences:?}");
+    assert!(sequences.is_empty(), "letters of missing sequences: {sequences:?}");
 }
 
 mod tests {
@@ -125,12 +125,12 @@ mod tests {
     };
 
     use super::check;
-    use crate::arrivals::Arrival;
+    use crate::encoded_letter::EncodedLetter;
     use crate::error::Fault;
     use crate::letters::{CLOSED_BEFORE, EXPIRING, groups};
     use crate::{Options, SqliteStore};
 
-    /// Opens a store in a file of its own, with one dead letter that failed.
+    /// Opens a store in a new file, with one dead letter.
     async fn one_letter(folder: &tempfile::TempDir, options: Options) -> (SqliteStore, QueueName) {
         let store = SqliteStore::open(folder.path().join("lazaret.db"), options).unwrap();
         let queue = QueueName::of("orders", "orders");
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_fails_half_way_leaves_no_trace_in_the_groups() {
+    async fn a_request_that_fails_half_way_does_not_change_the_groups() {
         let folder = tempfile::tempdir().unwrap();
         let (store, queue) = one_letter(&folder, Options::default()).await;
         let name = queue.clone();
         let failed = store.write("hand_off", move |step| {
             step.queue(&name, |queue| {
-                let items =
-                    [dead(queue.name, 1, 2), dead(queue.name, 26, 2)].map(|item| Arrival::new(item).unwrap());
+                let items = [dead(queue.name, 1, 2), dead(queue.name, 26, 2)]
+                    .map(|item| EncodedLetter::new(item).unwrap());
                 queue.hand_off_all(&items, &Limits::NONE)?;
                 Err::<(), _>(Fault::Corrupt("on purpose".into()))
             })
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_full_leaves_the_groups_as_they_were() {
+    async fn a_full_file_does_not_change_the_groups() {
         // I9
         let folder = tempfile::tempdir().unwrap();
         let (store, queue) =
@@ -198,9 +198,9 @@ mod tests {
         check(&rusqlite::Connection::open(store.path()).unwrap());
     }
 
-    /// The questions of operators and of the expiry go by indexes, whatever the number of letters.
+    /// The queries of operators and of the expiry use indexes, whatever the number of letters.
     #[tokio::test]
-    async fn no_question_walks_over_all_letters_or_groups() {
+    async fn no_query_scans_all_letters_or_groups() {
         let folder = tempfile::tempdir().unwrap();
         let (store, _) = one_letter(&folder, Options::default()).await;
         let file = rusqlite::Connection::open(store.path()).unwrap();
@@ -224,9 +224,9 @@ mod tests {
         }
     }
 
-    /// A file of version 1 knew no groups: they are made when it is opened.
+    /// Groups were added in version 2: they are computed when a file of version 1 is opened.
     #[tokio::test]
-    async fn the_letters_of_an_old_file_are_put_into_groups() {
+    async fn letters_of_an_old_file_are_grouped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("old.db");
         let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1.db");
