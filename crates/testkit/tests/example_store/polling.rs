@@ -151,8 +151,8 @@ impl Poller<'_> {
     /// Skips the letters of a cancelled operation whose lease was lost.
     fn sweep(&mut self, id: OperationId) -> Result<()> {
         let Some(stored) = self.store.plan_of(id)? else { return Ok(()) };
-        let mut items = stored.value.all_pending().filter(|(queue, _)| *queue == self.queue);
-        while let Some((queue, item)) = items.next() {
+        let items = stored.value.all_pending().filter(|(queue, _)| *queue == self.queue);
+        for (queue, item) in items {
             let operation = stored.value.machine.as_ref().map(|machine| machine.operation.clone());
             let tried = self.store.with_item((queue, &item), id, |view| {
                 operation.is_some_and(|operation| rules::is_tried(&operation, view))
