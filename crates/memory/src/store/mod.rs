@@ -28,8 +28,8 @@ use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease, LetterStore, Limits,
-    OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
+    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
@@ -272,6 +272,12 @@ impl LetterStore for MemoryStore {
 
     async fn counts(&self, queue: &QueueName) -> Result<Counts> {
         Ok(self.ask(queue, Queue::counts))
+    }
+
+    async fn capabilities(&self) -> Result<Capabilities> {
+        let mut capabilities = Capabilities::default();
+        capabilities.outbox = true;
+        Ok(capabilities)
     }
 
     async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {

@@ -45,6 +45,7 @@ macro_rules! __outbox_test_suite {
                 an_end_outlives_what_becomes_of_the_letter
                 queues_have_ends_of_their_own
                 a_message_handed_off_twice_ends_once
+                a_store_with_an_outbox_says_so
             }
         }
     };
@@ -195,4 +196,9 @@ pub async fn a_message_handed_off_twice_ends_once<S: Store + Outbox>(t: Fixture<
     t.open(letter.clone()).await;
     assert_eq!(t.open(letter).await, Placed::Held(LetterState::Dead));
     assert_eq!(ends(&t, 0).await, dead(&["1"]));
+}
+
+pub async fn a_store_with_an_outbox_says_so<S: Store + Outbox>(t: Fixture<S>) {
+    watch(&t).await;
+    assert!(t.store.capabilities().await.unwrap().outbox);
 }

@@ -18,15 +18,39 @@
 //!
 //! # Without transactions over several documents
 //!
-//! Every exclusive change goes through the row of the sequence: append and close, claim and settle, act and settle. A
-//! database with atomic single-document writes adds a version to that row and writes it by compare-and-set:
+//! All that has to be exclusive goes through the row of the sequence: append and close, claim and settle, act and settle. A
+//! database that can change one document atomically keeps that row in one document, with a version, and what is left to do in
+//! other documents beside it:
 //!
-//! 1. Write the letter in its new form, tagged with the row's next version. Readers ignore a form whose tag is above
-//!    the row's version: it is not committed yet.
-//! 2. Compare-and-set the row. This is the commit; after a conflict, load the view and call the rule again.
-//! 3. Write counters, audit, ends and outcomes, each keyed by the row's version, so that a repetition after a crash is idempotent.
+//! 1. Load the document of the sequence. If a call before has left something to do in it, do that first.
+//! 2. Ask the rule.
+//! 3. Compare-and-set the document: the new row, and the [`Effects`] on everything else as values (the letter in its new form, the
+//!    line for the audit, the count change). From here on the call has happened. A conflict means to load again and to ask again.
+//! 4. Do what is left, then take it out of the document by another compare-and-set. An error in this step is
+//!    [`MaybeDone`](super::Certainty::MaybeDone): the next call that loads the document finishes it.
 //!
-//! The effects are values, so pending ones can be stored in the row itself until step 3 is done.
+//! A refusal is an answer, too: check before giving it that the document still has the version on which the rule decided.
+//!
+//! Step 4 is done by whoever comes by, several times if need be, and late: a process that slept for a minute may wake up in the
+//! middle of it. So each write carries the version of the decision and is refused behind a later one:
+//!
+//! - A **letter** remembers the version that decided about it; an older one does not overwrite it. A purged letter keeps its
+//!   document, with its state.
+//! - A **group** remembers the version up to which it has counted each sequence. The **counts** of a queue need no such thing if
+//!   the document of each sequence holds its own, and the queue's are their sum.
+//! - A **log** (audit, arrivals, sequences in the order in which they were opened) is a document for each number. An entry takes
+//!   the first free number behind the one with which the log ended before the decision, unless it finds itself there. So
+//!   numbers have no gaps, and no revision is given before the sequence is open: a reader never passes one that appears later.
+//! - An **outcome** is written once; the counters of an operation stand in the same document.
+//!
+//! What can be derived is not copied: whether a sequence is paused, or still [reserved](SequenceRow::reserved) for an operation,
+//! is read from the pauses and the plan when the row is loaded.
+//!
+//! A grant is another document than the sequence. A hand-off is admitted there, with its sequence noted as under way and the
+//! horizon raised, *before* it decides. A new grant, or a later turn, first writes every sequence that is under way anew: a late
+//! decision on the old version fails, asks again, and is fenced.
+//!
+//! `crates/testkit/tests/example_store` is a store of this kind; the guide *Writing a store* explains it.
 
 mod acts;
 mod effects;

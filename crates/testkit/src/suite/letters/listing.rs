@@ -93,3 +93,14 @@ pub async fn leases_change_no_letter<S: Store>(t: Fixture<S>) {
     t.store.release(&claim.lease).await.unwrap();
     assert_eq!(t.get("1").await, before);
 }
+
+pub async fn the_audit_is_verified_where_the_store_says_so<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "1").await;
+    t.act("1", Act::Evict).await.unwrap();
+    let entries = t.store.audit(0, 100).await.unwrap();
+    let check = t.store.verify_audit().await.unwrap();
+    assert_eq!(check.is_some(), t.store.capabilities().await.unwrap().audit_chain);
+    if let Some(check) = check {
+        assert_eq!((check.intact, check.broken), (entries.len() as u64, None));
+    }
+}

@@ -275,6 +275,7 @@ macro_rules! __store_test_suite {
                 the_heads_come_oldest_touched_first
                 paging_finds_every_sequence_exactly_once
                 only_heads_are_listed
+                the_audit_is_verified_where_the_store_says_so
                 a_cursor_that_makes_no_sense_is_refused
                 a_sequence_is_listed_from_an_index_on
                 closed_letters_are_not_listed_but_can_be_read

@@ -1,0 +1,164 @@
+//! What people do to letters by hand, and what runs out of time.
+
+use std::collections::BTreeMap;
+
+use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::store::rules::{self, AuditLine, Effects, LetterView, RestoreView, SequenceRow};
+use lazaret_core::store::{Act, Actor, Change as Edit, Cleared, Expired, Result};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
+
+use crate::DocumentStore;
+use crate::commit::{Change, View};
+use crate::database::Left;
+
+impl View<'_> {
+    /// The index of a letter that comes back, and the letters that move behind it.
+    fn index_restored(&mut self, letter: &Letter) -> Result<(u64, Vec<Left>)> {
+        let later = self.first_later(letter);
+        let view = self.doc.row.as_ref().map(|row| {
+            let mut free = letter.index;
+            while self.doc.letters.contains_key(&free) {
+                free += 1;
+            }
+            let out_of_order = self.open_from(0).any(|other| {
+                other.message.partition() == letter.message.partition()
+                    && (other.message.position.offset < letter.message.position.offset)
+                        != (other.index < free)
+            });
+            RestoreView { row, free, out_of_order, later }
+        });
+        let slot = rules::place_restored(self.sequence, letter, view.as_ref(), self.now)?;
+        self.index_of(slot)
+    }
+}
+
+impl DocumentStore {
+    /// Acts on a letter. `outcome` is left to do with it, for an operation.
+    pub(crate) fn act_on(
+        &self,
+        queue: &QueueName,
+        id: LetterId,
+        act: Act,
+        by: &Actor,
+        outcome: impl Fn(Timestamp) -> Option<Left>,
+    ) -> Result<Letter> {
+        let sequence = self.known(queue, id)?.into_result(queue, id, "act")?.sequence;
+        self.change(queue, &sequence, |view| {
+            let letter = self.known(queue, id)?.into_result(queue, id, "act")?;
+            let (effects, mut left) = if act == Act::Restore {
+                let (index, left) = view.index_restored(&letter)?;
+                let (row, paused) = (view.doc.row.as_ref(), self.is_paused(queue, &sequence));
+                (rules::restore(&letter, index, row, paused, by, view.now), left)
+            } else {
+                let next = view.next(letter.index).map(|next| next.head());
+                (rules::act(act, &letter, view.doc.row.as_ref(), next, by, view.now)?, Vec::new())
+            };
+            let (letter, mut change) = view.apply(letter, effects);
+            left.append(&mut change.left);
+            left.extend(outcome(view.now));
+            Ok((letter, Some(Change { left, ..change })))
+        })
+    }
+
+    pub(crate) fn edit(&self, queue: &QueueName, id: LetterId, edit: &Edit, by: &Actor) -> Result<Letter> {
+        let sequence = self.known(queue, id)?.into_result(queue, id, "change")?.sequence;
+        self.change(queue, &sequence, |view| {
+            let mut letter = self.known(queue, id)?.into_result(queue, id, "change")?;
+            rules::check_change(edit, &LetterView::of(&letter), view.doc.row.as_ref(), view.now)?;
+            let line = edit.apply(&mut letter, by, view.now)?;
+            let mut doc = view.doc.clone();
+            if letter.state.is_open()
+                && let Some(row) = doc.row.as_mut().filter(|row| row.head.index == letter.index)
+            {
+                row.head = LetterView::of(&letter).head();
+            }
+            let left = vec![Left::letter(&letter, false, view.now), self.audited(line, view.now)];
+            Ok((letter, Some(Change { doc, left })))
+        })
+    }
+
+    pub(crate) fn purge_letter(&self, queue: &QueueName, id: LetterId, by: Option<&Actor>) -> Result<()> {
+        let sequence = self.known(queue, id)?.into_result(queue, id, "purge")?.sequence;
+        self.change(queue, &sequence, |view| {
+            let letter = self.known(queue, id)?.into_result(queue, id, "purge")?;
+            let effects = rules::purge(&LetterView::of(&letter), by)?;
+            Ok(((), Some(view.apply(letter, effects).1)))
+        })
+    }
+
+    /// Closes an open letter by a rule that may leave it. `None` when it is not open any more.
+    fn close_by(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        id: LetterId,
+        rule: fn(&LetterView, &SequenceRow, Option<rules::Head>, Timestamp) -> Option<Effects>,
+    ) -> Result<Option<bool>> {
+        self.change(queue, sequence, |view| {
+            let letter = view.letter(id).filter(|letter| letter.state.is_open());
+            let (Some(letter), Some(row)) = (letter, &view.doc.row) else { return Ok((None, None)) };
+            let next = view.next(letter.index).map(|next| next.head());
+            Ok(match rule(&LetterView::of(&letter), row, next, view.now) {
+                Some(effects) => (Some(true), Some(view.apply(letter, effects).1)),
+                None => (Some(false), None),
+            })
+        })
+    }
+
+    pub(crate) fn clear_queue(&self, queue: &QueueName, by: &Actor) -> Result<Cleared> {
+        let mut cleared = Cleared { evicted: 0, busy: 0 };
+        for (sequence, letters) in self.open_letters(queue)? {
+            for id in letters {
+                match self.close_by(queue, &sequence, id, rules::clear)? {
+                    Some(true) => cleared.evicted += 1,
+                    Some(false) => cleared.busy += 1,
+                    None => {}
+                }
+            }
+        }
+        self.write_line(AuditLine::cleared(queue, &cleared, by))?;
+        Ok(cleared)
+    }
+
+    pub(crate) fn expire_letters(
+        &self,
+        queue: &QueueName,
+        closed_before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Expired> {
+        let (now, limit) = (self.clock.now(), limit as u64);
+        let mut done = Expired::default();
+        let rows: BTreeMap<SequenceId, SequenceRow> = self.rows(queue)?.into_iter().collect();
+        let is_free = |letter: &Letter| {
+            rows.get(&letter.sequence).is_some_and(|row| !row.is_in_flight(letter.index, now))
+        };
+        for (_, id, sequence) in self.letters_by_time(queue, |doc| {
+            let letter = doc.letter.as_ref().filter(|letter| letter.state.is_open() && is_free(letter));
+            letter?.expires_at.filter(|at| *at <= now)
+        })? {
+            if done.expired >= limit {
+                done.more = true;
+                return Ok(done);
+            }
+            let closed = self.close_by(queue, &sequence, id, rules::expire)?;
+            done.expired += u64::from(closed == Some(true));
+        }
+        let closed = |end| {
+            self.letters_by_time(queue, move |doc| {
+                doc.closed_at.filter(|at| doc.letter.is_some() && *at < end)
+            })
+        };
+        for (_, id, _) in closed_before.map(closed).transpose()?.unwrap_or_default() {
+            if done.expired + done.purged >= limit {
+                done.more = true;
+                break;
+            }
+            self.purge_letter(queue, id, None)?;
+            done.purged += 1;
+        }
+        if done.purged > 0 {
+            self.write_line(AuditLine::purged(queue, done.purged))?;
+        }
+        Ok(done)
+    }
+}

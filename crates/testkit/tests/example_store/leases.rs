@@ -1,0 +1,141 @@
+//! Leases and settlements.
+
+use std::time::Duration;
+
+use lazaret_core::letter::LetterId;
+use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
+use lazaret_core::store::{Claim, ErrorKind, Lease, Outcome, Result, Settled, Settlement, StoreError};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
+
+use crate::DocumentStore;
+use crate::commit::{Change, View};
+use crate::database::{ItemOutcome, Left, SequenceDoc};
+
+/// When the scheduler may claim a sequence at the earliest.
+fn free_at(row: &SequenceRow) -> Option<Timestamp> {
+    let schedule = row.schedule();
+    schedule.due.or(schedule.busy)
+}
+
+impl View<'_> {
+    fn put(&self, row: SequenceRow) -> Change {
+        Change { doc: SequenceDoc { row: Some(row), ..self.doc.clone() }, left: Vec::new() }
+    }
+}
+
+impl DocumentStore {
+    pub(crate) fn claim_due_now(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Claim>> {
+        let now = self.clock.now();
+        let is_due = |row: &SequenceRow| free_at(row).is_some_and(|at| at <= now);
+        let mut due = self.rows(queue)?;
+        due.retain(|(_, row)| is_due(row));
+        due.sort_by_key(|(sequence, row)| (row.head.due, sequence.clone()));
+        let mut claims = Vec::new();
+        for (sequence, _) in due {
+            if claims.len() >= limit {
+                break;
+            }
+            // Another worker may have been faster: the row decides again when it is claimed.
+            claims.extend(self.take(queue, &sequence, owner, lease, LeaseKind::Due, is_due)?);
+        }
+        Ok(claims)
+    }
+
+    pub(crate) fn earliest_due(&self, queue: &QueueName) -> Result<Option<Timestamp>> {
+        Ok(self.rows(queue)?.iter().filter_map(|(_, row)| free_at(row)).min())
+    }
+
+    /// Leases an open sequence if `may_take` says so.
+    pub(crate) fn take(
+        &self,
+        queue: &QueueName,
+        sequence: &SequenceId,
+        owner: &str,
+        lease: Duration,
+        kind: LeaseKind,
+        may_take: impl Fn(&SequenceRow) -> bool,
+    ) -> Result<Option<Claim>> {
+        self.change(queue, sequence, |view| {
+            let Some(row) = view.doc.row.as_ref().filter(|row| may_take(row)) else {
+                return Ok((None, None));
+            };
+            let Some(head) = view.open_from(0).next() else { return Ok((None, None)) };
+            let fence = view.doc.fence + 1;
+            let row = row.claimed(owner, lease, kind, fence, view.now);
+            let claim = row.lease_of(queue, sequence).map(|lease| Claim { lease, head });
+            let mut change = view.put(row);
+            change.doc.fence = fence;
+            Ok((claim, Some(change)))
+        })
+    }
+
+    pub(crate) fn renew_lease(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
+        self.change(&lease.queue, &lease.sequence, |view| {
+            let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, view.now)?;
+            Ok((lease, Some(view.put(row))))
+        })
+    }
+
+    pub(crate) fn release_lease(&self, lease: &Lease) -> Result<()> {
+        self.change(&lease.queue, &lease.sequence, |view| {
+            let Some((row, operation)) = rules::release(view.doc.row.as_ref(), lease) else {
+                return Ok(((), None));
+            };
+            let mut change = view.put(row);
+            // The turn of its letter comes again, unless the operation is over.
+            let over = operation.filter(|operation| self.is_over(*operation));
+            if let (Some(operation), Some((_, letter))) = (over, view.doc.letters.first_key_value()) {
+                let (outcome, at) = (Outcome::SkippedCancelled, view.now);
+                let outcome = ItemOutcome { operation, letter: *letter, outcome, spend: false, at };
+                change.left.push(Left::Outcome(outcome));
+            }
+            Ok(((), Some(change)))
+        })
+    }
+
+    pub(crate) fn settle_head(
+        &self,
+        lease: &Lease,
+        id: LetterId,
+        settlement: &Settlement,
+    ) -> Result<Settled> {
+        self.change(&lease.queue, &lease.sequence, |view| {
+            // 1. The view: the row, the letter at its head, the letter behind it.
+            let head = view.open_from(0).next();
+            let behind = head.as_ref().and_then(|head| view.open_from(head.index + 1).next());
+            let asked = SettleView {
+                row: view.doc.row.as_ref(),
+                head: head.as_ref().map(LetterView::of),
+                next: behind.as_ref().map(LetterView::of),
+                now: view.now,
+            };
+            // 2. The rule.
+            let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
+            let outcome = settle.outcome.map(|(operation, outcome)| {
+                settle.effects.reserve(self.continues(operation, id, outcome).then_some(operation));
+                ItemOutcome { operation, letter: id, outcome, spend: false, at: view.now }
+            });
+            // 3. The effects.
+            let head = head.ok_or_else(|| missing(id))?;
+            let (_, mut change) = view.apply(head, settle.effects);
+            change.left.extend(outcome.map(Left::Outcome));
+            let settled = match settle.after {
+                AfterSettle::Next => Settled::Next(Box::new(behind.ok_or_else(|| missing(id))?)),
+                AfterSettle::Closed => Settled::Closed,
+                AfterSettle::Blocked => Settled::Blocked,
+                AfterSettle::Requeued => Settled::Requeued,
+            };
+            Ok((settled, Some(change)))
+        })
+    }
+}
+
+fn missing(id: LetterId) -> StoreError {
+    StoreError::not_done(ErrorKind::Corrupt, "settle", format!("a letter at or behind {id} is missing"))
+}

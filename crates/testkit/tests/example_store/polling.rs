@@ -1,0 +1,179 @@
+//! Handing out the letters of operations, and doing acts.
+
+use std::time::Duration;
+
+use lazaret_core::store::rules::{
+    self, ItemAction, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
+use lazaret_core::{QueueName, Timestamp};
+
+use crate::DocumentStore;
+use crate::database::{ItemOutcome, Left};
+
+/// One call: who asks, and what it has handed out.
+struct Poller<'a> {
+    store: &'a DocumentStore,
+    queue: &'a QueueName,
+    owner: &'a str,
+    lease: Duration,
+    now: Timestamp,
+    poll: Poll,
+}
+
+impl DocumentStore {
+    pub(crate) fn poll(
+        &self,
+        queue: &QueueName,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<PolledWork> {
+        self.catch_up()?;
+        let now = self.clock.now();
+        // The one served longest ago comes first.
+        let mut live = self.db.plans.scan(.., |_, doc| {
+            let machine = doc.value.machine.as_ref()?;
+            doc.value.next_pending(queue, 0).map(|_| (doc.value.served_at, machine.operation.id))
+        });
+        live.sort_unstable();
+        let mut poller = Poller { store: self, queue, owner, lease, now, poll: Poll::new(limit, now) };
+        for (_, id) in live {
+            poller.serve(id)?;
+        }
+        Ok(poller.poll.finish())
+    }
+}
+
+impl Poller<'_> {
+    /// Moves an operation on, and returns it as it stands then.
+    fn advanced(&self, id: OperationId) -> Result<Option<OperationMachine>> {
+        let advanced = self.store.change_plan(id, |doc, _| {
+            let left = self.store.advance(doc, self.now);
+            Ok((doc.machine.clone(), left))
+        })?;
+        Ok(advanced.flatten())
+    }
+
+    fn next_pending(&self, id: OperationId, from: u64) -> Result<Option<Pending>> {
+        Ok(self.store.plan_of(id)?.and_then(|doc| doc.value.next_pending(self.queue, from)))
+    }
+
+    /// Does for one operation what can be done now.
+    fn serve(&mut self, id: OperationId) -> Result<()> {
+        let given = self.poll.given();
+        let Some(mut machine) = self.advanced(id)? else { return Ok(()) };
+        match self.poll.begin(&machine) {
+            PollDecision::Nothing => {}
+            PollDecision::Run(stage) => {
+                let stopped = self.run(&mut machine, stage)?;
+                let left = self.next_pending(id, 0)?.is_some();
+                self.poll.end(&machine, stopped, left);
+            }
+            PollDecision::Sweep => self.sweep(id)?,
+        }
+        if self.poll.given() > given {
+            let now = self.now;
+            self.store.change_plan(id, |doc, _| {
+                doc.served_at = Some(now);
+                Ok(((), Vec::new()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Gives the letters of a running operation their turn, stage by stage. When to go on, if that is known.
+    fn run(&mut self, machine: &mut OperationMachine, mut stage: StageCursor) -> Result<Option<Timestamp>> {
+        let id = machine.operation.id;
+        loop {
+            let item = self.next_pending(id, stage.from())?;
+            match (self.poll.step(machine, &stage, item.as_ref()), item) {
+                (PollStep::Inspect, Some(item)) => self.look(machine, &mut stage, &item)?,
+                (PollStep::Stop(at), _) => return Ok(Some(at)),
+                _ => {
+                    if let Some(advanced) = self.advanced(id)? {
+                        *machine = advanced;
+                    }
+                    let Some(next) = self.poll.next_stage(machine, &stage) else { return Ok(None) };
+                    stage = next;
+                }
+            }
+        }
+    }
+
+    /// Looks at one letter and does what its turn asks for. The document of the plan has the last word on what was counted;
+    /// the machine in memory follows it.
+    fn look(
+        &mut self,
+        machine: &mut OperationMachine,
+        stage: &mut StageCursor,
+        item: &Pending,
+    ) -> Result<()> {
+        let (id, now) = (machine.operation.id, self.now);
+        let turn = self.store.with_item((self.queue, item), id, |view| {
+            let sequence = view.letter.map(|letter| letter.sequence.clone());
+            (rules::item_action(&machine.operation, item, view), sequence)
+        })?;
+        match turn {
+            (ItemAction::Try, Some(sequence)) => {
+                let kind = LeaseKind::Operation(id);
+                let is_head = |row: &rules::SequenceRow| !row.is_leased(now) && !row.paused;
+                let claim = self.store.take(self.queue, &sequence, self.owner, self.lease, kind, is_head)?;
+                match claim.filter(|claim| claim.head.id == item.letter) {
+                    Some(claim) => {
+                        self.poll.tried(machine, stage, item, claim);
+                        self.store.change_plan(id, |doc, _| {
+                            doc.machine.iter_mut().for_each(|machine| machine.spend(1, now));
+                            Ok(((), Vec::new()))
+                        })?;
+                    }
+                    // Another worker was faster.
+                    None => self.poll.postponed(machine, stage, item),
+                }
+            }
+            (ItemAction::Act(act), _) => {
+                let outcome = ItemOutcome {
+                    operation: id,
+                    letter: item.letter,
+                    outcome: Outcome::Ok,
+                    spend: true,
+                    at: now,
+                };
+                let by = machine.actor();
+                self.store.act_on(self.queue, item.letter, act, &by, |_| Some(Left::Outcome(outcome)))?;
+                self.poll.acted(machine, stage, item);
+            }
+            (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
+            (ItemAction::Skip | ItemAction::Try, _) => {
+                self.store.change_plan(id, |doc, _| {
+                    doc.write(item.ordinal..=item.ordinal, Outcome::SkippedChanged, now);
+                    Ok(((), Vec::new()))
+                })?;
+                self.poll.skipped(machine, stage, item);
+            }
+        }
+        Ok(())
+    }
+
+    /// Skips the letters of a cancelled operation whose lease was lost.
+    fn sweep(&mut self, id: OperationId) -> Result<()> {
+        let Some(stored) = self.store.plan_of(id)? else { return Ok(()) };
+        let items = stored.value.all_pending().filter(|(queue, _)| *queue == self.queue);
+        for (queue, item) in items {
+            let operation = stored.value.machine.as_ref().map(|machine| machine.operation.clone());
+            let tried = self.store.with_item((queue, &item), id, |view| {
+                operation.is_some_and(|operation| rules::is_tried(&operation, view))
+            })?;
+            let mut counted = stored.value.machine.clone();
+            if let Some(machine) = counted.as_mut()
+                && self.poll.swept(machine, tried)
+            {
+                self.store.change_plan(id, |doc, now| {
+                    doc.write(item.ordinal..=item.ordinal, Outcome::SkippedCancelled, now);
+                    Ok(((), Vec::new()))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

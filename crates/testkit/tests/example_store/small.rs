@@ -1,0 +1,111 @@
+//! The contracts that need one document a call: triage as far as it reads, the audit, and small values.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lazaret_core::letter::{Letter, LetterId};
+use lazaret_core::query::Query;
+use lazaret_core::store::rules::{AuditLine, later};
+use lazaret_core::store::{
+    Actor, Audit, AuditEntry, AuditNote, Change, Expect, Expired, GroupsPage, GroupsRequest, KeyValue,
+    LettersPage, QueueSummary, Reading, Result, Triage, Versioned, Written,
+};
+use lazaret_core::{QueueName, Timestamp};
+
+use crate::DocumentStore;
+use crate::database::Value;
+
+#[async_trait]
+impl Triage for DocumentStore {
+    async fn find(&self, query: &Query, after: Option<&str>, limit: usize) -> Result<LettersPage> {
+        self.search(query, after, limit)
+    }
+
+    async fn groups(&self, request: &GroupsRequest) -> Result<GroupsPage> {
+        self.list_groups(request)
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueSummary>> {
+        self.summaries()
+    }
+
+    async fn change(
+        &self,
+        queue: &QueueName,
+        letter: LetterId,
+        change: &Change,
+        by: &Actor,
+    ) -> Result<Letter> {
+        self.edit(queue, letter, change, by)
+    }
+
+    async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {
+        self.purge_letter(queue, letter, Some(by))
+    }
+
+    async fn expire(
+        &self,
+        queue: &QueueName,
+        closed_before: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Expired> {
+        self.expire_letters(queue, closed_before, limit)
+    }
+}
+
+#[async_trait]
+impl Audit for DocumentStore {
+    async fn note(&self, note: &AuditNote, by: &Actor) -> Result<()> {
+        self.write_line(AuditLine::new(by, &note.action, &note.subject, None, note.after.as_deref()))
+    }
+
+    async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
+        self.catch_up()?;
+        let entries = self.db.audit.scan(after.saturating_add(1).., |_, entry| Some(entry.value.clone()));
+        Ok(entries.into_iter().take(limit).collect())
+    }
+}
+
+#[async_trait]
+impl KeyValue for DocumentStore {
+    async fn read(&self, space: &str, name: &str) -> Result<Reading> {
+        let now = self.clock.now();
+        let stored = self.db.values.get(&(space.to_owned(), name.to_owned()));
+        let current = stored.filter(|stored| stored.value.expires_at.is_none_or(|end| end > now));
+        let found = current.map(|stored| Versioned { value: stored.value.value, version: stored.version });
+        Ok(Reading { found, now })
+    }
+
+    async fn write(
+        &self,
+        space: &str,
+        name: &str,
+        expect: Expect,
+        value: Option<Bytes>,
+        ttl: Option<Duration>,
+    ) -> Result<Written> {
+        let key = (space.to_owned(), name.to_owned());
+        loop {
+            let stored = self.db.values.get(&key).map_or(0, |stored| stored.version);
+            let reading = self.read(space, name).await?;
+            let found = reading.found.as_ref().map(|found| found.version);
+            let holds = match expect {
+                Expect::Anything => true,
+                Expect::Absent => found.is_none(),
+                Expect::Version(version) => found == Some(version),
+            };
+            if !holds {
+                return Ok(Written::Conflict(reading));
+            }
+            let expires_at = ttl.map(|ttl| later(reading.now, ttl));
+            let written = match value.clone() {
+                Some(value) => self.db.values.put_if_version(&key, stored, Value { value, expires_at })?,
+                None => stored == 0 || self.db.values.delete_if_version(&key, stored)?,
+            };
+            if written {
+                return Ok(Written::Done);
+            }
+        }
+    }
+}
