@@ -20,6 +20,7 @@ mod connection;
 mod history;
 mod invariants;
 mod mutation;
+mod pauses;
 mod plan;
 mod random;
 mod source;
@@ -109,7 +110,7 @@ async fn simulate(
     let handles = Arc::new(Handles::default());
     let over = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(publish(world.clone()));
+    let publishing = tokio::spawn(publish(world.clone()));
     for place in 0..world.plan.members as u64 {
         tasks.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone()));
     }
@@ -120,12 +121,13 @@ async fn simulate(
     if world.plan.operators {
         faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
     }
-    tasks.join_all().await;
+    let staying = tasks.join_all().await.into_iter().flatten().collect();
+    publishing.await.expect("publishing does not panic");
     over.store(true, Ordering::Relaxed);
     faults.join_all().await;
     launcher.store_state.outage.store(false, Ordering::Relaxed);
     launcher.store_state.calm.store(true, Ordering::Relaxed);
-    quiesce(&world, &launcher).await;
+    quiesce(&world, &launcher, staying).await;
     world.check_end().await;
     let (violations, trace) = world.findings();
     Report { seed, violations, trace }
@@ -147,13 +149,23 @@ async fn publish(world: Arc<World>) {
     world.log.close();
 }
 
-/// Runs one engine without faults until all work is finished. An operator evicts letters where limits are reached, and
-/// resumes what is still paused.
-async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
+/// Runs the engines that are left, or a new one, without faults until all work is finished. An operator evicts letters
+/// where limits are reached, and resumes what is still paused.
+async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, staying: Vec<RunningEngine>) {
     world.trace(|| "no more faults".to_owned());
     let by = Actor::new("operator", "simulation", "to finish");
-    let engine = launcher.start();
-    let handle = engine.handle.clone();
+    let mut engines = Vec::new();
+    for engine in staying {
+        // A crash that was drawn just before the faults ended.
+        match engine.process.crash.is_cancelled() {
+            true => engine.kill(world).await,
+            false => engines.push(engine),
+        }
+    }
+    if engines.is_empty() {
+        engines.push(launcher.start());
+    }
+    let handle = engines[0].handle.clone();
     let quiescing = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -161,7 +173,7 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
                 world.trace(|| format!("operator resumed {}", pause.scope));
                 let _ = handle.resume(&pause.scope, &by).await;
             }
-            if is_quiescent(world, &engine).await {
+            if is_quiescent(world, &engines).await {
                 return;
             }
             free_space(world, &by).await;
@@ -173,22 +185,25 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
             &format!("work left after {QUIESCE_TIMEOUT:?}: {}", remaining(world, &handle).await),
         );
     }
-    if engine.is_over() {
-        world.violated("I10", "the last engine stopped by itself");
+    for engine in engines {
+        if engine.is_over() {
+            world.violated("I10", &format!("process {} stopped by itself", engine.process.number));
+        }
+        engine.drain(world).await;
     }
-    engine.drain(world).await;
 }
 
-async fn is_quiescent(world: &World, engine: &RunningEngine) -> bool {
+async fn is_quiescent(world: &World, engines: &[RunningEngine]) -> bool {
+    let over = engines.iter().all(RunningEngine::is_over);
     for partition in 0..world.plan.partitions {
         let last = world.last_offset(partition);
         if last.is_some() && world.log.committed(partition) != last {
-            return engine.is_over();
+            return over;
         }
     }
     for queue in &world.queues {
         if world.run(world.store.next_due(queue)).unwrap_or_default().is_some() {
-            return engine.is_over();
+            return over;
         }
     }
     true
