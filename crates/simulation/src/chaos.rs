@@ -191,6 +191,7 @@ pub(crate) async fn member(
     launcher: Arc<Launcher>,
     place: u64,
     handles: Arc<Handles>,
+    calm: CancellationToken,
 ) -> Option<RunningEngine> {
     let mut random = Random::new(world.plan.seed).fork(100 + place);
     let end = Instant::now() + world.plan.chaos;
@@ -204,7 +205,7 @@ pub(crate) async fn member(
             () = crash.cancelled() => engine.kill(&world).await,
             () = tokio::time::sleep_until(end) => {
                 if world.plan.stays {
-                    return Some(engine);
+                    return stay(&world, engine, &calm).await;
                 }
                 engine.drain(&world).await;
             }
@@ -226,6 +227,19 @@ pub(crate) async fn member(
         tokio::time::sleep(random.millis(0, 1_500)).await;
     }
     None
+}
+
+/// Keeps an engine running until there are no more faults.
+async fn stay(world: &World, engine: RunningEngine, calm: &CancellationToken) -> Option<RunningEngine> {
+    let crash = engine.process.crash.clone();
+    tokio::select! {
+        biased;
+        () = crash.cancelled() => {
+            engine.kill(world).await;
+            None
+        }
+        () = calm.cancelled() => Some(engine),
+    }
 }
 
 /// The engines that operators can reach.

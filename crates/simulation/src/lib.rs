@@ -40,6 +40,8 @@ pub use command::command;
 pub use mutation::Mutation;
 use plan::Plan;
 use random::Random;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use world::{CONSUMER, World};
 
 /// How long the engine has to finish all work after the last fault, in virtual time.
@@ -109,10 +111,12 @@ async fn simulate(
     let launcher = Arc::new(Launcher::new(&world, mutation));
     let handles = Arc::new(Handles::default());
     let over = Arc::new(AtomicBool::new(false));
-    let mut tasks = tokio::task::JoinSet::new();
+    let calm = CancellationToken::new();
+    let end = Instant::now() + world.plan.chaos;
+    let mut members = tokio::task::JoinSet::new();
     let publishing = tokio::spawn(publish(world.clone()));
     for place in 0..world.plan.members as u64 {
-        tasks.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone()));
+        members.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone(), calm.clone()));
     }
     let mut faults = tokio::task::JoinSet::new();
     if world.plan.faults.outages {
@@ -121,12 +125,20 @@ async fn simulate(
     if world.plan.operators {
         faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
     }
-    let staying = tasks.join_all().await.into_iter().flatten().collect();
     publishing.await.expect("publishing does not panic");
+    tokio::time::sleep_until(end).await;
+    let mut staying = Vec::new();
+    if !world.plan.stays {
+        // They drain while there are faults.
+        staying.extend(members.join_all().await.into_iter().flatten());
+        members = tokio::task::JoinSet::new();
+    }
     over.store(true, Ordering::Relaxed);
     faults.join_all().await;
     launcher.store_state.outage.store(false, Ordering::Relaxed);
     launcher.store_state.calm.store(true, Ordering::Relaxed);
+    calm.cancel();
+    staying.extend(members.join_all().await.into_iter().flatten());
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
     let (violations, trace) = world.findings();
@@ -151,17 +163,9 @@ async fn publish(world: Arc<World>) {
 
 /// Runs the engines that are left, or a new one, without faults until all work is finished. An operator evicts letters
 /// where limits are reached, and resumes what is still paused.
-async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, staying: Vec<RunningEngine>) {
+async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<RunningEngine>) {
     world.trace(|| "no more faults".to_owned());
     let by = Actor::new("operator", "simulation", "to finish");
-    let mut engines = Vec::new();
-    for engine in staying {
-        // A crash that was drawn just before the faults ended.
-        match engine.process.crash.is_cancelled() {
-            true => engine.kill(world).await,
-            false => engines.push(engine),
-        }
-    }
     if engines.is_empty() {
         engines.push(launcher.start());
     }
