@@ -9,6 +9,7 @@ use lazaret_core::{Message, SequenceId, Timestamp};
 use crate::component::Component;
 use crate::gate::{Entry, Pass};
 use crate::hash::SequenceHash;
+use crate::mutation::mutated;
 use crate::ownership::PartitionOwnership;
 use crate::record::FailureRecord;
 
@@ -91,8 +92,9 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
     let gate = &component.guards.gate;
     let entry = match candidate.of {
         AttemptOf::Live => gate.enter(candidate.message, candidate.sequence, now),
+        _ if mutated!(component.options, IgnoreConsumerPauses) => Entry::Go(Pass::free()),
         AttemptOf::Retry => gate.enter_stored(false, now),
-        AttemptOf::Replay => gate.enter_stored(true, now),
+        AttemptOf::Replay => gate.enter_stored(!mutated!(component.options, IgnoreReplayPauses), now),
     };
     let pass = match entry {
         Entry::Go(pass) => pass,
@@ -112,7 +114,11 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
 
 /// Checks that stored sequences may be claimed at all now; `Err` says when to ask again at the latest.
 pub(crate) fn may_claim(component: &Component, of: AttemptOf) -> Result<(), Option<Timestamp>> {
-    component.guards.gate.allows_stored(of == AttemptOf::Replay, component.now())
+    if mutated!(component.options, IgnoreConsumerPauses) {
+        return Ok(());
+    }
+    let replay = of == AttemptOf::Replay && !mutated!(component.options, IgnoreReplayPauses);
+    component.guards.gate.allows_stored(replay, component.now())
 }
 
 /// Returns `true` when a live message needs no [check](check) and no look at the store: nothing is paused or suspected, no

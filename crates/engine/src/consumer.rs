@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use lazaret_core::handler::{BoxHandler, Handler, handler};
-use lazaret_core::store::{Limits, Store};
+use lazaret_core::store::Store;
 use lazaret_core::{Clock, ConsumerName, QueueName, Source, SystemClock};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -112,10 +112,9 @@ impl Consumer {
         let Self { source, handle, inbound } = self;
         let Handle { first, components, shards } = handle;
         let Component { options, store, lifecycle, telemetry, .. } = &*first;
-        let limits = options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(hand_offs::write(inbound, store.clone(), limits));
+        tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
         for mailbox in shards.iter() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));

@@ -11,6 +11,9 @@ use lazaret_core::store::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::mutation::mutated;
+use crate::options::Options;
+
 /// The number of requests that may wait for the writer.
 const WAITING_LIMIT: usize = 1024;
 /// The number of requests in one call at most.
@@ -76,7 +79,8 @@ fn lost(operation: &'static str) -> StoreError {
 pub(crate) struct Inbound(mpsc::Receiver<Request>);
 
 /// Writes until all senders are dropped.
-pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: Limits) {
+pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, options: Arc<Options>) {
+    let limits = options.dead_letter.as_ref().map_or(Limits::NONE, |options| options.limits);
     let mut batch = Vec::with_capacity(BATCH_LIMIT);
     let mut turn = 0;
     while inbound.0.recv_many(&mut batch, BATCH_LIMIT).await > 0 {
@@ -92,7 +96,7 @@ pub(crate) async fn write(mut inbound: Inbound, store: Arc<dyn Store>, limits: L
             queues[at].1.add(request);
         }
         for (queue, batch) in queues {
-            turn += 1;
+            turn += u64::from(!mutated!(options, UnnumberedHandOffs));
             batch.write(&*store, &queue, &limits, turn).await;
         }
     }

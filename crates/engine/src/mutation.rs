@@ -12,6 +12,28 @@ pub enum Mutation {
     DropOnEnqueueError,
     /// Forgets the attempts of a message at a restart.
     ResetAttemptsOnRestart,
+    /// Does not start the next message of a lane whose first one was abandoned with its partition.
+    StallFreedLanes,
+    /// Gives all hand-offs the same number.
+    UnnumberedHandOffs,
+    /// Lists the open sequences before the grant of an assigned partition.
+    ListBeforeGrant,
+    /// Takes a sequence that was opened again for closed when a stored run ends.
+    CloseReopenedSequences,
+    /// Takes a sequence for closed after an answer of the store that is older than its list.
+    TrustStaleAnswers,
+    /// Starts a retry as soon as the store's clock says that it is due.
+    TrustStoreClock,
+    /// Continues a stored run with the next letter while the consumer is paused or its breaker is open.
+    IgnoreGateWithinRuns,
+    /// Stores a message that failed for good as skipped.
+    SkipFailedMessages,
+    /// Replays letters while replays are paused.
+    IgnoreReplayPauses,
+    /// Runs letters while the consumer is paused.
+    IgnoreConsumerPauses,
+    /// Returns partitions without a last commit.
+    LeaveWithoutCommit,
 }
 
 /// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.

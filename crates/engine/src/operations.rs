@@ -59,6 +59,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
             return tokio::time::sleep(RETRY_DELAY).await;
         }
     };
+    let none = polled.items.is_empty() && polled.settled == 0;
     let busy = polled.items.len() == limit || polled.settled > 0;
     let soon = polled.again_at.is_some_and(|again| until(component.now(), again) <= SOON);
     signals.operations_active.store(busy || soon || !polled.items.is_empty(), Ordering::Release);
@@ -76,7 +77,12 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
         return;
     }
     let refresh = options.refresh;
-    let wait = polled.again_at.map_or(refresh, |again| until(component.now(), again).min(refresh));
+    let wait = match polled.again_at.map(|again| until(component.now(), again)) {
+        None => refresh,
+        // Due by our clock alone: that of the store is behind.
+        Some(Duration::ZERO) if none => RETRY_DELAY,
+        Some(wait) => wait.min(refresh),
+    };
     tokio::select! {
         biased;
         () = signals.replay.notified() => {}

@@ -59,7 +59,7 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
         drop(place);
         return tokio::time::sleep(RETRY_DELAY).await;
     };
-    let all = claims.len() == limit;
+    let (all, none) = (claims.len() == limit, claims.is_empty());
     for claim in claims {
         let Some(place) = place.take().or_else(|| places.clone().try_acquire_owned().ok()) else {
             // Another component took the place. Best effort: a lease that is not released expires.
@@ -80,7 +80,11 @@ async fn round(component: &Arc<Component>, shards: &Shards, places: &Arc<Semapho
     }
     let next = store.next_due(queue).await;
     let wait = match next {
-        Ok(Some(next)) => until(component.now(), next).min(options.refresh),
+        Ok(Some(next)) => match until(component.now(), next) {
+            // Due by our clock alone: that of the store is behind.
+            Duration::ZERO if none => RETRY_DELAY,
+            wait => wait.min(options.refresh),
+        },
         Ok(None) => options.refresh,
         Err(_) => RETRY_DELAY,
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
-use lazaret_core::store::{Act, Actor, PauseScope, Store};
+use lazaret_core::store::{Act, Action, Actor, PauseScope, PlanRequest, RolloutPolicy, Selection, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, Handle};
 use tokio::task::JoinHandle;
@@ -145,6 +145,7 @@ impl Launcher {
         let consumer = builder.build().expect("the plan's options are valid");
         let handle = consumer.handle();
         let drain = CancellationToken::new();
+        self.world.pauses.started(number, handle.clone());
         let task = tokio::spawn(consumer.run(drain.clone()));
         self.world.trace(|| format!("process {number} started as {}", process.member));
         RunningEngine { process, handle, drain, task }
@@ -183,19 +184,31 @@ impl RunningEngine {
     }
 }
 
-/// One member of the group: an engine that crashes, restarts, leaves and joins again until the phase ends.
-pub(crate) async fn member(world: Arc<World>, launcher: Arc<Launcher>, place: u64, handles: Arc<Handles>) {
+/// One member of the group: an engine that crashes, restarts, leaves and joins again until the phase ends. Returns the
+/// engine that runs then, if the plan is that it stays.
+pub(crate) async fn member(
+    world: Arc<World>,
+    launcher: Arc<Launcher>,
+    place: u64,
+    handles: Arc<Handles>,
+    calm: CancellationToken,
+) -> Option<RunningEngine> {
     let mut random = Random::new(world.plan.seed).fork(100 + place);
     let end = Instant::now() + world.plan.chaos;
     while Instant::now() < end {
         let engine = launcher.start();
-        handles.put(place, (engine.handle.clone(), engine.process.crash.clone()));
+        handles.put(place, (engine.handle.clone(), engine.process.clone()));
         let uptime = if world.plan.rebalances { random.millis(300, 12_000) } else { world.plan.chaos };
         let crash = engine.process.crash.clone();
         tokio::select! {
             biased;
             () = crash.cancelled() => engine.kill(&world).await,
-            () = tokio::time::sleep_until(end) => engine.drain(&world).await,
+            () = tokio::time::sleep_until(end) => {
+                if world.plan.stays {
+                    return stay(&world, engine, &calm).await;
+                }
+                engine.drain(&world).await;
+            }
             () = tokio::time::sleep(uptime) => match random.below(4) {
                 0 => engine.kill(&world).await,
                 1 => {
@@ -213,14 +226,28 @@ pub(crate) async fn member(world: Arc<World>, launcher: Arc<Launcher>, place: u6
         handles.remove(place);
         tokio::time::sleep(random.millis(0, 1_500)).await;
     }
+    None
+}
+
+/// Keeps an engine running until there are no more faults.
+async fn stay(world: &World, engine: RunningEngine, calm: &CancellationToken) -> Option<RunningEngine> {
+    let crash = engine.process.crash.clone();
+    tokio::select! {
+        biased;
+        () = crash.cancelled() => {
+            engine.kill(world).await;
+            None
+        }
+        () = calm.cancelled() => Some(engine),
+    }
 }
 
 /// The engines that operators can reach.
 #[derive(Default)]
 pub(crate) struct Handles(Mutex<BTreeMap<u64, Reachable>>);
 
-/// The handle of an engine, and the token that is cancelled when its process crashes.
-type Reachable = (Handle, CancellationToken);
+/// The handle of an engine, and its process.
+type Reachable = (Handle, Process);
 
 impl Handles {
     fn put(&self, place: u64, handle: Reachable) {
@@ -258,35 +285,69 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
     while !over.load(Ordering::Relaxed) {
         tokio::time::sleep(random.millis(100, 3_000)).await;
         let component = random.below(world.queues.len() as u64) as usize;
-        let choice = random.below(9);
-        let Some((handle, crashed)) = handles.any(&mut random) else { continue };
+        let choice = random.below(11);
+        let Some(engine) = handles.any(&mut random) else { continue };
+        let (handle, process) = &engine;
         let Some(replayer) = handle.replayer(world.queues[component].component()) else { continue };
+        let pause_millis = random.between(100, 2_500);
+        let key = format!("key-{}", random.below(world.plan.keys));
         // An operator accepts failures here: the engine or the store is unavailable, or refuses the act.
         match choice {
             0..=3 => act(&world, component, &mut random, &by),
-            4 => drop(bounded(&crashed, replayer.process_any()).await),
-            5 => drop(bounded(&crashed, replayer.process_all("op")).await),
-            6 | 7 => {
-                let key = format!("key-{}", random.below(world.plan.keys));
-                let scope = if choice == 6 {
-                    PauseScope::Sequence(key.as_str().into())
-                } else {
-                    PauseScope::Consumer
+            4 => drop(bounded(&process.crash, replayer.process_any()).await),
+            5 => drop(bounded(&process.crash, replayer.process_all("op")).await),
+            6 => begin_operation(&world, component, &by),
+            7 => hold(&world, &engine, PauseScope::Sequence(key.as_str().into()), pause_millis, &by).await,
+            8 => hold(&world, &engine, PauseScope::Consumer, pause_millis, &by).await,
+            9 => {
+                let during = async {
+                    // Ask for replays while they are paused, too.
+                    tokio::time::sleep(random.millis(0, 500)).await;
+                    bounded(&process.crash, replayer.process_all("op")).await
                 };
-                world.trace(|| format!("operator paused {scope}"));
-                let _ = bounded(&crashed, handle.pause(scope.clone(), &by)).await;
-                tokio::time::sleep(random.millis(100, 2_500)).await;
-                world.trace(|| format!("operator resumed {scope}"));
-                let _ = bounded(&crashed, handle.resume(&scope, &by)).await;
+                let held = hold(&world, &engine, PauseScope::Replay, pause_millis, &by);
+                drop(tokio::join!(held, during));
             }
             _ => {
                 let partition = lazaret_core::Partition::new(world.log.stream().clone(), 0);
-                let scope = PauseScope::Partition(partition);
-                let _ = bounded(&crashed, handle.pause(scope.clone(), &by)).await;
-                tokio::time::sleep(random.millis(100, 1_500)).await;
-                let _ = bounded(&crashed, handle.resume(&scope, &by)).await;
+                hold(&world, &engine, PauseScope::Partition(partition), pause_millis, &by).await;
             }
         }
+    }
+}
+
+/// Pauses for some time.
+async fn hold(world: &World, engine: &Reachable, scope: PauseScope, millis: u64, by: &Actor) {
+    let (handle, process) = engine;
+    world.trace(|| format!("operator pauses the {scope} at process {}", process.number));
+    if let Some(Ok(())) = bounded(&process.crash, handle.pause(scope.clone(), by)).await {
+        world.trace(|| format!("process {} confirmed the pause of the {scope}", process.number));
+        world.pauses.confirmed(&scope, process.number);
+    }
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    world.pauses.ending(&scope);
+    world.trace(|| format!("operator resumes the {scope}"));
+    let _ = bounded(&process.crash, handle.resume(&scope, by)).await;
+}
+
+/// Begins to replay all heads of a queue in one operation.
+fn begin_operation(world: &World, component: usize, by: &Actor) {
+    let queue = &world.queues[component];
+    let Ok(page) = world.run(world.store.heads(queue, None, 50)) else { return };
+    let letters: Vec<_> = page.heads.iter().map(|head| (queue.clone(), head.id)).collect();
+    if letters.is_empty() {
+        return;
+    }
+    let request = PlanRequest {
+        action: Action::Retry,
+        max_letters: letters.len() as u64,
+        selection: Selection::Letters(letters),
+        valid_for: Duration::from_secs(60),
+    };
+    let Ok(plan) = world.run(world.store.freeze(&request, by)) else { return };
+    if plan.letters > 0 {
+        let begun = world.run(world.store.begin(plan.id, &RolloutPolicy::unlimited(), by)).is_ok();
+        world.trace(|| format!("operator began to replay {} letters: {begun}", plan.letters));
     }
 }
 

@@ -15,6 +15,8 @@ use crate::world::{Process, World};
 
 /// How long a caller waits for an answer before its call times out.
 const CALL_TIMEOUT: Duration = Duration::from_millis(700);
+/// The longest time that a slow request or answer takes.
+const SLOW_MILLIS: u64 = 600;
 
 /// The store as one process reaches it.
 pub(crate) struct Connection {
@@ -79,8 +81,12 @@ impl Connection {
     }
 
     async fn latency(&self) {
-        let latency = self.faults.latency_millis;
-        let delay = self.draw(|random| random.millis(0, latency));
+        let Faults { latency_millis, slow, .. } = self.faults;
+        let calm = self.store_state.calm.load(Ordering::Relaxed);
+        let delay = self.draw(|random| match !calm && random.chance(slow) {
+            true => random.millis(latency_millis, SLOW_MILLIS),
+            false => random.millis(0, latency_millis),
+        });
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }

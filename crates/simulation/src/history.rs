@@ -47,6 +47,8 @@ pub(crate) struct Record {
     pub(crate) handled_at: Option<Timestamp>,
     /// Acknowledged without an effect: duplicate or skipped by verdict.
     pub(crate) acknowledged: bool,
+    /// The process that last settled it as a live message.
+    pub(crate) settled_by: Option<u64>,
     pub(crate) last_failed_at: Option<Timestamp>,
     pub(crate) evicted: bool,
     /// An operator changed its letter.
@@ -74,6 +76,8 @@ pub(crate) struct Attempt {
     pub(crate) message: MessageId,
     pub(crate) started_at: Timestamp,
     pub(crate) replay: bool,
+    /// The process, if it is an attempt at a live message.
+    pub(crate) live_in: Option<u64>,
     pub(crate) ended: bool,
 }
 
@@ -92,6 +96,7 @@ impl Attempt {
         if handled || acknowledged {
             // A redelivery is allowed as long as the position is not committed.
             record.uncounted = record.uncounted.max(record.automatic);
+            record.settled_by = self.live_in;
         }
         if handled {
             record.handled_at = Some(now);

@@ -1,9 +1,10 @@
 //! Checks the invariants of the design against the history of a run and the store.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use lazaret_core::policy::Strategy;
-use lazaret_core::{Clock, Letter, LetterState, Message, MessageId, SequenceId};
+use lazaret_core::{Clock, Letter, LetterId, LetterState, Message, MessageId, SequenceId, Verdict};
 
 use crate::plan::Script;
 use crate::world::{Process, World};
@@ -122,7 +123,9 @@ impl World {
             let delivered_at = history.messages.get(&message.id).and_then(|original| original.delivered_at);
             let record = history.records.get(&(component, message.id.clone()));
             let handled_at = record.and_then(|record| record.handled_at);
-            handled_at.is_some() && handled_at > delivered_at && Some(letter.enqueued_at) > handled_at
+            handled_at.is_some()
+                && handled_at > delivered_at
+                && Some(letter.enqueued_at - self.skew()) > handled_at
         };
         if late {
             self.violated(
@@ -155,6 +158,38 @@ impl World {
     pub(crate) async fn check_settled(&self, partition: u32, range: RangeInclusive<u64>) {
         let open = self.unsettled(partition, &range);
         self.check_letters("settled beyond the position", open).await;
+    }
+
+    /// A process that returns a partition in time has committed what it settled: the next owner repeats nothing.
+    pub(crate) fn check_returned(&self, process: &Process, partitions: &[u32]) {
+        for partition in partitions {
+            if self.log.owner(*partition) != Some(process.member) {
+                continue;
+            }
+            let committed = self.log.committed(*partition);
+            let repeated = {
+                let history = self.history();
+                let later = history.messages.values().filter(|original| {
+                    let position = &original.message.position;
+                    position.partition == *partition && Some(position.offset) > committed
+                });
+                let next = later.min_by_key(|original| original.message.position.offset);
+                let settled = |id: &MessageId| {
+                    (0..self.queues.len()).all(|component| {
+                        let record = history.records.get(&(component, id.clone()));
+                        record.is_some_and(|record| {
+                            record.settled_by == Some(process.number)
+                                && record.processes.contains(&process.number)
+                        })
+                    })
+                };
+                next.map(|original| original.message.id.clone()).filter(settled)
+            };
+            if let Some(id) = repeated {
+                let text = format!("process {} settled {id} and left without a commit", process.number);
+                self.violated("commit", &text);
+            }
+        }
     }
 
     /// Messages in this range that no handler has settled, by component.
@@ -193,6 +228,8 @@ impl World {
             let all = history.messages.values();
             all.map(|o| (o.message.id.clone(), o.number, o.sequence.clone())).collect()
         };
+        let audit = self.run(self.store.audit(0, usize::MAX)).unwrap_or_default();
+        let audited: BTreeSet<String> = audit.into_iter().map(|entry| entry.subject).collect();
         for component in 0..self.queues.len() {
             let queue = &self.queues[component];
             let names: Vec<MessageId> = ids.iter().map(|(id, _, _)| id.clone()).collect();
@@ -208,7 +245,7 @@ impl World {
                     history.records.get(&(component, id.clone())).is_some_and(|record| record.changed)
                 })
             };
-            for ((id, _, sequence), state) in ids.iter().zip(states) {
+            for ((id, number, sequence), state) in ids.iter().zip(states) {
                 let (settled, handled, acted) = {
                     let history = self.history();
                     let record = history.records.get(&(component, id.clone()));
@@ -221,8 +258,21 @@ impl World {
                 };
                 match state {
                     None if !settled => self.violated("I1", &format!("{id} is lost")),
-                    Some(LetterState::Resolved) if !settled && !acted => {
-                        self.violated("I11", &format!("{id} is resolved and was never handled"));
+                    Some(state) if !state.is_open() => {
+                        let script = Script::draw(&self.plan, *number, component);
+                        let explained = match state {
+                            LetterState::Resolved => settled || acted,
+                            LetterState::Evicted => acted,
+                            LetterState::Skipped => script == Script::Refuses(Verdict::Skip),
+                            _ => false,
+                        };
+                        if !explained {
+                            self.violated("I11", &format!("{id} is {state} without a reason"));
+                        }
+                        let by_itself = state == LetterState::Resolved && settled;
+                        if !by_itself && !audited.contains(&LetterId::of(queue, id).to_string()) {
+                            self.violated("I11", &format!("{id} is {state} without a line in the audit"));
+                        }
                     }
                     Some(state) if state.is_open() && healthy(sequence) && !handled && !changed(sequence) => {
                         self.violated("I3", &format!("{id} is {state} in a sequence without failures"));

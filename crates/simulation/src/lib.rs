@@ -25,6 +25,7 @@ mod connection;
 mod history;
 mod invariants;
 mod mutation;
+mod pauses;
 mod plan;
 mod random;
 mod source;
@@ -44,6 +45,8 @@ pub use command::command;
 pub use mutation::Mutation;
 use plan::Plan;
 use random::Random;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use world::{CONSUMER, World};
 
 /// How long the engine has to finish all work after the last fault, in virtual time.
@@ -113,10 +116,12 @@ async fn simulate(
     let launcher = Arc::new(Launcher::new(&world, mutation));
     let handles = Arc::new(Handles::default());
     let over = Arc::new(AtomicBool::new(false));
-    let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(publish(world.clone()));
+    let calm = CancellationToken::new();
+    let end = Instant::now() + world.plan.chaos;
+    let mut members = tokio::task::JoinSet::new();
+    let publishing = tokio::spawn(publish(world.clone()));
     for place in 0..world.plan.members as u64 {
-        tasks.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone()));
+        members.spawn(chaos::member(world.clone(), launcher.clone(), place, handles.clone(), calm.clone()));
     }
     let mut faults = tokio::task::JoinSet::new();
     if world.plan.faults.outages {
@@ -125,12 +130,21 @@ async fn simulate(
     if world.plan.operators {
         faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
     }
-    tasks.join_all().await;
+    publishing.await.expect("publishing does not panic");
+    tokio::time::sleep_until(end).await;
+    let mut staying = Vec::new();
+    if !world.plan.stays {
+        // They drain while there are faults.
+        staying.extend(members.join_all().await.into_iter().flatten());
+        members = tokio::task::JoinSet::new();
+    }
     over.store(true, Ordering::Relaxed);
     faults.join_all().await;
     launcher.store_state.outage.store(false, Ordering::Relaxed);
     launcher.store_state.calm.store(true, Ordering::Relaxed);
-    quiesce(&world, &launcher).await;
+    calm.cancel();
+    staying.extend(members.join_all().await.into_iter().flatten());
+    quiesce(&world, &launcher, staying).await;
     world.check_end().await;
     let (violations, trace) = world.findings();
     Report { seed, violations, trace }
@@ -152,13 +166,15 @@ async fn publish(world: Arc<World>) {
     world.log.close();
 }
 
-/// Runs one engine without faults until all work is finished. An operator evicts letters where limits are reached, and
-/// resumes what is still paused.
-async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
+/// Runs the engines that are left, or a new one, without faults until all work is finished. An operator evicts letters
+/// where limits are reached, and resumes what is still paused.
+async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<RunningEngine>) {
     world.trace(|| "no more faults".to_owned());
     let by = Actor::new("operator", "simulation", "to finish");
-    let engine = launcher.start();
-    let handle = engine.handle.clone();
+    if engines.is_empty() {
+        engines.push(launcher.start());
+    }
+    let handle = engines[0].handle.clone();
     let quiescing = async {
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -166,7 +182,7 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
                 world.trace(|| format!("operator resumed {}", pause.scope));
                 let _ = handle.resume(&pause.scope, &by).await;
             }
-            if is_quiescent(world, &engine).await {
+            if is_quiescent(world, &engines).await {
                 return;
             }
             free_space(world, &by).await;
@@ -178,22 +194,25 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>) {
             &format!("work left after {QUIESCE_TIMEOUT:?}: {}", remaining(world, &handle).await),
         );
     }
-    if engine.is_over() {
-        world.violated("I10", "the last engine stopped by itself");
+    for engine in engines {
+        if engine.is_over() {
+            world.violated("I10", &format!("process {} stopped by itself", engine.process.number));
+        }
+        engine.drain(world).await;
     }
-    engine.drain(world).await;
 }
 
-async fn is_quiescent(world: &World, engine: &RunningEngine) -> bool {
+async fn is_quiescent(world: &World, engines: &[RunningEngine]) -> bool {
+    let over = engines.iter().all(RunningEngine::is_over);
     for partition in 0..world.plan.partitions {
         let last = world.last_offset(partition);
         if last.is_some() && world.log.committed(partition) != last {
-            return engine.is_over();
+            return over;
         }
     }
     for queue in &world.queues {
         if world.run(world.store.next_due(queue)).unwrap_or_default().is_some() {
-            return engine.is_over();
+            return over;
         }
     }
     true

@@ -23,6 +23,39 @@ pub enum Mutation {
     /// The engine forgets after a restart how often a message was tried.
     #[cfg(feature = "mutations")]
     ResetAttemptsOnRestart,
+    /// The engine does not start the next message of a lane whose first one was abandoned with its partition.
+    #[cfg(feature = "mutations")]
+    StallFreedLanes,
+    /// The engine gives all hand-offs the same number.
+    #[cfg(feature = "mutations")]
+    UnnumberedHandOffs,
+    /// The engine lists the open sequences before the grant of an assigned partition.
+    #[cfg(feature = "mutations")]
+    ListBeforeGrant,
+    /// The engine takes a sequence that was opened again for closed when a stored run ends.
+    #[cfg(feature = "mutations")]
+    CloseReopenedSequences,
+    /// The engine takes a sequence for closed after an answer of the store that is older than its list.
+    #[cfg(feature = "mutations")]
+    TrustStaleAnswers,
+    /// The engine starts a retry as soon as the store's clock says that it is due.
+    #[cfg(feature = "mutations")]
+    TrustStoreClock,
+    /// The engine continues a stored run with the next letter while the consumer is paused or its breaker is open.
+    #[cfg(feature = "mutations")]
+    IgnoreGateWithinRuns,
+    /// The engine stores a message that failed for good as skipped.
+    #[cfg(feature = "mutations")]
+    SkipFailedMessages,
+    /// The engine replays letters while replays are paused.
+    #[cfg(feature = "mutations")]
+    IgnoreReplayPauses,
+    /// The engine runs letters while the consumer is paused.
+    #[cfg(feature = "mutations")]
+    IgnoreConsumerPauses,
+    /// The engine returns partitions without a last commit.
+    #[cfg(feature = "mutations")]
+    LeaveWithoutCommit,
 }
 
 impl Mutation {
@@ -38,6 +71,28 @@ impl Mutation {
         Self::DropOnEnqueueError,
         #[cfg(feature = "mutations")]
         Self::ResetAttemptsOnRestart,
+        #[cfg(feature = "mutations")]
+        Self::StallFreedLanes,
+        #[cfg(feature = "mutations")]
+        Self::UnnumberedHandOffs,
+        #[cfg(feature = "mutations")]
+        Self::ListBeforeGrant,
+        #[cfg(feature = "mutations")]
+        Self::CloseReopenedSequences,
+        #[cfg(feature = "mutations")]
+        Self::TrustStaleAnswers,
+        #[cfg(feature = "mutations")]
+        Self::TrustStoreClock,
+        #[cfg(feature = "mutations")]
+        Self::IgnoreGateWithinRuns,
+        #[cfg(feature = "mutations")]
+        Self::SkipFailedMessages,
+        #[cfg(feature = "mutations")]
+        Self::IgnoreReplayPauses,
+        #[cfg(feature = "mutations")]
+        Self::IgnoreConsumerPauses,
+        #[cfg(feature = "mutations")]
+        Self::LeaveWithoutCommit,
     ];
 
     #[cfg(feature = "mutations")]
@@ -48,6 +103,17 @@ impl Mutation {
             Self::ForgetFences => None,
             Self::DropOnEnqueueError => Some(EngineMutation::DropOnEnqueueError),
             Self::ResetAttemptsOnRestart => Some(EngineMutation::ResetAttemptsOnRestart),
+            Self::StallFreedLanes => Some(EngineMutation::StallFreedLanes),
+            Self::UnnumberedHandOffs => Some(EngineMutation::UnnumberedHandOffs),
+            Self::ListBeforeGrant => Some(EngineMutation::ListBeforeGrant),
+            Self::CloseReopenedSequences => Some(EngineMutation::CloseReopenedSequences),
+            Self::TrustStaleAnswers => Some(EngineMutation::TrustStaleAnswers),
+            Self::TrustStoreClock => Some(EngineMutation::TrustStoreClock),
+            Self::IgnoreGateWithinRuns => Some(EngineMutation::IgnoreGateWithinRuns),
+            Self::SkipFailedMessages => Some(EngineMutation::SkipFailedMessages),
+            Self::IgnoreReplayPauses => Some(EngineMutation::IgnoreReplayPauses),
+            Self::IgnoreConsumerPauses => Some(EngineMutation::IgnoreConsumerPauses),
+            Self::LeaveWithoutCommit => Some(EngineMutation::LeaveWithoutCommit),
         }
     }
 }

@@ -31,6 +31,10 @@ pub(crate) struct Plan {
     pub(crate) operators: bool,
     /// Messages whose handler does not succeed at once, per mille.
     pub(crate) failing: u64,
+    /// The engines that still run when the faults end finish the work; otherwise a new one does.
+    pub(crate) stays: bool,
+    /// The store's clock minus that of the engines, in milliseconds.
+    pub(crate) skew_millis: i64,
 }
 
 /// Faults of store calls, per mille.
@@ -41,6 +45,8 @@ pub(crate) struct Faults {
     pub(crate) late_effect: u64,
     /// The longest latency of a healthy call.
     pub(crate) latency_millis: u64,
+    /// Requests and answers that take several times as long as others.
+    pub(crate) slow: u64,
     /// The store has outages.
     pub(crate) outages: bool,
 }
@@ -97,11 +103,14 @@ impl Plan {
             ..Options::default()
         };
         let calm = random.chance(150);
+        // Drawn apart from the rest: what a seed means otherwise does not change with it.
+        let mut other = Random::new(seed).fork(3);
         let faults = Faults {
             lost_request: if calm { 0 } else { random.below(80) },
             lost_answer: if calm { 0 } else { random.below(80) },
             late_effect: if calm { 0 } else { random.below(40) },
             latency_millis: random.between(0, 30),
+            slow: if other.chance(500) { other.between(10, 150) } else { 0 },
             outages: !calm && random.chance(400),
         };
         Self {
@@ -118,6 +127,8 @@ impl Plan {
             rebalances: random.chance(600),
             operators: random.chance(600),
             failing: *random.pick(&[0, 50, 200, 400, 800]),
+            stays: other.chance(600),
+            skew_millis: if other.chance(400) { other.between(0, 800) as i64 - 400 } else { 0 },
         }
     }
 }

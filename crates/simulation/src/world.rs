@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::SignedDuration;
 use lazaret_core::store::Store;
 use lazaret_core::{Clock, Letter, Message, MessageId, QueueName, SequenceId};
 use lazaret_memory::{MemberId, MemoryLog};
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::block_on::block_on;
 use crate::history::{Attempt, History, Original, Running};
+use crate::pauses::Pauses;
 use crate::plan::{Plan, Script};
 
 /// The name of the simulated consumer.
@@ -29,6 +31,7 @@ pub(crate) struct World {
     store_clock: ManualClock,
     pub(crate) queues: Vec<QueueName>,
     history: Mutex<History>,
+    pub(crate) pauses: Pauses,
 }
 
 /// One process of an engine, from its start to its crash or its end.
@@ -56,6 +59,7 @@ impl World {
             clock,
             plan,
             history: Mutex::default(),
+            pauses: Pauses::default(),
         }
     }
 
@@ -64,8 +68,13 @@ impl World {
     /// A store with threads of its own takes real time. If tasks ran meanwhile, virtual time would advance and the order of
     /// calls would depend on chance. Such threads do not see virtual time either, so the store's clock is set first.
     pub(crate) fn run<T>(&self, call: impl Future<Output = T>) -> T {
-        self.store_clock.set(self.clock.now());
+        self.store_clock.set(self.clock.now() + self.skew());
         block_on(call)
+    }
+
+    /// The time by which the store's clock is ahead of that of the engines.
+    pub(crate) fn skew(&self) -> SignedDuration {
+        SignedDuration::from_millis(self.plan.skew_millis)
     }
 
     /// Puts a message into the log.
@@ -199,13 +208,14 @@ impl World {
         self.check_due(component, message, letter, replay);
         self.check_letter(component, message, letter);
         self.check_handed_off(component, message, live).await;
+        self.check_paused(process, message, live, replay);
         let mut history = self.history();
         let number = history.next_attempt;
         history.next_attempt += 1;
         let Some(original) = history.messages.get(&message.id) else {
             drop(history);
             self.violated("I5", &format!("{} was never published", message.id));
-            return self.attempt(number, component, message, replay);
+            return self.attempt(number, component, message, replay, None);
         };
         let running = Running {
             attempt: number,
@@ -236,12 +246,19 @@ impl World {
         if let Some(violation) = violation {
             self.violated("I4", &violation);
         }
-        self.attempt(number, component, message, replay)
+        self.attempt(number, component, message, replay, live.then_some(process.number))
     }
 
-    fn attempt(self: &Arc<Self>, number: u64, component: usize, message: &Message, replay: bool) -> Attempt {
-        let (world, message) = (self.clone(), message.id.clone());
-        Attempt { world, number, component, message, started_at: self.clock.now(), replay, ended: false }
+    fn attempt(
+        self: &Arc<Self>,
+        number: u64,
+        component: usize,
+        message: &Message,
+        replay: bool,
+        live_in: Option<u64>,
+    ) -> Attempt {
+        let (world, message, started_at) = (self.clone(), message.id.clone(), self.clock.now());
+        Attempt { world, number, component, message, started_at, replay, live_in, ended: false }
     }
 
     /// The offset of the last message of a partition.
@@ -258,6 +275,9 @@ impl World {
         let since = process.draining_since.load(Ordering::Relaxed);
         let late =
             self.elapsed_millis() - i128::from(since) >= self.plan.options.drain_deadline.as_millis() as i128;
+        if !late {
+            self.check_returned(process, partitions);
+        }
         if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {
             self.process_lost(process.number, Some(partitions));
         }

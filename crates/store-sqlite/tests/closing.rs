@@ -158,3 +158,33 @@ async fn closing_fails_while_another_connection_keeps_the_log_in_use() {
     let again = SqliteStore::open(&path, Options::default()).unwrap();
     assert_eq!(again.counts(&queue()).await.unwrap().open(), 2);
 }
+
+#[tokio::test]
+async fn closing_leaves_the_redo_log_that_another_store_needs() {
+    // I1
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = path_in(&folder);
+    let options = Options { busy_timeout: Duration::from_millis(20), ..Options::default() };
+    let leaving = SqliteStore::open(&path, options).unwrap();
+    // What this one answers is in the redo log alone: its transaction stays open.
+    let options = Options { redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() };
+    let writing = SqliteStore::open(&path, options).unwrap();
+    let items = (0..20).map(|n| dead(&n.to_string(), n)).collect();
+    writing.hand_off(&queue(), &Limits::NONE, items).await.unwrap();
+    let needed = fs::read(path.with_extension("db-redo")).unwrap();
+    assert!(!needed.is_empty());
+
+    let error = leaving.close().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(fs::read(path.with_extension("db-redo")).unwrap(), needed);
+
+    // The files as they are if the writing process dies now.
+    for file in ["lazaret.db", "lazaret.db-wal", "lazaret.db-redo"] {
+        fs::copy(folder.path().join(file), elsewhere.path().join(file)).unwrap();
+    }
+    let after = SqliteStore::open(path_in(&elsewhere), Options::default()).unwrap();
+    let asked: Vec<_> = (0..20).map(|n| MessageId::from(n.to_string())).collect();
+    let states = after.lookup(&queue(), &asked).await.unwrap();
+    assert!(states.iter().all(|state| *state == Some(LetterState::Dead)), "{states:?}");
+    writing.close().await.unwrap();
+}

@@ -15,6 +15,7 @@ use super::task::Intake;
 use crate::component::Component;
 use crate::events::Event;
 use crate::flow::{Shards, ToShard};
+use crate::mutation::mutated;
 use crate::ownership::PartitionOwnership;
 use crate::sequence_sync;
 use crate::store_refresh;
@@ -152,7 +153,9 @@ impl Intake {
             if let Stage::Revoking { deadline, revoked, .. } = slot.stage
                 && (slot.tracker.outstanding() == 0 || Instant::now() >= deadline + GRACE)
             {
-                self.commit_slots(&[index]).await;
+                if !mutated!(self.options, LeaveWithoutCommit) {
+                    self.commit_slots(&[index]).await;
+                }
                 let partition = self.slots[index].partition.clone();
                 self.release_slot(index);
                 self.telemetry.emit(&Event::Revoked { partition: &partition, lost: false });
@@ -279,9 +282,15 @@ async fn prepare(
         let store = &component.store;
         let queue = &component.queue;
         retry_until_ok(component, || store_refresh::reload_pauses(component)).await?;
+        let lists_first = mutated!(component.options, ListBeforeGrant);
+        if lists_first {
+            retry_until_ok(component, || sequence_sync::sync(component, shards)).await?;
+        }
         let grants = retry_until_ok(component, || store.assign(queue, partitions)).await?;
         let notes = retry_until_ok(component, || store.attempt_notes(queue, partitions)).await?;
-        retry_until_ok(component, || sequence_sync::sync(component, shards)).await?;
+        if !lists_first {
+            retry_until_ok(component, || sequence_sync::sync(component, shards)).await?;
+        }
         known.extend(grants.into_iter().next().map(|grant| (grant, notes)));
     }
     Ok(known)

@@ -21,6 +21,7 @@ use crate::guards::Guards;
 use crate::identity::Identity;
 use crate::lifecycle::Lifecycle;
 use crate::mailbox::Mailbox;
+use crate::mutation::mutated;
 use crate::options::Options;
 use crate::telemetry::Telemetry;
 
@@ -142,7 +143,9 @@ impl Intake {
                 () = tokio::time::sleep_until(self.next_idle_check), if self.waits_for_idle() => {}
             }
         }
-        self.commit().await;
+        if !mutated!(self.options, LeaveWithoutCommit) {
+            self.commit().await;
+        }
         telemetry.gauges.publish_in_flight(0);
         telemetry.gauges.publish_lag(self.source.lag());
         if let Err(error) = self.source.close().await {

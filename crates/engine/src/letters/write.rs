@@ -6,6 +6,7 @@ use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId};
 use crate::component::Component;
 use crate::events::Event;
 use crate::hash::SequenceHash;
+use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 use crate::telemetry::Counters;
 
@@ -64,6 +65,8 @@ impl LetterWriter<'_> {
         let Component { index, queue, telemetry, .. } = self.component;
         match placed {
             Placed::NotOpen(revision) => {
+                let stale = mutated!(self.component.options, TrustStaleAnswers);
+                let revision = if stale { u64::MAX } else { revision };
                 self.open.not_open(*index, self.hash, revision);
                 return false;
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::store::Placement;
 use lazaret_core::{HandlerError, Reason, SequenceId};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::outcome::After;
@@ -172,20 +173,15 @@ impl LiveMessage {
 
     /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
-        let Some(pass) = self.admission().await? else { return Ok(None) };
+        let Some((pass, permit)) = self.admission().await? else { return Ok(None) };
         let component = self.component.clone();
-        let Component { index, queue, telemetry, guards, flight, .. } = &*component;
+        let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         if let Some(record) = &self.record {
             Counters::add(&telemetry.counters.retries, 1);
             let lateness = record.due_at.map_or(Duration::ZERO, |due| until(due, component.now()));
             telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
         }
-        let permit = tokio::select! {
-            biased;
-            () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-            permit = guards.permits.acquire() => permit.map_err(|_| Abandoned::Revoked)?,
-        };
         self.delivery.begin_attempt(attempt);
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
@@ -201,9 +197,17 @@ impl LiveMessage {
     }
 
     /// Waits until an attempt may start. `None` when the message was settled instead.
-    async fn admission(&mut self) -> Result<Option<Pass>, Abandoned> {
+    ///
+    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
+    async fn admission(&mut self) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Abandoned> {
         let mut changed = self.component.guards.gate.watch();
         loop {
+            let permits = self.component.guards.permits.clone();
+            let permit = tokio::select! {
+                biased;
+                () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
+                permit = permits.acquire_owned() => permit.map_err(|_| Abandoned::Revoked)?,
+            };
             let candidate = Candidate {
                 of: AttemptOf::Live,
                 message: self.delivery.message(),
@@ -214,18 +218,21 @@ impl LiveMessage {
                 due_at: self.record.as_ref().and_then(|record| record.due_at),
             };
             let wake_at = match admission::check(&self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some(pass)),
+                Admission::Start(pass) => return Ok(Some((pass, permit))),
                 Admission::Exhausted(exhausted) => {
+                    drop(permit);
                     self.end_retries(exhausted).await?;
                     return Ok(None);
                 }
                 Admission::HoldInStore => {
+                    drop(permit);
                     self.hold_in_store().await?;
                     return Ok(None);
                 }
                 Admission::NotBefore(time) => Some(time),
                 Admission::Held(again) => again,
             };
+            drop(permit);
             let wait = wake_at.map(|time| until(self.component.now(), time));
             tokio::select! {
                 biased;

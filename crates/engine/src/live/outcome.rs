@@ -74,6 +74,10 @@ impl LiveMessage {
             // Without dead letters there is no queue to wait in: the lane waits.
             Step::Later { due } if component.options.dead_letter.is_none() => return self.wait(due).await,
             Step::Later { due } => self.keep(LetterState::Retrying, Some(due)).await?,
+            Step::End { .. } if mutated!(component.options, SkipFailedMessages) => {
+                let letter = self.letter(LetterState::Skipped, None);
+                self.store_letter(letter, Placement::Closed).await?;
+            }
             Step::End { state, .. } => {
                 component.guards.record_terminal();
                 self.keep(state, None).await?;

@@ -8,6 +8,7 @@ use super::work::Done;
 use crate::attempt::Outcome;
 use crate::flow::{Fate, Notice, Ticket};
 use crate::live::Begin;
+use crate::mutation::mutated;
 
 impl Shard {
     pub(super) fn finished(&mut self, done: Done) {
@@ -112,6 +113,9 @@ impl Shard {
                 }
                 !abandoned
             });
+        }
+        if mutated!(self.options, StallFreedLanes) {
+            return;
         }
         for lane in freed {
             self.next_in_lane(lane);

@@ -8,6 +8,7 @@ use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{Lease, Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::run::Purpose;
@@ -23,6 +24,7 @@ use crate::hash::SequenceHash;
 use crate::letters::Settler;
 use crate::letters::draft::{self, FailedLetter};
 use crate::limits::End;
+use crate::mutation::mutated;
 use crate::next_step::Step;
 use crate::record::{FailureRecord, crash};
 use crate::telemetry::Counters;
@@ -60,22 +62,24 @@ impl HeadAttempt<'_> {
             letter.first_failed_at.get_or_insert(self.component.now());
         }
         let record = FailureRecord::from_letter(&letter);
-        let pass = match self.admission(&letter, record.as_ref()).await {
-            Ok(pass) => pass?,
+        let (pass, permit) = match self.admission(&letter, record.as_ref()).await {
+            Ok(admitted) => admitted?,
             Err(exhausted) => return self.settle(&letter, self.exhausted(&letter, exhausted)).await,
         };
         let letter = Arc::new(letter);
-        let ended = self.attempt(&letter, record.is_some(), pass).await?;
+        let ended = self.attempt(&letter, record.is_some(), pass, permit).await;
         let settlement = self.settlement(&letter, ended)?;
         self.settle(&letter, settlement).await
     }
 
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
+    ///
+    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
     async fn admission(
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
-    ) -> Result<Option<Pass>, Exhausted> {
+    ) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Exhausted> {
         let candidate = Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
@@ -83,14 +87,30 @@ impl HeadAttempt<'_> {
             hash: self.hash,
             record,
             // I12: the store's clock said that it is due; ours must agree.
-            due_at: letter.due_at,
+            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
         };
-        while !self.component.lifecycle.is_draining() {
+        let Component { guards, lifecycle, .. } = &**self.component;
+        while !lifecycle.is_draining() {
+            let permit = tokio::select! {
+                biased;
+                () = lifecycle.draining() => return Ok(None),
+                permit = guards.permits.clone().acquire_owned() => permit.ok(),
+            };
+            let Some(permit) = permit else { return Ok(None) };
             match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some(pass)),
+                Admission::Start(pass) => return Ok(Some((pass, permit))),
                 Admission::Exhausted(exhausted) => return Err(exhausted),
+                Admission::Held(_)
+                    if letter.state == LetterState::Waiting
+                        && mutated!(self.component.options, IgnoreGateWithinRuns) =>
+                {
+                    return Ok(Some((Pass::free(), permit)));
+                }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
-                Admission::NotBefore(time) => self.sleep_until(time).await,
+                Admission::NotBefore(time) => {
+                    drop(permit);
+                    self.sleep_until(time).await;
+                }
             }
         }
         Ok(None)
@@ -119,15 +139,16 @@ impl HeadAttempt<'_> {
         draft::dead(self.component, letter, cause.filter(|_| !unchanged))
     }
 
-    /// Makes the attempt. `None` when the consumer drains before it can start.
-    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, pass: Pass) -> Option<Ended> {
+    /// Makes the attempt.
+    async fn attempt(
+        &self,
+        letter: &Arc<Letter>,
+        failed_before: bool,
+        pass: Pass,
+        permit: OwnedSemaphorePermit,
+    ) -> Ended {
         let component = &**self.component;
-        let Component { queue, telemetry, guards, lifecycle, flight, .. } = component;
-        let permit = tokio::select! {
-            biased;
-            () = lifecycle.draining() => return None,
-            permit = guards.permits.acquire() => permit.ok()?,
-        };
+        let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
         if let Some(due) = letter.due_at
             && *self.purpose == Purpose::Retry
@@ -150,7 +171,7 @@ impl HeadAttempt<'_> {
         };
         drop(watched);
         drop(permit);
-        Some(Ended { delivery, outcome, sink, pass, took: started.elapsed() })
+        Ended { delivery, outcome, sink, pass, took: started.elapsed() }
     }
 
     /// The settlement that follows from the attempt. `None` when the consumer stops instead.

@@ -9,6 +9,7 @@ use super::head::HeadAttempt;
 use crate::admission::AttemptOf;
 use crate::component::Component;
 use crate::hash::SequenceHash;
+use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 
 /// Why a stored sequence is run.
@@ -102,6 +103,9 @@ impl Run {
         };
         if let Some(open) = &open {
             open.run_ended(index, hash, end == RunEnd::Closed);
+            if end == RunEnd::Closed && mutated!(component.options, CloseReopenedSequences) {
+                open.not_open(index, hash, u64::MAX);
+            }
         }
         end
     }

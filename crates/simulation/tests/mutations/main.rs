@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
+mod races;
+mod staged;
+
 use std::sync::Arc;
 
 use lazaret_memory::MemoryStore;
@@ -42,6 +45,42 @@ fn dropping_a_message_that_the_store_refuses_is_found() {
 #[test]
 fn resetting_attempts_after_a_restart_is_found() {
     first_violation(Mutation::ResetAttemptsOnRestart);
+}
+
+/// The mutation is found, and by this text.
+fn is_found(mutation: Mutation, by: &str) {
+    let violation = first_violation(mutation);
+    assert!(violation.contains(by), "{violation}");
+}
+
+#[test]
+fn a_retry_before_its_time_by_the_clock_of_the_engine_is_found() {
+    is_found(Mutation::TrustStoreClock, "was retried before it was due");
+}
+
+#[test]
+fn a_stored_run_that_continues_while_the_breaker_is_open_is_found() {
+    is_found(Mutation::IgnoreGateWithinRuns, "starts while the");
+}
+
+#[test]
+fn skipping_what_failed_is_found() {
+    is_found(Mutation::SkipFailedMessages, "is skipped without a reason");
+}
+
+#[test]
+fn a_replay_during_a_pause_of_replays_is_found() {
+    is_found(Mutation::IgnoreReplayPauses, "starts while the replay is paused");
+}
+
+#[test]
+fn a_retry_during_a_pause_of_the_consumer_is_found() {
+    is_found(Mutation::IgnoreConsumerPauses, "starts while the consumer is paused");
+}
+
+#[test]
+fn leaving_without_a_commit_is_found() {
+    is_found(Mutation::LeaveWithoutCommit, "left without a commit");
 }
 
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
