@@ -1,7 +1,6 @@
 //! Optional capabilities of a store.
 
-/// The optional capabilities of a store. The suites run the cases that apply to them, and the server offers the features
-/// that they allow.
+/// The optional capabilities of a store. The suites hold a store to what it reports.
 ///
 /// ```
 /// use lazaret_core::store::Capabilities;
