@@ -1,4 +1,5 @@
-//! Rust code of the documentation is compiled, by the documentation tests of a crate that has the page: `lazaret`, mostly.
+//! Rust code of the documentation is compiled: by the documentation tests of a crate that includes the page (`lazaret`,
+//! mostly), or because it is a literal part of a file that is compiled, which a remark above the block names.
 
 use std::fs;
 
@@ -10,19 +11,21 @@ fn pages_with_rust_code_are_compiled() {
     let libraries =
         crates.filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("src/lib.rs")).ok());
     let tests: String = libraries.collect();
-    let mut seen = 0;
+    let (mut included, mut quoted) = (0, 0);
     for page in pages() {
-        let blocks = page.blocks();
-        let rust: Vec<_> = blocks.iter().filter(|block| block.language() == "rust").collect();
-        if rust.is_empty() {
-            continue;
-        }
-        seen += 1;
-        let included = format!("include_str!(\"../../../docs/{}\")", page.path);
-        assert!(tests.contains(&included), "docs/{} has Rust code, and nobody compiles it", page.path);
-        for block in rust {
-            assert!(!block.info.contains("ignore"), "docs/{}:{} is not compiled", page.path, block.line);
+        for block in page.blocks().iter().filter(|block| block.language() == "rust") {
+            let place = format!("docs/{}:{}", page.path, block.line);
+            if let Some(path) = block.remark.as_deref().and_then(|remark| remark.strip_prefix("from ")) {
+                let file = fs::read_to_string(root().join(path)).unwrap();
+                assert!(file.contains(&block.text), "{place} is no longer what {path} says");
+                quoted += 1;
+                continue;
+            }
+            let include = format!("include_str!(\"../../../docs/{}\")", page.path);
+            assert!(tests.contains(&include), "{place} has Rust code, and nobody compiles it");
+            assert!(!block.info.contains("ignore"), "{place} is not compiled");
+            included += 1;
         }
     }
-    assert!(seen > 2, "only {seen} pages with Rust code were found");
+    assert!(included > 5 && quoted > 2, "{included} blocks are compiled with their page, {quoted} are quoted");
 }
