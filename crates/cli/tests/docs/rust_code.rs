@@ -27,5 +27,8 @@ fn pages_with_rust_code_are_compiled() {
             included += 1;
         }
     }
-    assert!(included > 5 && quoted > 2, "{included} blocks are compiled with their page, {quoted} are quoted");
+    assert!(
+        included > 5 && quoted > 2,
+        "{included} blocks are compiled with their page, {quoted} are quoted"
+    );
 }
