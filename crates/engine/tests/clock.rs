@@ -57,7 +57,10 @@ async fn the_breaker_opens_after_the_clock_was_set_back() {
         false => Reply::after(millis(1), Reply::Fail(unavailable())),
     };
     let running = start(&bench, &clock, options, script);
-    bench.push(&["ok1", "x1", "ok2"]);
+    // A success, and then a failure that the breaker counts after it.
+    bench.push(&["ok1"]);
+    let_pass(secs(1)).await;
+    bench.push(&["x1"]);
     let_pass(secs(20)).await;
     clock.by_an_hour();
     bench.push(&["a1", "b1", "c1", "d1", "e1"]);

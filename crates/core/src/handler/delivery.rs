@@ -152,11 +152,14 @@ impl Delivery {
     /// Records a dead letter that the handler asks for in this attempt, before it is written. Returns `false` when the attempt
     /// is over: then nothing may be written, because the message has another fate.
     pub fn begin_dead_letter(&self, attempt: u32, letter: Letter) -> bool {
-        // The letter comes first: whoever ends the attempt and finds the flag must find the letter.
-        *lock(&self.cold().dead_letter) = Some(Box::new(letter));
+        // Locked from here on: whoever ends the attempt and finds the flag waits for the letter.
+        let mut slot = lock(&self.cold().dead_letter);
         let begun = self.0.attempt.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
             (now & !WRITING == running(attempt)).then_some(now | WRITING)
         });
+        if begun.is_ok() {
+            *slot = Some(Box::new(letter));
+        }
         begun.is_ok()
     }
 

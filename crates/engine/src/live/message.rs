@@ -14,6 +14,7 @@ use crate::attempt::{self, Outcome};
 use crate::component::Component;
 use crate::dedupe::{self, Claim, Claimed};
 use crate::events::Event;
+use crate::flight::Turn;
 use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
@@ -48,7 +49,7 @@ pub(super) struct Ended {
 /// The answer to a message that waits for its next attempt.
 enum Admitted {
     /// The attempt starts.
-    Start { pass: Pass, permit: OwnedSemaphorePermit, claim: Option<Claim> },
+    Start { pass: Pass, permit: OwnedSemaphorePermit, claim: Option<Claim>, turn: Turn },
     /// The message, or a copy of it, was handled or is a letter.
     Duplicate,
     /// The message was settled instead.
@@ -200,8 +201,8 @@ impl LiveMessage {
 
     /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
-        let (pass, permit, claim) = match self.admission_and_claim().await? {
-            Admitted::Start { pass, permit, claim } => (pass, permit, claim),
+        let (pass, permit, claim, turn) = match self.start().await? {
+            Admitted::Start { pass, permit, claim, turn } => (pass, permit, claim, turn),
             Admitted::Duplicate => {
                 let (outcome, took) = (Outcome::Duplicate, Duration::ZERO);
                 return Ok(Some(Ended { outcome, pass: Pass::free(), took, claim: None }));
@@ -220,7 +221,7 @@ impl LiveMessage {
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
         let run = async {
-            let watched = flight.watch(queue, message, attempt).await;
+            let watched = flight.watch(turn, queue, message, attempt);
             let started = Instant::now();
             let outcome = attempt::run(&component, &self.delivery).await;
             drop(watched);
@@ -231,32 +232,48 @@ impl LiveMessage {
         Ok(Some(Ended { outcome, pass, took, claim }))
     }
 
-    /// Waits until an attempt may start and the duplicate filter has no other one. Waits for others happen without a permit:
-    /// they are no attempts (I3).
-    async fn admission_and_claim(&mut self) -> Result<Admitted, Abandoned> {
+    /// Waits until an attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone. Waits for
+    /// the claims of others happen without a permit: they are no attempts (I3).
+    async fn start(&mut self) -> Result<Admitted, Abandoned> {
         let component = self.component.clone();
-        let Component { queue, store, .. } = &*component;
-        let Some(filter) = &component.dedupe else {
-            return Ok(match self.admission(false).await? {
-                Some((pass, permit)) => Admitted::Start { pass, permit, claim: None },
-                None => Admitted::Settled,
-            });
-        };
-        let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(&component));
+        let Component { queue, store, flight, .. } = &*component;
+        let id = [self.delivery.message().id.clone()];
+        let mut waits = component.dedupe.as_ref().map(|filter| (filter, filter.delays()));
+        let mut retry = StoreRetry::new(&component);
         let mut charged = false;
         loop {
             let Some((pass, permit)) = self.admission(charged).await? else { return Ok(Admitted::Settled) };
             charged = true;
-            let id = [self.delivery.message().id.clone()];
+            let Some((filter, delays)) = &mut waits else {
+                if !flight.is_suspicious() {
+                    return Ok(Admitted::Start { pass, permit, claim: None, turn: Turn::Free });
+                }
+                // From here on it waits, and what it was admitted by may end.
+                drop(pass);
+                let turn = flight.turn(queue, &id[0]).await;
+                if let Some(pass) = self.still_admitted() {
+                    return Ok(Admitted::Start { pass, permit, claim: None, turn });
+                }
+                continue;
+            };
+            drop(pass);
             let error = match filter.claim(queue, &id[0]).await {
                 Ok(Claimed::Done) => return Ok(Admitted::Duplicate),
                 Ok(Claimed::InFlight) => None,
                 // A copy that failed keeps its claim until its letter is durable: a letter is found from here on (I8).
                 Ok(Claimed::Yes(claim)) => match store.lookup(queue, &id).await.map(is_known) {
-                    Ok(false) => return Ok(Admitted::Start { pass, permit, claim: Some(claim) }),
                     Ok(true) => {
                         claim.end().await;
                         return Ok(Admitted::Duplicate);
+                    }
+                    Ok(false) => {
+                        let turn = dedupe::renewed_during(Some(&claim), flight.turn(queue, &id[0])).await;
+                        if let Some(pass) = self.still_admitted() {
+                            return Ok(Admitted::Start { pass, permit, claim: Some(claim), turn });
+                        }
+                        drop((turn, permit));
+                        claim.end().await;
+                        continue;
                     }
                     Err(error) => {
                         claim.end().await;
@@ -265,16 +282,39 @@ impl LiveMessage {
                 },
                 Err(error) => Some(error),
             };
-            drop((pass, permit));
+            drop(permit);
             if let Some(error) = error {
                 retry.failed(error).await?;
                 continue;
             }
+            // The store has answered: nothing holds the source back.
+            retry = StoreRetry::new(&component);
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 () = tokio::time::sleep(delays.next()) => {}
             }
+        }
+    }
+
+    /// Asks again for a message that was admitted before and then had to wait.
+    fn still_admitted(&self) -> Option<Pass> {
+        match admission::check(&self.component, &self.candidate(true)) {
+            Admission::Start(pass) if !self.ownership.is_closing() => Some(pass),
+            _ => None,
+        }
+    }
+
+    fn candidate(&self, charged: bool) -> Candidate<'_> {
+        Candidate {
+            of: AttemptOf::Live,
+            message: self.delivery.message(),
+            sequence: self.sequence(),
+            hash: self.hash,
+            record: self.record.as_deref(),
+            // I12: it was waiting elsewhere when this partition was assigned.
+            due_at: self.record.as_ref().and_then(|record| record.due_at).filter(|_| !self.waited),
+            charged,
         }
     }
 
@@ -290,17 +330,7 @@ impl LiveMessage {
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 permit = permits.acquire_owned() => permit.map_err(|_| Abandoned::Revoked)?,
             };
-            let candidate = Candidate {
-                of: AttemptOf::Live,
-                message: self.delivery.message(),
-                sequence: self.sequence(),
-                hash: self.hash,
-                record: self.record.as_deref(),
-                // I12: it was waiting elsewhere when this partition was assigned.
-                due_at: self.record.as_ref().and_then(|record| record.due_at).filter(|_| !self.waited),
-                charged,
-            };
-            let wake_at = match admission::check(&self.component, &candidate) {
+            let wake_at = match admission::check(&self.component, &self.candidate(charged)) {
                 Admission::Start(pass) => return Ok(Some((pass, permit))),
                 Admission::Exhausted(exhausted) => {
                     drop(permit);

@@ -20,6 +20,7 @@ use crate::dead_letter_sink::{GivenUp, StoredSink};
 use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
+use crate::flight::Turn;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::letters::Settler;
@@ -56,6 +57,7 @@ struct Admitted {
     pass: Pass,
     permit: OwnedSemaphorePermit,
     claim: Option<Claim>,
+    turn: Turn,
 }
 
 /// What keeps a letter from its attempt.
@@ -81,7 +83,7 @@ impl HeadAttempt<'_> {
             letter.first_failed_at.get_or_insert(self.component.now());
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.admission_and_claim(&letter, record.as_ref()).await {
+        let admitted = match self.start(&letter, record.as_ref()).await {
             Ok(admitted) => admitted?,
             Err(Refused::Exhausted(exhausted)) => {
                 return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
@@ -102,38 +104,72 @@ impl HeadAttempt<'_> {
         settled
     }
 
-    /// Waits until the attempt may start and the duplicate filter has no other one: `Ok(None)` when it may not now. Waits for
-    /// others happen without a permit: they are no attempts (I3).
-    async fn admission_and_claim(
+    /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
+    /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
+    async fn start(
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
     ) -> Result<Option<Admitted>, Refused> {
-        let admitted = self.admission(letter, record, false).await.map_err(Refused::Exhausted)?;
-        let Some((mut pass, mut permit)) = admitted else { return Ok(None) };
-        let Some(filter) = &self.component.dedupe else {
-            return Ok(Some(Admitted { pass, permit, claim: None }));
-        };
-        let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
+        let Component { queue, flight, dedupe, .. } = &**self.component;
+        let id = &letter.message.id;
+        let mut waits = dedupe.as_ref().map(|filter| (filter, filter.delays()));
+        let mut retry = StoreRetry::new(self.component);
+        let mut charged = false;
         loop {
-            let claimed = filter.claim(&self.component.queue, &letter.message.id).await;
-            match claimed {
-                Ok(Claimed::Yes(claim)) => return Ok(Some(Admitted { pass, permit, claim: Some(claim) })),
-                Ok(Claimed::Done) => return Err(Refused::Duplicate),
-                Ok(Claimed::InFlight) => {
-                    drop((pass, permit));
-                    self.sleep(delays.next()).await;
-                }
-                Err(error) => {
-                    drop((pass, permit));
-                    if retry.failed(error).await.is_err() {
-                        return Ok(None);
+            let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
+            let Some((pass, permit)) = admitted else { return Ok(None) };
+            charged = true;
+            if waits.is_none() && !flight.is_suspicious() {
+                return Ok(Some(Admitted { pass, permit, claim: None, turn: Turn::Free }));
+            }
+            // From here on it waits, and what it was admitted by may end.
+            drop(pass);
+            let mut claim = None;
+            if let Some((filter, delays)) = &mut waits {
+                match filter.claim(queue, id).await {
+                    Ok(Claimed::Yes(claimed)) => claim = Some(claimed),
+                    Ok(Claimed::Done) => return Err(Refused::Duplicate),
+                    Ok(Claimed::InFlight) => {
+                        drop(permit);
+                        // The store has answered: nothing holds the source back.
+                        retry = StoreRetry::new(self.component);
+                        self.sleep(delays.next()).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        drop(permit);
+                        if retry.failed(error).await.is_err() {
+                            return Ok(None);
+                        }
+                        continue;
                     }
                 }
             }
-            let again = self.admission(letter, record, true).await.map_err(Refused::Exhausted)?;
-            let Some(admitted) = again else { return Ok(None) };
-            (pass, permit) = admitted;
+            let turn = dedupe::renewed_during(claim.as_ref(), flight.turn(queue, id)).await;
+            match admission::check(self.component, &self.candidate(letter, record, true)) {
+                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, claim, turn })),
+                _ => drop((turn, permit)),
+            }
+            dedupe::end(claim).await;
+        }
+    }
+
+    fn candidate<'a>(
+        &self,
+        letter: &'a Letter,
+        record: Option<&'a FailureRecord>,
+        charged: bool,
+    ) -> Candidate<'a> {
+        Candidate {
+            of: self.purpose.attempt_of(),
+            message: &letter.message,
+            sequence: &letter.sequence,
+            hash: self.hash,
+            record,
+            // I12: the store's clock said that it is due; ours must agree.
+            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
+            charged,
         }
     }
 
@@ -146,16 +182,7 @@ impl HeadAttempt<'_> {
         record: Option<&FailureRecord>,
         charged: bool,
     ) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Exhausted> {
-        let candidate = Candidate {
-            of: self.purpose.attempt_of(),
-            message: &letter.message,
-            sequence: &letter.sequence,
-            hash: self.hash,
-            record,
-            // I12: the store's clock said that it is due; ours must agree.
-            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
-            charged,
-        };
+        let candidate = self.candidate(letter, record, charged);
         let Component { guards, lifecycle, .. } = &**self.component;
         while !lifecycle.is_draining() {
             let permit = tokio::select! {
@@ -217,7 +244,7 @@ impl HeadAttempt<'_> {
 
     /// Makes the attempt.
     async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted) -> Ended {
-        let Admitted { pass, permit, claim } = admitted;
+        let Admitted { pass, permit, claim, turn } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
@@ -235,7 +262,7 @@ impl HeadAttempt<'_> {
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
         let run = async {
-            let watched = flight.watch(queue, &letter.message, attempt).await;
+            let watched = flight.watch(turn, queue, &letter.message, attempt);
             let started = Instant::now();
             let outcome = attempt::run(component, &delivery).await;
             drop(watched);
