@@ -78,7 +78,7 @@ impl Handle {
 
     /// The state of the breaker; `None` when the consumer has none.
     pub fn breaker(&self) -> Option<BreakerState> {
-        self.first.guards.gate.breaker(self.first.now())
+        self.first.guards.breaker()
     }
 
     /// The state of the fuse; `None` when the consumer has none. A blown fuse stays blown across restarts.
