@@ -104,6 +104,11 @@ impl Handle {
         self.first.telemetry.gauges.lag()
     }
 
+    /// The temporary error that the source met and retries; `None` when it works.
+    pub fn source_error(&self) -> Option<String> {
+        self.first.telemetry.gauges.source_error()
+    }
+
     /// Returns `true` while messages wait because the store fails or is full.
     pub fn is_store_failing(&self) -> bool {
         self.first.guards.gate.has_store_outage()

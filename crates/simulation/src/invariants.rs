@@ -262,8 +262,9 @@ impl World {
             let id = LetterId::of(queue, message);
             let subject = id.to_string();
             let expired = audit.iter().rfind(|entry| entry.action == "expire" && entry.subject == subject);
-            // No letter is older than the first delivery of its message.
-            if expired.is_some_and(|entry| entry.at < *delivered_at + ttl) {
+            // No letter is older than the first delivery of its message, or of a copy.
+            let early = expired.is_some_and(|entry| entry.at < *delivered_at + ttl);
+            if early && !self.has_copies(message) {
                 self.violated("I11", &format!("{message} expired before its time"));
             }
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{Metadata, MetadataFull};
 use crate::failure::{Phase, Reason};
 use crate::letter::Letter;
-use crate::message::Message;
+use crate::message::{Message, MessageId};
 use crate::store::StoreError;
 
 /// Takes the messages that a handler sends to the dead letters. The engine implements it.
@@ -119,6 +119,20 @@ impl Delivery {
             sink,
             cold,
         }))
+    }
+
+    /// Returns the delivery of the same message under another id, before its first attempt.
+    ///
+    /// ```
+    /// use lazaret_core::handler::Delivery;
+    /// use lazaret_core::{Message, Position};
+    /// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 7)));
+    /// assert_eq!(delivery.with_message_id("orders/0/7".into()).message().id.as_str(), "orders/0/7");
+    /// ```
+    #[must_use]
+    pub fn with_message_id(&self, id: MessageId) -> Self {
+        let message = Message { id, ..self.0.message.clone() };
+        Self::from_parts(message, self.attempt(), self.0.sink.clone(), OnceLock::new())
     }
 
     /// Gives the delivery a sink, unless it has one or was cloned: the holder of a clone may use it already.

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
-use lazaret_core::{HandlerError, LetterState, Reason, SequenceId};
+use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -115,6 +115,9 @@ impl LiveMessage {
     async fn settle(&mut self, begin: Begin) -> Result<(), Abandoned> {
         let mut ended = match begin {
             Begin::Fresh => {
+                if self.delivery.message().hop.as_ref().is_some_and(|hop| hop.conflict) {
+                    self.report_conflict();
+                }
                 if self.is_redelivered_copy() || self.was_handed_off().await? {
                     return Ok(());
                 }
@@ -158,20 +161,46 @@ impl LiveMessage {
 
     /// Returns `true` when the message has a letter (I8). Only messages up to the horizon can have one, and those that were
     /// relayed: when the broker's answer was lost, they were handed off to the store as well.
-    async fn was_handed_off(&self) -> Result<bool, Abandoned> {
+    async fn was_handed_off(&mut self) -> Result<bool, Abandoned> {
+        let component = self.component.clone();
+        let Component { store, queue, .. } = &*component;
+        loop {
+            let message = self.delivery.message();
+            let (_, position) = message.place();
+            if message.hop.is_none() && !self.ownership.may_have_letter(component.index, position.offset) {
+                return Ok(false);
+            }
+            let id = [message.id.clone()];
+            let found = retry_until_ok(&component, || store.lookup(queue, &id)).await?;
+            if !is_known(found) {
+                return Ok(false);
+            }
+            let Some(own_id) = self.id_of_conflict().await? else { break };
+            self.delivery = self.delivery.with_message_id(own_id);
+            self.report_conflict();
+        }
+        self.report_duplicate();
+        Ok(true)
+    }
+
+    /// Returns an id of its own for a relayed message whose letter holds another message: producers, or whoever else writes to a
+    /// retry topic, may give two messages one id. Settled as a duplicate, this one would be lost.
+    async fn id_of_conflict(&self) -> Result<Option<MessageId>, Abandoned> {
         let message = self.delivery.message();
-        let (_, position) = message.place();
-        if message.hop.is_none() && !self.ownership.may_have_letter(self.component.index, position.offset) {
-            return Ok(false);
+        let Some(hop) = &message.hop else { return Ok(None) };
+        let own_id = MessageId::from(format!("{}/{}", hop.partition(), hop.position.offset));
+        if message.id == own_id {
+            return Ok(None);
         }
-        let id = [message.id.clone()];
         let Component { store, queue, .. } = &*self.component;
-        let found = retry_until_ok(&self.component, || store.lookup(queue, &id)).await?;
-        let handed_off = is_known(found);
-        if handed_off {
-            self.report_duplicate();
-        }
-        Ok(handed_off)
+        let id = LetterId::of(queue, &message.id);
+        let letter = retry_until_ok(&self.component, || store.get(queue, id)).await?;
+        Ok(letter.filter(|letter| !holds(letter, message)).map(|_| own_id))
+    }
+
+    fn report_conflict(&self) {
+        let Component { queue, telemetry, .. } = &*self.component;
+        telemetry.report_id_conflict(queue, self.delivery.message());
     }
 
     /// Restores the attempts that were noted before a restart, or returned with the message, so that they count (I4).
@@ -359,4 +388,11 @@ impl LiveMessage {
         let Component { queue, telemetry, .. } = &*self.component;
         telemetry.report_duplicate(queue, self.delivery.message());
     }
+}
+
+/// Returns whether a letter holds this message, or a copy of it.
+fn holds(letter: &Letter, message: &Message) -> bool {
+    let Letter { message: held, payload_left_out, .. } = letter;
+    let is_same_place = held.stream == message.stream && held.position == message.position;
+    is_same_place || (!payload_left_out && held.key == message.key && held.payload == message.payload)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
+use lazaret_core::relay::Relay;
 use lazaret_core::store::{Lease, Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,6 +29,7 @@ use crate::letters::draft::{self, FailedLetter};
 use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
+use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
 use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
@@ -341,6 +343,32 @@ impl HeadAttempt<'_> {
 
     async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        settler.settle(letter, settlement).await
+        let dead = died(letter, &settlement);
+        let settled = settler.settle(letter, settlement).await?;
+        if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
+            self.publish_claim(relay, &letter).await;
+        }
+        Some(settled)
     }
+
+    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
+    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
+    async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
+        let (message, from) = (&*letter.message, letter.message.partition());
+        let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
+        publish.claim(relay, letter).await;
+    }
+}
+
+/// Returns the letter as it is when this settlement makes it a dead one.
+fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+    let Settlement::Requeue(requeue) = settlement else { return None };
+    (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
+        state: LetterState::Dead,
+        due_at: None,
+        cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
+        attempts: requeue.attempts,
+        crash_attempts: requeue.crash_attempts,
+        ..letter.clone()
+    })
 }
