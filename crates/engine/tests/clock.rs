@@ -50,7 +50,8 @@ fn unavailable() -> HandlerError {
 async fn the_breaker_opens_after_the_clock_was_set_back() {
     let bench = Bench::new();
     let clock = SetBack::of(&bench);
-    let breaker = BreakerPolicy { failures: 3, ..BreakerPolicy::default() };
+    // One more than the attempts of a message.
+    let breaker = BreakerPolicy { failures: 4, ..BreakerPolicy::default() };
     let options = Options { breaker: Some(breaker), ..options() };
     let script = |this: &Try| match this.name.starts_with("ok") {
         true => Reply::after(millis(1), Reply::Done),

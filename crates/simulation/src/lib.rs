@@ -170,7 +170,7 @@ async fn publish(world: Arc<World>) {
             let mut copies = Random::new(world.plan.seed).fork(5_000_000 + number);
             if copies.chance(world.plan.copies) {
                 let (of, key) = (copies.below(number + 1), copies.below(world.plan.keys));
-                let partition = copies.below(world.plan.partitions.into()) as u32;
+                let partition = (key % u64::from(world.plan.partitions)) as u32;
                 world.publish_copy(of, &format!("key-{key}"), partition);
             }
         }
