@@ -35,6 +35,8 @@
 mod client;
 mod driver;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod headers;
 mod letter_writer;
 mod lookup;
