@@ -99,13 +99,10 @@ fn config() {
                 ));
             };
             let twice = again.effective(&consumer.name).unwrap_or_default();
-            let values = |text: &str| -> Vec<String> {
-                text.lines()
-                    .filter_map(|line| {
-                        Some(line.split_once(" #").map_or(line, |(value, _)| value).trim_end().to_owned())
-                    })
-                    .collect()
-            };
+            // Without the comments, which name the origin of each value.
+            let value =
+                |line: &str| line.split_once(" #").map_or(line, |(value, _)| value).trim_end().to_owned();
+            let values = |text: &str| text.lines().map(value).collect::<Vec<_>>();
             if values(&twice) != values(&shown) {
                 return Err(format!("the effective configuration changes:\n{shown}\n{twice}"));
             }

@@ -156,7 +156,7 @@ impl Material<'_> {
         let at = random.below(input.len() + 1);
         match random.below(9) {
             0 if at < input.len() => input[at] ^= 1 << random.below(8),
-            1 if at < input.len() => input[at] = random.next() as u8,
+            1 if at < input.len() => input[at] = random.number() as u8,
             2 => input.truncate(at),
             3 => drop(input.drain(range(random, input.len()))),
             4 => {
@@ -171,7 +171,7 @@ impl Material<'_> {
                 let width = [1, 2, 4, 8][random.below(4)];
                 let Some(place) = input.get_mut(at..at + width) else { return };
                 let number = match random.below(3) {
-                    0 => random.next(),
+                    0 => random.number(),
                     _ => random.pick(EDGES).copied().unwrap_or_default(),
                 };
                 match random.one_in(3) {
