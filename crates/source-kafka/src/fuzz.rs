@@ -101,11 +101,12 @@ fn check_metadata(text: &str) -> Result<(), String> {
     if !in_order || !beyond {
         return Err(format!("out of order: {ranges:?}"));
     }
-    let written = metadata::encode(&ranges, key, 1 << 24);
-    if metadata::decode(&written, key).as_ref() != Ok(&ranges) {
+    let store = metadata::store_of(text);
+    let written = metadata::encode(&ranges, key, store, 1 << 24);
+    if metadata::decode(&written, key).as_ref() != Ok(&ranges) || metadata::store_of(&written) != store {
         return Err(format!("{ranges:?} became {written}"));
     }
-    if metadata::encode(&ranges, key, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
+    if metadata::encode(&ranges, key, store, DEFAULT_LIMIT).len() > DEFAULT_LIMIT {
         return Err("beyond the limit".into());
     }
     // As after an assignment and a commit: what was settled stays settled.
@@ -114,7 +115,7 @@ fn check_metadata(text: &str) -> Result<(), String> {
     if settled.offset < key.offset {
         return Err(format!("the offset went back to {}", settled.offset));
     }
-    let _ = settled.metadata(&Partition::new("orders", 3));
+    let _ = settled.metadata(&Partition::new("orders", 3), store);
     let inside = metadata::within(ranges, 120, 1000);
     match inside.iter().all(|range| *range.start() >= 120 && *range.end() < 1000) {
         true => Ok(()),
@@ -127,11 +128,16 @@ fn commit_metadata() {
     let key = CommitKey { topic: "orders", partition: 3, offset: 100 };
     let ranges: [&[_]; 3] =
         [&[101..=101], &[102..=107, 200..=300, 1000..=70_000], &[u64::MAX - 3..=u64::MAX]];
-    let texts = ranges.map(|ranges| metadata::encode(ranges, key, DEFAULT_LIMIT).into_bytes());
+    let texts = ranges.map(|ranges| metadata::encode(ranges, key, None, DEFAULT_LIMIT).into_bytes());
+    let with_store =
+        ranges.map(|ranges| metadata::encode(ranges, key, Some("3f2a"), DEFAULT_LIMIT).into_bytes());
     // The ranges alone, without prefix and checksum.
     let bodies = [&[1, 0][..], &[2, 5, 92, 100, 0xbb, 5, 0xe8, 0x9a, 4], &[0xff; 20]].map(<[u8]>::to_vec);
-    let fuzz =
-        Fuzz::target("commit-metadata").corpus(texts).corpus(bodies).words(["lz1.", "AAAA", "_-", "="]);
+    let fuzz = Fuzz::target("commit-metadata")
+        .corpus(texts)
+        .corpus(with_store)
+        .corpus(bodies)
+        .words(["lz1.", "lz2.a.", "AAAA", "_-", "="]);
     fuzz.run(|input| {
         check_metadata(&String::from_utf8_lossy(input))?;
         // Behind a valid checksum the mutation reaches the ranges.
