@@ -74,7 +74,7 @@ impl CheckedSource {
     async fn end_commit(&mut self) -> Result<SourceEvent, SourceError> {
         if self.started_commits.is_multiple_of(FAILS_EVERY) {
             self.pending = None;
-            return Ok(SourceEvent::Committed(Err("this commit fails".to_owned())));
+            return Ok(SourceEvent::Committed(Err(SourceError::temporary("this commit fails"))));
         }
         // It stays in progress until it is done: the engine may cancel this call.
         let commits = self.pending.as_ref().map(|pending| pending.commits.clone()).unwrap_or_default();

@@ -36,6 +36,8 @@ mod claim_check;
 mod client;
 mod driver;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod headers;
 mod letter_writer;
 mod lookup;

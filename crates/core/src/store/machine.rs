@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
-    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy,
+    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
 };
 use super::rules::AuditLine;
 use crate::letter::LetterId;
@@ -96,8 +96,8 @@ impl OperationMachine {
         by: &Actor,
         now: Timestamp,
     ) -> Result<Self> {
-        if let Err(context) = rollout.check() {
-            return refused(ErrorKind::Invalid, "begin", context);
+        if let Err(error) = rollout.check() {
+            return refused(ErrorKind::Invalid, "begin", error.to_string());
         }
         if plan.expires_at <= now {
             let context = format!("plan {} expired at {}", plan.id, plan.expires_at);
@@ -218,7 +218,7 @@ impl OperationMachine {
             let stage_over = pending >= operation.rollout.allowance(operation.stage, operation.letters);
             if operation.rollout.stops(tried, failed, stage_over) {
                 let share = operation.rollout.stop_at.unwrap_or_default() * 100.0;
-                let why = format!("stopped: {failed} of {tried} letters failed again, more than {share} %");
+                let why = format!("{STOPPED}: {failed} of {tried} letters failed again, more than {share} %");
                 let by = Actor::engine(why.clone());
                 let before = operation.state;
                 (operation.state, operation.note) = (OperationState::Paused, Some(why));
@@ -382,6 +382,21 @@ mod tests {
 
     fn paced(rate: f64) -> OperationMachine {
         machine(RolloutPolicy { rate: Some(rate), ..RolloutPolicy::unlimited() }, 1_000_000)
+    }
+
+    #[test]
+    fn only_the_stop_rule_stops_an_operation() {
+        let mut machine = machine(RolloutPolicy { ramp: vec![1], ..RolloutPolicy::default() }, 3);
+        let why = Actor::new("stopped: eve", "cli", "stopped: 1 of 1 letters");
+        machine.command(Command::Pause, &why, NOW).unwrap();
+        assert!(!machine.operation.is_stopped(), "a person paused it: {:?}", machine.operation.note);
+        machine.command(Command::Resume, &why, NOW).unwrap();
+        machine.count(Outcome::FailedAgain, 1, NOW);
+        assert!(machine.advance(Some(1), NOW).is_some() && machine.operation.is_stopped());
+        machine.command(Command::Resume, &ada(), NOW).unwrap();
+        assert!(!machine.operation.is_stopped());
+        machine.command(Command::Cancel, &ada(), NOW).unwrap();
+        assert!(!machine.operation.is_stopped());
     }
 
     #[test]

@@ -50,8 +50,9 @@ pub use letters::{
 pub use locks::{LockState, Locks};
 pub use machine::{OperationMachine, PlanHasher, plan_hash};
 pub use operations::{
-    Action, Command, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState, Operations,
-    OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection, WorkItem,
+    Action, Command, Exclusion, InvalidNumber, InvalidRollout, Item, Operation, OperationId, OperationState,
+    Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection,
+    WorkItem,
 };
 pub use outbox::{End, EndsPage, Outbox, is_end};
 pub use trend::Trend;

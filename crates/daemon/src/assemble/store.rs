@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazaret_config::StoreLocation;
-use lazaret_core::store::{Checkpoints, Dedupe, Store};
+use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, Store};
 use lazaret_memory::MemoryStore;
 
 use crate::error::Error;
@@ -31,6 +31,16 @@ pub(crate) struct Stores {
     /// The SQLite store, which also has inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
+}
+
+/// Returns the capabilities of the store at this location, without opening it; `None` if this build does not support it.
+pub(crate) fn store_capabilities(at: &StoreLocation) -> Option<Capabilities> {
+    match at {
+        StoreLocation::Memory => Some(MemoryStore::CAPABILITIES),
+        #[cfg(feature = "sqlite")]
+        StoreLocation::Sqlite(_) => Some(lazaret_store_sqlite::SqliteStore::CAPABILITIES),
+        _ => None,
+    }
 }
 
 impl Stores {

@@ -10,7 +10,6 @@ use lazaret_core::source::{SourceError, SourceEvent};
 use lazaret_core::{Clock, Source};
 use tokio::time::Instant;
 
-use super::commit::CommitError;
 use super::delay_queue::DelayQueue;
 use super::state::{Background, Moved, Slot};
 use crate::component::Component;
@@ -166,7 +165,7 @@ impl Intake {
             Ok(SourceEvent::End) => self.ended = true,
             Ok(SourceEvent::Committed(outcome)) => {
                 let moved = self.committing.take().unwrap_or_default();
-                self.committed(&moved, outcome.map_err(CommitError::Reported));
+                self.committed(&moved, outcome);
             }
             Err(error) if error.is_temporary() => {
                 let now = Instant::now();

@@ -2,6 +2,8 @@
 
 mod environment;
 mod exit;
+#[cfg(test)]
+mod fuzz;
 mod group;
 mod handler;
 mod line;

@@ -6,6 +6,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
     Breaker, Consumer, ConsumerState, Fuse, Operation, Pause, PauseScope, QueueStatus, Status,
+    StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
@@ -32,7 +33,8 @@ pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>>
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
     let in_progress = app.store.under_way(OPERATIONS).await?;
-    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect() }))
+    let store = StoreCapabilities::from(&app.store.capabilities().await?);
+    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect(), store }))
 }
 
 pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axum::Json<Consumer>> {

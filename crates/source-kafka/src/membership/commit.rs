@@ -118,7 +118,7 @@ impl Membership {
             None => Ok(()),
         };
         self.commit_deadline = None;
-        Some(SourceEvent::Committed(outcome.map_err(|error| error.to_string())))
+        Some(SourceEvent::Committed(outcome))
     }
 
     /// Returns whether the partition is still owned under the same assignment.

@@ -111,6 +111,12 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
     Ok(ranges)
 }
 
+/// Encodes any bytes in place of ranges, with a valid checksum.
+#[cfg(test)]
+pub(crate) fn sealed(body: &[u8], key: CommitKey<'_>) -> String {
+    format!("{PREFIX}{}", BASE64.encode([&key.checksum(body)[..], body].concat()))
+}
+
 /// Merges the ranges of the engine's commit with those that were settled before the assignment, from `offset` on. The engine
 /// includes the latter only after they were delivered again.
 pub(crate) fn with_earlier(
