@@ -193,6 +193,7 @@ fn handler(fields: &Fields, concurrency: usize) -> Handler {
             mode: if command.text("mode") == Some("lines") { CommandMode::Lines } else { CommandMode::Once },
             workers: command.count("workers").and_then(|count| usize::try_from(count).ok()),
             env: secrets(command, "env"),
+            inherit_env: command.texts("inherit-env"),
         }),
         chosen => {
             let none = Fields::default();

@@ -162,6 +162,8 @@ pub struct CommandHandler {
     pub workers: Option<usize>,
     /// Environment variables of the program.
     pub env: Vec<(String, Secret)>,
+    /// The inherited environment variables, in addition to the default ones. A name that ends with `*` is a prefix.
+    pub inherit_env: Vec<String>,
 }
 
 /// How a program is executed.

@@ -235,10 +235,18 @@ static COMMAND: Section = Section {
         Key::new(
             "env",
             Kind::Map { names: Format::EnvName, of: &Kind::Text(Format::Free) },
-            "Environment variables of the program, in addition to those of this process and `LAZARET_…`.",
+            "Environment variables of the program, in addition to those that it inherits and `LAZARET_…`.",
         )
         .or("{}")
         .secret()
+        .live(),
+        Key::new(
+            "inherit-env",
+            Kind::List { of: &Kind::Text(Format::EnvName), min: 0 },
+            "Environment variables of the daemon that the program inherits, in addition to the harmless ones (`PATH`, `HOME`, `LANG`, `TZ` and the like). \
+             A name that ends with `*` is a prefix.",
+        )
+        .or("[]")
         .live(),
     ],
 };
