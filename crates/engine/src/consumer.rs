@@ -30,6 +30,7 @@ use crate::retention;
 use crate::scheduler;
 use crate::shard::Shard;
 use crate::store_refresh;
+use crate::stored::ActiveRuns;
 use crate::telemetry::{Stats, Telemetry};
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
@@ -115,10 +116,11 @@ impl Consumer {
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
-        for mailbox in shards.iter() {
+        for (index, mailbox) in shards.iter().enumerate() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
-            tasks.spawn(Shard::new(components.clone(), open, mailbox.clone(), notices.clone()).run());
+            let shard = Shard::new(index, components.clone(), open, mailbox.clone(), notices.clone());
+            tasks.spawn(shard.run());
         }
         // Retries may take half of the attempts that run at once, so that live messages always have the other half (I3).
         let places = Arc::new(Semaphore::new((options.concurrency / 2).max(1)));
@@ -239,7 +241,7 @@ impl Builder {
         let consumer = ConsumerName::from(name.as_str());
         let identity = Arc::new(Identity::new(consumer, &options, &*clock));
         let telemetry = Arc::new(Telemetry::new(observers));
-        let guards = Arc::new(Guards::new(&options, clock.clone(), telemetry.clone()));
+        let guards = Arc::new(Guards::new(&options, components.len(), clock.clone(), telemetry.clone()));
         let lifecycle = Arc::new(Lifecycle::default());
         let flight = Arc::new(Flight::new(options.flight_recorder.clone()));
         let components = components.into_iter().enumerate().map(|(index, (component, handler))| {
@@ -248,6 +250,7 @@ impl Builder {
                 queue: QueueName::of(&name, &component),
                 handler,
                 signals: QueueSignals::default(),
+                active_runs: ActiveRuns::default(),
                 options: options.clone(),
                 identity: identity.clone(),
                 clock: clock.clone(),

@@ -56,7 +56,7 @@ pub(crate) struct Watched<'a> {
 }
 
 /// Which other attempts may run meanwhile.
-enum Isolation<'a> {
+pub(crate) enum Isolation<'a> {
     /// All of them: there are no suspects.
     None,
     /// All but those of suspects.
@@ -107,22 +107,26 @@ impl Flight {
         self.recorder.as_ref()
     }
 
-    /// Waits until the attempt may run beside the others, or alone, and records it.
-    pub(crate) async fn watch<'a>(
+    /// Waits until an attempt at this message may run beside the others, or alone if it is a suspect.
+    pub(crate) async fn isolate(&self, queue: &QueueName, message: &MessageId) -> Isolation<'_> {
+        if !self.is_suspicious() {
+            Isolation::None
+        } else if self.is_suspect(queue, message) {
+            Isolation::Exclusive(self.alone.write().await)
+        } else {
+            Isolation::Shared(self.alone.read().await)
+        }
+    }
+
+    /// Records an attempt that starts now.
+    pub(crate) fn watch<'a>(
         &'a self,
+        isolation: Isolation<'a>,
         queue: &'a QueueName,
         message: &'a Message,
         attempt: u32,
     ) -> Watched<'a> {
-        let mut suspect = None;
-        let isolation = if !self.is_suspicious() {
-            Isolation::None
-        } else if self.is_suspect(queue, &message.id) {
-            suspect = Some((queue, &message.id));
-            Isolation::Exclusive(self.alone.write().await)
-        } else {
-            Isolation::Shared(self.alone.read().await)
-        };
+        let suspect = matches!(isolation, Isolation::Exclusive(_)).then_some((queue, &message.id));
         let recorded = self.recorder.as_ref().map(|recorder| record(recorder, queue, message, attempt));
         Watched { flight: self, suspect, recorded, _isolation: isolation }
     }

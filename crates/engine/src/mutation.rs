@@ -34,6 +34,10 @@ pub enum Mutation {
     IgnoreConsumerPauses,
     /// Returns partitions without a last commit.
     LeaveWithoutCommit,
+    /// Lets messages that wait behind a failed one fill the window.
+    CountHeldInWindow,
+    /// Lets lanes wait in memory, however many messages they hold back.
+    NeverMoveEarly,
 }
 
 /// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.

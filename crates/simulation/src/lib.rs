@@ -16,7 +16,7 @@
 //! - `plan`, `random`: a run, drawn from its seed.
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
 //! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
-//! - `invariants`: the checks. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
+//! - `invariants`: the checks. `isolation`: a scenario of its own, for I3. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
 
 mod block_on;
 mod chaos;
@@ -24,6 +24,7 @@ mod command;
 mod connection;
 mod history;
 mod invariants;
+mod isolation;
 mod mutation;
 mod pauses;
 mod plan;
@@ -146,7 +147,8 @@ async fn simulate(
     staying.extend(members.join_all().await.into_iter().flatten());
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
-    let (violations, trace) = world.findings();
+    let (mut violations, trace) = world.findings();
+    violations.extend(isolation::check(seed, mutation).await);
     Report { seed, violations, trace }
 }
 

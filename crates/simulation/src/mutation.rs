@@ -56,6 +56,12 @@ pub enum Mutation {
     /// The engine returns partitions without a last commit.
     #[cfg(feature = "mutations")]
     LeaveWithoutCommit,
+    /// The engine lets messages that wait behind a failed one fill its window.
+    #[cfg(feature = "mutations")]
+    CountHeldInWindow,
+    /// The engine lets lanes wait in memory, however many messages they hold back.
+    #[cfg(feature = "mutations")]
+    NeverMoveEarly,
 }
 
 impl Mutation {
@@ -93,6 +99,10 @@ impl Mutation {
         Self::IgnoreConsumerPauses,
         #[cfg(feature = "mutations")]
         Self::LeaveWithoutCommit,
+        #[cfg(feature = "mutations")]
+        Self::CountHeldInWindow,
+        #[cfg(feature = "mutations")]
+        Self::NeverMoveEarly,
     ];
 
     #[cfg(feature = "mutations")]
@@ -114,6 +124,8 @@ impl Mutation {
             Self::IgnoreReplayPauses => Some(EngineMutation::IgnoreReplayPauses),
             Self::IgnoreConsumerPauses => Some(EngineMutation::IgnoreConsumerPauses),
             Self::LeaveWithoutCommit => Some(EngineMutation::LeaveWithoutCommit),
+            Self::CountHeldInWindow => Some(EngineMutation::CountHeldInWindow),
+            Self::NeverMoveEarly => Some(EngineMutation::NeverMoveEarly),
         }
     }
 }

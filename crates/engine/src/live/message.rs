@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
+use lazaret_core::policy::Strategy;
 use lazaret_core::store::Placement;
-use lazaret_core::{HandlerError, Reason, SequenceId};
+use lazaret_core::{HandlerError, LetterState, Reason, SequenceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -14,9 +15,12 @@ use crate::admission::{self, Admission, AttemptOf, Candidate};
 use crate::attempt::{self, Outcome};
 use crate::component::Component;
 use crate::events::Event;
+use crate::flight::Isolation;
 use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
+use crate::held::{Holding, NewHold};
+use crate::mailbox::Mailbox;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 use crate::ownership::PartitionOwnership;
@@ -36,6 +40,13 @@ pub(crate) enum Begin {
     Unsequenced,
 }
 
+/// An attempt that may start now.
+struct Admitted<'c> {
+    pass: Pass,
+    permit: OwnedSemaphorePermit,
+    isolation: Isolation<'c>,
+}
+
 /// An attempt that ended.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
@@ -53,17 +64,48 @@ pub(crate) struct LiveMessage {
     /// Computed when it is first needed.
     sequence: OnceLock<SequenceId>,
     pub(super) record: Option<Box<FailureRecord>>,
+    holds: Arc<Mailbox<NewHold>>,
+    /// Set while its lane is held back.
+    pub(super) holding: Option<Holding>,
 }
 
 impl LiveMessage {
     pub(crate) fn new(
         component: Arc<Component>,
         open: Arc<OpenSequences>,
+        holds: Arc<Mailbox<NewHold>>,
         ownership: Arc<PartitionOwnership>,
         delivery: Delivery,
         hash: SequenceHash,
     ) -> Self {
-        Self { component, open, ownership, delivery, hash, sequence: OnceLock::new(), record: None }
+        let (sequence, record, holding) = (OnceLock::new(), None, None);
+        Self { component, open, ownership, delivery, hash, sequence, record, holds, holding }
+    }
+
+    /// Reports that the lane is held back until this message is settled or abandoned: those behind it cannot run.
+    pub(super) fn hold_lane(&mut self) {
+        if self.holding.is_none() {
+            let component = self.component.index as u32;
+            self.holding = Some(Holding::begin(component, self.hash.low, &self.holds));
+        }
+    }
+
+    /// Returns `true` when the message may wait in the store as well as in memory.
+    pub(super) fn may_move_to_store(&self) -> bool {
+        let options = &self.component.options;
+        !mutated!(options, NeverMoveEarly)
+            && self.record.is_some()
+            && options.dead_letter.is_some()
+            && options.retry.strategy == Strategy::Ordered
+    }
+
+    /// Waits until the message is to move to the store, because too many are held back in memory. Never if it may not.
+    pub(super) async fn must_move_to_store(&self) {
+        match &self.holding {
+            Some(_) if self.may_move_to_store() && self.component.guards.held.is_pressed() => {}
+            Some(holding) if self.may_move_to_store() => holding.must_move().await,
+            _ => std::future::pending().await,
+        }
     }
 
     pub(super) fn sequence(&self) -> &SequenceId {
@@ -173,8 +215,10 @@ impl LiveMessage {
 
     /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
-        let Some((pass, permit)) = self.admission().await? else { return Ok(None) };
         let component = self.component.clone();
+        let Some(Admitted { pass, permit, isolation }) = self.admission(&component).await? else {
+            return Ok(None);
+        };
         let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         if let Some(record) = &self.record {
@@ -185,7 +229,7 @@ impl LiveMessage {
         self.delivery.begin_attempt(attempt);
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
-        let watched = flight.watch(queue, message, attempt).await;
+        let watched = flight.watch(isolation, queue, message, attempt);
         let started = Instant::now();
         let outcome = match &component.options.dedupe {
             Some(dedupe) => attempt::run_once(&component, &self.delivery, dedupe).await,
@@ -198,15 +242,19 @@ impl LiveMessage {
 
     /// Waits until an attempt may start. `None` when the message was settled instead.
     ///
-    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
-    async fn admission(&mut self) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Abandoned> {
-        let mut changed = self.component.guards.gate.watch();
+    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
+    async fn admission<'c>(&mut self, component: &'c Component) -> Result<Option<Admitted<'c>>, Abandoned> {
+        let Component { queue, flight, guards, .. } = component;
+        let mut changed = guards.gate.watch();
         loop {
-            let permits = self.component.guards.permits.clone();
-            let permit = tokio::select! {
+            let prepared = async {
+                let permit = guards.permits.clone().acquire_owned().await.map_err(|_| Abandoned::Revoked)?;
+                Ok::<_, Abandoned>((permit, flight.isolate(queue, &self.delivery.message().id).await))
+            };
+            let (permit, isolation) = tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-                permit = permits.acquire_owned() => permit.map_err(|_| Abandoned::Revoked)?,
+                prepared = prepared => prepared?,
             };
             let candidate = Candidate {
                 of: AttemptOf::Live,
@@ -217,27 +265,42 @@ impl LiveMessage {
                 // I12: it was waiting elsewhere when this partition was assigned.
                 due_at: self.record.as_ref().and_then(|record| record.due_at),
             };
+            let mut throttled_until = None;
             let wake_at = match admission::check(&self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some((pass, permit))),
+                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.end_retries(exhausted).await?;
                     return Ok(None);
                 }
                 Admission::HoldInStore => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.hold_in_store().await?;
                     return Ok(None);
                 }
-                Admission::NotBefore(time) => Some(time),
-                Admission::Held(again) => again,
+                Admission::NotBefore(time) => {
+                    self.hold_lane();
+                    throttled_until = Some(time);
+                    throttled_until
+                }
+                Admission::Held(again) => {
+                    // A pause may concern this partition alone; the breaker holds all messages alike.
+                    if again.is_none() {
+                        self.hold_lane();
+                    }
+                    again
+                }
             };
-            drop(permit);
+            drop((permit, isolation));
             let wait = wake_at.map(|time| until(self.component.now(), time));
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 () = change_or(&mut changed, wait) => {}
+                () = self.must_move_to_store(), if throttled_until.is_some() => {
+                    self.keep(LetterState::Retrying, throttled_until).await?;
+                    return Ok(None);
+                }
             }
         }
     }

@@ -47,7 +47,7 @@ impl LiveMessage {
         match outcome {
             Outcome::Handled => {
                 Counters::add(&telemetry.counters.handled, 1);
-                guards.record_handled(1);
+                guards.record_handled();
             }
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
@@ -58,6 +58,7 @@ impl LiveMessage {
     }
 
     async fn failed(&mut self, error: HandlerError, pass: Pass, took: Duration) -> Result<After, Abandoned> {
+        self.hold_lane();
         let component = self.component.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         let classified = classify::classify(&component, &self.delivery, &error, attempt);
@@ -92,13 +93,18 @@ impl LiveMessage {
         Ok(After::Settled)
     }
 
-    /// Waits in memory for the next attempt. The attempts so far are durable before the next one starts, and before the
-    /// partition is revoked: a restart gives no message more attempts (I4).
+    /// Waits in memory for the next attempt, unless too much is held back there: then the message waits in the store. The
+    /// attempts so far are durable before the next one starts, and before the partition is revoked: a restart gives no
+    /// message more attempts (I4).
     async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
         if let Some(record) = &mut self.record {
             record.due_at = Some(due);
         }
-        let Component { queue, hand_offs, .. } = &*self.component;
+        let Component { queue, hand_offs, guards, .. } = &*self.component;
+        if self.may_move_to_store() && guards.held.is_pressed() {
+            self.keep(LetterState::Retrying, Some(due)).await?;
+            return Ok(After::Settled);
+        }
         if let Some(note) = self.note(due) {
             retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
         }
@@ -106,6 +112,10 @@ impl LiveMessage {
             biased;
             () = self.ownership.closing.cancelled() => Err(Abandoned::Revoked),
             () = self.component.sleep_until(due) => Ok(After::TryAgain),
+            () = self.must_move_to_store() => {
+                self.keep(LetterState::Retrying, Some(due)).await?;
+                Ok(After::Settled)
+            }
         }
     }
 
@@ -148,6 +158,7 @@ impl LiveMessage {
             let (limit, reason) = (exhausted.limit(), &record.failure.reason);
             self.component.telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason });
         }
+        self.component.guards.record_terminal();
         self.keep(LetterState::Dead, None).await
     }
 
@@ -157,7 +168,7 @@ impl LiveMessage {
     }
 
     /// Makes the message a letter, in the store or in the broker, unless the enqueue policy says otherwise.
-    async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
+    pub(super) async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
         let component = &*self.component;
         if component.options.dead_letter.is_none() {
             return Err(self.stop(StopReason::DeadLettersDisabled));

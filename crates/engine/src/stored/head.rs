@@ -19,6 +19,7 @@ use crate::component::Component;
 use crate::dead_letter_sink::{GivenUp, StoredSink};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
+use crate::flight::Isolation;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::letters::Settler;
@@ -38,6 +39,13 @@ pub(super) struct HeadAttempt<'a> {
     pub(super) hash: SequenceHash,
 }
 
+/// An attempt that may start now.
+struct Admitted<'a> {
+    pass: Pass,
+    permit: OwnedSemaphorePermit,
+    isolation: Isolation<'a>,
+}
+
 /// An attempt that ended.
 struct Ended {
     delivery: Delivery,
@@ -48,38 +56,49 @@ struct Ended {
 }
 
 impl HeadAttempt<'_> {
-    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop.
-    pub(super) async fn run(&self, mut letter: Letter) -> Option<Settled> {
+    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop. `interrupted` says that
+    /// the lease before this one ended during a run.
+    pub(super) async fn run(&self, mut letter: Letter, interrupted: bool) -> Option<Settled> {
         if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
-            if *self.purpose != Purpose::Retry {
-                // A replay that crashed the process has failed: it must not crash the next one, too.
-                let settlement = draft::crashed_in_replay(self.component, &letter, suspect.crashes);
-                return self.settle(&letter, settlement).await;
-            }
-            letter.attempts += suspect.crashes;
             letter.crash_attempts += suspect.crashes;
-            letter.cause = Some(crash(letter.crash_attempts));
-            letter.first_failed_at.get_or_insert(self.component.now());
+            if *self.purpose == Purpose::Retry {
+                letter.attempts += suspect.crashes;
+                letter.cause = Some(crash(letter.crash_attempts));
+                letter.first_failed_at.get_or_insert(self.component.now());
+            } else {
+                letter.replay_attempts += suspect.crashes;
+                // Something else may have ended the process, so the replay is repeated, alone. One that crashes the process
+                // each time has failed.
+                if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
+                {
+                    let cause = Some(crash(letter.crash_attempts));
+                    return self.settle(&letter, draft::dead(self.component, &letter, cause)).await;
+                }
+            }
+        } else if interrupted && *self.purpose == Purpose::Retry {
+            // The attempt counts before the next one begins (I4).
+            let settlement = draft::interrupted(self.component, &letter);
+            return self.settle(&letter, settlement).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let (pass, permit) = match self.admission(&letter, record.as_ref()).await {
+        let admitted = match self.admission(&letter, record.as_ref()).await {
             Ok(admitted) => admitted?,
             Err(exhausted) => return self.settle(&letter, self.exhausted(&letter, exhausted)).await,
         };
         let letter = Arc::new(letter);
-        let ended = self.attempt(&letter, record.is_some(), pass, permit).await;
+        let ended = self.attempt(&letter, record.is_some(), admitted).await;
         let settlement = self.settlement(&letter, ended)?;
         self.settle(&letter, settlement).await
     }
 
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
     ///
-    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
+    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
     async fn admission(
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
-    ) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Exhausted> {
+    ) -> Result<Option<Admitted<'_>>, Exhausted> {
         let candidate = Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
@@ -89,26 +108,30 @@ impl HeadAttempt<'_> {
             // I12: the store's clock said that it is due; ours must agree.
             due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
         };
-        let Component { guards, lifecycle, .. } = &**self.component;
+        let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
         while !lifecycle.is_draining() {
-            let permit = tokio::select! {
+            let prepared = async {
+                let permit = guards.permits.clone().acquire_owned().await.ok()?;
+                Some((permit, flight.isolate(queue, &letter.message.id).await))
+            };
+            let prepared = tokio::select! {
                 biased;
                 () = lifecycle.draining() => return Ok(None),
-                permit = guards.permits.clone().acquire_owned() => permit.ok(),
+                prepared = prepared => prepared,
             };
-            let Some(permit) = permit else { return Ok(None) };
+            let Some((permit, isolation)) = prepared else { return Ok(None) };
             match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some((pass, permit))),
+                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
                     if letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
-                    return Ok(Some((Pass::free(), permit)));
+                    return Ok(Some(Admitted { pass: Pass::free(), permit, isolation }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
                 Admission::NotBefore(time) => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.sleep_until(time).await;
                 }
             }
@@ -140,13 +163,8 @@ impl HeadAttempt<'_> {
     }
 
     /// Makes the attempt.
-    async fn attempt(
-        &self,
-        letter: &Arc<Letter>,
-        failed_before: bool,
-        pass: Pass,
-        permit: OwnedSemaphorePermit,
-    ) -> Ended {
+    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted<'_>) -> Ended {
+        let Admitted { pass, permit, isolation } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
@@ -163,7 +181,7 @@ impl HeadAttempt<'_> {
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
-        let watched = flight.watch(queue, &letter.message, attempt).await;
+        let watched = flight.watch(isolation, queue, &letter.message, attempt);
         let started = Instant::now();
         let outcome = match &component.options.dedupe {
             Some(dedupe) => attempt::run_once(component, &delivery, dedupe).await,
@@ -191,7 +209,10 @@ impl HeadAttempt<'_> {
             }
             Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
                 component.guards.report_health(outcome.health(), pass);
-                component.guards.record_handled(1);
+                // Replays count neither way.
+                if !replayed {
+                    component.guards.record_handled();
+                }
                 let entry = classify::attempt_record(component, kind, attempt, took, None);
                 return Some(Settlement::Resolve(Some(entry)));
             }
