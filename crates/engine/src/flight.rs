@@ -13,6 +13,9 @@ use lazaret_core::{Message, MessageId, Partition, QueueName};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
+use crate::mutation::mutated;
+use crate::options::Options;
+
 /// The time for which a suspect that is not delivered is waited for. Another instance may own it by now.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -20,6 +23,8 @@ const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) struct Flight {
     recorder: Option<Arc<dyn FlightRecorder>>,
     suspects: Mutex<Vec<TrackedSuspect>>,
+    /// A mutation: suspects do not run alone.
+    in_company: bool,
     /// A suspect is still to be run alone.
     suspicious: AtomicBool,
     until: Instant,
@@ -75,7 +80,8 @@ impl Drop for Watched<'_> {
 }
 
 impl Flight {
-    pub(crate) fn new(recorder: Option<Arc<dyn FlightRecorder>>) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
+        let recorder = options.flight_recorder.clone();
         let suspects = recorder.as_ref().map(|recorder| recorder.suspects()).unwrap_or_default();
         for suspect in &suspects {
             tracing::warn!(
@@ -85,6 +91,7 @@ impl Flight {
         }
         Self {
             recorder,
+            in_company: mutated!(options, RunSuspectsInCompany),
             suspicious: AtomicBool::new(!suspects.is_empty()),
             suspects: Mutex::new(
                 suspects
@@ -109,7 +116,7 @@ impl Flight {
 
     /// Waits until an attempt at this message may run beside the others, or alone if it is a suspect.
     pub(crate) async fn isolate(&self, queue: &QueueName, message: &MessageId) -> Isolation<'_> {
-        if !self.is_suspicious() {
+        if !self.is_suspicious() || self.in_company {
             Isolation::None
         } else if self.is_suspect(queue, message) {
             Isolation::Exclusive(self.alone.write().await)

@@ -16,7 +16,8 @@
 //! - `plan`, `random`: a run, drawn from its seed.
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
 //! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
-//! - `invariants`: the checks. `isolation`: a scenario of its own, for I3. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
+//! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
+//! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
 
 mod block_on;
 mod chaos;

@@ -12,6 +12,7 @@ use crate::admission::Exhausted;
 use crate::attempt::Outcome;
 use crate::classify;
 use crate::component::Component;
+use crate::dedupe;
 use crate::error::{Error, StopReason};
 use crate::events::Event;
 use crate::gate::Pass;
@@ -31,14 +32,35 @@ pub(super) enum After {
 
 impl LiveMessage {
     pub(super) async fn finish_attempt(&mut self, ended: Ended) -> Result<After, Abandoned> {
-        let Ended { outcome, pass, took } = ended;
+        let Ended { outcome, pass, took, claim } = ended;
         match outcome {
-            Outcome::Failed(error) => self.failed(error, pass, took).await,
+            Outcome::Failed(error) => {
+                let failed = self.failed(error, pass, took);
+                let next = dedupe::renewed_during(claim.as_ref(), failed).await?;
+                dedupe::end(claim).await;
+                if let Some(due) = next {
+                    return self.wait(due).await;
+                }
+            }
+            Outcome::Handled => {
+                self.succeeded(&outcome, pass);
+                if let Some(claim) = claim {
+                    claim.handled(&self.component).await?;
+                }
+            }
+            Outcome::Unconfirmed(letter) => {
+                drop(pass);
+                self.component.guards.record_terminal();
+                let stored = self.store_letter(*letter, Placement::Open);
+                dedupe::renewed_during(claim.as_ref(), stored).await?;
+                dedupe::end(claim).await;
+            }
             outcome => {
                 self.succeeded(&outcome, pass);
-                Ok(After::Settled)
+                dedupe::end(claim).await;
             }
         }
+        Ok(After::Settled)
     }
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
@@ -52,12 +74,18 @@ impl LiveMessage {
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
             Outcome::SentToDlq => guards.record_terminal(),
-            Outcome::Failed(_) => {}
+            Outcome::Unconfirmed(_) | Outcome::Failed(_) => {}
         }
         guards.report_health(outcome.health(), pass);
     }
 
-    async fn failed(&mut self, error: HandlerError, pass: Pass, took: Duration) -> Result<After, Abandoned> {
+    /// Settles a message that failed. Returns when to try it again if it waits for that in memory.
+    async fn failed(
+        &mut self,
+        error: HandlerError,
+        pass: Pass,
+        took: Duration,
+    ) -> Result<Option<Timestamp>, Abandoned> {
         self.hold_lane();
         let component = self.component.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
@@ -71,9 +99,11 @@ impl LiveMessage {
         let step = classify::decide(&component, &self.delivery, classified.verdict, &record, false);
         self.record = Some(Box::new(record));
         match step {
-            Step::Wait { due } => return self.wait(due).await,
+            Step::Wait { due } => return self.note_wait(due).await,
             // Without dead letters there is no queue to wait in: the lane waits.
-            Step::Later { due } if component.options.dead_letter.is_none() => return self.wait(due).await,
+            Step::Later { due } if component.options.dead_letter.is_none() => {
+                return self.note_wait(due).await;
+            }
             Step::Later { due } => self.keep(LetterState::Retrying, Some(due)).await?,
             Step::End { .. } if mutated!(component.options, SkipFailedMessages) => {
                 let letter = self.letter(LetterState::Skipped, None);
@@ -90,33 +120,40 @@ impl LiveMessage {
             Step::Duplicate => self.report_duplicate(),
             Step::Stop => return Err(self.stop(StopReason::Classified)),
         }
-        Ok(After::Settled)
+        Ok(None)
     }
 
-    /// Waits in memory for the next attempt, unless too much is held back there: then the message waits in the store. The
-    /// attempts so far are durable before the next one starts, and before the partition is revoked: a restart gives no
-    /// message more attempts (I4).
-    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
+    /// Notes the attempts so far, unless too much is held back in memory: then the message waits in the store. The attempts
+    /// are durable before the next one starts, and before the partition is revoked: a restart gives no message more (I4).
+    async fn note_wait(&mut self, due: Timestamp) -> Result<Option<Timestamp>, Abandoned> {
         if let Some(record) = &mut self.record {
             record.due_at = Some(due);
         }
+        self.waited = false;
         let Component { queue, hand_offs, guards, .. } = &*self.component;
         if self.may_move_to_store() && guards.held.is_pressed() {
             self.keep(LetterState::Retrying, Some(due)).await?;
-            return Ok(After::Settled);
+            return Ok(None);
         }
         if let Some(note) = self.note(due) {
             retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
         }
+        Ok(Some(due))
+    }
+
+    /// Waits in memory for the next attempt, or moves to the store when too much is held back in memory.
+    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
         tokio::select! {
             biased;
-            () = self.ownership.closing.cancelled() => Err(Abandoned::Revoked),
-            () = self.component.sleep_until(due) => Ok(After::TryAgain),
+            () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
+            () = self.component.sleep_until(due) => {}
             () = self.must_move_to_store() => {
                 self.keep(LetterState::Retrying, Some(due)).await?;
-                Ok(After::Settled)
+                return Ok(After::Settled);
             }
         }
+        self.waited = true;
+        Ok(After::TryAgain)
     }
 
     /// The note of the attempts so far; `None` when there were none. Crashes stay in the flight recorder until the message

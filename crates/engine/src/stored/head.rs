@@ -6,6 +6,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
+use lazaret_core::relay::Relay;
 use lazaret_core::store::{Lease, Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,6 +18,7 @@ use crate::attempt::{self, Outcome};
 use crate::classify::{self, Classified};
 use crate::component::Component;
 use crate::dead_letter_sink::{GivenUp, StoredSink};
+use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
 use crate::flight::Isolation;
@@ -27,7 +29,9 @@ use crate::letters::draft::{self, FailedLetter};
 use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
+use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
+use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
 use crate::time::until;
 
@@ -39,8 +43,8 @@ pub(super) struct HeadAttempt<'a> {
     pub(super) hash: SequenceHash,
 }
 
-/// An attempt that may start now.
-struct Admitted<'a> {
+/// The permission for an attempt, and what it needs to start at once.
+struct Permission<'a> {
     pass: Pass,
     permit: OwnedSemaphorePermit,
     isolation: Isolation<'a>,
@@ -53,6 +57,22 @@ struct Ended {
     sink: Arc<StoredSink>,
     pass: Pass,
     took: Duration,
+    /// Its claim in the duplicate filter, if there is one.
+    claim: Option<Claim>,
+}
+
+/// An attempt that may start.
+struct Admitted<'a> {
+    permission: Permission<'a>,
+    claim: Option<Claim>,
+}
+
+/// What keeps a letter from its attempt.
+enum Refused {
+    /// It gets no more attempts.
+    Exhausted(Exhausted),
+    /// A copy of its message was handled.
+    Duplicate,
 }
 
 impl HeadAttempt<'_> {
@@ -81,14 +101,60 @@ impl HeadAttempt<'_> {
             return self.settle(&letter, settlement).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.admission(&letter, record.as_ref()).await {
+        let admitted = match self.admission_and_claim(&letter, record.as_ref()).await {
             Ok(admitted) => admitted?,
-            Err(exhausted) => return self.settle(&letter, self.exhausted(&letter, exhausted)).await,
+            Err(Refused::Exhausted(exhausted)) => {
+                return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
+            }
+            Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
         };
         let letter = Arc::new(letter);
-        let ended = self.attempt(&letter, record.is_some(), admitted).await;
+        let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+        let mut claim = ended.claim.take();
+        if matches!(ended.outcome, Outcome::Handled)
+            && let Some(claim) = claim.take()
+        {
+            claim.handled(self.component).await.ok()?;
+        }
         let settlement = self.settlement(&letter, ended)?;
-        self.settle(&letter, settlement).await
+        let settled = self.settle(&letter, settlement).await;
+        dedupe::end(claim).await;
+        settled
+    }
+
+    /// Waits until the attempt may start and the duplicate filter has no other one: `Ok(None)` when it may not now. Waits for
+    /// others happen without a permit: they are no attempts (I3).
+    async fn admission_and_claim(
+        &self,
+        letter: &Letter,
+        record: Option<&FailureRecord>,
+    ) -> Result<Option<Admitted<'_>>, Refused> {
+        let admitted = self.admission(letter, record, false).await.map_err(Refused::Exhausted)?;
+        let Some(mut permission) = admitted else { return Ok(None) };
+        let Some(filter) = &self.component.dedupe else {
+            return Ok(Some(Admitted { permission, claim: None }));
+        };
+        let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
+        loop {
+            let claimed = filter.claim(&self.component.queue, &letter.message.id).await;
+            match claimed {
+                Ok(Claimed::Yes(claim)) => return Ok(Some(Admitted { permission, claim: Some(claim) })),
+                Ok(Claimed::Done) => return Err(Refused::Duplicate),
+                Ok(Claimed::InFlight) => {
+                    drop(permission);
+                    self.sleep(delays.next()).await;
+                }
+                Err(error) => {
+                    drop(permission);
+                    if retry.failed(error).await.is_err() {
+                        return Ok(None);
+                    }
+                }
+            }
+            let again = self.admission(letter, record, true).await.map_err(Refused::Exhausted)?;
+            let Some(admitted) = again else { return Ok(None) };
+            permission = admitted;
+        }
     }
 
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
@@ -98,7 +164,8 @@ impl HeadAttempt<'_> {
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
-    ) -> Result<Option<Admitted<'_>>, Exhausted> {
+        charged: bool,
+    ) -> Result<Option<Permission<'_>>, Exhausted> {
         let candidate = Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
@@ -107,6 +174,7 @@ impl HeadAttempt<'_> {
             record,
             // I12: the store's clock said that it is due; ours must agree.
             due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
+            charged,
         };
         let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
         while !lifecycle.is_draining() {
@@ -121,13 +189,13 @@ impl HeadAttempt<'_> {
             };
             let Some((permit, isolation)) = prepared else { return Ok(None) };
             match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, isolation })),
+                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
                     if letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
-                    return Ok(Some(Admitted { pass: Pass::free(), permit, isolation }));
+                    return Ok(Some(Permission { pass: Pass::free(), permit, isolation }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
                 Admission::NotBefore(time) => {
@@ -137,6 +205,15 @@ impl HeadAttempt<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Sleeps for this long, or until the consumer drains.
+    async fn sleep(&self, time: Duration) {
+        tokio::select! {
+            biased;
+            () = self.component.lifecycle.draining() => {}
+            () = tokio::time::sleep(time) => {}
+        }
     }
 
     /// Sleeps until then, or until the consumer drains.
@@ -164,7 +241,7 @@ impl HeadAttempt<'_> {
 
     /// Makes the attempt.
     async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted<'_>) -> Ended {
-        let Admitted { pass, permit, isolation } = admitted;
+        let Admitted { permission: Permission { pass, permit, isolation }, claim } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
@@ -181,21 +258,22 @@ impl HeadAttempt<'_> {
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
-        let watched = flight.watch(isolation, queue, &letter.message, attempt);
-        let started = Instant::now();
-        let outcome = match &component.options.dedupe {
-            Some(dedupe) => attempt::run_once(component, &delivery, dedupe).await,
-            None => attempt::run(component, &delivery).await,
+        let run = async {
+            let watched = flight.watch(isolation, queue, &letter.message, attempt);
+            let started = Instant::now();
+            let outcome = attempt::run(component, &delivery).await;
+            drop(watched);
+            (outcome, started.elapsed())
         };
-        drop(watched);
+        let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
-        Ended { delivery, outcome, sink, pass, took: started.elapsed() }
+        Ended { delivery, outcome, sink, pass, took, claim }
     }
 
     /// The settlement that follows from the attempt. `None` when the consumer stops instead.
     fn settlement(&self, letter: &Letter, ended: Ended) -> Option<Settlement> {
         let component = &**self.component;
-        let Ended { delivery, outcome, sink, pass, took } = ended;
+        let Ended { delivery, outcome, sink, pass, took, .. } = ended;
         let (kind, replayed) = match self.purpose {
             Purpose::Retry => (AttemptKind::Retry, false),
             Purpose::Replay(_) => (AttemptKind::Replay, true),
@@ -203,7 +281,7 @@ impl HeadAttempt<'_> {
         let attempt = delivery.attempt();
         let error = match outcome {
             Outcome::Failed(error) => error,
-            Outcome::SentToDlq => {
+            Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
                 let GivenUp { reason, why } = sink.take();
                 HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)
             }
@@ -263,6 +341,32 @@ impl HeadAttempt<'_> {
 
     async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        settler.settle(letter, settlement).await
+        let dead = died(letter, &settlement);
+        let settled = settler.settle(letter, settlement).await?;
+        if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
+            self.publish_claim(relay, &letter).await;
+        }
+        Some(settled)
     }
+
+    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
+    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
+    async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
+        let (message, from) = (&*letter.message, letter.message.partition());
+        let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
+        publish.claim(relay, letter).await;
+    }
+}
+
+/// Returns the letter as it is when this settlement makes it a dead one.
+fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+    let Settlement::Requeue(requeue) = settlement else { return None };
+    (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
+        state: LetterState::Dead,
+        due_at: None,
+        cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
+        attempts: requeue.attempts,
+        crash_attempts: requeue.crash_attempts,
+        ..letter.clone()
+    })
 }
