@@ -167,7 +167,7 @@ async fn the_metadata_is_in_the_environment() {
     for line in expected {
         assert!(env.lines().any(|known| known == line), "{line} is missing in {env}");
     }
-    assert!(env.lines().any(|line| line.starts_with("PATH=")), "the rest is inherited");
+    assert!(env.lines().any(|line| line.starts_with("PATH=")), "what programs need is inherited");
 }
 
 #[tokio::test]
@@ -177,16 +177,25 @@ async fn secrets_and_metadata_of_an_outer_lazaret_are_not_inherited() {
         // Runs itself again, inside of such an environment.
         let mut inside = std::process::Command::new(std::env::current_exe().unwrap());
         inside.args(["--exact", NAME]).env("LAZARET_TOKEN", "s3cret").env("LAZARET_KEY", "outer");
-        let inside = inside.env("TRACEPARENT", "outer").env("OTHER", "kept").output().unwrap();
+        inside.env("DATABASE_URL", "postgres://s3cret").env("OTHER", "kept").env("MORE_1", "kept");
+        let inside = inside.env("TRACEPARENT", "outer").output().unwrap();
         let said = String::from_utf8_lossy(&inside.stdout);
         assert!(inside.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let (folder, options) = scratch("env > $OUT/env");
-    call(&run(options), message()).await.unwrap();
+    call(&run(options.clone()), message()).await.unwrap();
     let env = read(&folder, "env");
-    assert!(env.contains("OTHER=kept") && env.contains("LAZARET_ID=evt-1"), "{env}");
+    assert!(env.contains("PATH=") && env.contains("LAZARET_ID=evt-1"), "{env}");
+    assert!(!env.contains("s3cret") && !env.contains("outer") && !env.contains("OTHER="), "{env}");
+    let named = options.clone().with_inherited_env(["OTHER", "MORE_*", "LAZARET_*"]);
+    call(&run(named), message()).await.unwrap();
+    let env = read(&folder, "env");
+    assert!(env.contains("OTHER=kept") && env.contains("MORE_1=kept"), "{env}");
     assert!(!env.contains("s3cret") && !env.contains("outer"), "{env}");
+    call(&run(options.with_all_inherited_env()), message()).await.unwrap();
+    let env = read(&folder, "env");
+    assert!(env.contains("postgres://s3cret") && !env.contains("LAZARET_TOKEN"), "{env}");
 }
 
 #[tokio::test]

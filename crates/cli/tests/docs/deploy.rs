@@ -166,7 +166,13 @@ fn the_image_is_built_of_what_is_there_and_runs_what_is_understood() {
     let build = runs.iter().find(|run| run.starts_with("cargo build")).unwrap();
     assert!(Page::named("deploying.md").text.contains(build.as_str()), "the guide builds otherwise");
     let pinned = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let version = of("FROM ")[0].split([':', '-']).nth(1).unwrap().to_owned();
+    // Both base images are arguments, so that they can be pinned by digest.
+    assert_eq!(of("FROM "), ["${RUST_IMAGE} AS build", "${BASE_IMAGE}"]);
+    let arguments = of("ARG ");
+    let image =
+        |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('='));
+    assert!(image("BASE_IMAGE").is_some());
+    let version = image("RUST_IMAGE").unwrap().split([':', '-']).nth(1).unwrap().to_owned();
     assert!(
         pinned.contains(&format!("rust-version = \"{version}\"")),
         "the image builds with Rust {version}"
@@ -199,6 +205,9 @@ fn the_unit_starts_reloads_and_stops_as_the_daemon_wants() {
         assert!(command.ends_with("/etc/lazaret/lazaret.yaml"));
     }
     assert_eq!(unit("ExecReload"), ["/bin/kill -HUP $MAINPID"]);
+    assert_eq!((unit("MemoryMax").len(), unit("TasksMax").len()), (1, 1));
+    let guide = Page::named("deploying.md").text;
+    assert!(guide.contains(&format!("/etc/credstore/{}", unit("LoadCredential").remove(0))));
     let stop = unit("TimeoutStopSec").remove(0).trim_end_matches('s').parse().unwrap();
     assert!(Duration::from_secs(stop) > drain_deadline());
 }

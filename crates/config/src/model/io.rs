@@ -158,6 +158,8 @@ pub struct CommandHandler {
     pub workers: Option<usize>,
     /// Environment variables of the program.
     pub env: Vec<(String, Secret)>,
+    /// Environment variables of the daemon that the program inherits: names, or the start of names and `*`.
+    pub pass_env: Vec<String>,
 }
 
 /// How a program is executed.

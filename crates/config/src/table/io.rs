@@ -218,10 +218,20 @@ static COMMAND: Section = Section {
         Key::new(
             "env",
             Kind::Map { names: Format::EnvName, of: &Kind::Text(Format::Free) },
-            "Environment variables of the program, in addition to those of this process and `LAZARET_…`.",
+            "Environment variables of the program, in addition to `LAZARET_…` and to those that it inherits.",
         )
         .or("{}")
         .secret()
         .live(),
+        Key::new(
+            "pass-env",
+            Kind::List { of: &Kind::Text(Format::EnvName), min: 0 },
+            "Environment variables of the daemon that the program inherits, besides `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, \
+             `LANG`, `LANGUAGE`, `LC_*`, `TZ`, `TZDIR` and `TMPDIR`: a name, or the start of names and `*`. All others may be secrets of \
+             the daemon.",
+        )
+        .or("[]")
+        .live()
+        .example("DATABASE_URL"),
     ],
 };

@@ -29,11 +29,12 @@ mod locks;
 mod machine;
 mod operations;
 mod outbox;
+mod payload_digest;
 pub mod rules;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditNote};
+pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
 pub use capabilities::Capabilities;
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
@@ -52,6 +53,7 @@ pub use operations::{
     OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection, WorkItem,
 };
 pub use outbox::{End, EndsPage, Outbox, is_end};
+pub use payload_digest::{InvalidDigest, PayloadDigest};
 pub use trend::Trend;
 pub use triage::{
     Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,

@@ -45,7 +45,8 @@ fn command(config: &ConsumerConfig, program: &Program) -> Result<CommandOptions,
         .for_consumer(config.name.as_str())
         .with_sequencing(config.sequencing())
         .with_timeout(program.timeout)
-        .with_mode(mode);
+        .with_mode(mode)
+        .with_inherited_env(&program.pass_env);
     let options =
         program.env.iter().fold(options, |options, (name, value)| options.with_env(name, value.reveal()));
     Ok(match program.workers {

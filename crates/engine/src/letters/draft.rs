@@ -93,7 +93,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
         attempts: record.attempts,
         crash_attempts: letter.crash_attempts,
-        replay_attempts: letter.replay_attempts + u32::from(replayed),
+        replay_attempts: letter.replay_attempts.saturating_add(u32::from(replayed)),
         poison: component.limits(&letter.message).is_poison(&record.usage()),
         diagnostics: if ignored {
             letter.diagnostics.clone()
@@ -130,8 +130,11 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
 /// Ends the replays of a letter whose replay crashed the process.
 pub(crate) fn crashed_in_replay(component: &Component, letter: &Letter, crashes: u32) -> Settlement {
     let crash_attempts = letter.crash_attempts + crashes;
-    let letter =
-        Letter { crash_attempts, replay_attempts: letter.replay_attempts + crashes, ..letter.clone() };
+    let letter = Letter {
+        crash_attempts,
+        replay_attempts: letter.replay_attempts.saturating_add(crashes),
+        ..letter.clone()
+    };
     dead(component, &letter, Some(crash(crash_attempts)))
 }
 

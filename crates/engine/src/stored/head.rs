@@ -149,7 +149,7 @@ impl HeadAttempt<'_> {
     ) -> Ended {
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
-        let attempt = letter.attempts + letter.replay_attempts + 1;
+        let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
         if let Some(due) = letter.due_at
             && *self.purpose == Purpose::Retry
         {
@@ -233,7 +233,7 @@ impl HeadAttempt<'_> {
 
     /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
     fn after_replay(&self, letter: &Letter) -> Step {
-        let replays = letter.replay_attempts + 1;
+        let replays = letter.replay_attempts.saturating_add(1);
         let max_replays = self.component.options.replay.max_replays;
         let enough = max_replays.is_some_and(|limit| replays >= limit);
         let state = if enough { LetterState::Parked } else { letter.state };

@@ -24,6 +24,28 @@ pub enum Mode {
     Lines,
 }
 
+/// The variables that a program inherits unless others are named.
+const DEFAULT_INHERITED: &[&str] =
+    &["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR"];
+
+/// The variables of this process that a program inherits, apart from `LAZARET_*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Inherited {
+    All,
+    /// Those with one of these names, or whose name starts with what stands before a `*`.
+    Only(Vec<String>),
+}
+
+impl Inherited {
+    pub(crate) fn includes(&self, name: &[u8]) -> bool {
+        let Self::Only(names) = self else { return true };
+        names.iter().any(|known| match known.strip_suffix('*') {
+            Some(start) => name.starts_with(start.as_bytes()),
+            None => name == known.as_bytes(),
+        })
+    }
+}
+
 /// The program and how it is run.
 ///
 /// ```
@@ -47,7 +69,7 @@ pub struct CommandOptions {
     pub(crate) timeout: Duration,
     pub(crate) grace: Duration,
     pub(crate) env: Vec<(String, String)>,
-    pub(crate) inherits_env: bool,
+    pub(crate) inherited: Inherited,
     pub(crate) folder: Option<PathBuf>,
 }
 
@@ -62,7 +84,7 @@ impl CommandOptions {
             timeout: DEFAULT_TIMEOUT,
             grace: DEFAULT_GRACE,
             env: Vec::new(),
-            inherits_env: true,
+            inherited: Inherited::Only(DEFAULT_INHERITED.iter().map(|&name| name.to_owned()).collect()),
             folder: None,
         }
     }
@@ -117,11 +139,33 @@ impl CommandOptions {
         self
     }
 
-    /// Does not inherit variables of this process. Default: inherits all except `LAZARET_*`, which may be secret or belong to
-    /// another attempt.
+    /// Inherits further variables of this process: a name, or the start of names and `*`. Default: those that programs need to
+    /// run at all, such as `PATH`, `HOME`, `LANG` and `TZ`, because others may be secrets of this process. `LAZARET_*` is never
+    /// inherited: it belongs to an attempt.
+    ///
+    /// ```
+    /// use lazaret_handlers::CommandOptions;
+    /// let options = CommandOptions::new(["./handle"]).with_inherited_env(["DATABASE_URL", "AWS_*"]);
+    /// ```
+    #[must_use]
+    pub fn with_inherited_env<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        if let Inherited::Only(known) = &mut self.inherited {
+            known.extend(names.into_iter().map(Into::into));
+        }
+        self
+    }
+
+    /// Inherits all variables of this process except `LAZARET_*`, its secrets included.
+    #[must_use]
+    pub fn with_all_inherited_env(mut self) -> Self {
+        self.inherited = Inherited::All;
+        self
+    }
+
+    /// Inherits no variables of this process.
     #[must_use]
     pub fn without_inherited_env(mut self) -> Self {
-        self.inherits_env = false;
+        self.inherited = Inherited::Only(Vec::new());
         self
     }
 
@@ -145,7 +189,7 @@ impl fmt::Debug for CommandOptions {
             .field("timeout", &self.timeout)
             .field("grace", &self.grace)
             .field("env", &names)
-            .field("inherits_env", &self.inherits_env)
+            .field("inherited", &self.inherited)
             .field("folder", &self.folder)
             .finish()
     }

@@ -64,13 +64,11 @@ impl Setup {
         if let Some(folder) = &options.folder {
             command.current_dir(folder);
         }
-        if options.inherits_env {
-            let inherited = std::env::vars_os().map(|(name, _)| name);
-            for name in inherited.filter(|name| is_reserved(name.as_encoded_bytes())) {
+        for (name, _) in std::env::vars_os() {
+            let bytes = name.as_encoded_bytes();
+            if is_reserved(bytes) || !options.inherited.includes(bytes) {
                 command.env_remove(name);
             }
-        } else {
-            command.env_clear();
         }
         command.envs(options.env.iter().map(|(name, value)| (name, value)));
         command
