@@ -13,6 +13,9 @@ use lazaret_core::{Message, MessageId, Partition, QueueName};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
+use crate::mutation::mutated;
+use crate::options::Options;
+
 /// The time for which a suspect that is not delivered is waited for. Another instance may own it by now.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -20,6 +23,8 @@ const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) struct Flight {
     recorder: Option<Arc<dyn FlightRecorder>>,
     suspects: Mutex<Vec<TrackedSuspect>>,
+    /// A mutation: suspects do not run alone.
+    in_company: bool,
     /// A suspect is still to be run alone.
     suspicious: AtomicBool,
     until: Instant,
@@ -75,7 +80,8 @@ impl Drop for Watched<'_> {
 }
 
 impl Flight {
-    pub(crate) fn new(recorder: Option<Arc<dyn FlightRecorder>>) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
+        let recorder = options.flight_recorder.clone();
         let suspects = recorder.as_ref().map(|recorder| recorder.suspects()).unwrap_or_default();
         for suspect in &suspects {
             tracing::warn!(
@@ -85,6 +91,7 @@ impl Flight {
         }
         Self {
             recorder,
+            in_company: mutated!(options, RunSuspectsInCompany),
             suspicious: AtomicBool::new(!suspects.is_empty()),
             suspects: Mutex::new(
                 suspects
@@ -115,7 +122,7 @@ impl Flight {
         attempt: u32,
     ) -> Watched<'a> {
         let mut suspect = None;
-        let isolation = if !self.is_suspicious() {
+        let isolation = if !self.is_suspicious() || self.in_company {
             Isolation::None
         } else if self.is_suspect(queue, &message.id) {
             suspect = Some((queue, &message.id));

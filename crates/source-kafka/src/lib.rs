@@ -32,6 +32,7 @@
 //! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
 //! - `membership`, `read_ahead`, `driver`, `source`: the member of the group, its thread, and the source for the engine.
 
+mod claim_check;
 mod client;
 mod driver;
 mod error;
@@ -54,7 +55,7 @@ mod topology;
 mod transaction_hook;
 
 pub use letter_writer::{Delivery, LetterWriter};
-pub use options::{DEFAULT_BATCH, KafkaOptions};
+pub use options::{DEFAULT_BATCH, DEFAULT_TOPIC_TIMEOUT, KafkaOptions, MEMORY_STORE};
 pub use record::{MessageDecoder, RecordParts};
 pub use relay::KafkaRelay;
 pub use retry_topics::RetryTopics;

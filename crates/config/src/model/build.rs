@@ -172,6 +172,8 @@ fn source(fields: &Fields, consumer: &str) -> Source {
             id_headers: kafka.texts("id-headers"),
             type_headers: kafka.texts("type-headers"),
             correlation_headers: kafka.texts("correlation-headers"),
+            replaced_stores: kafka.texts("replaced-stores"),
+            topic_timeout: duration(kafka, "topic-timeout"),
         }),
         Some(("mongodb", mongodb)) => Source::Mongodb(mongodb_source(mongodb)),
         _ => Source::Inbox,

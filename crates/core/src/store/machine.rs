@@ -252,7 +252,7 @@ impl OperationMachine {
     /// Number of letters that the rate allows now.
     pub fn pace(&self, now: Timestamp) -> u64 {
         let Some(rate) = self.operation.rollout.rate else { return u64::MAX };
-        let ahead = match self.next_at {
+        let ahead = match self.next_at(now) {
             // The rate is too slow to express as a timestamp.
             Some(next) if next == Timestamp::MAX => return 0,
             Some(next) => nanos_between(now, next).max(0.0) * rate / NANOS,
@@ -262,16 +262,25 @@ impl OperationMachine {
         (burst(rate) - ahead + 1e-6).max(0.0) as u64
     }
 
+    /// When the rate has accounted for all letters taken so far. A time further ahead than the allowance reaches is from before
+    /// the store's clock was set back, and does not count.
+    fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let rate = self.operation.rollout.rate?;
+        // One letter more than the allowance, against rounding.
+        let furthest = later(now, (burst(rate) + 1.0) * NANOS / rate);
+        self.next_at.filter(|next| *next <= furthest)
+    }
+
     /// Deducts this many letters from the rate's allowance.
     pub fn spend(&mut self, letters: u64, now: Timestamp) {
         let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
-        let from = self.next_at.map_or(now, |next| next.max(now));
+        let from = self.next_at(now).map_or(now, |next| next.max(now));
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
     }
 
     /// When the rate allows the next letter.
     pub fn pace_at(&self, now: Timestamp) -> Timestamp {
-        let (Some(rate), Some(next)) = (self.operation.rollout.rate, self.next_at) else { return now };
+        let (Some(rate), Some(next)) = (self.operation.rollout.rate, self.next_at(now)) else { return now };
         later(next, ((1.0 - burst(rate)) * NANOS / rate).ceil()).max(now)
     }
 
@@ -394,6 +403,20 @@ mod tests {
             // An infrequent poll loses a little of a slow rate each time.
             let least = (rate * seconds).min(5000.0) * 0.85 - 1.0;
             assert!(taken as f64 >= least, "{taken}, not {least}, at a rate of {rate}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_stop_the_rate() {
+        for rate in [0.5, 2.0, 50.0] {
+            let mut machine = paced(rate);
+            let before = NOW + Duration::from_secs(3600);
+            machine.spend(machine.pace(before), before);
+            assert!(machine.pace(NOW) >= 1, "the debt of an hour ahead does not count at a rate of {rate}");
+            machine.spend(machine.pace(NOW), NOW);
+            assert_eq!(machine.pace(NOW), 0, "the rate holds again");
+            let next = machine.pace_at(NOW);
+            assert!(next <= NOW + Duration::from_secs_f64(1.0 / rate), "{next} at a rate of {rate}");
         }
     }
 

@@ -23,6 +23,7 @@ mod dedupe;
 mod error;
 #[doc(hidden)]
 pub mod forward;
+mod identity;
 mod key_value;
 mod letters;
 mod locks;
@@ -41,6 +42,7 @@ pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use forward::Call;
+pub use identity::store_id;
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,

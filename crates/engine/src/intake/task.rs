@@ -156,6 +156,7 @@ impl Intake {
     fn handle_event(&mut self, event: Result<SourceEvent, SourceError>) {
         if event.is_ok() && self.error_logged_at.take().is_some() {
             tracing::info!(consumer = self.identity.consumer.as_str(), "source recovered");
+            self.telemetry.gauges.publish_source_error(None);
         }
         match event {
             Ok(SourceEvent::Messages(messages)) => self.accept(messages),
@@ -173,6 +174,7 @@ impl Intake {
                     tracing::warn!(consumer = self.identity.consumer.as_str(), %error, "source failed, retrying");
                     self.error_logged_at = Some(now);
                 }
+                self.telemetry.gauges.publish_source_error(Some(error.to_string()));
                 self.source_retry_at = Some(now + SOURCE_RETRY_DELAY);
             }
             Err(error) => self.lifecycle.fail(Error::Source(error)),

@@ -11,6 +11,7 @@ mod options;
 mod restart_delay;
 mod setup;
 mod stderr;
+mod suspects;
 mod worker;
 
 pub use handler::CommandHandler;

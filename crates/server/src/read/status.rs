@@ -98,7 +98,7 @@ async fn consumer(
     Ok(Consumer {
         name: name.to_owned(),
         state,
-        error: entry.as_ref().and_then(|entry| entry.error.clone()),
+        error: entry.as_ref().and_then(|entry| entry.error.clone()).or_else(|| source_error(state, handle)),
         paused,
         pauses,
         lag: handle.and_then(Handle::lag),
@@ -116,6 +116,13 @@ async fn consumer(
         store_trouble: handle.is_some_and(Handle::is_store_failing),
         queues: queues.iter().map(queue_status).collect(),
     })
+}
+
+/// The temporary error that the source of a running consumer met.
+fn source_error(state: ConsumerState, handle: Option<&Handle>) -> Option<String> {
+    // The handle of an earlier run stays.
+    let is_running = matches!(state, ConsumerState::Running | ConsumerState::Paused);
+    handle.filter(|_| is_running).and_then(Handle::source_error)
 }
 
 /// The age in seconds; zero when the local clock is behind the store's.

@@ -141,7 +141,7 @@ impl Membership {
         let assignment_id = owned.assignment_id;
         let partition = commit.partition;
         let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
-        let metadata = metadata::encode(&settled_beyond, key, metadata_limit);
+        let metadata = metadata::encode(&settled_beyond, key, self.options.store.as_deref(), metadata_limit);
         Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, assignment_id })
     }
 

@@ -55,7 +55,7 @@ impl Post {
         Self {
             digest: digest(message.id.as_ref(), message.payload.as_ref()),
             size: limit(message.byte_size()),
-            id: message.id,
+            id: message.id.map(MessageId::given),
             event_type: message.event_type,
             content_type: message.content_type,
             correlation: message.correlation,
