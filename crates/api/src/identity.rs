@@ -18,8 +18,12 @@ pub enum Scope {
     Payload,
     /// Retry, park, release, restore, resolve, comment, assign.
     Triage,
-    /// Evict, purge, edit, quarantine, import.
+    /// Evict, purge, quarantine, set the expiry.
     Evict,
+    /// Replace the payload of a letter.
+    Edit,
+    /// Import letters.
+    Import,
     /// Pause and resume.
     Pause,
     /// Approve or reject operations of others.
@@ -32,11 +36,13 @@ pub enum Scope {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Read,
         Self::Payload,
         Self::Triage,
         Self::Evict,
+        Self::Edit,
+        Self::Import,
         Self::Pause,
         Self::Approve,
         Self::Ingest,
@@ -50,6 +56,8 @@ impl Scope {
             Self::Payload => "payload",
             Self::Triage => "triage",
             Self::Evict => "evict",
+            Self::Edit => "edit",
+            Self::Import => "import",
             Self::Pause => "pause",
             Self::Approve => "approve",
             Self::Ingest => "ingest",
@@ -107,14 +115,19 @@ impl Via {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Identity {
-    /// The name recorded in the audit.
+    /// The name of the token, or the claimed name.
     pub name: String,
+    /// The person recorded in the audit. Several tokens may belong to one person; approval needs another person.
+    pub person: String,
     /// Whether a token authenticated the caller. Otherwise the name is what the header `lazaret-actor` claims.
     pub authenticated: bool,
     /// The caller's scopes.
     pub scopes: Vec<Scope>,
     /// When the token expires; `null` for never.
     pub expires_at: Option<jiff::Timestamp>,
+    /// The consumers that the token is limited to; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consumers: Vec<String>,
 }
 
 impl Identity {
@@ -144,9 +157,11 @@ mod tests {
     fn admin_has_every_scope_and_others_only_their_own() {
         let identity = |scopes: &[Scope]| Identity {
             name: "a".into(),
+            person: "a".into(),
             authenticated: true,
             scopes: scopes.to_vec(),
             expires_at: None,
+            consumers: Vec::new(),
         };
         for scope in Scope::ALL {
             assert!(identity(&[Scope::Admin]).may(scope));

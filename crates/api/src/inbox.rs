@@ -13,10 +13,14 @@ pub struct InboxAnswer {
     pub position: String,
     /// Whether the id was accepted before; the message was not stored again.
     pub duplicate: bool,
+    /// Whether a message with this id and another payload was accepted before; this one was not stored. Only in batches: a
+    /// single message is refused with 409.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub conflict: bool,
 }
 
 /// A batch of durable messages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct BatchAnswer {
     /// The number of accepted messages.
@@ -25,8 +29,14 @@ pub struct BatchAnswer {
     pub duplicates: u64,
     /// The number of undecodable lines: they are dead-lettered with their raw bytes.
     pub undecodable: u64,
+    /// The number of messages that were not stored, because one with the same id and another payload was accepted before.
+    #[serde(default)]
+    pub conflicts: u64,
     /// The messages, in line order.
     pub messages: Vec<InboxAnswer>,
+    /// Whether `messages` was left out: in the response to a repeated request whose first response was too large to be kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub messages_left_out: bool,
 }
 
 /// The backlog of an inbox.

@@ -23,6 +23,7 @@ pub struct PlanRequest {
     pub valid_for_seconds: Option<u64>,
     /// The reason; default: `plan`, because a plan changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -117,6 +118,7 @@ pub struct BeginRequest {
     pub needs_approval: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -144,6 +146,7 @@ impl BeginRequest {
 pub struct CommandRequest {
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -245,6 +248,9 @@ pub struct Item {
     pub sequence: String,
     /// The letter.
     pub letter: String,
+    /// The SHA-256 of the payload when the plan was frozen, or `none` without a payload. A letter that has another payload by now
+    /// is skipped as changed. `null` in a plan of an earlier version.
+    pub digest: Option<String>,
     /// The outcome; `null` until the letter is finished.
     pub outcome: Option<Outcome>,
 }
@@ -256,6 +262,7 @@ impl From<&store::Item> for Item {
             queue: item.queue.to_string(),
             sequence: item.sequence.to_string(),
             letter: item.letter.to_string(),
+            digest: item.digest.map(|digest| digest.to_string()),
             outcome: item.outcome.map(Outcome::from),
         }
     }

@@ -27,6 +27,7 @@ pub struct Selection {
 pub struct ActRequest {
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -38,6 +39,7 @@ pub struct CommentRequest {
     pub text: String,
     /// The reason, for the audit, which does not contain the text; default: `comment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -45,10 +47,13 @@ pub struct CommentRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AssignRequest {
-    /// The person or the team; `null` for none.
+    /// The person or the team; `null` for none. Required: a request that leaves it out must not remove the name.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required = true, max_length = 200)]
     pub name: Option<String>,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -56,10 +61,13 @@ pub struct AssignRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExpiryRequest {
-    /// The expiry time; `null` for never.
+    /// The expiry time; `null` for never. Required: a request that leaves it out must not remove the expiry.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required = true)]
     pub expires_at: Option<Timestamp>,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -78,6 +86,7 @@ pub struct EditRequest {
     pub tombstone: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -90,6 +99,7 @@ pub struct BulkRequest {
     pub selection: Selection,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
     pub reason: Option<String>,
 }
 

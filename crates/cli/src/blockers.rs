@@ -134,7 +134,7 @@ mod tests {
 
     fn item(queue: &str, sequence: &str) -> Item {
         let (queue, sequence) = (queue.to_owned(), sequence.to_owned());
-        Item { ordinal: 0, queue, sequence, letter: "0a1b2c3d".into(), outcome: None }
+        Item { ordinal: 0, queue, sequence, letter: "0a1b2c3d".into(), digest: None, outcome: None }
     }
 
     fn reasons(consumer: Consumer, letters: &[Item]) -> Vec<String> {

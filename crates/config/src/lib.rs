@@ -81,8 +81,8 @@ pub use load::{Checked, Loaded, check, load};
 pub use model::{
     Advanced, Approval, Auth, Checkpoint, CommandHandler, CommandMode, Config, Consumer, DeadLetter,
     FullDocument, Handler, HistoryLost, HttpHandler, KafkaSource, LogFormat, LogLevel, MongodbSource, Order,
-    Replay, Reprocess, RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Token,
-    Webhook,
+    Replay, Reprocess, RequestLimits, Retry, RetryTopics, Secret, Source, StartPosition, Telemetry, Tls,
+    Token, Webhook,
 };
 pub use reference::keys_markdown;
 pub use schema::schema;

@@ -184,6 +184,18 @@ fn approval(top: &Fields, fields: &Fields, findings: &mut Findings) {
                 .hint("configure `auth` with a token for each person; `lazaret token` creates them"),
         );
     }
+    let reprocess = fields.section("dead-letter").and_then(|letters| letters.section("reprocess"));
+    if needs_two && let Some(reprocess) = reprocess.filter(|some| some.text("strategy") == Some("cron")) {
+        let approval = replay.span("approval").unwrap_or_default();
+        let span = reprocess.span("strategy").unwrap_or(approval);
+        let message =
+            "`reprocess: cron` replays dead letters without the approval that `replay.approval` demands";
+        findings.add(
+            FindingBuilder::new(Code::Contradiction, span, message)
+                .related(approval, "a second person is required here")
+                .hint("write `strategy: manual`, or `approval: none`"),
+        );
+    }
 }
 
 /// Warns about a `Content-Type` that is never sent, because all messages have their own.

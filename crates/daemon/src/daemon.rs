@@ -10,7 +10,7 @@ use lazaret_config::Source;
 use lazaret_config::{Address, Config};
 #[cfg(feature = "sqlite")]
 use lazaret_server::Builder;
-use lazaret_server::{Options as ServerOptions, Registry, Server};
+use lazaret_server::{Listener, Options as ServerOptions, Registry, Server};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::assemble::{self, Shared, Stores};
 use crate::error::Error;
 use crate::reload::{Reloaded, Running, RunningConsumer, apply};
-use crate::runner::{End, RestartPolicy, Runner};
+use crate::runner::{End, RestartPolicy, Runner, register};
 use crate::telemetry::{Telemetry, TelemetryTasks};
 
 /// The options of the daemon that are not part of the configuration.
@@ -59,7 +59,7 @@ pub struct Report {
 pub struct Service {
     shared: Arc<Shared>,
     server: Server,
-    listener: TcpListener,
+    listener: Listener,
     runners: Vec<Runner>,
     telemetry_tasks: TelemetryTasks,
     /// Stops every consumer.
@@ -71,6 +71,7 @@ pub struct Service {
 #[derive(Clone)]
 pub struct Handle {
     running: Arc<Mutex<Running>>,
+    server: Server,
     address: SocketAddr,
 }
 
@@ -89,10 +90,7 @@ impl Service {
         let registry = Registry::default();
         let telemetry = Telemetry::new(&config);
         let server = server(&config, &stores, &registry, &telemetry)?;
-        let listener = listen(&config.listen).await?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| Error::Listen { address: config.listen.to_string(), source })?;
+        let (listener, address) = listen(&config).await?;
         let (telemetry, telemetry_tasks) = telemetry.begin(&config, &stores).await?;
         let shared = Arc::new(Shared { stores, registry, telemetry, until_idle: options.until_idle });
         let stop = CancellationToken::new();
@@ -101,6 +99,8 @@ impl Service {
         let mut consumers = BTreeMap::new();
         let mut runners = Vec::new();
         for consumer in &config.consumers {
+            // Before the API serves: a consumer that is not known yet would need no approval.
+            register(&shared.registry, consumer);
             let (sender, receiver) = watch::channel(Arc::new(consumer.clone()));
             let has_failed = Arc::default();
             let running =
@@ -118,7 +118,7 @@ impl Service {
             });
         }
         let running = Arc::new(Mutex::new(Running { started: config, consumers }));
-        let handle = Handle { running, address };
+        let handle = Handle { running, server: server.clone(), address };
         Ok(Self { shared, server, listener, runners, telemetry_tasks, stop, handle })
     }
 
@@ -195,8 +195,26 @@ impl Handle {
 
     /// Applies another configuration: consumers with changed policies are drained and restarted, failed consumers are
     /// restarted, all others continue. Returns at once; nothing is lost, because positions and letters are durable.
+    ///
+    /// The tokens are read again, also from an unchanged `tokens-file`. If they are invalid, the previous tokens stay active.
     pub fn reload(&self, config: Config) -> Reloaded {
-        apply(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), config)
+        let tokens = self.reload_tokens(&config);
+        let mut done = apply(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner), config);
+        match tokens {
+            Ok(tokens) => done.tokens = tokens,
+            Err(error) => done.tokens_error = Some(error.to_string()),
+        }
+        done
+    }
+
+    /// Replaces the tokens of the API. Returns their number if they changed. A configuration without `auth` changes nothing.
+    fn reload_tokens(&self, config: &Config) -> Result<Option<usize>, Error> {
+        if config.auth.is_none() {
+            return Ok(None);
+        }
+        let tokens = assemble::tokens(config)?;
+        let count = tokens.len();
+        Ok(self.server.set_tokens(tokens)?.then_some(count))
     }
 }
 
@@ -204,10 +222,20 @@ fn panicked(error: &JoinError) -> Error {
     Error::Panicked(error.to_string())
 }
 
-async fn listen(address: &Address) -> Result<TcpListener, Error> {
-    TcpListener::bind((address.host.as_str(), address.port))
-        .await
-        .map_err(|source| Error::Listen { address: address.to_string(), source })
+/// Binds the address, with TLS if configured, and the Unix socket.
+async fn listen(config: &Config) -> Result<(Listener, SocketAddr), Error> {
+    let Address { host, port } = &config.listen;
+    let failed = |source| Error::Listen { address: config.listen.to_string(), source };
+    let tcp = TcpListener::bind((host.as_str(), *port)).await.map_err(failed)?;
+    let address = tcp.local_addr().map_err(failed)?;
+    let listener = match &config.tls {
+        Some(tls) => Listener::tls(tcp, assemble::tls(tls)?),
+        None => Listener::from(tcp),
+    };
+    match &config.socket {
+        Some(path) => Ok((listener.and_unix(assemble::socket(path)?), address)),
+        None => Ok((listener, address)),
+    }
 }
 
 /// Builds the API server, with the inboxes of the consumers.

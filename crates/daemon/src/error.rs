@@ -30,6 +30,14 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// The certificate or the key of the API is invalid.
+    #[error("invalid TLS file {}: {why}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// The API cannot be served.
     #[error(transparent)]
     Server(#[from] lazaret_server::Error),

@@ -154,6 +154,12 @@ fn log_reload(done: &Reloaded) {
         tracing::info!("configuration reloaded without changes");
         return;
     }
+    if let Some(tokens) = done.tokens {
+        tracing::info!(tokens, "tokens reloaded");
+    }
+    if let Some(error) = &done.tokens_error {
+        tracing::error!(error, "tokens reload failed, the previous tokens stay active");
+    }
     for change in &done.applied {
         tracing::info!(%change, "configuration change applied");
     }

@@ -35,6 +35,10 @@ pub struct Reloaded {
     pub restarted: Vec<String>,
     /// Changes that require a restart of the process. No other change of such a consumer is applied.
     pub needs_restart: Vec<Change>,
+    /// The number of tokens, if they changed.
+    pub tokens: Option<usize>,
+    /// Why the tokens could not be read; the previous tokens stay active.
+    pub tokens_error: Option<String>,
     /// Changes that were not applied, because another change of the same consumer requires a restart.
     pub deferred: Vec<Change>,
 }
@@ -54,6 +58,8 @@ pub(crate) fn apply(running: &mut Running, config: Config) -> Reloaded {
     let is_known = |name: &String| running.consumers.contains_key(name);
     // An added consumer requires a restart; a removed one is reported with its own changes below.
     let top_level = general.into_iter().filter(|change| !change.consumer.as_ref().is_some_and(is_known));
+    // Tokens are reloaded; only the removal of `auth` requires a restart.
+    let top_level = top_level.filter(|change| config.auth.is_none() || !is_auth(&change.path));
     done.needs_restart.extend(top_level);
     for (name, known) in &mut running.consumers {
         let changes = diff(&known.config, &config).changes.into_iter();
@@ -84,6 +90,10 @@ pub(crate) fn apply(running: &mut Running, config: Config) -> Reloaded {
         }
     }
     done
+}
+
+fn is_auth(path: &str) -> bool {
+    path == "auth" || path.starts_with("auth.")
 }
 
 #[cfg(test)]

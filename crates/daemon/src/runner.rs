@@ -9,7 +9,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use lazaret_config::{Approval as ConfiguredApproval, Consumer as ConsumerConfig};
 use lazaret_core::FlightRecorder;
 use lazaret_engine::Consumer;
-use lazaret_server::Approval;
+use lazaret_server::{Approval, Registry};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -80,8 +80,7 @@ impl Runner {
             }
             let config = self.config.borrow_and_update().clone();
             let started = Instant::now();
-            self.shared.registry.starting(&self.name, approval(&config));
-            self.shared.registry.replay_rate(&self.name, config.replay.rate.map(|rate| rate.per_second()));
+            register(&self.shared.registry, &config);
             match self.run_once(&config).await {
                 Ok(RunEnd::Reconfigured) => {
                     tracing::info!(consumer = self.name, "consumer restarted with new policies");
@@ -198,6 +197,12 @@ impl Runner {
             () = may_restart => None,
         }
     }
+}
+
+/// Registers a consumer that is starting, with its settings of replays.
+pub(crate) fn register(registry: &Registry, config: &ConsumerConfig) {
+    registry.starting(&config.name, approval(config));
+    registry.replay_rate(&config.name, config.replay.rate.map(|rate| rate.per_second()));
 }
 
 fn approval(config: &ConsumerConfig) -> Approval {

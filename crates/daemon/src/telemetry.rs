@@ -21,6 +21,9 @@ use crate::error::Error;
 /// The interval of counting letters in the store.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
+/// The interval of logging the last entry of the audit.
+const AUDIT_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The telemetry of all consumers.
 pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,
@@ -134,10 +137,29 @@ impl TelemetryTasks {
                 service.run(stop.clone()).await;
             }
         };
-        tokio::join!(fresh, alerts);
+        tokio::join!(fresh, alerts, log_audit_head(&*store, &stop));
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces {
             traces.shutdown().await;
+        }
+    }
+}
+
+/// Logs the last entry of the audit whenever there are new ones, and at the end. The log is usually shipped elsewhere, so that an
+/// audit whose end was cut off does not match it.
+async fn log_audit_head(store: &dyn Store, stop: &CancellationToken) {
+    let mut logged = None;
+    loop {
+        let stopped = stop.run_until_cancelled(tokio::time::sleep(AUDIT_INTERVAL)).await.is_none();
+        // An outage of the store is reported by others.
+        let head = store.audit_head(None).await.ok().flatten();
+        if let Some(head) = head.filter(|head| logged != Some(head.number)) {
+            logged = Some(head.number);
+            let hash: String = head.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            tracing::info!(number = head.number, hash, "audit head");
+        }
+        if stopped {
+            return;
         }
     }
 }

@@ -2,19 +2,21 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 use lazaret_core::source::Ingest;
 use lazaret_core::{Clock, LetterId, QueueName, Store};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_error::{ApiError, Result};
-use crate::auth::{Hosts, Tokens};
+use crate::auth::{Caller, Hosts, Tokens};
 use crate::event_feed::Feed;
 use crate::idempotency::IdempotencyStore;
 use crate::options::Options;
+use crate::per_token::PerToken;
 use crate::registry::Registry;
 
 /// Renders the metrics.
@@ -28,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Registry,
     pub(crate) inboxes: HashMap<String, Arc<dyn Ingest>>,
-    pub(crate) tokens: Tokens,
+    pub(crate) tokens: RwLock<ActiveTokens>,
     pub(crate) hosts: Hosts,
     pub(crate) options: Options,
     pub(crate) feed: Feed,
@@ -37,6 +39,14 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per concurrent request.
     pub(crate) requests: Arc<Semaphore>,
+    /// The use of each token.
+    pub(crate) by_token: PerToken,
+    /// The last check of the store for `/readyz`: when it began, and its error.
+    pub(crate) readiness: tokio::sync::Mutex<Option<(Instant, Option<String>)>>,
+    /// One permit per byte of a request body in memory.
+    pub(crate) body_bytes: Arc<Semaphore>,
+    /// One permit per open export of full letters.
+    pub(crate) exports: Arc<Semaphore>,
     /// One permit per open stream.
     pub(crate) streams: Arc<Semaphore>,
     /// Cancelled when the server stops: streams end.
@@ -45,9 +55,21 @@ pub(crate) struct Shared {
     pub(crate) document: Bytes,
 }
 
+/// The tokens until the next reload.
+pub(crate) struct ActiveTokens {
+    pub(crate) tokens: Tokens,
+    /// Cancelled when they are replaced: event streams end, and their clients authenticate again.
+    pub(crate) replaced: CancellationToken,
+}
+
 impl App {
     pub(crate) fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    /// The current tokens.
+    pub(crate) fn tokens(&self) -> RwLockReadGuard<'_, ActiveTokens> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The effective page size.
@@ -57,14 +79,18 @@ impl App {
     }
 
     /// Reads a letter by id, in any queue and state.
-    pub(crate) async fn letter(&self, id: &str) -> Result<lazaret_core::Letter> {
+    pub(crate) async fn letter(&self, caller: &Caller, id: &str) -> Result<lazaret_core::Letter> {
         let id: LetterId = id.parse().map_err(|_| ApiError::not_found("letter", id))?;
-        self.find_letter(id).await?.ok_or_else(|| ApiError::not_found("letter", id))
+        self.find_letter(caller, id).await?.ok_or_else(|| ApiError::not_found("letter", id))
     }
 
-    /// Finds a letter by id.
-    pub(crate) async fn find_letter(&self, id: LetterId) -> Result<Option<lazaret_core::Letter>> {
-        let query = lazaret_core::query::Query::parse(&format!("id:{id} state:open,closed"))?;
+    /// Finds a letter by id, of a consumer that the caller may use.
+    pub(crate) async fn find_letter(
+        &self,
+        caller: &Caller,
+        id: LetterId,
+    ) -> Result<Option<lazaret_core::Letter>> {
+        let query = caller.limit(lazaret_core::query::Query::parse(&format!("id:{id} state:open,closed"))?);
         let mut after = None;
         loop {
             let page = self.store.find(&query, after.as_deref(), 1).await?;

@@ -17,6 +17,12 @@ pub enum Error {
         /// The address.
         address: SocketAddr,
     },
+    /// Authentication is configured without a token: it would let everybody in.
+    #[error(
+        "{}: authentication is configured, but there are no tokens: add one with lazaret token, or remove the configuration",
+        Code::InvalidToken
+    )]
+    NoTokens,
     /// A token is misconfigured.
     #[error("{}: token {name:?}: {why}", Code::InvalidToken)]
     InvalidToken {
@@ -39,7 +45,7 @@ impl Error {
     pub const fn code(&self) -> Code {
         match self {
             Self::OpenToTheWorld { .. } => Code::OpenToTheWorld,
-            Self::InvalidToken { .. } => Code::InvalidToken,
+            Self::NoTokens | Self::InvalidToken { .. } => Code::InvalidToken,
             Self::CannotListen { .. } => Code::CannotListen,
         }
     }

@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use lazaret_api::{Code, Problem};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::time::Instant;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -58,7 +59,7 @@ impl<T: DeserializeOwned + Serialize> FromRequest<App> for Json<T> {
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         let (parts, body) = request.into_parts();
         require_type(&parts.headers, &["application/json"])?;
-        let bytes = read(&parts.headers, body, app.options.limits.json_bytes).await?;
+        let bytes = read(app, &parts.headers, body, app.options.limits.json_bytes).await?;
         let parsed =
             serde_json::from_slice(&bytes).map_err(|error| ApiError::invalid("/", error.to_string()))?;
         refuse_unknown(&bytes, &parsed)?;
@@ -90,20 +91,41 @@ pub(crate) fn require_type(headers: &HeaderMap, types: &[&str]) -> Result<()> {
     Err(ApiError::new(Code::UnsupportedMediaType, detail))
 }
 
-/// Reads the whole body up to a limit. A larger `Content-Length` is rejected without buffering.
-pub(crate) async fn read(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+/// The `Content-Length`.
+pub(crate) fn announced(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok())
+}
+
+/// Rejects compressed bodies: they would be taken for their contents.
+pub(crate) fn refuse_encoded(headers: &HeaderMap) -> Result<()> {
+    let given = headers.get_all(header::CONTENT_ENCODING).iter();
+    let mut encodings = given.filter(|given| !given.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let Some(encoding) = encodings.next() else { return Ok(()) };
+    let detail = format!("content encoding {encoding:?} is not supported: send the body as it is");
+    Err(ApiError::new(Code::UnsupportedMediaType, detail))
+}
+
+/// Reads the whole body up to a limit. A larger `Content-Length` is rejected without buffering, and so is a body that arrives
+/// too slowly.
+pub(crate) async fn read(app: &App, headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes> {
+    let limits = &app.options.limits;
+    let started = Instant::now();
+    let deadline = |bytes: usize| {
+        let seconds = bytes as f64 / f64::from(limits.body_bytes_per_second.max(1));
+        started + limits.header_timeout + Duration::from_secs_f64(seconds)
+    };
     let mut kept = BytesMut::new();
-    let mut fits = announced.is_none_or(|length: u64| length <= limit as u64);
-    while fits && let Some(frame) = body.frame().await {
+    let mut fits = announced(headers).is_none_or(|length| length <= limit);
+    while fits {
+        let Ok(next) = tokio::time::timeout_at(deadline(kept.len()), body.frame()).await else {
+            return Err(ApiError::new(Code::TimedOut, "the body arrives too slowly"));
+        };
+        let Some(frame) = next else { return Ok(kept.freeze()) };
         let failed = |error| ApiError::new(Code::InvalidRequest, format!("cannot read the body: {error}"));
         if let Some(data) = frame.map_err(failed)?.data_ref() {
             fits = kept.len() + data.len() <= limit;
             kept.extend_from_slice(if fits { data } else { &[] });
         }
-    }
-    if fits {
-        return Ok(kept.freeze());
     }
     // A client that is still sending would otherwise see a broken connection instead of the response.
     let _ = tokio::time::timeout(DRAIN_TIME, drain(body)).await;

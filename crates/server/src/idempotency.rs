@@ -1,13 +1,14 @@
 //! `Idempotency-Key`: a change that is sent twice is executed once.
 //!
-//! Responses are kept in memory, bounded in number and age, by caller and key. After a restart the rules of the store still
+//! Responses are kept in memory, bounded in number, bytes and age, by caller and key. After a restart the rules of the store still
 //! hold: a plan is used once, a purge is done once, and a state change is idempotent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -23,8 +24,10 @@ const HEADER: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key.
 const MAX_KEY_BYTES: usize = 255;
-/// The largest stored response.
-const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// The largest stored response. A larger one is stored as its [`CompactBody`].
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+/// The bytes of an entry besides its body, roughly.
+const ENTRY_BYTES: usize = 1024;
 
 /// The name of the caller, and the key.
 type Scoped = (String, String);
@@ -36,12 +39,15 @@ type Fingerprint = [u8; 32];
 pub(crate) struct IdempotencyStore {
     entries: Arc<Mutex<Entries>>,
     capacity: usize,
+    max_bytes: usize,
     window: Duration,
 }
 
 #[derive(Default)]
 struct Entries {
     by_key: HashMap<Scoped, Entry>,
+    /// The bytes of the stored responses.
+    bytes: usize,
     /// The same keys, oldest first.
     order: VecDeque<(Scoped, Instant)>,
 }
@@ -61,6 +67,11 @@ pub(crate) struct StoredResponse {
     body: Bytes,
 }
 
+/// A short form of a response body, in the extensions of a response: a repeated request gets it if the body is too large to be
+/// stored.
+#[derive(Clone)]
+pub(crate) struct CompactBody(pub(crate) Bytes);
+
 /// A request in progress. Dropped without a response, its key is freed: a bug in one request must not block its key (I10).
 pub(crate) struct Pending {
     store: IdempotencyStore,
@@ -74,7 +85,10 @@ impl Pending {
     pub(crate) fn complete(&self, response: StoredResponse) {
         let mut entries = self.store.lock();
         if let Some(entry) = entries.by_key.get_mut(&self.key).filter(|entry| entry.since == self.since) {
+            let bytes = response.byte_size();
             entry.response = Some(response);
+            entries.bytes += bytes;
+            entries.shrink(self.store.max_bytes);
         }
     }
 }
@@ -84,7 +98,7 @@ impl Drop for Pending {
         let mut entries = self.store.lock();
         let own = |entry: &Entry| entry.since == self.since && entry.response.is_none();
         if entries.by_key.get(&self.key).is_some_and(own) {
-            entries.by_key.remove(&self.key);
+            entries.remove(&self.key);
         }
     }
 }
@@ -98,8 +112,8 @@ pub(crate) enum Claim {
 }
 
 impl IdempotencyStore {
-    pub(crate) fn new(capacity: usize, window: Duration) -> Self {
-        Self { entries: Arc::default(), capacity: capacity.max(1), window }
+    pub(crate) fn new(capacity: usize, max_bytes: usize, window: Duration) -> Self {
+        Self { entries: Arc::default(), capacity: capacity.max(1), max_bytes, window }
     }
 
     /// Claims a key for a request.
@@ -137,13 +151,30 @@ impl Entries {
             match entry {
                 Some(_) if !old => return,
                 Some(_) => {
-                    self.by_key.remove(key);
+                    let key = key.clone();
+                    self.remove(&key);
                 }
                 // Freed before, and maybe claimed again.
                 None => {}
             }
             self.order.pop_front();
         }
+    }
+
+    /// Removes the oldest responses until the rest fits (I7).
+    fn shrink(&mut self, max_bytes: usize) {
+        while self.bytes > max_bytes
+            && let Some((key, since)) = self.order.pop_front()
+        {
+            if self.by_key.get(&key).is_some_and(|entry| entry.since == since) {
+                self.remove(&key);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &Scoped) {
+        let response = self.by_key.remove(key).and_then(|entry| entry.response);
+        self.bytes -= response.map_or(0, |response| response.byte_size());
     }
 }
 
@@ -169,11 +200,26 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>> {
 }
 
 impl StoredResponse {
-    /// Reads a response; `None` if it is too large.
-    pub(crate) async fn read(response: Response) -> Option<Self> {
-        let (parts, body) = response.into_parts();
-        let body = to_bytes(body, MAX_RESPONSE_BYTES).await.ok()?;
-        Some(Self { status: parts.status, headers: parts.headers, body })
+    /// Reads a response. Returns it, and what is stored of it: nothing if it is too large and has no short form.
+    pub(crate) async fn read(response: Response) -> Option<(Response, Option<Self>)> {
+        let (mut parts, body) = response.into_parts();
+        // The limits of requests bound the responses of changes.
+        let body = to_bytes(body, usize::MAX).await.ok()?;
+        let compact = parts.extensions.remove::<CompactBody>();
+        let kept = match body.len() <= MAX_RESPONSE_BYTES {
+            true => Some(body.clone()),
+            false => compact.map(|compact| compact.0),
+        };
+        let stored = kept.map(|kept| {
+            let mut headers = parts.headers.clone();
+            headers.remove(CONTENT_LENGTH);
+            Self { status: parts.status, headers, body: kept }
+        });
+        Some((Response::from_parts(parts, Body::from(body)), stored))
+    }
+
+    fn byte_size(&self) -> usize {
+        self.body.len() + ENTRY_BYTES
     }
 
     /// Returns `true` if a repeated request would get the same response. Temporary errors are not stored.
@@ -217,7 +263,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_reserved_for_the_whole_window() {
-        let store = IdempotencyStore::new(10, Duration::from_secs(24 * 3600));
+        let store = IdempotencyStore::new(10, usize::MAX, Duration::from_secs(24 * 3600));
         let (first, pending) = outcome(&store, "a", 1);
         assert_eq!((first, outcome(&store, "a", 1).0), ("new", "LZ0217"), "in progress");
         pending.unwrap().complete(response());
@@ -232,7 +278,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_panicking_request_frees_its_key() {
         // I10
-        let store = IdempotencyStore::new(10, Duration::from_secs(3600));
+        let store = IdempotencyStore::new(10, usize::MAX, Duration::from_secs(3600));
         let (_, pending) = outcome(&store, "a", 1);
         let panicked = tokio::spawn(async move {
             let _pending = pending;
@@ -245,7 +291,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_number_of_stored_responses_is_bounded() {
         // I7
-        let store = IdempotencyStore::new(3, Duration::from_secs(3600));
+        let store = IdempotencyStore::new(3, usize::MAX, Duration::from_secs(3600));
         for n in 0..100 {
             let (first, pending) = outcome(&store, &n.to_string(), 1);
             assert_eq!(first, "new");
@@ -262,5 +308,33 @@ mod tests {
         }
         assert_eq!(outcome(&store, "99", 1).0, "completed");
         assert_eq!(outcome(&store, "1", 1).0, "new", "the oldest was evicted");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_bytes_of_stored_responses_are_bounded() {
+        // I7
+        let store = IdempotencyStore::new(1000, 10 * ENTRY_BYTES, Duration::from_secs(3600));
+        for n in 0..100 {
+            let (_, pending) = outcome(&store, &n.to_string(), 1);
+            let body = Bytes::from(vec![b'x'; ENTRY_BYTES]);
+            pending.unwrap().complete(StoredResponse { body, ..response() });
+            assert!(store.lock().bytes <= 10 * ENTRY_BYTES);
+        }
+        assert_eq!(store.lock().by_key.len(), 5);
+        assert_eq!(outcome(&store, "99", 1).0, "completed");
+        assert_eq!(outcome(&store, "1", 1).0, "new");
+    }
+
+    #[tokio::test]
+    async fn a_response_that_is_too_large_is_sent_and_its_short_form_stored() {
+        let large = Bytes::from(vec![b'x'; MAX_RESPONSE_BYTES + 1]);
+        let mut first = (StatusCode::ACCEPTED, large.clone()).into_response();
+        first.extensions_mut().insert(CompactBody(Bytes::from_static(b"{}")));
+        let (sent, stored) = StoredResponse::read(first).await.unwrap();
+        assert_eq!(to_bytes(sent.into_body(), usize::MAX).await.unwrap(), large);
+        let stored = stored.unwrap();
+        assert_eq!((stored.status, &stored.body[..]), (StatusCode::ACCEPTED, &b"{}"[..]));
+        let (_, stored) = StoredResponse::read(large.into_response()).await.unwrap();
+        assert!(stored.is_none());
     }
 }

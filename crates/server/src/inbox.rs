@@ -14,8 +14,10 @@ use percent_encoding::percent_decode;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::extract::{Name, read};
-use crate::idempotency;
+use crate::idempotency::{self, CompactBody};
+use crate::options::Limits;
 
 /// The `Retry-After` of a full inbox, in seconds.
 const FULL_RETRY_AFTER: u32 = 1;
@@ -27,31 +29,41 @@ fn inbox<'a>(app: &'a App, consumer: &str) -> Result<&'a Arc<dyn Ingest>> {
 
 pub(crate) async fn backlog(
     State(app): State<App>,
+    caller: Caller,
     Name(consumer): Name,
 ) -> Result<axum::Json<InboxBacklog>> {
+    caller.require_consumer(&consumer)?;
     Ok(axum::Json(InboxBacklog::from(inbox(&app, &consumer)?.backlog().await?)))
 }
 
 pub(crate) async fn post(
     State(app): State<App>,
+    caller: Caller,
     Name(consumer): Name,
     request: Request<Body>,
 ) -> Result<Response> {
+    caller.require_consumer(&consumer)?;
     let inbox = inbox(&app, &consumer)?;
     let (parts, body) = request.into_parts();
     let mut message = parse_headers(&parts.headers)?;
-    message.payload = Some(read(&parts.headers, body, app.options.limits.message_bytes).await?);
+    check_sizes(&message, &app.options.limits).map_err(|(field, detail)| ApiError::invalid(field, detail))?;
+    message.payload = Some(read(&app, &parts.headers, body, app.options.limits.message_bytes).await?);
     let posted = inbox.post(vec![message]).await?.into_iter().next();
     let posted = posted.ok_or_else(|| ApiError::new(Code::Internal, "the inbox returned no result"))?;
     let answer = answer(posted)?;
+    if answer.conflict {
+        let detail = format!("a message with the id {} and another payload was accepted before", answer.id);
+        return Err(ApiError::new(Code::Conflict, detail));
+    }
     let status = if answer.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, axum::Json(answer)).into_response())
 }
 
 fn answer(posted: Posted) -> Result<InboxAnswer> {
-    let (id, position, duplicate) = match posted {
-        Posted::Taken { id, position } => (id, position, false),
-        Posted::Known { id, position } => (id, position, true),
+    let (id, position, duplicate, conflict) = match posted {
+        Posted::Taken { id, position } => (id, position, false, false),
+        Posted::Known { id, position } => (id, position, true, false),
+        Posted::Conflict { id, position } => (id, position, false, true),
         Posted::Full => {
             return Err(ApiError::from(Problem::new(Code::InboxFull)).retry_after(FULL_RETRY_AFTER));
         }
@@ -59,7 +71,25 @@ fn answer(posted: Posted) -> Result<InboxAnswer> {
             return Err(ApiError::new(Code::TooLarge, "the message exceeds the limit of the whole inbox"));
         }
     };
-    Ok(InboxAnswer { id: id.to_string(), position: position.to_string(), duplicate })
+    Ok(InboxAnswer { id: id.to_string(), position: position.to_string(), duplicate, conflict })
+}
+
+/// Checks the size of each part of a message besides its payload: ids, keys and types are indexed, logged and kept (I7).
+fn check_sizes(message: &NewMessage, limits: &Limits) -> std::result::Result<(), (&'static str, String)> {
+    let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+    for (field, bytes, limit) in [
+        ("id", message.id.as_ref().map_or(0, |id| id.as_str().len()), limits.id_bytes),
+        ("key", message.key.as_ref().map_or(0, Bytes::len), limits.key_bytes),
+        ("type", text(&message.event_type), limits.type_bytes),
+        ("content-type", text(&message.content_type), limits.type_bytes),
+        ("correlation", text(&message.correlation), limits.type_bytes),
+        ("headers", message.headers.byte_size(), limits.message_header_bytes),
+    ] {
+        if bytes > limit {
+            return Err((field, format!("{field} of {bytes} bytes, the limit is {limit}")));
+        }
+    }
+    Ok(())
 }
 
 /// Parses the metadata of a message from Lazaret's headers, or from those of CloudEvents in binary mode.
@@ -116,35 +146,26 @@ fn is_kept(name: &str) -> bool {
 /// Accepts one message per line. When the inbox fills up, the problem contains the number of durable lines.
 pub(crate) async fn batch(
     State(app): State<App>,
+    caller: Caller,
     Name(consumer): Name,
     request: Request<Body>,
 ) -> Result<Response> {
+    caller.require_consumer(&consumer)?;
     let inbox = inbox(&app, &consumer)?;
     let (parts, body) = request.into_parts();
-    let limits = &app.options.limits;
-    let body = read(&parts.headers, body, limits.batch_bytes).await?;
-    let mut messages = Vec::new();
-    for (line, number) in lines(&body).zip(1_u64..) {
-        if jsonl::is_blank(&line) {
-            continue;
-        }
-        if line.len() > limits.message_bytes {
-            let detail = format!(
-                "line {number} has {} bytes and exceeds the limit of {}",
-                line.len(),
-                limits.message_bytes
-            );
-            return Err(Problem::new(Code::TooLarge).with_detail(detail).at(format!("line {number}")).into());
-        }
-        messages.push(jsonl::message(line));
-    }
+    let body = read(&app, &parts.headers, body, app.options.limits.batch_bytes).await?;
+    // A batch has megabytes: parsed here, it would stall all other requests.
+    let limits = app.options.limits.clone();
+    let parsed = tokio::task::spawn_blocking(move || parse_batch(&body, &limits)).await;
+    let messages = parsed.map_err(|_| ApiError::from(Problem::new(Code::Internal)))??;
     let undecodable = messages.iter().map(|message| message.undecodable.is_some()).collect::<Vec<_>>();
     let posted = inbox.post(messages).await?;
-    let mut batch = BatchAnswer { taken: 0, duplicates: 0, undecodable: 0, messages: Vec::new() };
+    let mut batch = BatchAnswer::default();
     for (posted, undecodable) in posted.into_iter().zip(undecodable) {
         match answer(posted) {
             Ok(answer) => {
-                batch.taken += u64::from(!answer.duplicate);
+                batch.taken += u64::from(!answer.duplicate && !answer.conflict);
+                batch.conflicts += u64::from(answer.conflict);
                 batch.duplicates += u64::from(answer.duplicate);
                 batch.undecodable += u64::from(undecodable);
                 batch.messages.push(answer);
@@ -160,7 +181,41 @@ pub(crate) async fn batch(
         }
     }
     let status = if batch.taken > 0 { StatusCode::ACCEPTED } else { StatusCode::OK };
-    Ok((status, axum::Json(batch)).into_response())
+    let BatchAnswer { taken, duplicates, undecodable, conflicts, .. } = batch;
+    let messages = Vec::new();
+    let short = BatchAnswer { taken, duplicates, undecodable, conflicts, messages, messages_left_out: true };
+    let short = serde_json::to_vec(&short).map(|short| CompactBody(short.into()));
+    let mut response = (status, axum::Json(batch)).into_response();
+    if let Ok(short) = short {
+        response.extensions_mut().insert(short);
+    }
+    Ok(response)
+}
+
+/// Parses the lines of a batch within its limits. Nothing is copied: payloads are parts of the body.
+fn parse_batch(body: &Bytes, limits: &Limits) -> Result<Vec<NewMessage>> {
+    let refused = |code, number: u64, detail: String| {
+        let problem = Problem::new(code).with_detail(format!("line {number}: {detail}"));
+        ApiError::from(problem.at(format!("line {number}")))
+    };
+    let mut messages = Vec::new();
+    for (line, number) in lines(body).zip(1_u64..) {
+        if jsonl::is_blank(&line) {
+            continue;
+        }
+        if messages.len() == limits.batch_messages {
+            let detail = format!("more than {} messages in a batch", limits.batch_messages);
+            return Err(refused(Code::TooLarge, number, detail));
+        }
+        if line.len() > limits.message_bytes {
+            let detail = format!("{} bytes exceed the limit of {}", line.len(), limits.message_bytes);
+            return Err(refused(Code::TooLarge, number, detail));
+        }
+        let message = jsonl::message(line);
+        check_sizes(&message, limits).map_err(|(_, why)| refused(Code::InvalidRequest, number, why))?;
+        messages.push(message);
+    }
+    Ok(messages)
 }
 
 /// Splits a text into lines without line endings, without copying.

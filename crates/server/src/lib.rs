@@ -29,22 +29,26 @@
 //! - `idempotency`: responses by `Idempotency-Key`.
 //! - `extract`, `cursor`, `ndjson`, `api_error`: parameters, pages, streamed lists, problems.
 //! - `registry`, `app`, `server`, `options`: the consumers of this process, shared state, building and serving, limits.
+//! - `listener`, `connections`, `per_token`: where it listens, caps and deadlines of connections, caps of one token.
 
 mod api_error;
 mod app;
 mod auth;
 mod change;
+mod connections;
 mod cursor;
 mod error;
 mod event_feed;
 mod extract;
 mod idempotency;
 mod inbox;
+mod listener;
 mod middleware;
 mod ndjson;
 mod openapi;
 mod operation_watch;
 mod options;
+mod per_token;
 mod read;
 mod registry;
 mod routes;
@@ -53,6 +57,7 @@ mod server;
 pub use auth::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};
 pub use error::Error;
 pub use lazaret_core::source::Posted;
+pub use listener::Listener;
 pub use options::{Limits, Options};
 pub use registry::{Approval, Registry};
 pub use server::{Builder, Server, openapi};

@@ -13,12 +13,24 @@ use lazaret_api::{Code, Problem};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::{Access, Authentication, Caller};
-use crate::extract::read;
+use crate::extract::{announced, read, refuse_encoded};
 use crate::idempotency::{self, Claim, StoredResponse, fingerprint};
+use crate::per_token::Resource;
 
 /// Authenticates the caller and keeps the result with the request, for the access rule of its route.
 pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let authentication = Authentication::of(&app.tokens, request.headers(), app.clock.now());
+    let authentication = Authentication::of(&app.tokens().tokens, request.headers(), app.clock.now());
+    let share = match &authentication {
+        Authentication::Accepted(caller) if !is_health_check(request.uri().path()) => {
+            app.by_token.take(caller, Resource::Requests, 1).map(Some)
+        }
+        _ => Ok(None),
+    };
+    // Held until the response starts.
+    let _share = match share {
+        Ok(share) => share,
+        Err(error) => return error.into_response(),
+    };
     request.extensions_mut().insert(authentication);
     next.run(request).await
 }
@@ -34,10 +46,17 @@ pub(crate) async fn check_origin(State(app): State<App>, request: Request, next:
 /// Enforces the access rule of a route.
 pub(crate) async fn authorize(
     access: Access,
+    per_consumer: bool,
     caller: Result<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
+    // A route that does not tell consumers apart is closed to a token that is limited to some.
+    let limited =
+        caller.as_ref().ok().filter(|caller| !caller.identity.consumers.is_empty() && !per_consumer);
+    if let Some(caller) = limited {
+        return caller.limited().into_response();
+    }
     match access.check(caller) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
@@ -54,6 +73,24 @@ pub(crate) async fn timeout(limit: std::time::Duration, request: Request, next: 
     }
 }
 
+/// Reserves memory for the body of a request, in all and for its token. Rejects compressed bodies: their size is not known.
+pub(crate) async fn reserve_body(
+    State((app, limit)): State<(App, usize)>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> Result<Response> {
+    refuse_encoded(request.headers())?;
+    let bytes = announced(request.headers()).map_or(limit, |bytes| bytes.min(limit));
+    let _share = app.by_token.take(&caller, Resource::BodyBytes, bytes)?;
+    let permits = u32::try_from(bytes.min(app.options.limits.body_bytes)).unwrap_or(u32::MAX);
+    let _permit = app
+        .body_bytes
+        .try_acquire_many(permits)
+        .map_err(|_| ApiError::new(Code::Busy, "too many bytes of requests in memory").retry_after(1))?;
+    Ok(next.run(request).await)
+}
+
 /// Executes a change once per idempotency key. Without a key it is executed each time.
 pub(crate) async fn idempotent(
     State((app, body_limit)): State<(App, usize)>,
@@ -63,7 +100,7 @@ pub(crate) async fn idempotent(
 ) -> Result<Response> {
     let Some(key) = idempotency::key(request.headers())? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
-    let body = read(&parts.headers, body, body_limit).await?;
+    let body = read(&app, &parts.headers, body, body_limit).await?;
     let fingerprint = fingerprint(&parts, &body);
     match app.idempotency.claim(&(caller.identity.name, key), fingerprint)? {
         Claim::Completed(response) => Ok(response.replayed()),
@@ -71,28 +108,34 @@ pub(crate) async fn idempotent(
             // In its own task: a client that disconnects must not leave a change half made, or its response unknown.
             let request = Request::from_parts(parts, Body::from(body));
             let work = tokio::spawn(async move {
-                let response = StoredResponse::read(next.run(request).await).await;
-                if let Some(lasting) = response.as_ref().filter(|response| response.is_lasting()) {
-                    pending.complete(lasting.clone());
+                let (response, stored) = StoredResponse::read(next.run(request).await).await?;
+                if let Some(lasting) = stored.filter(StoredResponse::is_lasting) {
+                    pending.complete(lasting);
                 }
-                response
+                Some(response)
             });
-            let response = work.await.ok().flatten();
-            response
-                .map(IntoResponse::into_response)
-                .ok_or_else(|| ApiError::from(Problem::new(Code::Internal)))
+            work.await.ok().flatten().ok_or_else(|| ApiError::from(Problem::new(Code::Internal)))
         }
     }
 }
 
+/// Returns `true` for the routes that supervisors probe.
+pub(crate) fn is_health_check(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz")
+}
+
 /// Rejects requests beyond the concurrency limit instead of queueing them.
 pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
-    // Liveness must be answered above all under load.
+    // Health checks must be answered above all under load.
+    let is_health_check = is_health_check(request.uri().path());
     if request.uri().path() == "/healthz" {
         return next.run(request).await;
     }
     if app.stopping.is_cancelled() {
         return ApiError::from(Problem::new(Code::Stopping)).retry_after(1).into_response();
+    }
+    if is_health_check {
+        return next.run(request).await;
     }
     match app.requests.try_acquire() {
         Ok(_permit) => next.run(request).await,

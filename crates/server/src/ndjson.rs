@@ -1,5 +1,7 @@
 //! NDJSON responses: one JSON value per line, streamed page by page.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -7,10 +9,12 @@ use bytes::Bytes;
 use futures_util::Stream;
 use lazaret_api::Code;
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
+use crate::auth::Caller;
+use crate::per_token::{Resource, Share};
 
 /// The media type of NDJSON.
 pub(crate) const NDJSON: &str = "application/x-ndjson";
@@ -22,10 +26,28 @@ pub(crate) fn accepts_ndjson(headers: &HeaderMap) -> bool {
     kinds.any(|kind| matches!(kind.split(';').next().map(str::trim), Some(NDJSON | "application/jsonl")))
 }
 
+/// The place of an open stream, in all and of its token.
+pub(crate) struct StreamPermit {
+    _stream: OwnedSemaphorePermit,
+    _export: Option<OwnedSemaphorePermit>,
+    _share: Share,
+}
+
+fn acquire(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit> {
+    let permit = semaphore.clone().try_acquire_owned();
+    permit.map_err(|_| ApiError::new(Code::Busy, format!("too many open {what}")).retry_after(5))
+}
+
 /// Acquires a permit for a stream.
-pub(crate) fn stream_permit(app: &App) -> Result<OwnedSemaphorePermit> {
-    let permit = app.streams.clone().try_acquire_owned();
-    permit.map_err(|_| ApiError::new(Code::Busy, "too many open streams").retry_after(5))
+pub(crate) fn stream_permit(app: &App, caller: &Caller) -> Result<StreamPermit> {
+    let _share = app.by_token.take(caller, Resource::Streams, 1)?;
+    Ok(StreamPermit { _stream: acquire(&app.streams, "streams")?, _export: None, _share })
+}
+
+/// Acquires a permit for an export of full letters, which needs more memory than other streams.
+pub(crate) fn export_permit(app: &App, caller: &Caller) -> Result<StreamPermit> {
+    let _export = Some(acquire(&app.exports, "exports")?);
+    Ok(StreamPermit { _export, ..stream_permit(app, caller)? })
 }
 
 /// One page of lines, and the cursor of the next.
@@ -51,12 +73,7 @@ pub(crate) fn push_line(lines: &mut Vec<u8>, value: &impl Serialize) {
 
 /// Streams pages, each loaded after the previous one was sent. One page is in memory at a time (I7). When the store fails
 /// midway the connection is aborted, so that the client does not mistake a part for the whole.
-pub(crate) fn respond<C, F, N>(
-    app: &App,
-    first: Chunk<C>,
-    permit: OwnedSemaphorePermit,
-    next_page: N,
-) -> Response
+pub(crate) fn respond<C, F, N>(app: &App, first: Chunk<C>, permit: StreamPermit, next_page: N) -> Response
 where
     C: Send + 'static,
     F: Future<Output = Result<Chunk<C>>> + Send + 'static,

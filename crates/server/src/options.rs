@@ -31,18 +31,56 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// The maximum size of the request headers, in bytes.
     pub header_bytes: usize,
-    /// The maximum number of open connections.
+    /// The maximum number of open connections. Beyond it, the connection that has been idle longest is closed.
     pub connections: usize,
+    /// The maximum number of open connections from one IP address.
+    pub connections_per_peer: usize,
+    /// The number of further connections that answer health checks only, for when all others are busy.
+    pub health_connections: usize,
+    /// How long a connection may be open between two requests.
+    pub idle_timeout: Duration,
+    /// How long a client may leave a response unread.
+    pub write_timeout: Duration,
+    /// The interval of HTTP/2 pings, and the timeout of their answers.
+    pub http2_keep_alive: Duration,
+    /// The maximum number of concurrent requests of an HTTP/2 connection.
+    pub http2_streams: u32,
     /// The maximum number of concurrent requests.
     pub requests: usize,
+    /// The maximum number of concurrent requests with one token.
+    pub requests_per_token: usize,
     /// The maximum number of open streams: events, exports and the audit.
     pub streams: usize,
+    /// The maximum number of open streams with one token.
+    pub streams_per_token: usize,
+    /// The maximum number of open exports of full letters.
+    pub exports: usize,
+    /// The bytes of all request bodies that may be in memory.
+    pub body_bytes: usize,
+    /// The bytes of the request bodies of one token that may be in memory.
+    pub body_bytes_per_token: usize,
+    /// How slowly a body may arrive, in bytes per second, after the first [`header_timeout`](Self::header_timeout).
+    pub body_bytes_per_second: u32,
+    /// The maximum number of messages in an inbox batch.
+    pub batch_messages: usize,
+    /// The maximum number of letters in an import.
+    pub import_letters: usize,
+    /// The largest id of a message, in bytes.
+    pub id_bytes: usize,
+    /// The largest key of a message, in bytes.
+    pub key_bytes: usize,
+    /// The largest type of a message, in bytes; also of its content type and its correlation id.
+    pub type_bytes: usize,
+    /// The largest headers of a message, names and values, in bytes.
+    pub message_header_bytes: usize,
     /// The number of past events kept for clients that resume.
     pub events: usize,
     /// The keep-alive interval of event streams.
     pub heartbeat: Duration,
     /// The maximum number of stored idempotency keys.
     pub idempotency_keys: usize,
+    /// The bytes of all stored responses.
+    pub idempotency_bytes: usize,
     /// How long idempotency keys are stored.
     pub idempotency_window: Duration,
     /// The grace period for running requests at shutdown.
@@ -66,11 +104,30 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             header_bytes: 64 * 1024,
             connections: 1024,
+            connections_per_peer: 512,
+            health_connections: 16,
+            idle_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            http2_keep_alive: Duration::from_secs(20),
+            http2_streams: 64,
             requests: 256,
+            requests_per_token: 64,
             streams: 128,
+            streams_per_token: 32,
+            exports: 16,
+            body_bytes: 256 * 1024 * 1024,
+            body_bytes_per_token: 128 * 1024 * 1024,
+            body_bytes_per_second: 16 * 1024,
+            batch_messages: 10_000,
+            import_letters: 100_000,
+            id_bytes: 1024,
+            key_bytes: 4096,
+            type_bytes: 1024,
+            message_header_bytes: 64 * 1024,
             events: 4096,
             heartbeat: Duration::from_secs(15),
             idempotency_keys: 10_000,
+            idempotency_bytes: 32 * 1024 * 1024,
             idempotency_window: Duration::from_secs(24 * 3600),
             drain: Duration::from_secs(10),
         }

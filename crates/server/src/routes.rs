@@ -23,6 +23,8 @@ const READ: Access = Access::Scope(Scope::Read);
 const PAYLOAD: Access = Access::Scope(Scope::Payload);
 const TRIAGE: Access = Access::Scope(Scope::Triage);
 const EVICT: Access = Access::Scope(Scope::Evict);
+const EDIT: Access = Access::Scope(Scope::Edit);
+const IMPORT: Access = Access::Scope(Scope::Import);
 const PAUSE: Access = Access::Scope(Scope::Pause);
 const APPROVE: Access = Access::Scope(Scope::Approve);
 const INGEST: Access = Access::Scope(Scope::Ingest);
@@ -63,24 +65,49 @@ impl Add for ServedRoutes {
         let mut methods = on(filter, handler);
         let limits = &self.app.options.limits;
         let body_limit = match kind {
-            RequestKind::Read | RequestKind::Message => None,
+            RequestKind::Read => None,
+            RequestKind::Message => Some(limits.message_bytes),
             RequestKind::Change => Some(limits.json_bytes),
             RequestKind::Batch => Some(limits.batch_bytes),
             RequestKind::Import => Some(limits.import_bytes),
         };
         if let Some(limit) = body_limit {
             let state = (self.app.clone(), limit);
-            methods = methods.route_layer(from_fn_with_state(state, middleware::idempotent));
+            // The id of a message is its idempotency key.
+            if kind != RequestKind::Message {
+                methods = methods.route_layer(from_fn_with_state(state.clone(), middleware::idempotent));
+            }
+            methods = methods.route_layer(from_fn_with_state(state, middleware::reserve_body));
         }
         let import = kind == RequestKind::Import;
         let limit = if import { limits.import_timeout } else { limits.request_timeout };
         methods =
             methods.route_layer(from_fn(move |request, next| middleware::timeout(limit, request, next)));
+        let per_consumer = tells_consumers_apart(&method, path);
         // The last layer sees a request first: authorization comes before any work.
         methods = methods.route_layer(from_fn(move |caller: Result<Caller>, request, next| {
-            middleware::authorize(access, caller, request, next)
+            middleware::authorize(access, per_consumer, caller, request, next)
         }));
         self.router = std::mem::take(&mut self.router).route(path, methods);
+    }
+}
+
+/// Returns `true` for routes that check or filter by the consumers of a token. All others are closed to a token that is limited
+/// to some consumers.
+fn tells_consumers_apart(method: &Method, path: &str) -> bool {
+    let is_read = *method == Method::GET;
+    match path {
+        "/healthz" | "/readyz" | "/v1/openapi.json" | "/v1/whoami" | "/v1/status" | "/v1/events" => true,
+        "/v1/groups" | "/v1/groups/{id}" | "/v1/sequences" | "/v1/letters" | "/v1/letters/count" => true,
+        "/v1/operations" => !is_read,
+        _ => {
+            let under = |start: &str| path.strip_prefix(start).is_some();
+            under("/v1/letters/{id}")
+                || under("/v1/plans")
+                || under("/v1/operations/{id}")
+                || under("/v1/consumers/{name}")
+                || under("/v1/inbox/{consumer}")
+        }
     }
 }
 
@@ -134,6 +161,11 @@ fn add_overview(routes: &mut impl Add) {
     let route = Route::get("/v1/audit", READ, "The audit, oldest entry first").paged();
     routes.add(route.answers::<api::AuditPage>(200).or_ndjson(), audit::list);
     let route = Route::get("/v1/audit/verify", READ, "Verify the hash chain of the audit")
+        .query(
+            "number",
+            "The number of an entry that was noted elsewhere: it is broken if cut off or replaced",
+        )
+        .query("hash", "The hash of that entry, in hexadecimal digits")
         .answers::<api::AuditCheck>(200);
     routes.add(route, audit::verify);
     let route = Route::get("/v1/events", READ, "Server-sent events of the type Event")
@@ -196,7 +228,7 @@ fn add_changes(routes: &mut impl Add) {
     let purge = Route::change::<api::ActRequest>(Method::POST, "/v1/letters/{id}/purge", EVICT, summary);
     routes.add(purge.answers_nothing(204), change::purge);
     let summary = "Replace the payload of a letter; the previous one is kept";
-    let edit = Route::change::<api::EditRequest>(Method::PUT, "/v1/letters/{id}/payload", EVICT, summary);
+    let edit = Route::change::<api::EditRequest>(Method::PUT, "/v1/letters/{id}/payload", EDIT, summary);
     routes.add(edit.answers::<api::Letter>(200), change::edit);
     let comment = Route::change::<api::CommentRequest>(
         Method::POST,
@@ -222,7 +254,7 @@ fn add_changes(routes: &mut impl Add) {
     let purge = Route::change::<api::BulkRequest>(Method::POST, "/v1/letters/purge", EVICT, summary);
     routes.add(purge.answers::<api::BulkAnswer>(200), bulk::purge);
     let summary = "Import exported letters; existing ones stay unchanged";
-    let import = Route::post("/v1/letters/import", EVICT, RequestKind::Import, summary).body(&LINES);
+    let import = Route::post("/v1/letters/import", IMPORT, RequestKind::Import, summary).body(&LINES);
     let import = import.query("queue", "Import into another queue");
     let import = import.query("reason", "The reason for the audit; default: import");
     routes.add(import.answers::<api::ImportAnswer>(200), import::import);

@@ -1,35 +1,45 @@
 //! The server: built from a store, then run, or embedded as a router.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{HeaderValue, Request, header};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use lazaret_api::Code;
 use lazaret_core::source::Ingest;
 use lazaret_core::{Clock, Store, SystemClock};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::app::{App, Metrics, Shared};
+use crate::api_error::ApiError;
+use crate::app::{ActiveTokens, App, Metrics, Shared};
 use crate::auth::{Hosts, Tokens};
+use crate::connections::{Connections, Slot, TrackedBody, closed};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
+use crate::listener::{Listener, Stream};
+use crate::middleware::is_health_check;
 use crate::operation_watch::watch_operations;
-use crate::options::Options;
+use crate::options::{Limits, Options};
+use crate::per_token::PerToken;
 use crate::registry::Registry;
 use crate::routes;
 
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The bytes that are buffered for each HTTP/2 stream.
+const HTTP2_SEND_BYTES: usize = 64 * 1024;
 
 /// The HTTP API of one process.
 #[derive(Clone)]
@@ -74,6 +84,24 @@ impl Server {
         self.app.stopping.cancel();
     }
 
+    /// Replaces the tokens, for requests from now on; open event streams end. Returns `false` if the tokens are the same as
+    /// before.
+    ///
+    /// # Errors
+    /// When there are no tokens: authentication cannot be removed from a running server.
+    pub fn set_tokens(&self, tokens: Tokens) -> Result<bool, Error> {
+        if tokens.is_empty() {
+            return Err(Error::NoTokens);
+        }
+        let mut current = self.app.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        if current.tokens == tokens {
+            return Ok(false);
+        }
+        current.replaced.cancel();
+        *current = ActiveTokens { tokens, replaced: CancellationToken::new() };
+        Ok(true)
+    }
+
     /// Publishes the progress of operations until the server stops.
     pub async fn watch(&self) {
         watch_operations(self.app.clone()).await;
@@ -82,29 +110,34 @@ impl Server {
     /// Serves until `shutdown` is cancelled or the server is [stopped](Self::stop), then drains running requests.
     ///
     /// # Errors
-    /// When the address is not a loopback address and no tokens are configured.
-    pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) -> Result<(), Error> {
-        let address = listener.local_addr()?;
-        if self.app.tokens.is_empty() && !address.ip().is_loopback() {
+    /// When the address is a TCP address other than loopback and no tokens are configured.
+    pub async fn serve(
+        &self,
+        listener: impl Into<Listener>,
+        shutdown: CancellationToken,
+    ) -> Result<(), Error> {
+        let listener = listener.into();
+        if let Some(address) = listener.address()?
+            && self.app.tokens().tokens.is_empty()
+            && !address.ip().is_loopback()
+        {
             return Err(Error::OpenToTheWorld { address });
         }
         let _stopping = self.app.stopping.clone().drop_guard();
         let router = self.router();
-        let connections = Arc::new(Semaphore::new(self.app.options.limits.connections.max(1)));
+        let connections = Connections::new(&self.app.options.limits);
         let graceful = GracefulShutdown::new();
         let watch = watch_operations(self.app.clone());
         tokio::pin!(watch);
         loop {
-            let accepted = async {
-                // No more connections are accepted than can be served.
-                let permit = connections.clone().acquire_owned().await;
-                (listener.accept().await, permit)
-            };
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 () = &mut watch => break,
-                (accepted, permit) = accepted => match accepted {
-                    Ok((stream, _)) => self.serve_connection(stream, router.clone(), &graceful, permit.ok()),
+                accepted = listener.accept() => match accepted {
+                    // Without a slot the connection is closed at once.
+                    Ok((stream, peer)) => if let Some(slot) = connections.accept(peer) {
+                        self.spawn_connection(stream, slot, router.clone(), graceful.watcher());
+                    },
                     Err(error) => {
                         tracing::warn!(%error, "connection accept failed");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -123,39 +156,84 @@ impl Server {
     }
 
     /// Serves one connection in its own task.
-    fn serve_connection(
-        &self,
-        stream: TcpStream,
-        router: Router,
-        graceful: &GracefulShutdown,
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-    ) {
-        let limits = &self.app.options.limits;
-        // Small responses must not be delayed.
-        let _ = stream.set_nodelay(true);
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        let header_bytes = limits.header_bytes.max(8192);
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.header_timeout)
-            .max_buf_size(header_bytes);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            router.clone().oneshot(request.map(Body::new))
-        });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+    fn spawn_connection(&self, stream: Stream, slot: Slot, router: Router, watcher: Watcher) {
+        let app = self.app.clone();
         tokio::spawn(async move {
-            let _permit = permit;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection failed");
+            let limits = &app.options.limits;
+            let served = async {
+                match stream {
+                    Stream::Tcp(stream) => {
+                        // Small responses must not be delayed.
+                        let _ = stream.set_nodelay(true);
+                        serve_connection(stream, limits, &slot, router, watcher).await;
+                    }
+                    Stream::Tls(stream, acceptor) => {
+                        let _ = stream.set_nodelay(true);
+                        match acceptor.accept(stream).await {
+                            Ok(stream) => serve_connection(stream, limits, &slot, router, watcher).await,
+                            Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+                        }
+                    }
+                    #[cfg(unix)]
+                    Stream::Unix(stream) => serve_connection(stream, limits, &slot, router, watcher).await,
+                }
+            };
+            tokio::select! {
+                () = served => {}
+                reason = closed(&slot.activity, &slot.close, limits) => tracing::debug!(reason, "connection closed"),
             }
         });
     }
+}
+
+/// Serves HTTP/1 and HTTP/2 on a stream until the client or the server ends the connection.
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    limits: &Limits,
+    slot: &Slot,
+    router: Router,
+    watcher: Watcher,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let header_bytes = limits.header_bytes.max(8192);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(header_bytes);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(limits.http2_streams.max(1))
+        .max_send_buf_size(HTTP2_SEND_BYTES)
+        .keep_alive_interval(limits.http2_keep_alive)
+        .keep_alive_timeout(limits.http2_keep_alive);
+    let (activity, is_reserve) = (slot.activity.clone(), slot.is_reserve());
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let guard = activity.begin();
+        let router = router.clone();
+        async move {
+            let response = if is_reserve && !is_health_check(request.uri().path()) {
+                busy()
+            } else {
+                router.oneshot(request.map(Body::new)).await?
+            };
+            Ok::<_, std::convert::Infallible>(response.map(|body| TrackedBody::new(body, guard)))
+        }
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "connection failed");
+    }
+}
+
+/// The response on a connection that is reserved for health checks.
+fn busy() -> Response {
+    let busy = ApiError::new(Code::Busy, "too many connections").retry_after(1);
+    let mut response = busy.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 impl Builder {
@@ -208,16 +286,24 @@ impl Builder {
         feed.set_capacity(limits.events);
         let app = App::new(Shared {
             hosts: Hosts::new(&self.options.hosts, !self.tokens.is_empty()),
-            idempotency: IdempotencyStore::new(limits.idempotency_keys, limits.idempotency_window),
+            idempotency: IdempotencyStore::new(
+                limits.idempotency_keys,
+                limits.idempotency_bytes,
+                limits.idempotency_window,
+            ),
             requests: Arc::new(Semaphore::new(limits.requests.max(1))),
+            by_token: PerToken::new(limits),
+            readiness: tokio::sync::Mutex::default(),
             streams: Arc::new(Semaphore::new(limits.streams)),
+            exports: Arc::new(Semaphore::new(limits.exports)),
+            body_bytes: Arc::new(Semaphore::new(limits.body_bytes.min(Semaphore::MAX_PERMITS))),
             stopping: CancellationToken::new(),
             document: document(),
             feed,
             store: self.store,
             registry: self.registry,
             inboxes: self.inboxes,
-            tokens: self.tokens,
+            tokens: RwLock::new(ActiveTokens { tokens: self.tokens, replaced: CancellationToken::new() }),
             options: self.options,
             metrics: self.metrics,
             clock: self.clock,

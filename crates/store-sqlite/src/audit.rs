@@ -2,11 +2,11 @@
 //!
 //! An entry's hash is the SHA-256 of the hash before it and of the entry's canonical text: a JSON array of number, time
 //! in nanoseconds, who, via, why, action, subject, before and after. A change or removal of an entry in the file
-//! breaks the chain from there on. A truncated chain is still intact; store [`AuditCheck::hash`]
-//! elsewhere to detect truncation.
+//! breaks the chain from there on. A truncated chain is still intact; the
+//! daemon therefore logs the last entry at intervals ([`AuditHead`]), so that truncation is detected elsewhere.
 
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, AuditCheck, AuditEntry};
+use lazaret_core::store::{Actor, AuditCheck, AuditEntry, AuditHead};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use sha2::{Digest, Sha256};
 
@@ -95,6 +95,16 @@ pub(crate) fn entries(
         entries.push((read(row)?, row.get(9)?, row.get(10)?));
     }
     Ok(entries)
+}
+
+/// The entry with this number, or the last one.
+pub(crate) fn head(connection: &Connection, number: Option<u64>) -> Work<Option<AuditHead>> {
+    let mut select = connection.prepare_cached(
+        "SELECT number, hash FROM audit WHERE ?1 IS NULL OR number = ?1 ORDER BY number DESC LIMIT 1",
+    )?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Hash>(1)?));
+    let found = select.query_row([number.map(bound)], read).optional()?;
+    found.map(|(number, hash)| Ok(AuditHead { number: unsigned(number)?, hash })).transpose()
 }
 
 /// Verifies a page of entries. Returns `true` after the last one.

@@ -35,7 +35,7 @@ use crate::error::{Fault, Work};
 use crate::options::{Durability, Options};
 
 /// The format version that this code writes.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// `LZRT`, in the file's header.
 const APPLICATION_ID: i32 = 0x4c5a_5254;
 /// WAL size that triggers a checkpoint, in pages of 4 KiB.
@@ -70,6 +70,7 @@ const MIGRATIONS: &[Migration] = &[
         fill: |_| Ok(()),
     },
     Migration { sql: include_str!("schema/v4/key_value.sql"), fill: key_values::fill },
+    Migration { sql: include_str!("schema/v5/digests.sql"), fill: |_| Ok(()) },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);

@@ -15,7 +15,8 @@ use lazaret_core::source::{Commit, Ingest, NewMessage, Source, SourceEvent};
 use lazaret_core::store::{
     Act, Action, Actor, Anchor, AttemptNote, Audit, Checkpoint, Checkpoints, Command, Dedupe, DedupeClaim,
     Exclusion, GrantFence, GroupsRequest, HandOff, LetterStore, Limits, Locks, OperationState, Operations,
-    Outbox, PauseScope, Placed, Placement, PlanRequest, RolloutPolicy, Selection, Triage, plan_hash,
+    Outbox, PauseScope, PayloadDigest, Placed, Placement, PlanRequest, RolloutPolicy, Selection, Triage,
+    plan_hash,
 };
 use lazaret_core::{
     Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason, SequenceId, Timestamp,
@@ -217,8 +218,15 @@ async fn check_operations(store: &SqliteStore) {
     let plan = store.plan(operation.plan).await.unwrap().unwrap();
     assert_eq!((plan.letters, plan.expires_at), (1, test_epoch() + HOUR));
     assert_eq!(plan.excluded, [(Exclusion::Closed, 1)]);
-    assert_eq!(plan.hash, plan_hash(Action::Evict, [bare().id]));
     let item = store.items(operation.id, 0, 10).await.unwrap().remove(0);
+    let digest = PayloadDigest::of(bare().message.payload.as_deref());
+    match item.digest {
+        Some(frozen) => {
+            assert_eq!((frozen, plan.hash), (digest, plan_hash(Action::Evict, [(bare().id, digest)])));
+        }
+        // Before version 5, plans had no digests.
+        None => assert_eq!(plan.hash.len(), 64),
+    }
     assert_eq!((item.queue, item.letter, item.outcome), (queue(), bare().id, None));
     let taken = store.poll_work(&queue(), "worker", HOUR, 10).await.unwrap();
     assert_eq!(taken.again_at, Some(test_epoch() + HOUR));

@@ -78,6 +78,7 @@ fn items() {
         queue: "payments/ledger".into(),
         sequence: "order-7".into(),
         letter: "0a1b2c3d-0000-8000-8000-000000000000".into(),
+        digest: None,
         outcome,
     };
     let outcomes = [Some(Outcome::Ok), Some(Outcome::FailedAgain), Some(Outcome::SkippedBehindFailed), None];

@@ -13,7 +13,7 @@ use lazaret_core::policy::{
 use lazaret_core::store::Limits;
 use lazaret_core::{Phase, Reason, Verdict};
 
-use super::config::{Auth, Config, RequestLimits, Telemetry, Token, Webhook};
+use super::config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 use super::consumer::{
     Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics,
 };
@@ -50,6 +50,8 @@ fn config(document: Arc<Document>) -> Config {
         consumers: document.consumers.iter().map(consumer).collect(),
         auth: top.section("auth").map(auth),
         hosts: top.texts("hosts"),
+        tls: top.section("tls").map(tls),
+        socket: top.text("socket").map(PathBuf::from),
         limits: limits(top.section("limits").unwrap_or(&Fields::default())),
         webhooks: sections(webhooks).map(webhook).collect(),
         telemetry: telemetry(top.section("telemetry").unwrap_or(&Fields::default())),
@@ -74,6 +76,8 @@ fn auth(fields: &Fields) -> Auth {
             Some(Value::Time(time)) => Some(*time),
             _ => None,
         },
+        person: fields.text("person").map(str::to_owned),
+        consumers: fields.texts("consumers"),
     };
     Auth {
         tokens_file: fields.text("tokens-file").map(PathBuf::from),
@@ -81,9 +85,25 @@ fn auth(fields: &Fields) -> Auth {
     }
 }
 
+fn tls(fields: &Fields) -> Tls {
+    Tls {
+        certificate: PathBuf::from(string(fields, "certificate")),
+        key: PathBuf::from(string(fields, "key")),
+    }
+}
+
 fn limits(fields: &Fields) -> RequestLimits {
     let size = |name| fields.size(name).unwrap_or_default();
-    RequestLimits { body: size("body"), batch: size("batch"), headers: size("headers") }
+    let count = |name| fields.count(name).and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+    RequestLimits {
+        body: size("body"),
+        batch: size("batch"),
+        headers: size("headers"),
+        batch_messages: count("batch-messages"),
+        connections: count("connections"),
+        connections_per_peer: count("connections-per-peer"),
+        requests_per_token: count("requests-per-token"),
+    }
 }
 
 fn webhook(fields: &Fields) -> Webhook {

@@ -41,7 +41,11 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// Additional host names of the API.
     pub hosts: Vec<String>,
-    /// The size limits of requests.
+    /// The certificate and key of the API; `None` serves plain HTTP.
+    pub tls: Option<Tls>,
+    /// A Unix socket that serves the API, too.
+    pub socket: Option<PathBuf>,
+    /// The limits of requests.
     pub limits: RequestLimits,
     /// The receivers of alerts.
     pub webhooks: Vec<Webhook>,
@@ -80,9 +84,22 @@ pub struct Token {
     pub scopes: Vec<&'static str>,
     /// The expiry time.
     pub expires: Option<Timestamp>,
+    /// The person; `None` for a person of the token's name.
+    pub person: Option<String>,
+    /// The consumers that the token is limited to; empty for all.
+    pub consumers: Vec<String>,
 }
 
-/// The size limits of requests, in bytes.
+/// The TLS files of the API, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, followed by those of its issuers.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// The limits of requests; sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// The maximum size of a request body.
@@ -91,6 +108,14 @@ pub struct RequestLimits {
     pub batch: u64,
     /// The maximum size of all headers.
     pub headers: u64,
+    /// The maximum number of messages in an inbox batch.
+    pub batch_messages: usize,
+    /// The maximum number of open connections.
+    pub connections: usize,
+    /// The maximum number of open connections from one address.
+    pub connections_per_peer: usize,
+    /// The maximum number of concurrent requests with one token.
+    pub requests_per_token: usize,
 }
 
 /// A URL that receives a POST request for each event.

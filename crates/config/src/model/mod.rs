@@ -8,7 +8,7 @@ mod io;
 mod secret;
 
 pub(crate) use build::{breaker_policy, fuse_policy, poison_policy, retry_policy};
-pub use config::{Auth, Config, RequestLimits, Telemetry, Token, Webhook};
+pub use config::{Auth, Config, RequestLimits, Telemetry, Tls, Token, Webhook};
 pub use consumer::{Advanced, Approval, Consumer, DeadLetter, Order, Replay, Reprocess, Retry, RetryTopics};
 pub use enums::{FullDocument, HistoryLost, LogFormat, LogLevel, StartPosition};
 pub use io::{

@@ -15,6 +15,17 @@ pub(crate) static TOP: Section = Section {
         )
         .or("127.0.0.1:7117")
         .restart(),
+        Key::new("tls", Kind::Section(&TLS), "TLS of the API. Without it, use a reverse proxy outside of private networks.")
+            .absent("plain HTTP")
+            .restart(),
+        Key::new(
+            "socket",
+            Kind::Text(Format::Path),
+            "Unix socket that serves the API in addition to `listen`. Only the user of the daemon may connect.",
+        )
+        .absent("none")
+        .restart()
+        .example("/run/lazaret/api.sock"),
         Key::new("store", Kind::Text(Format::Store), "Store for letters and positions: `sqlite:PATH` or, in quotes, `\"memory:\"`. This version does not support `postgres://…` and `mongodb://…` yet.")
             .or("sqlite:lazaret.db")
             .restart(),
@@ -26,8 +37,7 @@ pub(crate) static TOP: Section = Section {
         ),
         Key::new("consumers", Kind::Named(&CONSUMER), "Consumers by name. The name of a consumer is also the name of its queue.").required(),
         Key::new("auth", Kind::Section(&AUTH), "Authentication of API clients. Without it the API is unauthenticated.")
-            .absent("the API is unauthenticated")
-            .restart(),
+            .absent("the API is unauthenticated"),
         Key::new(
             "hosts",
             Kind::List { of: &Kind::Text(Format::Host), min: 0 },
@@ -37,7 +47,7 @@ pub(crate) static TOP: Section = Section {
         .or("[]")
         .restart()
         .example("lazaret.example.com"),
-        Key::new("limits", Kind::Section(&LIMITS), "Size limits of requests.").or("{}").restart(),
+        Key::new("limits", Kind::Section(&LIMITS), "Limits of requests and connections.").or("{}").restart(),
         Key::new("alerts", Kind::Section(&ALERTS), "Alert notifications.").or("{}"),
         Key::new("telemetry", Kind::Section(&TELEMETRY), "Logs and traces.").or("{}").restart(),
         Key::new(
@@ -86,6 +96,20 @@ static TOKEN: Section = Section {
         Key::new("expires", Kind::Text(Format::Time), "Expiry time in RFC 3339.")
             .absent("never")
             .example("2027-01-01T00:00:00Z"),
+        Key::new(
+            "person",
+            Kind::Text(Format::Name),
+            "Person in the audit log. Tokens of one person cannot approve each other's operations.",
+        )
+        .absent("the name of the token")
+        .example("ada"),
+        Key::new(
+            "consumers",
+            Kind::List { of: &Kind::Text(Format::Name), min: 0 },
+            "Consumers whose letters, inboxes and operations the token may use. Empty: all consumers.",
+        )
+        .or("[]")
+        .example("orders"),
     ],
 };
 
@@ -94,16 +118,35 @@ pub(crate) static SCOPES: &[EnumValue] = &[
     EnumValue("read", "see everything but payloads and headers"),
     EnumValue("payload", "see payloads and headers, and search in them"),
     EnumValue("triage", "retry, park, release, restore, resolve, comment, assign"),
-    EnumValue("evict", "evict, purge, edit, quarantine, import"),
+    EnumValue("evict", "evict, purge, quarantine, set the expiry"),
+    EnumValue("edit", "replace payloads"),
+    EnumValue("import", "import letters"),
     EnumValue("pause", "pause and resume"),
     EnumValue("approve", "approve or reject operations of others"),
     EnumValue("ingest", "post to inboxes"),
     EnumValue("admin", "everything"),
 ];
 
+static TLS: Section = Section {
+    name: "tls",
+    doc: "TLS of the API.",
+    keys: &[
+        Key::new(
+            "certificate",
+            Kind::Text(Format::Path),
+            "PEM file with the certificate, followed by those of its issuers.",
+        )
+        .required()
+        .example("/etc/lazaret/tls.crt"),
+        Key::new("key", Kind::Text(Format::Path), "PEM file with the private key.")
+            .required()
+            .example("/etc/lazaret/tls.key"),
+    ],
+};
+
 static LIMITS: Section = Section {
     name: "limits",
-    doc: "Size limits of requests.",
+    doc: "Limits of requests and connections.",
     keys: &[
         Key::new(
             "body",
@@ -114,6 +157,27 @@ static LIMITS: Section = Section {
         Key::new("batch", Kind::Size { min: 1 }, "Maximum size of an inbox batch.").or("16MiB"),
         Key::new("headers", Kind::Size { min: 1024 }, "Maximum size of all headers of a request.")
             .or("64KiB"),
+        Key::new("batch-messages", Kind::Count { min: 1, max: 1_000_000 }, "Maximum number of messages in an inbox batch.")
+            .or("10000"),
+        Key::new(
+            "connections",
+            Kind::Count { min: 1, max: 1_000_000 },
+            "Maximum number of open connections. Beyond it, the connection that has been idle longest is closed; when all are busy, \
+             only health checks are answered.",
+        )
+        .or("1024"),
+        Key::new(
+            "connections-per-peer",
+            Kind::Count { min: 1, max: 1_000_000 },
+            "Maximum number of open connections from one IP address. Behind a reverse proxy, set it to `connections`.",
+        )
+        .or("512"),
+        Key::new(
+            "requests-per-token",
+            Kind::Count { min: 1, max: 1_000_000 },
+            "Maximum number of concurrent requests with one token.",
+        )
+        .or("64"),
     ],
 };
 

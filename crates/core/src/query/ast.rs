@@ -34,6 +34,15 @@ impl Expr {
         }
     }
 
+    /// The number of terms of the tree for which the predicate holds.
+    pub fn count_terms(&self, test: &impl Fn(&Term) -> bool) -> usize {
+        match self {
+            Self::All(parts) | Self::Any(parts) => parts.iter().map(|part| part.count_terms(test)).sum(),
+            Self::Not(inner) => inner.count_terms(test),
+            Self::Term(term) => usize::from(test(term)),
+        }
+    }
+
     /// The terms of which each must hold for the whole to hold. There may be more conditions than these.
     pub fn required(&self) -> impl Iterator<Item = &Term> {
         let parts = match self {

@@ -25,7 +25,7 @@ pub use ast::{
     CountField, Expr, GroupPattern, Moment, Needle, Term, Text, TextField, TimeBound, TimeField, lower,
 };
 pub use error::QueryError;
-pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT};
+pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT, PAYLOAD_TERMS_LIMIT, TERMS_LIMIT};
 
 use crate::letter::{Letter, LetterState};
 use crate::message::QueueName;
@@ -70,6 +70,26 @@ impl Query {
         let expr = parse::parse(text)?;
         let names_state = expr.any_term(&|term| matches!(term, Term::State(_)));
         Ok(Self { text: text.to_owned(), expr, names_state })
+    }
+
+    /// The query with one more condition: the letter belongs to one of these consumers. [`text`](Self::text) stays what was
+    /// written.
+    ///
+    /// ```
+    /// use lazaret_core::query::Query;
+    /// let query = Query::parse("reason:TIMEOUT or age:>1h").unwrap().of_consumers(["orders"]);
+    /// assert_eq!(query.to_string(), "consumer:orders (reason:TIMEOUT or age:>1h)");
+    /// ```
+    #[must_use]
+    pub fn of_consumers<N: Into<String>>(mut self, consumers: impl IntoIterator<Item = N>) -> Self {
+        let names = consumers.into_iter().map(|name| Text::Exact(name.into())).collect();
+        let mut all = vec![Expr::Term(Term::Text(TextField::Consumer, names))];
+        match self.expr {
+            Expr::All(parts) => all.extend(parts),
+            other => all.push(other),
+        }
+        self.expr = if all.len() == 1 { all.remove(0) } else { Expr::All(all) };
+        self
     }
 
     /// The query that every open letter matches.

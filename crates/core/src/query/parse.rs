@@ -24,6 +24,11 @@ pub const LENGTH_LIMIT: usize = 4 * 1024;
 /// The maximum nesting of brackets and negations.
 pub const DEPTH_LIMIT: usize = 64;
 
+/// The maximum number of terms.
+pub const TERMS_LIMIT: usize = 128;
+/// The maximum number of terms on payloads and headers, which are read for each letter that the others do not exclude.
+pub const PAYLOAD_TERMS_LIMIT: usize = 16;
+
 type Result<T> = std::result::Result<T, QueryError>;
 
 /// Reads a query.
@@ -39,6 +44,14 @@ pub(super) fn parse(text: &str) -> Result<Expr> {
         return Ok(Expr::All(Vec::new()));
     }
     let expr = parser.any()?;
+    let terms = expr.count_terms(&|_| true);
+    let costly = expr.count_terms(&|term| matches!(term, Term::Payload { .. } | Term::Header { .. }));
+    if terms > TERMS_LIMIT || costly > PAYLOAD_TERMS_LIMIT {
+        let message = format!(
+            "the query has {terms} terms, {costly} of them on payloads and headers; the limits are {TERMS_LIMIT} and {PAYLOAD_TERMS_LIMIT}"
+        );
+        return parser.fail(0..text.len(), message, "ask for less, or ask twice");
+    }
     if parser.at < text.len() {
         // Only a closing bracket ends a list of terms early.
         let bracket = parser.at..parser.at + 1;

@@ -155,7 +155,7 @@ fn what_is_wrong_is_told_with_its_place() {
 #[test]
 fn length_and_depth_are_limited() {
     // I7
-    let long = "a ".repeat(LENGTH_LIMIT / 2);
+    let long = format!("{} ", "a".repeat(LENGTH_LIMIT - 1));
     assert!(Query::parse(&long).is_ok());
     let error = Query::parse(&format!("{long}é")).unwrap_err();
     assert_eq!(error.position(), LENGTH_LIMIT..LENGTH_LIMIT + 2);
@@ -549,5 +549,18 @@ proptest! {
                 prop_assert_ne!(query.matches(&letter, now()), not.matches(&letter, now()));
             }
         }
+    }
+}
+
+#[test]
+fn the_number_of_terms_is_bounded() {
+    // I7
+    let many = |term: &str, count: usize| vec![term; count].join(" or ");
+    assert!(Query::parse(&many("a", TERMS_LIMIT)).is_ok());
+    let refused = Query::parse(&many("a", TERMS_LIMIT + 1)).unwrap_err();
+    assert!(refused.message().contains("129 terms"), "{refused}");
+    for term in ["payload./a:1", "header.a:1"] {
+        assert!(Query::parse(&many(term, PAYLOAD_TERMS_LIMIT)).is_ok());
+        assert!(Query::parse(&many(term, PAYLOAD_TERMS_LIMIT + 1)).is_err(), "{term}");
     }
 }

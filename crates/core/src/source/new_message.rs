@@ -91,6 +91,13 @@ pub enum Posted {
         /// The position of that message.
         position: Position,
     },
+    /// A message with this id and another payload was posted before. Nothing was changed.
+    Conflict {
+        /// The id.
+        id: MessageId,
+        /// The position of that message.
+        position: Position,
+    },
     /// There is no room now. The later messages of the same call were not taken either, so that none overtakes.
     Full,
     /// It has more bytes than the source may ever hold.

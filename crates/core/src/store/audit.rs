@@ -96,6 +96,15 @@ impl fmt::Debug for AuditCheck {
     }
 }
 
+/// An entry of the hash chain. Kept outside of the store, it proves that no later entries were cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuditHead {
+    /// The number of the entry.
+    pub number: u64,
+    /// Its hash, which covers all entries before it.
+    pub hash: [u8; 32],
+}
+
 /// The append-only record of changes. The store writes each entry in the same transaction as the change.
 #[async_trait]
 pub trait Audit: Send + Sync + 'static {
@@ -109,6 +118,12 @@ pub trait Audit: Send + Sync + 'static {
     /// Verifies the hash chain of the audit from its first entry on. `None` if the store has none
     /// ([`Capabilities::audit_chain`](super::Capabilities::audit_chain)).
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {
+        Ok(None)
+    }
+
+    /// The entry of the hash chain with this number, or the last one. `None` if there is no such entry, or the store has no
+    /// chain. Reads one entry and verifies nothing.
+    async fn audit_head(&self, _number: Option<u64>) -> Result<Option<AuditHead>> {
         Ok(None)
     }
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
+use super::payload_digest::PayloadDigest;
 use super::rules::AuditLine;
 use super::triage::{Change, Comment};
 use crate::letter::{Edit, Letter};
@@ -24,15 +25,15 @@ impl Change {
     /// `Invalid` if a limit of the letter is reached.
     pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<AuditLine> {
         let (before, after) = match self {
-            Self::Payload(payload) => {
+            Self::Payload(payload) | Self::HeldPayload(payload) => {
                 check_room(letter, "edits", letter.edits.len(), EDITS_LIMIT)?;
                 let original = letter.message.payload.clone();
-                let sizes = (size_of(original.as_ref()), size_of(payload.as_ref()));
+                let shown = (shown(original.as_ref()), shown(payload.as_ref()));
                 letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
                 // A payload that was supplied by an edit is no longer left out.
                 letter.payload_left_out &= payload.is_none();
                 letter.message = Message { payload: payload.clone(), ..(*letter.message).clone() }.into();
-                sizes
+                shown
             }
             Self::Comment(text) => {
                 check_room(letter, "comments", letter.comments.len(), COMMENTS_LIMIT)?;
@@ -61,8 +62,9 @@ impl Change {
     }
 }
 
-fn size_of(payload: Option<&bytes::Bytes>) -> Option<String> {
-    payload.map(|payload| format!("{} bytes", payload.len()))
+/// A payload in the audit: its size and its digest, so that a later reader can tell which one ran.
+fn shown(payload: Option<&bytes::Bytes>) -> Option<String> {
+    payload.map(|payload| format!("{} bytes, {}", payload.len(), PayloadDigest::of(Some(payload))))
 }
 
 fn check_room(letter: &Letter, what: &str, has: usize, limit: usize) -> Result<()> {
@@ -117,6 +119,7 @@ mod tests {
     fn the_audit_never_holds_a_payload() {
         let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
         let line = Change::Payload(Some("secret".into())).apply(&mut l, &ada(), now).unwrap();
-        assert_eq!((line.before.as_deref(), line.after.as_deref()), (Some("5 bytes"), Some("6 bytes")));
+        let shown = |payload: &[u8]| format!("{} bytes, {}", payload.len(), PayloadDigest::of(Some(payload)));
+        assert_eq!((line.before, line.after), (Some(shown(b"first")), Some(shown(b"secret"))));
     }
 }

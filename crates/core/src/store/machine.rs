@@ -10,6 +10,7 @@ use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
     Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
 };
+use super::payload_digest::PayloadDigest;
 use super::rules::AuditLine;
 use crate::letter::LetterId;
 
@@ -335,9 +336,10 @@ impl PlanHasher {
         Self(hasher)
     }
 
-    /// Adds the next letter, in plan order. The id covers its queue.
-    pub fn add(&mut self, letter: LetterId) {
+    /// Adds the next letter and its payload, in plan order. The id covers its queue.
+    pub fn add(&mut self, letter: LetterId, payload: PayloadDigest) {
         self.0.update(letter.as_uuid().as_bytes());
+        self.0.update(payload.as_bytes());
     }
 
     /// The hash as hexadecimal digits.
@@ -346,10 +348,10 @@ impl PlanHasher {
     }
 }
 
-/// The hash of a plan: SHA-256 over the action and the ids of its letters in order.
-pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = LetterId>) -> String {
+/// The hash of a plan: SHA-256 over the action, and the ids and payloads of its letters in order.
+pub fn plan_hash(action: Action, letters: impl IntoIterator<Item = (LetterId, PayloadDigest)>) -> String {
     let mut hasher = PlanHasher::new(action);
-    letters.into_iter().for_each(|letter| hasher.add(letter));
+    letters.into_iter().for_each(|(letter, payload)| hasher.add(letter, payload));
     hasher.finish()
 }
 
@@ -525,9 +527,10 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_covers_action_letters_and_order() {
+    fn a_hash_covers_action_letters_payloads_and_order() {
         let queue = QueueName::of("a", "a");
-        let [one, other] = ["1", "2"].map(|id| LetterId::of(&queue, &id.into()));
+        let payload = PayloadDigest::of(Some(b"{}"));
+        let [one, other] = ["1", "2"].map(|id| (LetterId::of(&queue, &id.into()), payload));
         let hash = plan_hash(Action::Retry, [one, other]);
         assert_eq!(hash.len(), 64);
         assert_eq!(hash, plan_hash(Action::Retry, [one, other]));
@@ -535,6 +538,7 @@ mod tests {
             plan_hash(Action::Evict, [one, other]),
             plan_hash(Action::Retry, [other, one]),
             plan_hash(Action::Retry, [one]),
+            plan_hash(Action::Retry, [one, (other.0, PayloadDigest::of(None))]),
         ] {
             assert_ne!(hash, different);
         }

@@ -30,11 +30,12 @@ mod locks;
 mod machine;
 mod operations;
 mod outbox;
+mod payload_digest;
 pub mod rules;
 mod trend;
 mod triage;
 
-pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditNote};
+pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
 pub use capabilities::Capabilities;
 pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_LIMIT};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
@@ -55,6 +56,7 @@ pub use operations::{
     WorkItem,
 };
 pub use outbox::{End, EndsPage, Outbox, is_end};
+pub use payload_digest::{InvalidDigest, PayloadDigest};
 pub use trend::Trend;
 pub use triage::{
     Change, Comment, Expired, GROUP_MESSAGE_BYTES, Group, GroupId, GroupsPage, GroupsRequest, InvalidGroupId,

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::audit::Actor;
 use super::error::Result;
 use super::letters::{Act, Claim};
+use super::payload_digest::PayloadDigest;
 use crate::letter::LetterId;
 use crate::message::QueueName;
 use crate::query::Query;
@@ -213,7 +214,8 @@ pub struct Plan {
     /// Number of excluded letters by reason, most frequent first, ties in the order of
     /// [`Exclusion::ALL`].
     pub excluded: Vec<(Exclusion, u64)>,
-    /// Hash of the action and the ids in order ([`plan_hash`](super::plan_hash)): plans with equal hashes are equivalent.
+    /// Hash of the action, and of the ids and payloads in order ([`plan_hash`](super::plan_hash)): plans with equal hashes are
+    /// equivalent.
     pub hash: String,
     /// The author.
     pub by: Actor,
@@ -243,6 +245,9 @@ pub struct Item {
     pub sequence: SequenceId,
     /// The letter.
     pub letter: LetterId,
+    /// Its payload when the plan was frozen; a letter with another payload is skipped as changed. `None` in a plan of an earlier
+    /// version, which recorded none.
+    pub digest: Option<PayloadDigest>,
     /// Its outcome; `None` before its attempt and while it is in flight.
     pub outcome: Option<Outcome>,
 }
@@ -600,10 +605,10 @@ pub trait Operations: Send + Sync + 'static {
     ///
     /// Acts are performed at once, each with its audit line (by the person who started the operation, via
     /// `operation op_N`) and its outcome in the same transaction. A letter whose state no longer allows the act is skipped
-    /// as changed; the head of a leased sequence is postponed.
+    /// as changed, and so is one whose payload was edited; the head of a leased sequence is postponed.
     ///
     /// Replays: claims the sequences, one letter each; leased and paused sequences are
-    /// postponed. A letter that is now closed, quarantined or without its payload, or is not the head,
+    /// postponed. A letter that is now closed, quarantined, edited or without its payload, or is not the head,
     /// is skipped as changed.
     ///
     /// After a success, the letters behind it that are part of the same operation are reserved for it until

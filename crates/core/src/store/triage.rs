@@ -13,7 +13,7 @@ use super::error::Result;
 use super::letters::Counts;
 use crate::failure::Reason;
 use crate::fingerprint::Fingerprint;
-use crate::letter::{Letter, LetterId};
+use crate::letter::{Letter, LetterId, LetterState};
 use crate::message::QueueName;
 use crate::query::Query;
 
@@ -156,11 +156,15 @@ pub struct Comment {
     pub text: String,
 }
 
-/// A change of a letter's annotations. Only [`Payload`](Self::Payload) affects how the letter is handled.
+/// A change of a letter's annotations. Only [`Payload`](Self::Payload) and [`HeldPayload`](Self::HeldPayload) affect how the
+/// letter is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new payload. The original is kept in the letter's edits.
     Payload(Option<Bytes>),
+    /// A new payload, and the letter is parked in the same transaction unless it is quarantined: it must not run before somebody
+    /// has seen it.
+    HeldPayload(Option<Bytes>),
     /// A comment.
     Comment(String),
     /// The person assigned to it; `None` for no one.
@@ -172,10 +176,21 @@ pub enum Change {
 }
 
 impl Change {
+    /// `true` if it replaces the payload.
+    pub const fn is_edit(&self) -> bool {
+        matches!(self, Self::Payload(_) | Self::HeldPayload(_))
+    }
+
+    /// `true` if a letter in this state must be parked with the change, by [`Act::Park`](super::Act::Park).
+    pub const fn parks(&self, state: LetterState) -> bool {
+        matches!(self, Self::HeldPayload(_))
+            && !matches!(state, LetterState::Parked | LetterState::Quarantined)
+    }
+
     /// The name used in the audit.
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Payload(_) => "edit",
+            Self::Payload(_) | Self::HeldPayload(_) => "edit",
             Self::Comment(_) => "comment",
             Self::Assignee(_) => "assign",
             Self::Owner(_) => "owner",
@@ -211,7 +226,7 @@ pub trait Triage: Send + Sync + 'static {
     async fn queues(&self) -> Result<Vec<QueueSummary>>;
 
     /// Changes the annotations of a letter, open or closed, audited in the same transaction. The audit names the
-    /// changed field, never a payload. A payload can be changed only in an open letter that is not in flight (`Conflict`).
+    /// changed field and the digest of a payload, never a payload. A payload can be changed only in an open letter that is not in flight (`Conflict`).
     /// `Invalid` if a limit of the letter is reached, `NotFound` if it does not exist. See [`Change::apply`].
     async fn change(
         &self,

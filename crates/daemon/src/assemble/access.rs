@@ -13,14 +13,19 @@ const REST: &str = "consumers: {}\n";
 /// The prefix of tokens that `lazaret token` creates.
 const TOKEN: &str = "lz_";
 
-/// Returns the tokens of the configuration and of its tokens file. Without tokens the API is unauthenticated.
+/// Returns the tokens of the configuration and of its tokens file. Without `auth` the API is unauthenticated; with it there
+/// must be a token, so that an empty file does not let everybody in.
 pub(crate) fn tokens(config: &Config) -> Result<Tokens, Error> {
-    let mut configured = Vec::new();
-    if let Some(auth) = &config.auth {
-        configured.extend(auth.tokens.clone());
-        if let Some(path) = &auth.tokens_file {
-            configured.extend(in_file(path)?);
+    let Some(auth) = &config.auth else { return Ok(Tokens::default()) };
+    let mut configured = auth.tokens.clone();
+    if let Some(path) = &auth.tokens_file {
+        let in_file = in_file(path)?;
+        if in_file.is_empty() {
+            let why =
+                "it contains no tokens; add one with `lazaret token`, or remove the key `auth.tokens-file`";
+            return Err(Error::TokensFile { path: path.clone(), why: why.to_owned() });
         }
+        configured.extend(in_file);
     }
     let tokens = configured.iter().map(token).collect::<Result<Vec<_>, _>>()?;
     Ok(Tokens::new(tokens)?)
@@ -77,6 +82,8 @@ fn token(configured: &lazaret_config::Token) -> Result<Token, Error> {
         hash: configured.hash.parse().map_err(|error: InvalidTokenHash| wrong(error.to_string()))?,
         scopes: scopes.map_err(|error: UnknownValue| wrong(error.to_string()))?,
         expires_at: configured.expires,
+        person: configured.person.clone(),
+        consumers: configured.consumers.clone(),
     })
 }
 
@@ -89,6 +96,10 @@ pub(crate) fn limits(configured: &RequestLimits) -> Limits {
         json_bytes: size(configured.body).max(Limits::default().json_bytes),
         batch_bytes: size(configured.batch),
         header_bytes: size(configured.headers),
+        batch_messages: configured.batch_messages,
+        connections: configured.connections,
+        connections_per_peer: configured.connections_per_peer,
+        requests_per_token: configured.requests_per_token,
         ..Limits::default()
     }
 }
@@ -125,7 +136,7 @@ mod tests {
             in_file(&path).map(|tokens| tokens.len()).map_err(|error| error.to_string())
         };
         assert_eq!(read(&tokens), Ok(1));
-        assert_eq!(read(""), Ok(0));
+        assert_eq!(read(""), Ok(0), "refused by `tokens`");
         assert!(
             read(&format!("{tokens}\nlisten: 0.0.0.0:1\n")).unwrap_err().contains("unexpected key listen")
         );

@@ -5,6 +5,7 @@ mod consumer;
 mod handler;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod listener;
 mod options;
 mod recorder;
 mod source;
@@ -15,5 +16,6 @@ pub(crate) use consumer::{Shared, background, background_done, consumer};
 pub(crate) use handler::{handler, http_options};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::check_property as check_kafka_property;
+pub(crate) use listener::{socket, tls};
 pub(crate) use recorder::open as open_recorder;
 pub(crate) use store::{Stores, store_capabilities};

@@ -100,6 +100,101 @@ fn with_tokens_in_a_file_nobody_gets_in_without_one() {
 }
 
 #[test]
+fn a_tokens_file_without_tokens_lets_nobody_in() {
+    for file in ["", "auth: { tokens: [] }\n", "# not yet\n"] {
+        let folder = folder(&format!("{CONFIG}auth: {{ tokens-file: tokens.yaml }}\n"));
+        folder.write("tokens.yaml", file);
+        assert_eq!(folder.run(&["run"]), 1, "{file:?}");
+        let said = folder.read("stderr.log");
+        assert!(said.contains("tokens.yaml") && said.contains("contains no tokens"), "{said}");
+    }
+}
+
+#[test]
+fn tokens_are_reloaded_and_an_invalid_file_keeps_the_old_ones() {
+    let folder = folder(&format!("{CONFIG}auth: {{ tokens-file: tokens.yaml }}\n"));
+    // The hashes of `lz_example` and `lz_other`.
+    let example = "35006e23a9f72d7d9470825a38ec4d981a3167dc313a46c7b291dbb90632af0c";
+    let other = "fd006dce36dfc2c8d045a882e4f38dc5463973b1ddc09a507d73de5e79a033da";
+    let tokens = |hash: &str| {
+        format!("auth:\n  tokens:\n    - {{ name: ada, hash: 'sha256:{hash}', scopes: [read] }}\n")
+    };
+    folder.write("tokens.yaml", &tokens(example));
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let with =
+        |token: &str| ask(&address, "GET", "/v1/status", &format!("authorization: Bearer {token}\r\n"), "").0;
+    for (broken, times) in ["", "auth: 5\n"].into_iter().zip(1..) {
+        folder.write("tokens.yaml", broken);
+        daemon.signal(Signal::HUP);
+        daemon.logs("the previous tokens stay active", times);
+        assert_eq!((with("lz_example"), with("lz_other")), (200, 401), "{broken:?}");
+    }
+    folder.write("tokens.yaml", &tokens(other));
+    daemon.signal(Signal::HUP);
+    daemon.logs("tokens reloaded", 1);
+    assert_eq!((with("lz_example"), with("lz_other")), (401, 200));
+}
+
+#[test]
+fn a_unix_socket_serves_the_api_to_its_user_only() {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder(&format!("{CONFIG}socket: api.sock\n"));
+    let path = folder.path("api.sock");
+    for _ in 0..2 {
+        // Killed, it leaves the socket behind, and the next one replaces it.
+        let mut daemon = folder.start(&["run"]);
+        daemon.address();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        daemon.signal(Signal::KILL);
+        daemon.wait();
+    }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_read_is_a_start_error() {
+    let folder = folder(&format!("{CONFIG}tls: {{ certificate: tls.crt, key: tls.key }}\n"));
+    assert_eq!(folder.run(&["run"]), 1);
+    folder.write("tls.crt", "no certificate");
+    folder.write("tls.key", "no key");
+    assert_eq!(folder.run(&["run"]), 1);
+    assert_eq!(folder.read("stderr.log").matches("invalid TLS file tls.crt").count(), 2);
+}
+
+#[test]
+fn the_api_speaks_tls_with_a_certificate() {
+    use std::io::{Read, Write};
+    let folder = folder(&format!("{CONFIG}tls: {{ certificate: tls.crt, key: tls.key }}\n"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    folder.write("tls.crt", &made.cert.pem());
+    folder.write("tls.key", &made.signing_key.serialize_pem());
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let connection = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+    let socket = std::net::TcpStream::connect(address.trim_start_matches("http://")).unwrap();
+    let mut stream = rustls::StreamOwned::new(connection, socket);
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[test]
 fn a_file_that_is_fine_is_said_to_be_fine_and_nothing_is_touched() {
     let folder = folder(CONFIG);
     assert_eq!(folder.run(&["check"]), 0);

@@ -97,7 +97,7 @@ pub(crate) fn requeue(component: &Component, failed: FailedLetter<'_>) -> Settle
         cause: if ignored { None } else { Some(decision.cause().cloned().unwrap_or(failure)) },
         attempts: record.attempts,
         crash_attempts: letter.crash_attempts,
-        replay_attempts: letter.replay_attempts + u32::from(replayed),
+        replay_attempts: letter.replay_attempts.saturating_add(u32::from(replayed)),
         poison: component.limits(&letter.message).is_poison(&record.usage()),
         diagnostics: if ignored {
             letter.diagnostics.clone()

@@ -283,7 +283,7 @@ impl LiveMessage {
         };
         let Permission { pass, permit, isolation } = permission;
         let Component { index, queue, telemetry, flight, .. } = &*component;
-        let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
+        let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
         if let Some(record) = &self.record {
             Counters::add(&telemetry.counters.retries, 1);
             let lateness = record.due_at.map_or(Duration::ZERO, |due| until(due, component.now()));

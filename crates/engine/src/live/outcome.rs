@@ -88,7 +88,7 @@ impl LiveMessage {
     ) -> Result<Option<Timestamp>, Abandoned> {
         self.hold_lane();
         let component = self.component.clone();
-        let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
+        let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
         let classified = classify::classify(&component, &self.delivery, &error, attempt);
         let retry_since = self.record.as_ref().map(|record| record.first_failed_at);
         component.guards.report_health(classify::health(&component, &classified, retry_since), pass);

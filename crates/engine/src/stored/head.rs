@@ -86,7 +86,7 @@ impl HeadAttempt<'_> {
                 letter.cause = Some(crash(letter.crash_attempts));
                 letter.first_failed_at.get_or_insert(self.component.now());
             } else {
-                letter.replay_attempts += suspect.crashes;
+                letter.replay_attempts = letter.replay_attempts.saturating_add(suspect.crashes);
                 // Something else may have ended the process, so the replay is repeated, alone. One that crashes the process
                 // each time has failed.
                 if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
@@ -266,7 +266,7 @@ impl HeadAttempt<'_> {
         let Admitted { permission: Permission { pass, permit, isolation }, claim } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
-        let attempt = letter.attempts + letter.replay_attempts + 1;
+        let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
         if let Some(due) = letter.due_at
             && *self.purpose == Purpose::Retry
         {
@@ -354,7 +354,7 @@ impl HeadAttempt<'_> {
 
     /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
     fn after_replay(&self, letter: &Letter) -> Step {
-        let replays = letter.replay_attempts + 1;
+        let replays = letter.replay_attempts.saturating_add(1);
         let max_replays = self.component.options.replay.max_replays;
         let enough = max_replays.is_some_and(|limit| replays >= limit);
         let state = if enough { LetterState::Parked } else { letter.state };

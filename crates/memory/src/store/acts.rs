@@ -70,11 +70,16 @@ impl Queue {
         id: LetterId,
         change: &Change,
         by: &Actor,
-        step: Step<'_>,
+        mut step: Step<'_>,
     ) -> Result<Letter> {
         let letter = self.lookup_letter(id).into_result(&self.name, id, "change")?;
         let row = self.row(&letter.sequence);
         rules::check_change(change, &LetterView::of(letter), row, step.now)?;
+        if change.parks(letter.state) {
+            // A change that is refused leaves the letter as it is.
+            change.apply(&mut letter.clone(), by, step.now)?;
+            self.act(id, Act::Park, by, &mut step)?;
+        }
         let letter = self.letters.get_mut(&id).expect("it was found above");
         let line = change.apply(letter, by, step.now)?;
         let letter = (**letter).clone();

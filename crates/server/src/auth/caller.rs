@@ -5,6 +5,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use jiff::Timestamp;
 use lazaret_api::{Code, Identity, Problem, Scope, Via};
+use lazaret_core::query::Query;
 use lazaret_core::store::Actor;
 
 use super::token::Tokens;
@@ -40,9 +41,11 @@ impl Authentication {
         if tokens.is_empty() {
             let identity = Identity {
                 name: claimed_name(headers).unwrap_or("local").to_owned(),
+                person: claimed_name(headers).unwrap_or("local").to_owned(),
                 authenticated: false,
                 scopes: Scope::ALL.to_vec(),
                 expires_at: None,
+                consumers: Vec::new(),
             };
             return Self::Accepted(Caller { identity, via });
         }
@@ -54,9 +57,11 @@ impl Authentication {
         }
         let identity = Identity {
             name: token.name.clone(),
+            person: token.person().to_owned(),
             authenticated: true,
             scopes: token.scopes.clone(),
             expires_at: token.expires_at,
+            consumers: token.consumers.clone(),
         };
         Self::Accepted(Caller { identity, via })
     }
@@ -73,6 +78,35 @@ impl Caller {
         Err(ApiError::new(Code::Forbidden, detail))
     }
 
+    /// Returns `true` if the token is not limited to other consumers.
+    pub(crate) fn may_use(&self, consumer: &str) -> bool {
+        let consumers = &self.identity.consumers;
+        consumers.is_empty() || consumers.iter().any(|allowed| allowed == consumer)
+    }
+
+    /// Requires that the token is not limited to other consumers.
+    pub(crate) fn require_consumer(&self, consumer: &str) -> Result<()> {
+        if self.may_use(consumer) { Ok(()) } else { Err(self.limited()) }
+    }
+
+    /// The error of a token that is limited to some consumers.
+    pub(crate) fn limited(&self) -> ApiError {
+        let detail = format!(
+            "{} is limited to the consumers {}",
+            self.identity.name,
+            self.identity.consumers.join(", ")
+        );
+        ApiError::new(Code::Forbidden, detail)
+    }
+
+    /// Limits a query to the consumers of the token.
+    pub(crate) fn limit(&self, query: Query) -> Query {
+        match self.identity.consumers.as_slice() {
+            [] => query,
+            consumers => query.of_consumers(consumers),
+        }
+    }
+
     /// The actor for the audit. A change without a reason is rejected.
     pub(crate) fn actor(&self, reason: Option<&str>) -> Result<Actor> {
         let reason = reason.map(str::trim).filter(|reason| !reason.is_empty());
@@ -85,7 +119,7 @@ impl Caller {
                 format!("a reason of {} bytes exceeds the limit of {MAX_REASON_BYTES}", reason.len());
             return Err(ApiError::invalid("/reason", detail));
         }
-        Ok(Actor::new(self.identity.name.clone(), self.via.as_str(), reason))
+        Ok(Actor::new(self.identity.person.clone(), self.via.as_str(), reason))
     }
 }
 

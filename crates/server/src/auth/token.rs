@@ -96,7 +96,7 @@ pub fn generate_token() -> Result<(String, TokenHash), std::io::Error> {
 /// A configured token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The name recorded in the audit.
+    /// Its name.
     pub name: String,
     /// The hash of the token.
     pub hash: TokenHash,
@@ -104,29 +104,56 @@ pub struct Token {
     pub scopes: Vec<Scope>,
     /// When it expires; `None` for never.
     pub expires_at: Option<Timestamp>,
+    /// The person recorded in the audit; `None` for a person of the token's name. A person who rotates a token keeps the
+    /// person, and so does not become a second person.
+    pub person: Option<String>,
+    /// The consumers that the token is limited to; empty for all.
+    pub consumers: Vec<String>,
 }
 
-/// The configured tokens. Without tokens the API is unauthenticated.
-#[derive(Clone, Debug, Default)]
+impl Token {
+    /// Creates a token for all consumers that does not expire.
+    pub fn new(name: impl Into<String>, hash: TokenHash, scopes: &[Scope]) -> Self {
+        Self {
+            name: name.into(),
+            hash,
+            scopes: scopes.to_vec(),
+            expires_at: None,
+            person: None,
+            consumers: Vec::new(),
+        }
+    }
+
+    /// The person recorded in the audit.
+    pub fn person(&self) -> &str {
+        self.person.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// The configured tokens. The default has none: the API is unauthenticated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Token>);
 
 impl Tokens {
-    /// Validates the tokens: names and hashes are unique, and each token has scopes.
+    /// Validates the tokens: there is at least one, names and hashes are unique, and each token has scopes. An
+    /// unauthenticated API has [`Tokens::default`].
     ///
     /// # Errors
-    /// When a token is invalid.
+    /// When there is no token, or one is invalid.
     pub fn new(tokens: Vec<Token>) -> Result<Self, Error> {
+        if tokens.is_empty() {
+            return Err(Error::NoTokens);
+        }
         for (index, token) in tokens.iter().enumerate() {
             let invalid =
                 |why: &str| Err(Error::InvalidToken { name: token.name.clone(), why: why.to_owned() });
-            if token.name.trim().is_empty()
-                || token.name.len() > 100
-                || token.name.chars().any(char::is_control)
-            {
-                return invalid("the name must have 1 to 100 printable characters");
-            }
-            if token.name == "lazaret" {
-                return invalid("the name is reserved for Lazaret itself");
+            for name in [token.name.as_str(), token.person()] {
+                if name.trim().is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
+                    return invalid("the name must have 1 to 100 printable characters");
+                }
+                if name == "lazaret" {
+                    return invalid("the name is reserved for Lazaret itself");
+                }
             }
             if token.scopes.is_empty() {
                 return invalid("no scopes");
@@ -140,6 +167,11 @@ impl Tokens {
             }
         }
         Ok(Self(tokens))
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Returns `true` without tokens.
@@ -168,7 +200,7 @@ mod tests {
     use super::*;
 
     fn token(name: &str, secret: &str) -> Token {
-        Token { name: name.into(), hash: TokenHash::of(secret), scopes: vec![Scope::Read], expires_at: None }
+        Token::new(name, TokenHash::of(secret), &[Scope::Read])
     }
 
     #[test]
@@ -197,10 +229,14 @@ mod tests {
     #[test]
     fn ambiguous_and_useless_tokens_are_rejected() {
         let refused = |tokens: Vec<Token>| Tokens::new(tokens).unwrap_err().to_string();
+        assert!(refused(vec![]).contains("no tokens"));
         assert!(refused(vec![token("a", "1"), token("a", "2")]).contains("duplicate name"));
         assert!(refused(vec![token("a", "1"), token("b", "1")]).contains("duplicate hash"));
         assert!(refused(vec![token(" ", "1")]).contains("printable characters"));
         assert!(refused(vec![token("lazaret", "1")]).contains("reserved"));
+        assert!(
+            refused(vec![Token { person: Some("lazaret".into()), ..token("a", "1") }]).contains("reserved")
+        );
         assert!(refused(vec![Token { scopes: vec![], ..token("a", "1") }]).contains("no scopes"));
     }
 }

@@ -50,7 +50,7 @@ async fn each(
             return Err(ApiError::invalid("/ids", format!("{} ids exceed the limit of {most}", ids.len())));
         }
         Selected::Ids(ids) => {
-            let (found, missing) = by_id(&app, ids).await?;
+            let (found, missing) = by_id(&app, &caller, ids).await?;
             (found, false, missing)
         }
         Selected::Query(query) => {
@@ -85,10 +85,10 @@ async fn each(
     Ok(axum::Json(answer))
 }
 
-async fn by_id(app: &App, ids: Vec<LetterId>) -> Result<(Vec<Letter>, Vec<LetterId>)> {
+async fn by_id(app: &App, caller: &Caller, ids: Vec<LetterId>) -> Result<(Vec<Letter>, Vec<LetterId>)> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for id in ids {
-        match app.find_letter(id).await? {
+        match app.find_letter(caller, id).await? {
             Some(letter) => found.push(letter),
             None => missing.push(id),
         }

@@ -1,20 +1,21 @@
 //! Imports exported letters: each once (I8), each sequence in order (I2).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use lazaret_api::{ImportAnswer, ImportFailure, LetterDetail};
+use lazaret_api::{Code, ImportAnswer, ImportFailure, LetterDetail, Problem};
 use lazaret_core::source::jsonl::is_blank;
 use lazaret_core::store::{AuditNote, HandOff, Limits, Placed, Placement};
 use lazaret_core::{Letter, QueueName};
 use serde::Deserialize;
 
-use crate::api_error::Result;
+use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::{Params, read, require_type};
 use crate::ndjson::NDJSON;
+use crate::registry::Entry;
 
 /// The maximum number of reported failures.
 const MAX_FAILURES: usize = 100;
@@ -38,11 +39,22 @@ pub(crate) async fn import(
     let by = caller.actor(Some(params.reason.as_deref().unwrap_or("import")))?;
     let (parts, body) = request.into_parts();
     require_type(&parts.headers, &[NDJSON, "application/jsonl"])?;
-    let bytes = read(&parts.headers, body, app.options.limits.import_bytes).await?;
+    let bytes = read(&app, &parts.headers, body, app.options.limits.import_bytes).await?;
     let queue = params.queue.map(QueueName::from);
-    let mut answer = ImportAnswer::default();
-    let letters = letters(&bytes, queue.as_ref(), &mut answer);
+    // An import has megabytes: parsed here, it would stall all other requests.
+    let most = app.options.limits.import_letters;
+    let parsed = tokio::task::spawn_blocking(move || {
+        let mut answer = ImportAnswer::default();
+        letters(&bytes, queue.as_ref(), most, &mut answer).map(|letters| (letters, answer))
+    });
+    let (letters, mut answer) = parsed.await.map_err(|_| ApiError::from(Problem::new(Code::Internal)))??;
+    let queues: BTreeSet<QueueName> =
+        app.store.queues().await?.into_iter().map(|summary| summary.queue).collect();
     for (queue, mut letters) in letters {
+        if let Err(why) = is_known(&app, &queue, &queues) {
+            letters.iter().for_each(|(line, _)| failed(&mut answer, *line, why.clone()));
+            continue;
+        }
         refuse_unapproved(&app, &queue, &mut letters, &mut answer);
         if letters.is_empty() {
             continue;
@@ -65,12 +77,19 @@ pub(crate) async fn import(
 fn letters(
     text: &[u8],
     queue: Option<&QueueName>,
+    most: usize,
     answer: &mut ImportAnswer,
-) -> BTreeMap<QueueName, Vec<(u64, Letter)>> {
+) -> Result<BTreeMap<QueueName, Vec<(u64, Letter)>>> {
     let mut by_queue: BTreeMap<QueueName, Vec<(u64, Letter)>> = BTreeMap::new();
+    let mut count = 0;
     for (line, number) in text.split(|byte| *byte == b'\n').zip(1..) {
         if is_blank(line) {
             continue;
+        }
+        count += 1;
+        if count > most {
+            let problem = Problem::new(Code::TooLarge).at(format!("line {number}"));
+            return Err(problem.with_detail(format!("more than {most} letters in an import")).into());
         }
         let parsed = serde_json::from_slice::<LetterDetail>(line).map_err(|error| error.to_string());
         match parsed.and_then(|detail| detail.into_letter(queue).map_err(|error| error.to_string())) {
@@ -81,7 +100,22 @@ fn letters(
     for letters in by_queue.values_mut() {
         letters.sort_by(|(_, a), (_, b)| (&a.sequence, a.index).cmp(&(&b.sequence, b.index)));
     }
-    by_queue
+    Ok(by_queue)
+}
+
+/// Requires a queue that exists, or is one of a consumer here: an import must not create queues for any name.
+fn is_known(app: &App, queue: &QueueName, queues: &BTreeSet<QueueName>) -> std::result::Result<(), String> {
+    let (consumer, component) = (queue.consumer(), queue.component());
+    let is_component = |entry: Entry| {
+        component == consumer || entry.handle.is_some_and(|handle| handle.replayer(component).is_some())
+    };
+    if queues.contains(queue) || app.registry.entry(consumer).is_some_and(is_component) {
+        return Ok(());
+    }
+    Err(format!(
+        "unknown queue {:?}: no consumer here has it, and the store holds no letters of it",
+        queue.as_str()
+    ))
 }
 
 /// Rejects letters that would be retried automatically where replays need a second person's approval.

@@ -50,11 +50,12 @@ async fn act(
     let by = caller.actor(request.reason.as_deref())?;
     let missing = || ApiError::not_found("letter", &id);
     let named: LetterId = id.parse().map_err(|_| missing())?;
-    if let Some(letter) = app.find_letter(named).await? {
+    if let Some(letter) = app.find_letter(&caller, named).await? {
         return Ok(axum::Json((&act_on(&app, &letter.queue, named, act, &by).await?).into()));
     }
     // A purged letter is not found, but its queue still knows the id and reports it (I11).
-    for summary in app.store.queues().await? {
+    let queues = app.store.queues().await?;
+    for summary in queues.iter().filter(|summary| caller.may_use(summary.queue.consumer())) {
         match act_on(&app, &summary.queue, named, act, &by).await {
             // Another queue, or one that requires a second person.
             Err(error) if matches!(error.problem.code, Code::NotFound | Code::Denied) => {}
@@ -94,14 +95,26 @@ pub(crate) async fn purge(
     Json(request): Json<ActRequest>,
 ) -> Result<StatusCode> {
     let by = caller.actor(request.reason.as_deref())?;
-    let letter = app.letter(&id).await?;
+    let letter = app.letter(&caller, &id).await?;
     app.store.purge(&letter.queue, letter.id, &by).await?;
     letter_changed(&app, &letter, "purge", &by);
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn change(app: &App, id: &str, change: Change, by: &Actor) -> Result<axum::Json<Letter>> {
-    let letter = app.letter(id).await?;
+async fn change(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    mut change: Change,
+    by: &Actor,
+) -> Result<axum::Json<Letter>> {
+    let letter = app.letter(caller, id).await?;
+    if let Change::Payload(payload) = &change
+        && app.registry.needs_approval(letter.queue.consumer())
+    {
+        // A letter that runs by itself would carry the new payload past the second person.
+        change = Change::HeldPayload(payload.clone());
+    }
     let letter = app.store.change(&letter.queue, letter.id, &change, by).await?;
     app.wake(&letter.queue);
     letter_changed(app, &letter, change.as_str(), by);
@@ -119,7 +132,7 @@ pub(crate) async fn comment(
         return Err(ApiError::invalid("/text", "the comment is empty"));
     }
     let by = caller.actor(reason_or(request.reason.as_deref(), "comment"))?;
-    change(&app, &id, Change::Comment(request.text), &by).await
+    change(&app, &caller, &id, Change::Comment(request.text), &by).await
 }
 
 fn check_name(name: Option<&str>) -> Result<()> {
@@ -139,7 +152,7 @@ pub(crate) async fn assign(
 ) -> Result<axum::Json<Letter>> {
     check_name(request.name.as_deref())?;
     let by = caller.actor(reason_or(request.reason.as_deref(), "assignment"))?;
-    change(&app, &id, Change::Assignee(request.name), &by).await
+    change(&app, &caller, &id, Change::Assignee(request.name), &by).await
 }
 
 pub(crate) async fn own(
@@ -150,7 +163,7 @@ pub(crate) async fn own(
 ) -> Result<axum::Json<Letter>> {
     check_name(request.name.as_deref())?;
     let by = caller.actor(reason_or(request.reason.as_deref(), "ownership"))?;
-    change(&app, &id, Change::Owner(request.name), &by).await
+    change(&app, &caller, &id, Change::Owner(request.name), &by).await
 }
 
 pub(crate) async fn expire(
@@ -160,7 +173,7 @@ pub(crate) async fn expire(
     Json(request): Json<ExpiryRequest>,
 ) -> Result<axum::Json<Letter>> {
     let by = caller.actor(request.reason.as_deref())?;
-    change(&app, &id, Change::ExpiresAt(request.expires_at), &by).await
+    change(&app, &caller, &id, Change::ExpiresAt(request.expires_at), &by).await
 }
 
 pub(crate) async fn edit(
@@ -182,5 +195,5 @@ pub(crate) async fn edit(
             return Err(ApiError::invalid("/payload", detail));
         }
     };
-    change(&app, &id, Change::Payload(payload), &by).await
+    change(&app, &caller, &id, Change::Payload(payload), &by).await
 }

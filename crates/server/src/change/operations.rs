@@ -59,7 +59,7 @@ async fn frozen(
             let mut letters = Vec::with_capacity(ids.len());
             for id in ids {
                 // A missing letter is reported by the plan as `not-found`: no queue has it.
-                let queue = app.find_letter(id).await?.map_or_else(no_queue, |letter| letter.queue);
+                let queue = app.find_letter(caller, id).await?.map_or_else(no_queue, |letter| letter.queue);
                 letters.push((queue, id));
             }
             store::Selection::Letters(letters)
@@ -92,7 +92,7 @@ pub(crate) async fn begin(
             return Err(ApiError::invalid("/plan", "give a plan, or an action and a query or ids"));
         }
         (Some(id), None) => {
-            let plan = plan(&app, id).await?;
+            let plan = plan(&app, &caller, id).await?;
             caller.require(scope_of(plan.action))?;
             plan
         }
@@ -138,7 +138,7 @@ async fn command(
     request: CommandRequest,
 ) -> Result<axum::Json<Operation>> {
     let by = caller.actor(request.reason.as_deref())?;
-    let known = operation(&app, &id).await?;
+    let known = operation(&app, &caller, &id).await?;
     if !matches!(command, Command::Approve | Command::Reject) {
         // A command needs the same scope as the action itself.
         caller.require(scope_of(known.action))?;

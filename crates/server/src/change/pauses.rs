@@ -17,6 +17,7 @@ pub(crate) async fn pause(
     Json(request): Json<PauseRequest>,
 ) -> Result<axum::Json<Pause>> {
     let by = caller.actor(request.reason.as_deref())?;
+    caller.require_consumer(&name)?;
     let (consumer, scope) = (known(&app, &name).await?, scope(&request)?);
     match app.registry.handle(&name) {
         Some(handle) => handle.pause(scope.clone(), &by).await?,
@@ -37,6 +38,7 @@ pub(crate) async fn resume(
     Json(request): Json<PauseRequest>,
 ) -> Result<axum::Json<ResumeAnswer>> {
     let by = caller.actor(request.reason.as_deref())?;
+    caller.require_consumer(&name)?;
     let (consumer, scope) = (known(&app, &name).await?, scope(&request)?);
     let resumed = match app.registry.handle(&name) {
         Some(handle) => handle.resume(&scope, &by).await?,

@@ -7,7 +7,7 @@ use lazaret_core::query::Query;
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
-use crate::read::query::parse_query;
+use crate::read::query::parse_written;
 
 /// A validated selection.
 pub(super) enum Selected {
@@ -20,7 +20,7 @@ pub(super) fn select(app: &App, caller: &Caller, selection: &Selection) -> Resul
     match (&selection.query, &selection.ids) {
         (Some(_), Some(_)) => Err(ApiError::invalid("/ids", "give a query or ids, not both")),
         (query, None) => {
-            let query = parse_query(caller, query.as_deref()).map_err(|mut error| {
+            let query = parse_written(caller, query.as_deref()).map_err(|mut error| {
                 if error.problem.code == Code::InvalidQuery {
                     error.problem.pointer = Some("/query".to_owned());
                 }
@@ -30,7 +30,7 @@ pub(super) fn select(app: &App, caller: &Caller, selection: &Selection) -> Resul
                 let hint = "set \"all\": true to select every open letter";
                 return Err(Problem::new(Code::Everything).at("/query").with_hint(hint).into());
             }
-            Ok(Selected::Query(query))
+            Ok(Selected::Query(caller.limit(query)))
         }
         (None, Some(ids)) => {
             let most = app.options.limits.named_letters;

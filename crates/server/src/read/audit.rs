@@ -4,10 +4,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{AuditCheck, AuditEntry, AuditPage, Code};
+use serde::Deserialize;
 
 use super::page::{PageParams, cut};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::Params;
 use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
@@ -18,12 +20,13 @@ const STREAM_PAGE: usize = 500;
 
 pub(crate) async fn list(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<PageParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
     let after = cursor::read_number(LIST, params.after.as_deref())?.unwrap_or(0);
     if accepts_ndjson(&headers) {
-        let permit = stream_permit(&app)?;
+        let permit = stream_permit(&app, &caller)?;
         let left = params.limit.unwrap_or(usize::MAX);
         let first = line_page(app.clone(), after, left).await?;
         let pages = app.clone();
@@ -48,11 +51,39 @@ async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usiz
     Ok(Chunk { lines, next: last.map(|last| (last.number, left)) })
 }
 
-pub(crate) async fn verify(State(app): State<App>) -> Result<axum::Json<AuditCheck>> {
+/// An entry that was noted elsewhere, such as in the log of the daemon.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct VerifyParams {
+    number: Option<u64>,
+    hash: Option<String>,
+}
+
+pub(crate) async fn verify(
+    State(app): State<App>,
+    Params(noted): Params<VerifyParams>,
+) -> Result<axum::Json<AuditCheck>> {
     let unsupported = || ApiError::new(Code::Unsupported, "the audit of this store has no hash chain");
     if !app.store.capabilities().await?.audit_chain {
         return Err(unsupported());
     }
     let check = app.store.verify_audit().await?.ok_or_else(unsupported)?;
-    Ok(axum::Json(AuditCheck::from(&check)))
+    let mut check = AuditCheck::from(&check);
+    match (noted.number, noted.hash) {
+        (None, None) => {}
+        (Some(number), Some(hash)) => {
+            let found = app.store.audit_head(Some(number)).await?;
+            let found = found.map(|head| hex(&head.hash));
+            // Cut off, or replaced by another history.
+            if found.is_none_or(|found| !found.eq_ignore_ascii_case(&hash)) && check.broken.is_none() {
+                (check.ok, check.broken) = (false, Some(number));
+            }
+        }
+        _ => return Err(ApiError::invalid("hash", "give a number and its hash, or neither")),
+    }
+    Ok(axum::Json(check))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

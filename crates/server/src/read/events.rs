@@ -10,16 +10,16 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
 use lazaret_api::{Event, EventKind};
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::event_feed::{Numbered, Subscription};
 use crate::extract::Params;
-use crate::ndjson::stream_permit;
+use crate::ndjson::{StreamPermit, stream_permit};
 
 /// The reconnection time of clients.
 const RECONNECT_AFTER: Duration = Duration::from_secs(2);
@@ -28,6 +28,9 @@ const RECONNECT_AFTER: Duration = Duration::from_secs(2);
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct EventParams {
+    /// The consumers that the token is limited to; empty for all.
+    #[serde(skip)]
+    allowed: Vec<String>,
     /// Only events of this consumer.
     consumer: Option<String>,
     /// Only events of these kinds, separated by commas.
@@ -47,6 +50,13 @@ impl EventParams {
     }
 
     fn matches(&self, event: &Event) -> bool {
+        let is_allowed = |consumer: &String| self.allowed.contains(consumer);
+        if !self.allowed.is_empty()
+            && event.kind != EventKind::Reset
+            && !event.consumer.as_ref().is_some_and(is_allowed)
+        {
+            return false;
+        }
         let consumer = match (&self.consumer, &event.consumer) {
             (Some(wanted), Some(consumer)) => wanted == consumer,
             // Events without a consumer, such as those of operations, are sent to every subscriber.
@@ -60,18 +70,20 @@ impl EventParams {
 
 pub(crate) async fn events(
     State(app): State<App>,
-    Params(params): Params<EventParams>,
+    Params(mut params): Params<EventParams>,
     caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response> {
     params.check()?;
-    let permit = stream_permit(&app)?;
+    params.allowed.clone_from(&caller.identity.consumers);
+    let permit = stream_permit(&app, &caller)?;
     let left = caller.identity.expires_at.map(|end| end.duration_since(app.clock.now()));
     let expires = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());
     let last_id = headers.get("last-event-id").and_then(|last| last.to_str().ok());
     let subscription = app.feed.subscribe(last_id.or(params.last_event_id.as_deref()));
+    let replaced = app.tokens().replaced.clone();
     let keep_alive = KeepAlive::new().interval(app.options.limits.heartbeat).text("still here");
-    let stream = stream(app, params, subscription, expires, permit);
+    let stream = stream(app, params, subscription, expires, replaced, permit);
     let mut response = Sse::new(stream).keep_alive(keep_alive).into_response();
     let headers = response.headers_mut();
     // Instead of the `no-cache` of `Sse`: nothing of the API is stored.
@@ -87,7 +99,9 @@ struct Live {
     receiver: Receiver<Numbered>,
     /// When the subscriber's token expires.
     expires: Option<Instant>,
-    _permit: OwnedSemaphorePermit,
+    /// Cancelled when the tokens are replaced.
+    replaced: CancellationToken,
+    _permit: StreamPermit,
 }
 
 /// The missed events, followed by the live ones.
@@ -96,7 +110,8 @@ fn stream(
     params: EventParams,
     subscription: Subscription,
     expires: Option<Instant>,
-    permit: OwnedSemaphorePermit,
+    replaced: CancellationToken,
+    permit: StreamPermit,
 ) -> impl Stream<Item = std::result::Result<sse::Event, Infallible>> {
     let Subscription { lost, missed, receiver } = subscription;
     let mut first = vec![sse::Event::default().retry(RECONNECT_AFTER)];
@@ -106,7 +121,7 @@ fn stream(
     }
     let matching = missed.iter().filter(|(_, event)| params.matches(event));
     first.extend(matching.map(|(number, event)| encode(Some(app.feed.id(*number)), event)));
-    let live = Live { app, params, receiver, expires, _permit: permit };
+    let live = Live { app, params, receiver, expires, replaced, _permit: permit };
     let live = futures_util::stream::unfold(live, |mut live| async move {
         let next = live.next().await?;
         Some((next, live))
@@ -120,6 +135,7 @@ impl Live {
         loop {
             tokio::select! {
                 () = self.app.stopping.cancelled() => return None,
+                () = self.replaced.cancelled() => return None,
                 () = sleep_until(self.expires) => return None,
                 // A subscriber that lags too far behind is disconnected. It resumes from the last event that it received.
                 received = self.receiver.recv() => {

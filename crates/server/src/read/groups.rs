@@ -93,17 +93,23 @@ fn matches(query: &Query, group: &store::Group, now: Timestamp) -> bool {
     })
 }
 
-pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Group>> {
+pub(crate) async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+) -> Result<axum::Json<Group>> {
     let missing = || ApiError::not_found("group", &id);
     if id.contains('@') {
         let named: GroupId = id.parse().map_err(|_| missing())?;
+        caller.require_consumer(named.queue.consumer())?;
         let group = app.store.group(&named).await?.ok_or_else(missing)?;
         return Ok(axum::Json((&group).into()));
     }
     // A fingerprint alone suffices if it is unique.
     let fingerprint: Fingerprint = id.parse().map_err(|_| missing())?;
     let mut found = Vec::new();
-    for summary in app.store.queues().await? {
+    let queues = app.store.queues().await?.into_iter();
+    for summary in queues.filter(|summary| caller.may_use(summary.queue.consumer())) {
         let named = GroupId { queue: summary.queue, fingerprint };
         found.extend(app.store.group(&named).await?);
     }

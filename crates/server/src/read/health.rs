@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lazaret_api::{Code, ConsumerState, Health, Identity, Readiness, Scope};
+use tokio::time::Instant;
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
@@ -21,12 +22,7 @@ pub(crate) async fn alive() -> axum::Json<Health> {
 /// Ready when the store responds and every consumer is running, or paused by a person or by its fuse. The reasons need the scope
 /// `read`.
 pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Response {
-    let mut reasons = Vec::new();
-    match tokio::time::timeout(STORE_TIMEOUT, app.store.queues()).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => reasons.push(format!("store: {error}")),
-        Err(_) => reasons.push("store does not respond".to_owned()),
-    }
+    let mut reasons = Vec::from_iter(store_error(&app).await);
     for (name, entry) in app.registry.all() {
         match entry.state {
             ConsumerState::Starting => reasons.push(format!("{name} is starting")),
@@ -51,6 +47,25 @@ pub(crate) async fn ready(State(app): State<App>, caller: Result<Caller>) -> Res
     }
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, axum::Json(Readiness { ready, reasons })).into_response()
+}
+
+/// Checks the store. Checks that arrive while one runs share the next one, so that many probes cost no more than one.
+async fn store_error(app: &App) -> Option<String> {
+    let arrived = Instant::now();
+    let mut last = app.readiness.lock().await;
+    if let Some((began, error)) = &*last
+        && *began > arrived
+    {
+        return error.clone();
+    }
+    let began = Instant::now();
+    let error = match tokio::time::timeout(STORE_TIMEOUT, app.store.queues()).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(format!("store: {error}")),
+        Err(_) => Some("store does not respond".to_owned()),
+    };
+    *last = Some((began, error.clone()));
+    error
 }
 
 pub(crate) async fn metrics(State(app): State<App>) -> Result<Response> {

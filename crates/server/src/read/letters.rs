@@ -15,12 +15,16 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
-use crate::ndjson::{self, Chunk, accepts_ndjson, push_line, stream_permit};
+use crate::ndjson::{self, Chunk, accepts_ndjson, export_permit, push_line, stream_permit};
 
 /// The list of the cursors.
 const LIST: &str = "letters";
-/// The page size of exports.
+/// The number of letters that a list reads at a time.
+const LIST_STEP: usize = 100;
+/// The page size of lists of lines.
 const EXPORT_PAGE: usize = 100;
+/// The page size of exports of full letters: a page is in memory, with payloads (I7).
+const FULL_PAGE: usize = 8;
 
 /// The letters to return, and their view.
 #[derive(Deserialize)]
@@ -68,16 +72,27 @@ pub(crate) async fn list(
     let after = cursor::read(LIST, params.after.as_deref())?;
     if accepts_ndjson(&headers) {
         let view = Lines { query, view: params.view, show_payload: caller.identity.may(Scope::Payload) };
-        return lines(app, view, after, params.limit).await;
+        return lines(app, &caller, view, after, params.limit).await;
     }
     if params.view == View::Full {
         let detail = "full letters need Accept: application/x-ndjson";
         return Err(ApiError::invalid("view", detail));
     }
-    let page = app.store.find(&query, after.as_deref(), app.page(params.limit)).await;
-    let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
-    let letters = page.letters.iter().map(Letter::from).collect();
-    let next = page.next.map(|next| cursor::write(LIST, &next));
+    let limit = app.page(params.limit);
+    let (mut letters, mut at) = (Vec::new(), after.clone());
+    let next = loop {
+        // In steps: the store returns letters with their payloads, which are not part of the list (I7).
+        let page = app.store.find(&query, at.as_deref(), LIST_STEP.min(limit - letters.len())).await;
+        let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
+        let is_step = page.letters.len() == LIST_STEP;
+        letters.extend(page.letters.iter().map(Letter::from));
+        at = page.next;
+        // A short page ends the list early: a search examines a bounded number of letters.
+        if at.is_none() || !is_step || letters.len() >= limit {
+            break at;
+        }
+    };
+    let next = next.map(|next| cursor::write(LIST, &next));
     Ok(axum::Json(LetterPage { letters, next }).into_response())
 }
 
@@ -98,8 +113,17 @@ struct Lines {
 }
 
 /// Streams every match up to a limit, in bounded memory.
-async fn lines(app: App, lines: Lines, after: Option<String>, limit: Option<usize>) -> Result<Response> {
-    let permit = stream_permit(&app)?;
+async fn lines(
+    app: App,
+    caller: &Caller,
+    lines: Lines,
+    after: Option<String>,
+    limit: Option<usize>,
+) -> Result<Response> {
+    let permit = match lines.view {
+        View::Summary => stream_permit(&app, caller)?,
+        View::Full => export_permit(&app, caller)?,
+    };
     let left = limit.unwrap_or(usize::MAX);
     let first = line_page(app.clone(), lines.clone(), after, left).await?;
     let pages = app.clone();
@@ -114,7 +138,8 @@ async fn line_page(
     after: Option<String>,
     left: usize,
 ) -> Result<Chunk<(String, usize)>> {
-    let page = app.store.find(&lines.query, after.as_deref(), EXPORT_PAGE.min(left)).await;
+    let most = if lines.view == View::Full { FULL_PAGE } else { EXPORT_PAGE };
+    let page = app.store.find(&lines.query, after.as_deref(), most.min(left)).await;
     let page = page.map_err(|error| cursor_error(error.into(), after.as_deref()))?;
     let mut text = Vec::new();
     for letter in &page.letters {
@@ -141,13 +166,13 @@ pub(crate) async fn show(
     caller: Caller,
     Name(id): Name,
 ) -> Result<axum::Json<LetterDetail>> {
-    let letter = app.letter(&id).await?;
+    let letter = app.letter(&caller, &id).await?;
     Ok(axum::Json(LetterDetail::of(&letter, caller.identity.may(Scope::Payload))))
 }
 
 /// The payload bytes as a download: a browser must never render them.
-pub(crate) async fn payload(State(app): State<App>, Name(id): Name) -> Result<Response> {
-    let letter = app.letter(&id).await?;
+pub(crate) async fn payload(State(app): State<App>, caller: Caller, Name(id): Name) -> Result<Response> {
+    let letter = app.letter(&caller, &id).await?;
     let Some(payload) = letter.message.payload.clone() else {
         let why = if letter.payload_left_out { "the payload was not kept" } else { "tombstone" };
         return Err(ApiError::new(Code::NotFound, format!("letter {id} has no payload: {why}")));
@@ -164,9 +189,11 @@ pub(crate) async fn payload(State(app): State<App>, Name(id): Name) -> Result<Re
 
 pub(crate) async fn sequence(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<SequenceParams>,
 ) -> Result<axum::Json<Sequence>> {
     let (queue, sequence) = (QueueName::from(params.queue), SequenceId::new(params.sequence));
+    caller.require_consumer(queue.consumer())?;
     let from = cursor::read_number("sequence", params.after.as_deref())?.unwrap_or(0);
     let limit = app.page(params.limit);
     let size = app.store.sequence_size(&queue, &sequence).await?;

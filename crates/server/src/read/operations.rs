@@ -9,6 +9,7 @@ use lazaret_core::store::{self, Action, OperationId, PlanId};
 use super::page::{PageParams, cut};
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::cursor;
 use crate::extract::{Name, Params};
 
@@ -27,47 +28,66 @@ pub(crate) async fn list(
     }))
 }
 
-pub(crate) async fn show(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Operation>> {
-    Ok(axum::Json((&operation(&app, &id).await?).into()))
+pub(crate) async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+) -> Result<axum::Json<Operation>> {
+    Ok(axum::Json((&operation(&app, &caller, &id).await?).into()))
 }
 
-/// The operation of this name.
-pub(crate) async fn operation(app: &App, id: &str) -> Result<store::Operation> {
+/// The operation of this name, if the caller may use the consumers of its letters.
+pub(crate) async fn operation(app: &App, caller: &Caller, id: &str) -> Result<store::Operation> {
     let missing = || ApiError::not_found("operation", id);
     let id: OperationId = id.parse().map_err(|_| missing())?;
-    app.store.operation(id).await?.ok_or_else(missing)
+    let operation = app.store.operation(id).await?.ok_or_else(missing)?;
+    may_use_plan(app, caller, operation.plan).await?.then_some(operation).ok_or_else(missing)
+}
+
+async fn may_use_plan(app: &App, caller: &Caller, plan: PlanId) -> Result<bool> {
+    if caller.identity.consumers.is_empty() {
+        return Ok(true);
+    }
+    Ok(consumers(app, plan).await?.iter().all(|consumer| caller.may_use(consumer)))
 }
 
 pub(crate) async fn items(
     State(app): State<App>,
+    caller: Caller,
     Name(id): Name,
     Params(params): Params<PageParams>,
 ) -> Result<axum::Json<ItemPage>> {
-    let id = operation(&app, &id).await?.id;
+    let id = operation(&app, &caller, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
     let items = app.store.items(id, from.unwrap_or(0), limit + 1).await?;
     Ok(axum::Json(page(items, limit)))
 }
 
-pub(crate) async fn show_plan(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Plan>> {
-    let plan = plan(&app, &id).await?;
+pub(crate) async fn show_plan(
+    State(app): State<App>,
+    caller: Caller,
+    Name(id): Name,
+) -> Result<axum::Json<Plan>> {
+    let plan = plan(&app, &caller, &id).await?;
     let needs_approval = needs_approval(&app, &plan).await?;
     Ok(axum::Json(Plan::of(&plan, needs_approval)))
 }
 
-/// Reads a plan.
-pub(crate) async fn plan(app: &App, id: &str) -> Result<store::Plan> {
+/// Reads a plan, if the caller may use the consumers of its letters.
+pub(crate) async fn plan(app: &App, caller: &Caller, id: &str) -> Result<store::Plan> {
     let missing = || ApiError::not_found("plan", id);
     let id: PlanId = id.parse().map_err(|_| missing())?;
-    app.store.plan(id).await?.ok_or_else(missing)
+    let plan = app.store.plan(id).await?.ok_or_else(missing)?;
+    may_use_plan(app, caller, id).await?.then_some(plan).ok_or_else(missing)
 }
 
 pub(crate) async fn plan_items(
     State(app): State<App>,
+    caller: Caller,
     Name(id): Name,
     Params(params): Params<PageParams>,
 ) -> Result<axum::Json<ItemPage>> {
-    let id = plan(&app, &id).await?.id;
+    let id = plan(&app, &caller, &id).await?.id;
     let (from, limit) = (cursor::read_number("items", params.after.as_deref())?, app.page(params.limit));
     let items = app.store.plan_items(id, from.unwrap_or(0), limit + 1).await?;
     Ok(axum::Json(page(items, limit)))
@@ -84,7 +104,7 @@ pub(crate) async fn needs_approval(app: &App, plan: &store::Plan) -> Result<bool
     if !runs_handlers(plan.action) || !app.registry.any_needs_approval() {
         return Ok(false);
     }
-    Ok(consumers(app, plan).await?.iter().any(|consumer| app.registry.needs_approval(consumer)))
+    Ok(consumers(app, plan.id).await?.iter().any(|consumer| app.registry.needs_approval(consumer)))
 }
 
 /// The default rate: that of the slowest consumer of its letters; `None` if unknown.
@@ -92,7 +112,7 @@ pub(crate) async fn default_rate(app: &App, plan: &store::Plan) -> Result<Option
     if !runs_handlers(plan.action) {
         return Ok(None);
     }
-    let consumers = consumers(app, plan).await?;
+    let consumers = consumers(app, plan.id).await?;
     Ok(app.registry.slowest(consumers.iter().map(String::as_str)))
 }
 
@@ -101,10 +121,10 @@ const fn runs_handlers(action: Action) -> bool {
 }
 
 /// The consumers of a plan's letters.
-async fn consumers(app: &App, plan: &store::Plan) -> Result<BTreeSet<String>> {
+async fn consumers(app: &App, plan: PlanId) -> Result<BTreeSet<String>> {
     let (mut found, mut from) = (BTreeSet::new(), 0);
     loop {
-        let items = app.store.plan_items(plan.id, from, STEP).await?;
+        let items = app.store.plan_items(plan, from, STEP).await?;
         for item in &items {
             if !found.contains(item.queue.consumer()) {
                 found.insert(item.queue.consumer().to_owned());

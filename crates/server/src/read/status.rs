@@ -15,16 +15,18 @@ use lazaret_engine::{FuseState, Handle};
 
 use crate::api_error::{ApiError, Result};
 use crate::app::App;
+use crate::auth::Caller;
 use crate::extract::Name;
 use crate::registry::Entry;
 
 /// The maximum number of operations.
 const OPERATIONS: usize = 200;
 
-pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>> {
+pub(crate) async fn status(State(app): State<App>, caller: Caller) -> Result<axum::Json<Status>> {
     let mut queues = queues(&app).await?;
+    queues.retain(|consumer, _| caller.may_use(consumer));
     let mut consumers = Vec::new();
-    for (name, entry) in app.registry.all() {
+    for (name, entry) in app.registry.all().into_iter().filter(|(name, _)| caller.may_use(name)) {
         let own = queues.remove(&name).unwrap_or_default();
         consumers.push(consumer(&app, &name, Some(entry), own).await?);
     }
@@ -32,12 +34,21 @@ pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>>
         consumers.push(consumer(&app, &name, None, own).await?);
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
-    let in_progress = app.store.under_way(OPERATIONS).await?;
+    let mut in_progress = app.store.under_way(OPERATIONS).await?;
+    if !caller.identity.consumers.is_empty() {
+        // Those of others may concern other consumers.
+        in_progress.retain(|operation| operation.by.who == caller.identity.person);
+    }
     let store = StoreCapabilities::from(&app.store.capabilities().await?);
     Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect(), store }))
 }
 
-pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axum::Json<Consumer>> {
+pub(crate) async fn show(
+    State(app): State<App>,
+    caller: Caller,
+    Name(name): Name,
+) -> Result<axum::Json<Consumer>> {
+    caller.require_consumer(&name)?;
     let own = queues(&app).await?.remove(&name).unwrap_or_default();
     let entry = app.registry.entry(&name);
     let is_known = entry.is_some() || !own.is_empty();

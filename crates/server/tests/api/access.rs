@@ -221,6 +221,74 @@ async fn triage_does_not_grant_evict_and_evict_does_not_grant_replay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_one_consumer_sees_and_changes_nothing_of_another() {
+    let limited = |name: &str, consumer: &str| Token {
+        consumers: vec![consumer.to_owned()],
+        ..token(name, &[Scope::Admin])
+    };
+    let tokens = vec![token("admin", &[Scope::Admin]), limited("own", ORDERS), limited("other", "billing")];
+    let bench = Bench::with(Setup { tokens, ..Setup::default() }).await;
+    let ask = |name: &str, method: Method, path: &str, body: Option<Value>| {
+        let request = bench.request(method, path).bearer_auth(secret(name));
+        match body {
+            Some(body) => with_json(request, &body),
+            None => request,
+        }
+    };
+    let get = |name: &str, path: &str| ask(name, Method::GET, path, None);
+    bench.send(ask("own", Method::POST, "/v1/inbox/orders", Some(json!("bad")))).await.expect(202);
+    bench
+        .send(ask("other", Method::POST, "/v1/inbox/orders", Some(json!("bad"))))
+        .await
+        .problem(403, "LZ0207");
+    crate::support::eventually("the letter is there", || async {
+        bench.send(get("own", "/v1/letters/count")).await.json["letters"] == 1
+    })
+    .await;
+    let id =
+        bench.send(get("own", "/v1/letters")).await.json["letters"][0]["id"].as_str().unwrap().to_owned();
+    let plan = json!({"action": "retry", "ids": [id]});
+    let plan = bench.send(ask("own", Method::POST, "/v1/plans", Some(plan.clone()))).await.expect(201).json;
+    assert_eq!(plan["letters"], 1);
+    let plan = format!("/v1/plans/{}", plan["id"].as_str().unwrap());
+    for (path, status) in [
+        ("/v1/letters/count".to_owned(), 200),
+        (format!("/v1/letters/{id}"), 404),
+        (format!("/v1/letters/{id}/payload"), 404),
+        ("/v1/sequences?queue=orders%2Forders&sequence=x".to_owned(), 403),
+        ("/v1/consumers/orders".to_owned(), 403),
+        ("/v1/inbox/orders".to_owned(), 403),
+        (plan.clone(), 404),
+        (format!("{plan}/items"), 404),
+        ("/v1/audit".to_owned(), 403),
+        ("/metrics".to_owned(), 403),
+        ("/v1/operations".to_owned(), 403),
+    ] {
+        let answer = bench.send(get("other", &path)).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.text);
+        assert!(!answer.text.contains(ORDERS) || status == 403, "{path}: {}", answer.text);
+    }
+    for (path, field) in [("/v1/letters", "letters"), ("/v1/groups", "groups"), ("/v1/status", "consumers")] {
+        assert_eq!(bench.send(get("other", path)).await.expect(200).json[field], json!([]), "{path}");
+        assert_ne!(bench.send(get("own", path)).await.expect(200).json[field], json!([]), "{path}");
+    }
+    for body in
+        [json!({"action": "retry", "ids": [id]}), json!({"action": "evict", "query": "", "all": true})]
+    {
+        let plan = bench.send(ask("other", Method::POST, "/v1/plans", Some(body))).await.expect(201);
+        assert_eq!(plan.json["letters"], 0, "{}", plan.text);
+    }
+    let reason = || Some(json!({"reason": "x"}));
+    let evict = format!("/v1/letters/{id}/evict");
+    bench.send(ask("other", Method::POST, &evict, reason())).await.problem(404, "LZ0203");
+    bench
+        .send(ask("other", Method::POST, "/v1/consumers/orders/pause", reason()))
+        .await
+        .problem(403, "LZ0207");
+    bench.send(ask("own", Method::POST, &evict, reason())).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_tokens_the_caller_claims_a_name_except_the_reserved_one() {
     let bench = Bench::new().await;
     let who = |name: &str| bench.request(Method::GET, "/v1/whoami").header("lazaret-actor", name);

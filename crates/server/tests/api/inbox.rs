@@ -29,13 +29,69 @@ async fn still(setup: Setup) -> Bench {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_message_besides_its_payload_have_limits() {
+    let bench = Bench::new().await;
+    for name in ["lazaret-id", "lazaret-key", "lazaret-type", "lazaret-correlation"] {
+        let request = bench.request(Method::POST, "/v1/inbox/orders").header(name, "x".repeat(5000));
+        bench.send(request.body("{}")).await.problem(400, "LZ0200");
+    }
+    for field in ["id", "key", "type", "content-type"] {
+        let line = serde_json::json!({field: "x".repeat(5000), "payload": 1}).to_string();
+        let batch =
+            bench.request(Method::POST, "/v1/inbox/orders/batch").body(format!("{{\"payload\": 1}}\n{line}"));
+        let refused = bench.send(batch).await.problem(400, "LZ0200");
+        assert_eq!(refused.json["pointer"], "line 2", "{field}");
+    }
+    assert_eq!(
+        bench.get("/v1/inbox/orders").await.json["messages"],
+        0,
+        "nothing of a refused batch is taken"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_has_a_limit_of_messages_and_a_large_one_with_a_key_is_answered() {
+    let bench = Bench::new().await;
+    let batch = |lines: usize, key: &'static str| {
+        let request = bench.request(Method::POST, "/v1/inbox/orders/batch").header("idempotency-key", key);
+        request.body("{\"payload\": 1}\n".repeat(lines))
+    };
+    bench.send(batch(10_001, "a")).await.problem(413, "LZ0211");
+    let first = bench.send(batch(10_000, "b")).await.expect(202);
+    assert_eq!(first.json["messages"].as_array().unwrap().len(), 10_000);
+    let again = bench.send(batch(10_000, "b")).await.expect(202);
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    assert_eq!((&again.json["taken"], &again.json["messages-left-out"]), (&json!(10_000), &json!(true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_id_with_another_payload_is_a_conflict() {
+    let bench = Bench::new().await;
+    let post = |body: &'static str| {
+        bench.request(Method::POST, "/v1/inbox/orders").header("lazaret-id", "e-1").body(body)
+    };
+    bench.send(post("one")).await.expect(202);
+    bench.send(post("one")).await.expect(200);
+    bench.send(post("two")).await.problem(409, "LZ0218");
+    eventually("it is consumed", || async { bench.get("/v1/inbox/orders").await.json["messages"] == 0 })
+        .await;
+    bench.send(post("one")).await.expect(200);
+    bench.send(post("two")).await.problem(409, "LZ0218");
+    let lines = "{\"id\": \"e-1\", \"payload\": \"two\"}\n{\"id\": \"e-2\", \"payload\": 1}";
+    let batch = bench.request(Method::POST, "/v1/inbox/orders/batch").body(lines);
+    let batch = bench.send(batch).await.expect(202).json;
+    assert_eq!((&batch["taken"], &batch["conflicts"]), (&json!(1), &json!(1)), "{batch}");
+    assert_eq!(batch["messages"][0]["conflict"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_durable_before_the_response_and_accepted_once() {
     // I8
     let bench = still(Setup::default()).await;
     let first = post(&bench, Some("e-1"), "hello").await.expect(202);
     assert_eq!(first.json, json!({"id": "e-1", "position": "0:0", "duplicate": false}));
     assert_eq!(bench.inbox.backlog().await.unwrap().messages, 1, "the file knows it");
-    let again = post(&bench, Some("e-1"), "another").await.expect(200);
+    let again = post(&bench, Some("e-1"), "hello").await.expect(200);
     assert_eq!(again.json, json!({"id": "e-1", "position": "0:0", "duplicate": true}));
     let unnamed = post(&bench, None, "").await.expect(202);
     assert_eq!(unnamed.json["id"], "0:1", "without an id, the position is the id");
@@ -93,7 +149,7 @@ async fn binary_payloads_round_trip() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_accepts_every_line_and_keeps_undecodable_bytes() {
     let bench = Bench::new().await;
-    let lines = "{\"id\":\"a\",\"payload\":1}\r\n\n{\"id\":\"a\",\"payload\":2}\nnonsense\n{\"payload-base64\":\"/w==\"}";
+    let lines = "{\"id\":\"a\",\"payload\":1}\r\n\n{\"id\":\"a\",\"payload\":1}\nnonsense\n{\"payload-base64\":\"/w==\"}";
     let answer = batch(&bench, lines).await.expect(202).json;
     assert_eq!(
         (&answer["taken"], &answer["duplicates"], &answer["undecodable"]),
@@ -120,7 +176,7 @@ async fn a_full_inbox_returns_retry_after() {
     assert_eq!((full.json["accepted"].as_u64(), full.header("retry-after")), (Some(3), Some("1")));
     let one = post(&bench, Some("5"), "x").await.problem(429, "LZ0215");
     assert_eq!(one.header("retry-after"), Some("1"));
-    post(&bench, Some("1"), "x").await.expect(200);
+    post(&bench, Some("1"), "1").await.expect(200);
     bench.post("/v1/consumers/orders/resume", json!({"reason": "test"})).await.expect(200);
     eventually("there is room again", || async { post(&bench, Some("5"), "x").await.status == 202 }).await;
     // Posting the whole batch again stores every message once.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod connections;
 mod events;
 mod inbox;
 mod limits;

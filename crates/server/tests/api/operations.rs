@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lazaret_api::Scope;
 use lazaret_engine::Options as EngineOptions;
-use lazaret_server::Approval;
+use lazaret_server::{Approval, Token};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -89,9 +89,15 @@ async fn a_failing_operation_stops_by_its_rule_and_resumes_on_command() {
 
 /// Two people with triage scopes, and a reader.
 fn people() -> Setup {
-    let maker = token("maker", &[Scope::Read, Scope::Triage, Scope::Evict, Scope::Approve]);
+    let maker = token(
+        "maker",
+        &[Scope::Read, Scope::Triage, Scope::Evict, Scope::Edit, Scope::Import, Scope::Approve],
+    );
+    // The same person with another token.
+    let renewed = token("maker-2027", &[Scope::Read, Scope::Approve]);
+    let renewed = Token { person: Some("maker".into()), ..renewed };
     let checker = token("checker", &[Scope::Read, Scope::Approve]);
-    let tokens = vec![maker, checker, token("feeder", &[Scope::Ingest, Scope::Read])];
+    let tokens = vec![maker, renewed, checker, token("feeder", &[Scope::Ingest, Scope::Read])];
     Setup { tokens, approval: Approval::SecondPerson, ..Setup::default() }
 }
 
@@ -149,6 +155,8 @@ async fn an_operation_waits_for_a_second_person() {
     let own = said(&bench, "maker", &approve, json!({"reason": "fine by me"})).await.problem(403, "LZ0220");
     assert!(own.json["detail"].as_str().unwrap().contains("a second person"), "{}", own.text);
     said(&bench, "feeder", &approve, json!({"reason": "x"})).await.problem(403, "LZ0207");
+    // A new token does not make a second person.
+    said(&bench, "maker-2027", &approve, json!({"reason": "again"})).await.problem(403, "LZ0220");
     assert_eq!(seen(&bench, "maker", &path).await.json["state"], "awaiting-approval");
     let approved =
         said(&bench, "checker", &approve, json!({"reason": "looked at it"})).await.expect(200).json;
@@ -159,6 +167,71 @@ async fn an_operation_waits_for_a_second_person() {
     let park = json!({"action": "evict", "query": "state:dead", "reason": "x"});
     let begun = said(&bench, "maker", "/v1/operations", park).await.expect(201).json;
     assert_eq!(begun["needs-approval"], false);
+}
+
+/// Posts a message and waits for the open letters.
+async fn posted(bench: &Bench, key: &str, payload: &'static str, open: u64) {
+    let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));
+    bench.send(post.header("lazaret-key", key).body(payload)).await.expect(202);
+    eventually("the letter is there", || async {
+        seen(bench, "checker", "/v1/letters/count").await.json["letters"] == open
+    })
+    .await;
+}
+
+async fn edited(bench: &Bench, letter: &str, payload: &str) -> Answer {
+    let path = format!("/v1/letters/{letter}/payload");
+    let edit = json!({"payload": payload, "reason": "quick"});
+    bench.send(with_json(bench.request(Method::PUT, &path).bearer_auth(secret("maker")), &edit)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_after_the_approval_does_not_run() {
+    let bench = Bench::with(people()).await;
+    posted(&bench, "a", "bad", 1).await;
+    let letter =
+        seen(&bench, "maker", "/v1/letters").await.json["letters"][0]["id"].as_str().unwrap().to_owned();
+    for edit_first in [false, true] {
+        let plan = said(&bench, "maker", "/v1/plans", json!({"action": "retry", "ids": [letter]})).await;
+        if edit_first {
+            edited(&bench, &letter, "never seen by the checker").await.expect(200);
+        }
+        let begin = json!({"plan": plan.json["id"], "reason": "mended"});
+        let begun = said(&bench, "maker", "/v1/operations", begin).await.expect(201).json;
+        if !edit_first {
+            edited(&bench, &letter, "nor this").await.expect(200);
+        }
+        let path = format!("/v1/operations/{}", begun["id"].as_str().unwrap());
+        said(&bench, "checker", &format!("{path}/approve"), json!({"reason": "fine"})).await.expect(200);
+        eventually("it is done", || async { seen(&bench, "maker", &path).await.json["state"] == "done" })
+            .await;
+        let items = seen(&bench, "maker", &format!("{path}/items")).await.json;
+        assert_eq!(items["items"][0]["outcome"], "skipped-changed", "{items}");
+        assert!(items["items"][0]["digest"].as_str().unwrap().starts_with("sha256:"), "{items}");
+    }
+    assert_eq!(bench.handle.stats().handled, 0, "the new payload has no `bad` in it, and would have passed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edited_letter_waits_for_approval_when_its_head_is_resolved() {
+    let bench = Bench::with(people()).await;
+    posted(&bench, "a", "bad", 1).await;
+    posted(&bench, "a", "fine", 2).await;
+    let letters = seen(&bench, "maker", "/v1/letters").await.json["letters"].clone();
+    let of = |state: &str| {
+        let mut found = letters.as_array().unwrap().iter().filter(|letter| letter["state"] == state);
+        found.next().unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    let (head, waiting) = (of("dead"), of("waiting"));
+    assert_eq!(edited(&bench, &waiting, "fine").await.expect(200).json["state"], "parked");
+    let resolve = format!("/v1/letters/{head}/resolve");
+    said(&bench, "maker", &resolve, json!({"reason": "quick"})).await.expect(200);
+    // A healthy message of another key passes, and this one does not.
+    let post = bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("feeder"));
+    bench.send(post.header("lazaret-key", "b").body("fine")).await.expect(202);
+    eventually("the other key is handled", || async { bench.handle.stats().handled == 1 }).await;
+    let state = seen(&bench, "maker", &format!("/v1/letters/{waiting}")).await.json["state"].clone();
+    assert_eq!(state, "parked");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,6 +31,44 @@ fn consumer<'a>(status: &'a Value, name: &str) -> &'a Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cut_audit_does_not_match_the_entry_that_was_noted() {
+    let bench = Bench::new().await;
+    for n in 0..3 {
+        let pause = json!({"replay": n % 2 == 0, "reason": "x"});
+        bench.post("/v1/consumers/orders/pause", pause).await.expect(200);
+    }
+    let check = bench.get("/v1/audit/verify").await.expect(200).json;
+    let (number, hash) = (check["intact"].as_u64().unwrap(), check["hash"].as_str().unwrap().to_owned());
+    assert_eq!(
+        bench.get(&format!("/v1/audit/verify?number={number}&hash={hash}")).await.json["broken"],
+        json!(null)
+    );
+    let other = "0".repeat(64);
+    for (number, hash) in [(number + 1, hash.as_str()), (number - 1, hash.as_str()), (number, other.as_str())]
+    {
+        let check =
+            bench.get(&format!("/v1/audit/verify?number={number}&hash={hash}")).await.expect(200).json;
+        assert_eq!(check["broken"], number, "{check}");
+    }
+    bench.get("/v1/audit/verify?number=1").await.problem(400, "LZ0200");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_leaves_out_its_value_changes_nothing() {
+    let bench = Bench::new().await;
+    let letter = bench.letters(&[("a", "bad")], 1).await.remove(0);
+    let path = |field: &str| format!("/v1/letters/{}/{field}", letter["id"].as_str().unwrap());
+    let whole = format!("/v1/letters/{}", letter["id"].as_str().unwrap());
+    let before = json!("2999-01-01T00:00:00Z");
+    bench.put(&path("expiry"), json!({"expires-at": before, "reason": "x"})).await.expect(200);
+    bench.put(&path("expiry"), json!({"reason": "x"})).await.problem(400, "LZ0200");
+    bench.put(&path("assignee"), json!({"reason": "x"})).await.problem(400, "LZ0200");
+    assert_eq!(bench.get(&whole).await.json["expires-at"], before);
+    bench.put(&path("expiry"), json!({"expires-at": null, "reason": "x"})).await.expect(200);
+    assert_eq!(bench.get(&whole).await.json["expires-at"], json!(null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_status_includes_consumers_here_and_elsewhere() {
     let bench = Bench::new().await;
     bench.letters(&[("a", "bad1"), ("a", "later"), ("b", "fine")], 2).await;
@@ -264,14 +302,22 @@ async fn an_export_is_imported_once_and_in_order() {
     let import = |path: &str, body: String| {
         to.request(Method::POST, path).header("content-type", "application/x-ndjson").body(body)
     };
-    let path = "/v1/letters/import?queue=billing%2Fmail";
+    let path = "/v1/letters/import?queue=billing%2Fbilling";
+    let unknown = to.send(import(path, export.clone())).await.expect(200).json;
+    assert_eq!(
+        (&unknown["taken"], &unknown["failures"]),
+        (&json!(0), &json!(4)),
+        "no consumer has this queue"
+    );
+    assert!(unknown["failed"][0]["why"].as_str().unwrap().starts_with("unknown queue"), "{unknown}");
+    to.registry.starting("billing", lazaret_server::Approval::None);
     let broken = format!("{export}nonsense\n");
     let answer = to.send(import(path, broken)).await.expect(200).json;
     assert_eq!((&answer["taken"], &answer["known"], &answer["failures"]), (&json!(4), &json!(0), &json!(1)));
     assert_eq!(answer["failed"][0]["line"], 5);
     let again = to.send(import(path, export.clone())).await.expect(200).json;
     assert_eq!((&again["taken"], &again["known"], &again["failures"]), (&json!(0), &json!(4), &json!(0)));
-    let sequence = format!("/v1/sequences?queue={}&sequence=a", encoded("billing/mail"));
+    let sequence = format!("/v1/sequences?queue={}&sequence=a", encoded("billing/billing"));
     let letters = to.get(&sequence).await.json["letters"].as_array().unwrap().clone();
     let order: Vec<&str> = letters.iter().map(|letter| letter["message"]["id"].as_str().unwrap()).collect();
     assert_eq!(order, ["a-bad1", "a-2", "a-4"]);
@@ -294,7 +340,10 @@ async fn an_export_is_imported_once_and_in_order() {
     let entries: Vec<&Value> =
         audit["entries"].as_array().unwrap().iter().filter(|entry| entry["action"] == "import").collect();
     assert_eq!(entries.len(), 3, "{audit}");
-    assert_eq!((&entries[0]["subject"], &entries[0]["after"]), (&json!("billing/mail"), &json!("4 letters")));
+    assert_eq!(
+        (&entries[0]["subject"], &entries[0]["after"]),
+        (&json!("billing/billing"), &json!("4 letters"))
+    );
     assert_eq!((&entries[0]["who"], &entries[0]["why"]), (&json!("local"), &json!("import")));
     let wrong = to.request(Method::POST, "/v1/letters/import").header("content-type", "text/csv").body("x");
     to.send(wrong).await.problem(415, "LZ0212");

@@ -34,13 +34,9 @@ pub(crate) type Params<'a> = &'a [(&'static str, Option<&'a str>)];
 
 /// The tokens of all who ask: the actor is who the token says, so each person has one.
 pub(crate) fn tokens() -> Vec<Token> {
-    let token = |name: &str, scopes: &[Scope]| Token {
-        name: name.to_owned(),
-        hash: TokenHash::of(&secret(name)),
-        scopes: scopes.to_vec(),
-        expires_at: None,
-    };
-    let acting = [Scope::Read, Scope::Triage, Scope::Evict, Scope::Pause, Scope::Approve];
+    let token = |name: &str, scopes: &[Scope]| Token::new(name, TokenHash::of(&secret(name)), scopes);
+    let acting =
+        [Scope::Read, Scope::Triage, Scope::Evict, Scope::Edit, Scope::Import, Scope::Pause, Scope::Approve];
     let people = PEOPLE.iter().map(|name| token(name, &acting));
     people.chain([token(READER, &[Scope::Read, Scope::Payload])]).collect()
 }

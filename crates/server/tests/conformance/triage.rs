@@ -104,6 +104,8 @@ impl<S: Store> ThroughApi<S> {
                 let request = edit(payload.as_ref(), reason);
                 self.change_letter(letter, (Method::PUT, "payload"), by, &request).await
             }
+            // Where approval is demanded, the API turns each edit into this one.
+            Change::HeldPayload(_) => self.inner.change(queue, letter.1, change, by).await,
             Change::Comment(text) => {
                 let request = api::CommentRequest { text: text.clone(), reason };
                 self.change_letter(letter, (Method::POST, "comments"), by, &request).await

@@ -176,6 +176,7 @@ pub(crate) fn item(item: api::Item) -> Item {
         queue: QueueName::from(item.queue.as_str()),
         sequence: SequenceId::new(item.sequence),
         letter: item.letter.parse().unwrap(),
+        digest: item.digest.map(|digest| digest.parse().unwrap()),
         outcome: item.outcome.map(Into::into),
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use lazaret_core::store::rules::AuditLine;
-use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditNote, Result};
+use lazaret_core::store::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote, Result};
 
 use crate::audit;
 use crate::store::SqliteStore;
@@ -25,6 +25,10 @@ impl Audit for SqliteStore {
     async fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>> {
         let found = self.ask("audit", move |view| audit::entries(view.connection, after, limit)).await?;
         Ok(found.into_iter().map(|(entry, ..)| entry).collect())
+    }
+
+    async fn audit_head(&self, number: Option<u64>) -> Result<Option<AuditHead>> {
+        self.ask("audit_head", move |view| audit::head(view.connection, number)).await
     }
 
     async fn verify_audit(&self) -> Result<Option<AuditCheck>> {

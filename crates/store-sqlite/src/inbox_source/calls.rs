@@ -23,7 +23,8 @@ impl Repeatable for Posts {
     fn outcome((posted, next): &Self::Answer, into: &mut Vec<u8>) {
         into.extend(posted.iter().map(|posted| match posted {
             Posted::Taken { .. } => b't',
-            Posted::Known { .. } => b'k',
+            // One byte for both: a log of an earlier version must replay to the same outcome.
+            Posted::Known { .. } | Posted::Conflict { .. } => b'k',
             Posted::Full => b'f',
             Posted::TooLarge => b'l',
         }));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use lazaret_core::source::NewMessage;
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use lazaret_core::{ConsumerName, MessageId};
+use sha2::{Digest, Sha256};
 
 use super::options::InboxOptions;
 use crate::error::Work;
@@ -29,11 +30,30 @@ pub(crate) struct Post {
     pub(super) key: Option<Bytes>,
     pub(super) headers: Option<Bytes>,
     pub(super) payload: Option<Bytes>,
+    /// Recognizes the payload of a message with an explicit id, which may be posted again. Not part of the redo log: it follows
+    /// from the payload.
+    pub(super) digest: Option<[u8; DIGEST_BYTES]>,
+}
+
+/// The length of a digest. A collision makes a changed payload pass as a duplicate, no more.
+const DIGEST_BYTES: usize = 16;
+
+fn digest(id: Option<&MessageId>, payload: Option<&Bytes>) -> Option<[u8; DIGEST_BYTES]> {
+    id?;
+    let mut hasher = Sha256::new();
+    // A tombstone is not an empty payload.
+    hasher.update([u8::from(payload.is_some())]);
+    hasher.update(payload.map_or(&[][..], |payload| payload));
+    let hash = hasher.finalize();
+    let mut digest = [0; DIGEST_BYTES];
+    digest.copy_from_slice(&hash[..DIGEST_BYTES]);
+    Some(digest)
 }
 
 impl Post {
     fn new(message: NewMessage) -> Self {
         Self {
+            digest: digest(message.id.as_ref(), message.payload.as_ref()),
             size: limit(message.byte_size()),
             id: message.id.map(MessageId::given),
             event_type: message.event_type,
@@ -68,7 +88,20 @@ impl Post {
         let at = fields.option(Fields::signed)?;
         let mut blob = || -> Work<_> { Ok(fields.option(Fields::bytes)?.map(Bytes::copy_from_slice)) };
         let (key, headers, payload) = (blob()?, blob()?, blob()?);
-        Ok(Self { id, size, event_type, content_type, correlation, undecodable, at, key, headers, payload })
+        let digest = digest(id.as_ref(), payload.as_ref());
+        Ok(Self {
+            id,
+            size,
+            event_type,
+            content_type,
+            correlation,
+            undecodable,
+            at,
+            key,
+            headers,
+            payload,
+            digest,
+        })
     }
 }
 

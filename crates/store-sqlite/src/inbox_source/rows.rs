@@ -75,27 +75,45 @@ pub(super) fn post(step: &mut Step<'_>, call: &Posts) -> Work<(Vec<Posted>, u64)
 /// The result for a message that was posted before, and waits or was consumed recently.
 fn known(step: &Step<'_>, log: i64, post: &Post) -> Work<Option<Posted>> {
     let Some(id) = &post.id else { return Ok(None) };
-    let position =
-        waiting(step, log, id)?.map_or_else(|| consumed(step, log, id), |found| Ok(Some(found)))?;
-    position.map(|position| known_at(id, position)).transpose()
+    let found = waiting(step, log, id)?.map_or_else(|| consumed(step, log, id), |found| Ok(Some(found)))?;
+    found.map(|found| found.answer(id, post)).transpose()
 }
 
-fn known_at(id: &MessageId, position: i64) -> Work<Posted> {
-    Ok(Posted::Known { id: id.clone(), position: Position::new(0, unsigned(position)?) })
+/// A message that was posted before.
+struct KnownPost {
+    position: i64,
+    /// `None` for a message of an older version of the format.
+    digest: Option<Vec<u8>>,
 }
 
-/// The position of an unconsumed message.
-fn waiting(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
-    let sql = "SELECT position FROM posts WHERE log = ?1 AND message = ?2";
+impl KnownPost {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { position: row.get(0)?, digest: row.get(1)? })
+    }
+
+    /// The result for another message with its id.
+    fn answer(&self, id: &MessageId, post: &Post) -> Work<Posted> {
+        let (id, position) = (id.clone(), Position::new(0, unsigned(self.position)?));
+        let is_same = match (&self.digest, &post.digest) {
+            (Some(first), Some(second)) => first == second,
+            _ => true,
+        };
+        Ok(if is_same { Posted::Known { id, position } } else { Posted::Conflict { id, position } })
+    }
+}
+
+/// An unconsumed message.
+fn waiting(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<KnownPost>> {
+    let sql = "SELECT position, digest FROM posts WHERE log = ?1 AND message = ?2";
     let mut select = step.connection.prepare_cached(sql)?;
-    Ok(select.query_row(params![log, id.as_str()], |row| row.get(0)).optional()?)
+    Ok(select.query_row(params![log, id.as_str()], KnownPost::read).optional()?)
 }
 
-/// The position of a recently consumed message.
-fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
-    let sql = "SELECT position FROM consumed_posts WHERE log = ?1 AND message = ?2 AND until > ?3";
+/// A recently consumed message.
+fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<KnownPost>> {
+    let sql = "SELECT position, digest FROM consumed_posts WHERE log = ?1 AND message = ?2 AND until > ?3";
     let mut select = step.connection.prepare_cached(sql)?;
-    Ok(select.query_row(params![log, id.as_str(), step.now], |row| row.get(0)).optional()?)
+    Ok(select.query_row(params![log, id.as_str(), step.now], KnownPost::read).optional()?)
 }
 
 /// Stores a message within the limits, unless it is a duplicate.
@@ -109,7 +127,7 @@ fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post) -> Work<Post
             None => Some(waiting(step, numbers.log, &id)?.ok_or_else(not_placed)?),
         };
         match found {
-            Some(found) if post.id.is_some() => return known_at(&id, found),
+            Some(found) if post.id.is_some() => return found.answer(&id, post),
             // An earlier version let a sender give this id. The next position has another one.
             Some(_) => numbers.next += 1,
             None => {
@@ -130,7 +148,7 @@ fn not_placed() -> Fault {
 fn place(step: &Step<'_>, numbers: &InboxNumbers, post: &Post, id: &MessageId) -> Work<bool> {
     let mut insert = step.connection.prepare_cached(
         "INSERT INTO posts (log, position, message, size, event_type, content_type, correlation, undecodable, at, key, \
-         headers, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         headers, payload, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (log, message) DO NOTHING",
     )?;
     let inserted = insert.execute(params![
@@ -146,6 +164,7 @@ fn place(step: &Step<'_>, numbers: &InboxNumbers, post: &Post, id: &MessageId) -
         post.key.as_deref(),
         post.headers.as_deref(),
         post.payload.as_deref(),
+        post.digest,
     ])?;
     Ok(inserted == 1)
 }
@@ -227,8 +246,8 @@ fn consume(step: &Step<'_>, numbers: &mut InboxNumbers, up_to: i64, until: i64) 
     prune(step, usize::try_from(messages).unwrap_or(usize::MAX))?;
     if until > step.now {
         let mut keep = step.connection.prepare_cached(
-            "INSERT OR REPLACE INTO consumed_posts (log, message, position, until)
-             SELECT log, message, position, ?3 FROM posts WHERE log = ?1 AND position <= ?2",
+            "INSERT OR REPLACE INTO consumed_posts (log, message, position, until, digest)
+             SELECT log, message, position, ?3, digest FROM posts WHERE log = ?1 AND position <= ?2",
         )?;
         keep.execute([numbers.log, up_to, until])?;
     }

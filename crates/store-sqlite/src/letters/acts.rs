@@ -149,11 +149,17 @@ impl Queue<'_> {
     pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Letter> {
         let (lid, _) = self.light(id)?.into_result(self.name, id, "change")?;
         let mut letter = self.whole(lid)?;
-        let open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
+        let mut open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
         let row = open.as_ref().map(|open| &open.row);
         rules::check_change(change, &LetterView::of(&letter), row, self.time())?;
+        // Refusals precede any write.
         let line = change.apply(&mut letter, by, self.time())?;
-        if matches!(change, Change::Payload(_)) {
+        if change.parks(letter.state) {
+            let parked = self.act(id, Act::Park, by)?;
+            (letter.state, letter.due_at) = (parked.state, parked.due_at);
+            open = self.sequence(&letter.sequence)?;
+        }
+        if change.is_edit() {
             let mut update =
                 self.connection.prepare_cached("UPDATE payloads SET payload = ?2 WHERE lid = ?1")?;
             update.execute(params![lid, letter.message.payload.as_deref()])?;

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use lazaret_core::letter::LetterId;
 use lazaret_core::query::Query;
 use lazaret_core::store::rules;
-use lazaret_core::store::{Action, Actor, Exclusion, Plan, PlanHasher, PlanId, PlanRequest, Selection};
+use lazaret_core::store::{
+    Action, Actor, Exclusion, PayloadDigest, Plan, PlanHasher, PlanId, PlanRequest, Selection,
+};
 use lazaret_core::{LetterState, QueueName};
 use rusqlite::{Connection, params};
 
@@ -59,7 +61,7 @@ pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
     let mut plan = rules::plan(PlanId(0), request, counts, String::new(), by, time(step.now))?;
     plan.id = insert(connection, &plan, step.now, later(step.now, request.valid_for))?;
     write_items(connection, plan.id)?;
-    plan.hash = hash(connection, &plan)?;
+    plan.hash = write_digests(connection, &plan)?;
     connection.execute("UPDATE plans SET hash = ?2 WHERE plan = ?1", params![bound(plan.id.0), plan.hash])?;
     connection.execute_batch("DELETE FROM temp.selected; DELETE FROM temp.gaps")?;
     Ok(plan)
@@ -218,13 +220,31 @@ fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
     Ok(())
 }
 
-fn hash(connection: &Connection, plan: &Plan) -> Work<String> {
+/// Number of letters whose payloads are read at a time.
+const DIGEST_PAGE: usize = 500;
+
+/// Writes the digests of the payloads, and returns the hash of the plan. Payloads are not copied.
+fn write_digests(connection: &Connection, plan: &Plan) -> Work<String> {
     let mut hasher = PlanHasher::new(plan.action);
-    let mut select =
-        connection.prepare_cached("SELECT letter FROM items WHERE plan = ?1 ORDER BY ordinal")?;
-    let mut rows = select.query([bound(plan.id.0)])?;
-    while let Some(row) = rows.next()? {
-        hasher.add(letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?);
+    let mut select = connection.prepare_cached(
+        "SELECT ordinal, letter, payload FROM items JOIN letters ON letters.id = items.letter
+         LEFT JOIN payloads USING (lid) WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
+    )?;
+    let mut update =
+        connection.prepare_cached("UPDATE items SET digest = ?3 WHERE plan = ?1 AND ordinal = ?2")?;
+    let mut from = 0;
+    loop {
+        let mut page: Vec<(i64, PayloadDigest)> = Vec::with_capacity(DIGEST_PAGE);
+        let mut rows = select.query([bound(plan.id.0), from, rows_of(DIGEST_PAGE)])?;
+        while let Some(row) = rows.next()? {
+            let digest = table::payload_of(row, 2)?;
+            hasher.add(letter_id(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?, digest);
+            page.push((row.get(0)?, digest));
+        }
+        let Some((last, _)) = page.last() else { return Ok(hasher.finish()) };
+        from = last + 1;
+        for (ordinal, digest) in page {
+            update.execute(params![bound(plan.id.0), ordinal, digest.as_bytes()])?;
+        }
     }
-    Ok(hasher.finish())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
-use lazaret_core::store::{OperationMachine, Outcome, PolledWork};
+use lazaret_core::store::{OperationMachine, Outcome, PayloadDigest, PolledWork};
 use lazaret_core::{Letter, Timestamp};
 
 use super::table;
@@ -23,6 +23,7 @@ struct Poller<'a> {
 /// A pending letter in its current state.
 struct ItemState {
     letter: Option<Letter>,
+    digest: PayloadDigest,
     open: Option<OpenSequence>,
     in_earlier: bool,
 }
@@ -31,6 +32,7 @@ impl ItemState {
     fn view(&self, now: i64) -> ItemView<'_> {
         ItemView {
             letter: self.letter.as_ref(),
+            digest: self.digest,
             row: self.open.as_ref().map(|open| &open.row),
             in_earlier: self.in_earlier,
             now: time(now),
@@ -95,16 +97,18 @@ impl Queue<'_> {
     }
 
     fn load_item(&mut self, machine: &OperationMachine, item: &Pending) -> Work<ItemState> {
-        let letter = match self.light(item.letter)? {
-            rules::LetterLookup::Letter((_, letter)) => Some(letter),
-            rules::LetterLookup::Purged(_) | rules::LetterLookup::Absent => None,
+        let (digest, letter) = match self.light(item.letter)? {
+            rules::LetterLookup::Letter((lid, letter)) => {
+                (table::payload_digest(self.connection, lid)?, Some(letter))
+            }
+            rules::LetterLookup::Purged(_) | rules::LetterLookup::Absent => (PayloadDigest::of(None), None),
         };
         let open = match &letter {
             Some(letter) if letter.state.is_open() => self.sequence(&letter.sequence)?,
             _ => None,
         };
         let in_earlier = table::is_in_earlier(self.connection, item.letter, machine.operation.id)?;
-        Ok(ItemState { letter, open, in_earlier })
+        Ok(ItemState { letter, digest, open, in_earlier })
     }
 
     /// Decides the action on one letter and performs it.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use lazaret_core::store::rules::Pending;
 use lazaret_core::store::{
     Action, Actor, Item, Operation, OperationId, OperationMachine, OperationState, OperationsPage, Outcome,
-    Plan, PlanId,
+    PayloadDigest, Plan, PlanId,
 };
 use lazaret_core::{LetterId, QueueName, SequenceId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -63,7 +63,7 @@ pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
 
 pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize) -> Work<Vec<Item>> {
     let mut select = connection.prepare_cached(
-        "SELECT ordinal, queues.name, sequence, letter, outcome FROM items JOIN queues USING (qid)
+        "SELECT ordinal, queues.name, sequence, letter, outcome, digest FROM items JOIN queues USING (qid)
          WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
     )?;
     let mut rows = select.query([bound(id.0), bound(from), rows_of(limit)])?;
@@ -75,6 +75,7 @@ pub(crate) fn items(connection: &Connection, id: PlanId, from: u64, limit: usize
             sequence: SequenceId::new(row.get::<_, String>(2)?),
             letter: letter_id(row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?)?,
             outcome: row.get::<_, Option<i64>>(4)?.map(outcome).transpose()?,
+            digest: digest(row, 5)?,
         });
     }
     Ok(items)
@@ -262,7 +263,7 @@ pub(super) fn first_pending(connection: &Connection, plan: PlanId) -> Work<Optio
 /// A query for [`read_pending`].
 macro_rules! select_pending {
     ($rest:literal) => {
-        concat!("SELECT ordinal, last, letter, state ", $rest)
+        concat!("SELECT ordinal, last, letter, state, digest ", $rest)
     };
 }
 
@@ -272,7 +273,25 @@ fn read_pending(row: &Row<'_>) -> Work<Pending> {
         last: unsigned(row.get(1)?)?,
         letter: letter_id(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)?,
         state: state(row.get(3)?)?,
+        digest: digest(row, 4)?,
     })
+}
+
+/// The digest of a payload at the freeze; `None` in a plan of an earlier version.
+fn digest(row: &Row<'_>, column: usize) -> Work<Option<PayloadDigest>> {
+    Ok(row.get::<_, Option<[u8; 32]>>(column)?.map(PayloadDigest::from_bytes))
+}
+
+/// The payload of a letter now.
+pub(super) fn payload_digest(connection: &Connection, lid: i64) -> Work<PayloadDigest> {
+    let mut select = connection.prepare_cached("SELECT payload FROM payloads WHERE lid = ?1")?;
+    let digest = select.query_row([lid], |row| payload_of(row, 0)).optional()?;
+    Ok(digest.unwrap_or_else(|| PayloadDigest::of(None)))
+}
+
+/// The digest of the payload in this column.
+pub(super) fn payload_of(row: &Row<'_>, column: usize) -> rusqlite::Result<PayloadDigest> {
+    Ok(PayloadDigest::of(row.get_ref(column)?.as_blob_or_null()?))
 }
 
 /// The next letter of this queue without an outcome, from this ordinal on.

@@ -65,14 +65,21 @@ impl DocumentStore {
         self.change(queue, &sequence, |view| {
             let mut letter = self.known(queue, id)?.into_result(queue, id, "change")?;
             rules::check_change(edit, &LetterView::of(&letter), view.doc.row.as_ref(), view.now)?;
+            let parks = edit.parks(letter.state);
             let line = edit.apply(&mut letter, by, view.now)?;
-            let mut doc = view.doc.clone();
+            let (mut doc, mut left) = (view.doc.clone(), Vec::new());
+            if parks {
+                let effects = rules::act(Act::Park, &letter, doc.row.as_ref(), None, by, view.now)?;
+                let change;
+                (letter, change) = view.apply(letter, effects);
+                (doc, left) = (change.doc, change.left);
+            }
             if letter.state.is_open()
                 && let Some(row) = doc.row.as_mut().filter(|row| row.head.index == letter.index)
             {
                 row.head = LetterView::of(&letter).head();
             }
-            let left = vec![Left::letter(&letter, false, view.now), self.audited(line, view.now)];
+            left.extend([Left::letter(&letter, false, view.now), self.audited(line, view.now)]);
             Ok((letter, Some(Change { doc, left })))
         })
     }

@@ -9,7 +9,7 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{self, Candidate, Freeze, ItemView, Pending, later};
 use lazaret_core::store::{
     Action, Actor, Command, Item, Operation, OperationId, OperationMachine, Operations, OperationsPage,
-    Outcome, Plan, PlanId, PlanRequest, PolledWork, Result, RolloutPolicy, Selection,
+    Outcome, PayloadDigest, Plan, PlanId, PlanRequest, PolledWork, Result, RolloutPolicy, Selection,
 };
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
@@ -21,7 +21,8 @@ use crate::documents::Stored;
 impl PlanDoc {
     fn pending(&self, ordinal: usize) -> Option<Pending> {
         let item = self.items.get(ordinal).filter(|_| self.outcomes[ordinal].is_none())?;
-        Some(Pending { ordinal: ordinal as u64, last: item.last, letter: item.letter, state: item.state })
+        let rules::FrozenItem { last, letter, state, digest, .. } = *item;
+        Some(Pending { ordinal: ordinal as u64, last, letter, state, digest: Some(digest) })
     }
 
     /// The letters without an outcome, with their queues.
@@ -153,7 +154,9 @@ impl DocumentStore {
             Some(self.current(queue, &letter.sequence, doc.value.value.row?))
         });
         let in_earlier = self.is_in_earlier(item.letter, id);
-        Ok(ask(&ItemView { letter: letter.as_ref(), row: row.as_ref(), in_earlier, now: self.clock.now() }))
+        let digest = PayloadDigest::of(letter.as_ref().and_then(|letter| letter.message.payload.as_deref()));
+        let (letter, row) = (letter.as_ref(), row.as_ref());
+        Ok(ask(&ItemView { letter, digest, row, in_earlier, now: self.clock.now() }))
     }
 
     /// Skips the letters of an operation that is over, but those that are being tried.
@@ -254,6 +257,7 @@ impl Operations for DocumentStore {
             queue: item.queue,
             sequence: item.sequence,
             letter: item.letter,
+            digest: Some(item.digest),
             outcome,
         });
         Ok(items.filter(|item| item.ordinal >= from).take(limit).collect())

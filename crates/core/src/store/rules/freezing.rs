@@ -10,7 +10,8 @@ use crate::letter::{Letter, LetterId, LetterState};
 use crate::message::QueueName;
 use crate::sequence::SequenceId;
 use crate::store::{
-    Action, Actor, ErrorKind, Exclusion, Plan, PlanId, PlanRequest, Result, Selection, plan_hash,
+    Action, Actor, ErrorKind, Exclusion, PayloadDigest, Plan, PlanId, PlanRequest, Result, Selection,
+    plan_hash,
 };
 
 /// A selected letter.
@@ -51,6 +52,8 @@ pub struct FrozenItem {
     pub letter: LetterId,
     /// Its state at the freeze.
     pub state: LetterState,
+    /// Its payload at the freeze.
+    pub digest: PayloadDigest,
     /// The ordinal of the last letter of its sequence.
     pub last: u64,
 }
@@ -128,10 +131,11 @@ impl<'a> Freeze<'a> {
                 sequence: letter.sequence.clone(),
                 letter: letter.id,
                 state: letter.state,
+                digest: PayloadDigest::of(letter.message.payload.as_deref()),
                 last,
             }));
         }
-        let hash = plan_hash(request.action, items.iter().map(|item| item.letter));
+        let hash = plan_hash(request.action, items.iter().map(|item| (item.letter, item.digest)));
         let counts = (items.len() as u64, ordered.len() as u64, self.counts);
         let plan = plan(id, request, counts, hash, by, now)?;
         Ok(Frozen { plan, items })

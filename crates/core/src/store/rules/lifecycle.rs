@@ -17,7 +17,7 @@ pub fn check_change(
     row: Option<&SequenceRow>,
     now: Timestamp,
 ) -> Result<()> {
-    if !matches!(change, Change::Payload(_)) {
+    if !change.is_edit() {
         return Ok(());
     }
     let why = if !letter.state.is_open() {

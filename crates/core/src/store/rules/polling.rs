@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use super::sequence::SequenceRow;
 use crate::letter::{Letter, LetterId, LetterState};
 use crate::store::{
-    Act, Action, Claim, Operation, OperationMachine, OperationState, Outcome, PolledWork, WorkItem,
+    Act, Action, Claim, Operation, OperationMachine, OperationState, Outcome, PayloadDigest, PolledWork,
+    WorkItem,
 };
 
 /// Maximum number of skipped letters per call, which bounds its duration.
@@ -24,13 +25,17 @@ pub struct Pending {
     pub letter: LetterId,
     /// Its state at the freeze.
     pub state: LetterState,
+    /// Its payload at the freeze; `None` in a plan of an earlier version.
+    pub digest: Option<PayloadDigest>,
 }
 
 /// The stored data that the action on a letter depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemView<'a> {
-    /// The letter, if it is stored.
+    /// The letter, if it is stored. It may lack its payload.
     pub letter: Option<&'a Letter>,
+    /// The payload of the letter now.
+    pub digest: PayloadDigest,
     /// The row of its sequence, if open.
     pub row: Option<&'a SequenceRow>,
     /// `true` if the letter is still pending in an unfinished operation that was started earlier.
@@ -56,6 +61,8 @@ pub enum ItemAction {
 pub fn item_action(operation: &Operation, item: &Pending, view: &ItemView<'_>) -> ItemAction {
     let letter = view.letter.filter(|letter| letter.state.is_open());
     let (Some(letter), Some(row)) = (letter, view.row) else { return ItemAction::Skip };
+    // Approval and preview were for another payload.
+    let edited = item.digest.is_some_and(|frozen| frozen != view.digest);
     // It was quarantined after the freeze.
     let quarantined = letter.state == LetterState::Quarantined && item.state != LetterState::Quarantined;
     if let Some(act) = operation.action.act() {
@@ -66,7 +73,7 @@ pub fn item_action(operation: &Operation, item: &Pending, view: &ItemView<'_>) -
         };
         return match row.is_in_flight(letter.index, view.now) {
             true => ItemAction::Postpone,
-            false if changed || view.in_earlier => ItemAction::Skip,
+            false if changed || edited || view.in_earlier => ItemAction::Skip,
             false => ItemAction::Act(act),
         };
     }
@@ -74,7 +81,8 @@ pub fn item_action(operation: &Operation, item: &Pending, view: &ItemView<'_>) -
         return ItemAction::Postpone;
     }
     // I2: a letter behind the head would overtake.
-    let changed = letter.index != row.head.index || quarantined || view.in_earlier || letter.payload_left_out;
+    let changed =
+        letter.index != row.head.index || quarantined || edited || view.in_earlier || letter.payload_left_out;
     if changed { ItemAction::Skip } else { ItemAction::Try }
 }
 
@@ -314,7 +322,32 @@ mod tests {
     }
 
     fn item(letter: &Letter, state: LetterState) -> Pending {
-        Pending { ordinal: 0, last: 2, letter: letter.id, state }
+        Pending { ordinal: 0, last: 2, letter: letter.id, state, digest: Some(digest(letter)) }
+    }
+
+    fn digest(letter: &Letter) -> PayloadDigest {
+        PayloadDigest::of(letter.message.payload.as_deref())
+    }
+
+    #[test]
+    fn a_letter_with_another_payload_than_the_planned_one_is_skipped() {
+        let letter = letter(LetterState::Dead);
+        let row = SequenceRow::opened(LetterView::of(&letter).head(), false);
+        let digest = digest(&letter);
+        let view = ItemView { letter: Some(&letter), digest, row: Some(&row), in_earlier: false, now: NOW };
+        for action in Action::ALL {
+            let operation = machine(action).operation;
+            let item = item(&letter, LetterState::Dead);
+            assert_ne!(item_action(&operation, &item, &view), ItemAction::Skip, "{action}");
+            let edited = ItemView { digest: PayloadDigest::of(Some(b"other")), ..view };
+            assert_eq!(item_action(&operation, &item, &edited), ItemAction::Skip, "{action}");
+            let of_an_earlier_version = Pending { digest: None, ..item };
+            assert_ne!(
+                item_action(&operation, &of_an_earlier_version, &edited),
+                ItemAction::Skip,
+                "{action}"
+            );
+        }
     }
 
     #[test]
@@ -333,7 +366,13 @@ mod tests {
             (Action::Evict, letter(Quarantined), Dead, ItemAction::Act(Act::Evict)),
         ] {
             let row = SequenceRow::opened(LetterView::of(&letter).head(), false);
-            let view = ItemView { letter: Some(&letter), row: Some(&row), in_earlier: false, now: NOW };
+            let view = ItemView {
+                letter: Some(&letter),
+                digest: digest(&letter),
+                row: Some(&row),
+                in_earlier: false,
+                now: NOW,
+            };
             let operation = machine(action).operation;
             assert_eq!(item_action(&operation, &item(&letter, frozen), &view), expected, "{action} {frozen}");
             if expected != ItemAction::Skip {
@@ -352,7 +391,13 @@ mod tests {
         let letter = letter(LetterState::Dead);
         let mut row = SequenceRow::opened(LetterView::of(&letter).head(), false);
         row.head.index = 3;
-        let view = ItemView { letter: Some(&letter), row: Some(&row), in_earlier: false, now: NOW };
+        let view = ItemView {
+            letter: Some(&letter),
+            digest: digest(&letter),
+            row: Some(&row),
+            in_earlier: false,
+            now: NOW,
+        };
         let operation = machine(Action::Retry).operation;
         assert_eq!(item_action(&operation, &item(&letter, LetterState::Dead), &view), ItemAction::Skip);
     }

@@ -7,7 +7,7 @@ use lazaret_core::QueueName;
 use lazaret_core::store::rules::{
     self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
-use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
+use lazaret_core::store::{OperationId, OperationMachine, Outcome, PayloadDigest, PolledWork, Result};
 
 use super::table::OperationTable;
 use crate::store::audit::AuditLog;
@@ -74,7 +74,8 @@ fn view<'a>(
     let letter = queue.letter(item.letter);
     let row = letter.and_then(|letter| queue.row(&letter.sequence));
     let in_earlier = operations.is_in_earlier(item.letter, machine.operation.id);
-    ItemView { letter, row, in_earlier, now }
+    let digest = PayloadDigest::of(letter.and_then(|letter| letter.message.payload.as_deref()));
+    ItemView { letter, digest, row, in_earlier, now }
 }
 
 impl Poller<'_> {

@@ -40,7 +40,8 @@ struct OperationRow {
 impl PlanRow {
     fn pending(&self, ordinal: usize) -> Option<Pending> {
         let item = self.items.get(ordinal).filter(|_| self.outcomes[ordinal].is_none())?;
-        Some(Pending { ordinal: ordinal as u64, last: item.last, letter: item.letter, state: item.state })
+        let FrozenItem { last, letter, state, digest, .. } = *item;
+        Some(Pending { ordinal: ordinal as u64, last, letter, state, digest: Some(digest) })
     }
 }
 
@@ -144,6 +145,7 @@ impl OperationTable {
             queue: item.queue.clone(),
             sequence: item.sequence.clone(),
             letter: item.letter,
+            digest: Some(item.digest),
             outcome: *outcome,
         });
         items.collect()

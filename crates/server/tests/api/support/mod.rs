@@ -61,7 +61,7 @@ impl Setup {
 /// A token with these scopes.
 pub(crate) fn token(name: &str, scopes: &[Scope]) -> Token {
     let hash = TokenHash::of(&secret(name));
-    Token { name: name.to_owned(), hash, scopes: scopes.to_vec(), expires_at: None }
+    Token::new(name, hash, scopes)
 }
 
 /// The secret of that token.
@@ -149,10 +149,14 @@ impl Bench {
                 }
             }
         });
+        let tokens = match setup.tokens.is_empty() {
+            true => Tokens::default(),
+            false => Tokens::new(setup.tokens).unwrap(),
+        };
         let builder = Server::builder(Arc::new(store.clone()) as Arc<dyn Store>)
             .registry(registry.clone())
             .inbox(ORDERS, inbox.clone())
-            .tokens(Tokens::new(setup.tokens).unwrap())
+            .tokens(tokens)
             .options(setup.options)
             .metrics(Arc::new(|| "lazaret_handled_total 1\n".to_owned()));
         let server = build(builder).build();

@@ -327,6 +327,7 @@ macro_rules! __store_test_suite {
                 the_oldest_letter_of_a_queue_may_only_wait
                 a_queue_is_listed_once_it_held_a_letter
                 a_new_payload_keeps_the_original
+                a_held_edit_parks_the_letter
                 a_payload_can_be_changed_only_while_the_letter_is_not_leased
                 comments_are_kept_in_order
                 comments_are_bounded
@@ -372,6 +373,7 @@ macro_rules! __store_test_suite {
                 what_is_parked_is_not_parked_again
                 letters_of_an_operation_that_is_not_over_are_left_out
                 equal_plans_have_equal_hashes
+                a_plan_holds_the_digests_of_its_payloads
                 a_plan_with_too_many_letters_is_refused
                 the_letters_of_a_plan_come_in_pages
                 old_plans_that_were_not_carried_out_are_forgotten
@@ -413,6 +415,7 @@ macro_rules! __store_test_suite {
                 a_letter_that_was_closed_or_overtaken_is_skipped
                 a_letter_that_was_quarantined_meanwhile_is_skipped
                 a_letter_that_lost_its_payload_meanwhile_is_skipped
+                a_letter_that_was_edited_meanwhile_is_skipped
                 of_two_operations_the_first_has_the_letter
                 a_letter_that_the_first_operation_let_go_is_the_others
                 two_operations_alternate

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
-    Act, Action, Command, ErrorKind, HandOff, Limits, OperationState, Outcome, PauseScope, Placement,
+    Act, Action, Change, Command, ErrorKind, HandOff, Limits, OperationState, Outcome, PauseScope, Placement,
     RolloutPolicy, Settled, Store,
 };
 use lazaret_core::{Letter, Message, Position, QueueName};
@@ -51,6 +51,28 @@ pub async fn a_letter_that_lost_its_payload_meanwhile_is_skipped<S: Store>(t: Fi
     t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
     assert_eq!(t.poll(10).await.settled, 1);
     assert_eq!(t.outcomes(id).await, [Some(Outcome::SkippedChanged)]);
+}
+
+pub async fn a_letter_that_was_edited_meanwhile_is_skipped<S: Store>(t: Fixture<S>) {
+    t.letters("a", 3).await;
+    for action in [Action::Release, Action::Retry] {
+        let plan = t.freeze_named(action, &["a-000", "a-001"]).await;
+        t.change("a-000", Change::Payload(Some(format!("[{action:?}]").into()))).await.unwrap();
+        let id = t.begin(&plan, &RolloutPolicy::unlimited()).await;
+        let polled = t.poll(10).await;
+        assert_eq!(t.outcomes(id).await[0], Some(Outcome::SkippedChanged), "{action}");
+        if action == Action::Retry {
+            assert_eq!(names(&polled.items), ["a-001"]);
+        } else {
+            assert_eq!(t.outcomes(id).await[1], Some(Outcome::Ok));
+        }
+    }
+    // What was edited before the freeze, and what was commented on, runs.
+    t.change("a-002", Change::Payload(Some("[]".into()))).await.unwrap();
+    let plan = t.freeze_named(Action::Retry, &["a-002"]).await;
+    t.change("a-002", Change::Comment("looked at it".into())).await.unwrap();
+    t.begin(&plan, &RolloutPolicy::unlimited()).await;
+    assert_eq!(names(&t.poll(10).await.items), ["a-002"]);
 }
 
 pub async fn of_two_operations_the_first_has_the_letter<S: Store>(t: Fixture<S>) {

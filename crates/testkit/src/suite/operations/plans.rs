@@ -2,8 +2,8 @@
 
 use lazaret_core::letter::{Letter, LetterState};
 use lazaret_core::store::{
-    Act, Action, ErrorKind, Exclusion, OperationId, Plan, PlanId, PlanRequest, RolloutPolicy, Selection,
-    Store, plan_hash,
+    Act, Action, Change, ErrorKind, Exclusion, Item, OperationId, PayloadDigest, Plan, PlanId, PlanRequest,
+    RolloutPolicy, Selection, Store, plan_hash,
 };
 use lazaret_core::{LetterId, QueueName};
 
@@ -145,13 +145,29 @@ pub async fn equal_plans_have_equal_hashes<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "1").await;
     t.enqueue("b", "2").await;
     let plan = t.freeze(Action::Retry).await;
-    assert_eq!(plan.hash, plan_hash(Action::Retry, t.ids_of(&["1", "2"])));
+    let letters = t.ids_of(&["1", "2"]).into_iter().map(|id| (id, PayloadDigest::of(Some(b"{}"))));
+    assert_eq!(plan.hash, plan_hash(Action::Retry, letters));
     assert_eq!(t.freeze(Action::Retry).await.hash, plan.hash);
     assert_eq!(t.freeze_named(Action::Retry, &["2", "1"]).await.hash, plan.hash);
     assert_ne!(t.freeze(Action::Evict).await.hash, plan.hash);
     assert_ne!(t.freeze_named(Action::Retry, &["1"]).await.hash, plan.hash);
     t.enqueue("c", "3").await;
     assert_ne!(t.freeze(Action::Retry).await.hash, plan.hash);
+}
+
+pub async fn a_plan_holds_the_digests_of_its_payloads<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "1").await;
+    t.enqueue("b", "2").await;
+    t.change("2", Change::Payload(None)).await.unwrap();
+    let plan = t.freeze(Action::Retry).await;
+    let digests = |items: Vec<Item>| items.into_iter().map(|item| item.digest).collect::<Vec<_>>();
+    let expected = [Some(PayloadDigest::of(Some(b"{}"))), Some(PayloadDigest::of(None))];
+    assert_eq!(digests(t.store.plan_items(plan.id, 0, 10).await.unwrap()), expected);
+    t.change("1", Change::Payload(Some("[]".into()))).await.unwrap();
+    assert_eq!(digests(t.store.plan_items(plan.id, 0, 10).await.unwrap()), expected, "as frozen");
+    assert_ne!(t.freeze(Action::Retry).await.hash, plan.hash, "the same letters, another payload");
+    t.change("1", Change::Payload(Some("{}".into()))).await.unwrap();
+    assert_eq!(t.freeze(Action::Retry).await.hash, plan.hash, "and back");
 }
 
 pub async fn a_plan_with_too_many_letters_is_refused<S: Store>(t: Fixture<S>) {

@@ -1,7 +1,9 @@
 //! What people note on letters.
 
 use lazaret_core::LetterState;
-use lazaret_core::store::{Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, Settled, Store};
+use lazaret_core::store::{
+    Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, PayloadDigest, Settled, Store,
+};
 
 use crate::suite::letters::Fixture;
 use crate::suite::letters::fixture::{fail_again, ids, kind, operator, resolve};
@@ -26,6 +28,26 @@ pub async fn a_new_payload_keeps_the_original<S: Store>(t: Fixture<S>) {
     expected.payload = last.message.payload.clone();
     assert_eq!(*last.message, expected);
     assert_eq!((last.state, last.cause, last.index), (before.state, before.cause, before.index));
+}
+
+pub async fn a_held_edit_parks_the_letter<S: Store>(t: Fixture<S>) {
+    t.fill("a", 2).await;
+    let edit = || Change::HeldPayload(Some("[]".into()));
+    let letter = t.change("a-1", edit()).await.unwrap();
+    assert_eq!((letter.state, letter.due_at), (LetterState::Parked, None));
+    assert_eq!(letter, t.get("a-1").await, "the answer is what is stored");
+    assert_eq!((letter.message.payload.as_deref(), letter.edits.len()), (Some(b"[]".as_slice()), 1));
+    let counts = t.store.counts(&t.queue).await.unwrap();
+    assert_eq!((counts.of(LetterState::Parked), counts.open()), (1, 2));
+    t.act("a-0", Act::Resolve).await.unwrap();
+    assert_eq!(t.get("a-1").await.state, LetterState::Parked, "the new head");
+    let actions: Vec<_> = t.audit().await.into_iter().map(|entry| entry.action).collect();
+    assert_eq!(actions, ["park", "edit", "resolve"]);
+    // A head, and one that is held already.
+    t.enqueue("b", "1").await;
+    assert_eq!(t.change("1", edit()).await.unwrap().state, LetterState::Parked);
+    t.act("1", Act::Quarantine).await.unwrap();
+    assert_eq!(t.change("1", edit()).await.unwrap().state, LetterState::Quarantined, "it stays isolated");
 }
 
 pub async fn a_payload_can_be_changed_only_while_the_letter_is_not_leased<S: Store>(t: Fixture<S>) {
@@ -137,6 +159,10 @@ pub async fn every_change_is_audited_and_none_shows_a_payload<S: Store>(t: Fixtu
     let assigned = (audit[3].before.as_deref(), audit[3].after.as_deref());
     assert_eq!(assigned, (Some("grace"), Some("alan")));
     assert_eq!(audit[5].after.as_deref(), Some(later.to_string().as_str()));
+    // Which payload was there, and which is: whoever holds a copy can tell.
+    let digests = (audit[0].before.clone().unwrap_or_default(), audit[0].after.clone().unwrap_or_default());
+    assert!(digests.0.ends_with(&PayloadDigest::of(Some(b"{}")).to_string()), "{digests:?}");
+    assert!(digests.1.ends_with(&PayloadDigest::of(Some(b"secret")).to_string()), "{digests:?}");
     for entry in &audit {
         assert_eq!((&entry.by, entry.subject.clone()), (&operator(), t.id_of("1").to_string()));
         assert!(!format!("{entry:?}").contains("secret"));

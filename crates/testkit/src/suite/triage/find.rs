@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use lazaret_core::failure::{CauseLink, Failure, Phase};
-use lazaret_core::query::{DEPTH_LIMIT, LENGTH_LIMIT, Query};
+use lazaret_core::query::{DEPTH_LIMIT, LENGTH_LIMIT, PAYLOAD_TERMS_LIMIT, Query, TERMS_LIMIT};
 use lazaret_core::store::{
     Act, ErrorKind, HandOff, Limits, Matches, Placed, Placement, Requeue, Settlement, Store,
 };
@@ -469,6 +469,7 @@ pub async fn the_largest_queries_are_answered<S: Store>(t: Fixture<S>) {
         let count = (LENGTH_LIMIT - 40) / (piece.len() + between.len());
         vec![piece; count].join(between)
     };
+    let terms = |piece: &str, between: &str| vec![piece; TERMS_LIMIT - 1].join(between);
     let numbers: Vec<String> = (0..990).map(|n| format!("{n:x}")).collect();
     let matching = [
         format!("message:{},m", numbers.join(",")),
@@ -477,13 +478,14 @@ pub async fn the_largest_queries_are_answered<S: Store>(t: Fixture<S>) {
         format!("seq:x,{},m", fill("x", ",")),
         format!("message:{},m", fill("x", ",")),
         format!("type:{},x or message:m", fill("a*", ",")),
-        format!("{} or seq:m", fill("seq:x", " or ")),
-        fill("(-seq:x)", ""),
-        fill("age:<1h", " "),
-        format!("{} or state:dead", fill("due:>1s", " or ")),
+        format!("{} or seq:m", terms("seq:x", " or ")),
+        terms("(-seq:x)", ""),
+        terms("age:<1h", " "),
+        format!("{} or state:dead", terms("due:>1s", " or ")),
+        format!("{} or seq:m", vec!["payload./a:1"; PAYLOAD_TERMS_LIMIT].join(" or ")),
         format!("{}m{}", "(".repeat(DEPTH_LIMIT), ")".repeat(DEPTH_LIMIT)),
         format!("{}seq:m", "-".repeat(DEPTH_LIMIT)),
-        format!("{}boom", "boom ".repeat(500)),
+        terms("boom", " "),
     ];
     for text in matching {
         assert_eq!(found(&t, &text).await, ["m"], "{text}");

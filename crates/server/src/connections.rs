@@ -1,0 +1,364 @@
+//! Connections: caps in total and per peer, deadlines, and the reserve for health checks.
+//!
+//! A connection is **idle** while it has no request: before its first one, and between two. When a cap is reached, the connection
+//! that has been idle longest is closed for the new one, so that silent connections keep nobody out. When all are busy, a few
+//! more are accepted that answer health checks only.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::options::Limits;
+
+/// The open connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    table: Arc<Mutex<Table>>,
+    total: usize,
+    per_peer: usize,
+    reserve: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    open: HashMap<u64, Entry>,
+    /// The number of connections of each peer.
+    by_peer: HashMap<IpAddr, usize>,
+    /// The number of connections in the reserve, which are in no other count.
+    reserved: usize,
+}
+
+struct Entry {
+    peer: Option<IpAddr>,
+    activity: Arc<Activity>,
+    /// Cancelled to close it.
+    close: CancellationToken,
+}
+
+/// The place of an open connection. Freed when dropped.
+pub(crate) struct Slot {
+    connections: Connections,
+    /// `None` in the reserve.
+    id: Option<u64>,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) close: CancellationToken,
+}
+
+impl Connections {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        let total = limits.connections.max(1);
+        Self {
+            table: Arc::default(),
+            total,
+            per_peer: limits.connections_per_peer.clamp(1, total),
+            reserve: limits.health_connections.max(1),
+        }
+    }
+
+    /// Accepts a connection; `None` when all are busy and the reserve is used up. Connections without an address, such as those
+    /// of a Unix socket, have no cap of their own.
+    pub(crate) fn accept(&self, peer: Option<IpAddr>) -> Option<Slot> {
+        let mut table = self.lock();
+        let of_peer = peer.and_then(|peer| table.by_peer.get(&peer)).copied().unwrap_or(0);
+        let has_place = if of_peer >= self.per_peer {
+            table.close_idle(peer)
+        } else {
+            table.open.len() < self.total || table.close_idle(None)
+        };
+        let (activity, close) = (Arc::new(Activity::new()), CancellationToken::new());
+        let id = if has_place {
+            table.next += 1;
+            let id = table.next;
+            table.open.insert(id, Entry { peer, activity: activity.clone(), close: close.clone() });
+            if let Some(peer) = peer {
+                *table.by_peer.entry(peer).or_default() += 1;
+            }
+            Some(id)
+        } else if table.reserved < self.reserve {
+            table.reserved += 1;
+            None
+        } else {
+            return None;
+        };
+        drop(table);
+        Some(Slot { connections: self.clone(), id, activity, close })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Closes the connection that has been idle longest, of this peer if one is given. Returns `false` if none is idle.
+    fn close_idle(&mut self, peer: Option<IpAddr>) -> bool {
+        let of_peer = self.open.iter().filter(|(_, entry)| peer.is_none() || entry.peer == peer);
+        let idle = of_peer.filter_map(|(id, entry)| Some((entry.activity.idle_since()?, *id)));
+        match idle.min() {
+            Some((_, id)) => self.remove(id),
+            None => false,
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(entry) = self.open.remove(&id) else { return false };
+        entry.close.cancel();
+        if let Some(peer) = entry.peer
+            && let Some(count) = self.by_peer.get_mut(&peer)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(&peer);
+            }
+        }
+        true
+    }
+}
+
+impl Slot {
+    /// Returns `true` if the connection answers health checks only.
+    pub(crate) fn is_reserve(&self) -> bool {
+        self.id.is_none()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut table = self.connections.lock();
+        match self.id {
+            Some(id) => {
+                table.remove(id);
+            }
+            None => table.reserved -= 1,
+        }
+    }
+}
+
+/// The requests of a connection, from their headers to the end of their responses.
+#[derive(Debug)]
+pub(crate) struct Activity(Mutex<Requests>);
+
+#[derive(Debug)]
+struct Requests {
+    /// The number of requests in progress.
+    active: usize,
+    /// Those of which the client has a part of the response to read.
+    unread: usize,
+    /// Whether a request came at all.
+    served: bool,
+    /// The last change.
+    since: Instant,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self(Mutex::new(Requests { active: 0, unread: 0, served: false, since: Instant::now() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when no request is in progress.
+    fn idle_since(&self) -> Option<Instant> {
+        let requests = self.lock();
+        (requests.active == 0).then_some(requests.since)
+    }
+
+    /// Records a request.
+    pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
+        let mut requests = self.lock();
+        requests.active += 1;
+        requests.served = true;
+        requests.since = Instant::now();
+        drop(requests);
+        RequestGuard { activity: self.clone(), unread: false }
+    }
+
+    /// When the connection must be closed, unless something changes before; `None` while the server works on a request.
+    pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
+        let requests = self.lock();
+        let limit = match &*requests {
+            Requests { active: 0, served: false, .. } => limits.header_timeout,
+            Requests { active: 0, .. } => limits.idle_timeout,
+            Requests { active, unread, .. } if active == unread => limits.write_timeout,
+            _ => return None,
+        };
+        Some(requests.since + limit)
+    }
+}
+
+/// A request in progress.
+#[derive(Debug)]
+pub(crate) struct RequestGuard {
+    activity: Arc<Activity>,
+    unread: bool,
+}
+
+impl RequestGuard {
+    fn set_unread(&mut self, unread: bool) {
+        if self.unread != unread {
+            self.unread = unread;
+            let mut requests = self.activity.lock();
+            requests.unread = if unread { requests.unread + 1 } else { requests.unread - 1 };
+            requests.since = Instant::now();
+        }
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.set_unread(false);
+        let mut requests = self.activity.lock();
+        requests.active -= 1;
+        requests.since = Instant::now();
+    }
+}
+
+/// The body of a response. Between two parts it waits for the client to read, or for the server to produce the next one; the
+/// first has a limit.
+pub(crate) struct TrackedBody {
+    body: Body,
+    guard: RequestGuard,
+}
+
+impl TrackedBody {
+    pub(crate) fn new(body: Body, guard: RequestGuard) -> Self {
+        Self { body, guard }
+    }
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.guard.set_unread(false);
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.guard.set_unread(matches!(polled, Poll::Ready(Some(Ok(_)))));
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Waits until the connection must be closed: at a deadline, or for another connection.
+pub(crate) async fn closed(activity: &Activity, close: &CancellationToken, limits: &Limits) -> &'static str {
+    // Without a deadline there may be one soon: look again before the shortest of them can pass.
+    let look_again = limits.write_timeout.min(limits.idle_timeout).max(Duration::from_millis(10));
+    loop {
+        let now = Instant::now();
+        let wake = match activity.deadline(limits) {
+            Some(deadline) if deadline <= now => return "timeout",
+            Some(deadline) => deadline,
+            None => now + look_again,
+        };
+        tokio::select! {
+            () = close.cancelled() => return "too many connections",
+            () = tokio::time::sleep_until(wake) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADA: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)));
+    const BOB: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
+
+    fn connections(total: usize, per_peer: usize) -> Connections {
+        let limits = Limits {
+            connections: total,
+            connections_per_peer: per_peer,
+            health_connections: 1,
+            ..Limits::default()
+        };
+        Connections::new(&limits)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_that_has_been_idle_longest_makes_room() {
+        let connections = connections(3, 3);
+        let mut slots = Vec::new();
+        for _ in 0..3 {
+            slots.push(connections.accept(ADA).unwrap());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let busy = slots[0].activity.begin();
+        let new = connections.accept(BOB).unwrap();
+        let closed: Vec<bool> = slots.iter().map(|slot| slot.close.is_cancelled()).collect();
+        assert_eq!((closed, new.is_reserve()), (vec![false, true, false], false));
+        drop(busy);
+        connections.accept(BOB).unwrap();
+        assert!(slots[2].close.is_cancelled() && !slots[0].close.is_cancelled(), "it was busy until now");
+        assert_eq!(connections.lock().open.len(), 2, "the last one was dropped at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn busy_connections_leave_a_reserve_for_health_checks() {
+        let connections = connections(2, 2);
+        let slots: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
+        let busy: Vec<_> = slots.iter().map(|slot| slot.activity.begin()).collect();
+        let reserve = connections.accept(BOB).unwrap();
+        assert!(reserve.is_reserve());
+        assert!(connections.accept(BOB).is_none(), "the reserve is used up");
+        drop((reserve, busy));
+        assert!(!connections.accept(BOB).unwrap().is_reserve(), "an idle one makes room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_peer_does_not_take_the_connections_of_others() {
+        let connections = connections(4, 2);
+        let ada: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
+        let bob = connections.accept(BOB).unwrap();
+        let _busy: Vec<_> = ada.iter().map(|slot| slot.activity.begin()).collect();
+        assert!(connections.accept(ADA).unwrap().is_reserve(), "its own are busy");
+        assert!(!bob.close.is_cancelled(), "and another's idle one stays");
+        assert!(!connections.accept(BOB).unwrap().is_reserve());
+        drop((ada, bob));
+        assert!(connections.lock().by_peer.is_empty(), "peers without connections are forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_has_a_deadline_unless_the_server_works_on_a_request() {
+        let limits = Limits {
+            header_timeout: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(2),
+            write_timeout: Duration::from_secs(3),
+            ..Limits::default()
+        };
+        let activity = Arc::new(Activity::new());
+        let left = || activity.deadline(&limits).map(|deadline| (deadline - Instant::now()).as_secs());
+        assert_eq!(left(), Some(1), "no request yet");
+        let mut guard = activity.begin();
+        assert_eq!(left(), None);
+        guard.set_unread(true);
+        assert_eq!(left(), Some(3), "the client does not read");
+        let second = activity.begin();
+        assert_eq!(left(), None, "the server works on another request");
+        drop(second);
+        guard.set_unread(false);
+        drop(guard);
+        assert_eq!(left(), Some(2), "idle");
+    }
+}

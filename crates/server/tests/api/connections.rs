@@ -1,0 +1,227 @@
+//! Connections that send nothing, trickle or do not read, and the caps that keep them from others.
+
+use std::time::Duration;
+
+use lazaret_api::Scope;
+use lazaret_server::{Limits, Listener};
+use reqwest::Method;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::{Bench, Setup, eventually, secret, token, with_json};
+
+/// The first bytes of an HTTP/2 connection, and its empty settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn address(bench: &Bench) -> String {
+    bench.base.strip_prefix("http://").unwrap().to_owned()
+}
+
+/// Sends a request on a connection of its own. `None` if the server closes it without a response.
+async fn asked(bench: &Bench, method: &str, path: &str, token: Option<&str>) -> Option<String> {
+    let ask = async {
+        let mut stream = TcpStream::connect(address(bench)).await.ok()?;
+        let token = token.map(|token| format!("authorization: Bearer {}\r\n", secret(token)));
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{}\r\n",
+            token.unwrap_or_default()
+        );
+        stream.write_all(head.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        (!answer.is_empty()).then_some(answer)
+    };
+    tokio::time::timeout(PATIENCE, ask).await.expect("an answer or an end")
+}
+
+fn status(answer: Option<&String>) -> &str {
+    answer.and_then(|answer| answer.split(' ').nth(1)).unwrap_or("none")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_keep_nobody_out() {
+    let limits = Limits { connections: 8, header_timeout: Duration::from_secs(600), ..Limits::default() };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    let mut silent = Vec::new();
+    for n in 0..40 {
+        let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+        if n % 2 == 0 {
+            stream.write_all(PREFACE).await.unwrap();
+        }
+        silent.push(stream);
+    }
+    for path in ["/healthz", "/readyz", "/v1/status"] {
+        let answer = asked(&bench, "GET", path, None).await;
+        assert_eq!(status(answer.as_ref()), "200", "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_a_request_is_closed() {
+    let limits = Limits { header_timeout: Duration::from_millis(100), ..Limits::default() };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    for first in [&b""[..], b"P", PREFACE, b"GET /v1/status HTTP/1.1\r\n"] {
+        let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+        stream.write_all(first).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "{first:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_is_closed() {
+    let limits = Limits { idle_timeout: Duration::from_millis(100), ..Limits::default() };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_connections_leave_health_checks_a_reserve() {
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        // Event streams are busy for as long as they are open.
+        let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+        stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        streams.push(stream);
+    }
+    for (path, expected) in [("/healthz", "200"), ("/readyz", "200"), ("/v1/status", "429")] {
+        let answer = asked(&bench, "GET", path, None).await;
+        assert_eq!(status(answer.as_ref()), expected, "{path}");
+    }
+    drop(streams);
+    eventually("there is room again", || async {
+        status(asked(&bench, "GET", "/v1/status", None).await.as_ref()) == "200"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_trickles_is_refused_and_its_slot_freed() {
+    let limits = Limits {
+        header_timeout: Duration::from_millis(200),
+        body_bytes_per_second: 1_000_000,
+        ..Limits::default()
+    };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    for path in ["/v1/inbox/orders", "/v1/inbox/orders/batch", "/v1/letters/import?reason=x"] {
+        let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n\
+             connection: close\r\ncontent-length: 1000\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408"), "{path}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_nobody_reads_is_closed() {
+    let limits = Limits { write_timeout: Duration::from_millis(200), exports: 1, ..Limits::default() };
+    let bench = Bench::with(Setup::limits(limits)).await;
+    // More than the buffers of both sides hold.
+    let payload = "bad".repeat(300_000);
+    for n in 0..12 {
+        let post = bench.request(Method::POST, "/v1/inbox/orders").header("lazaret-key", format!("k{n}"));
+        bench.send(post.body(payload.clone())).await.expect(202);
+    }
+    bench.open_letters(12).await;
+    let export = |stream: TcpStream| async {
+        let mut stream = stream;
+        let head =
+            "GET /v1/letters?view=full HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream
+    };
+    let unread = export(TcpStream::connect(address(&bench)).await.unwrap()).await;
+    eventually("the only place for an export is taken, and free again", || async {
+        let request = bench.request(Method::GET, "/v1/letters?view=full");
+        bench.send(request.header("accept", "application/x-ndjson")).await.status == 200
+    })
+    .await;
+    drop(unread);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_and_streams_of_one_token_do_not_keep_others_out() {
+    let limits = Limits { streams_per_token: 1, ..Limits::default() };
+    let tokens = vec![token("ada", &[Scope::Read]), token("bob", &[Scope::Read])];
+    let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
+    let events = |name: &str| bench.request(Method::GET, "/v1/events").bearer_auth(secret(name));
+    let first = events("ada").send().await.unwrap();
+    assert_eq!(first.status().as_u16(), 200);
+    bench.send(events("ada")).await.problem(429, "LZ0214");
+    assert_eq!(events("bob").send().await.unwrap().status().as_u16(), 200);
+    drop(first);
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unix_socket_is_served_without_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("api.sock");
+    let listener = Listener::from(tokio::net::UnixListener::bind(&path).unwrap());
+    let server = lazaret_server::Server::builder(std::sync::Arc::new(lazaret_memory::MemoryStore::default()));
+    let stop = tokio_util::sync::CancellationToken::new();
+    let serving = tokio::spawn({
+        let (server, stop) = (server.build(), stop.clone());
+        async move { server.serve(listener, stop).await }
+    });
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let head = b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    stop.cancel();
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_body_is_refused() {
+    let bench = Bench::new().await;
+    for path in ["/v1/inbox/orders", "/v1/inbox/orders/batch", "/v1/plans", "/v1/letters/import"] {
+        let request = bench.request(Method::POST, path).header("content-encoding", "gzip");
+        let request = request.header("content-type", "application/json");
+        bench.send(request.body("x")).await.problem(415, "LZ0212");
+    }
+    let plain = bench.request(Method::POST, "/v1/inbox/orders").header("content-encoding", "identity");
+    bench.send(plain.body("x")).await.expect(202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bytes_of_bodies_in_memory_are_bounded() {
+    let limits = Limits { body_bytes_per_token: 100, ..Limits::default() };
+    let tokens = vec![token("ada", &[Scope::Read, Scope::Ingest])];
+    let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
+    // A request whose body does not come holds its share.
+    let mut slow = TcpStream::connect(address(&bench)).await.unwrap();
+    let head = format!(
+        "POST /v1/inbox/orders HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 80\r\n\r\n",
+        secret("ada")
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let post =
+        || bench.request(Method::POST, "/v1/inbox/orders").bearer_auth(secret("ada")).body("x".repeat(40));
+    eventually("the share is taken", || async { bench.send(post()).await.status == 429 }).await;
+    slow.write_all(&[b'x'; 80]).await.unwrap();
+    eventually("the share is free", || async { bench.send(post()).await.status == 202 }).await;
+    let plan = bench.request(Method::POST, "/v1/plans").bearer_auth(secret("ada"));
+    bench
+        .send(with_json(plan, &serde_json::json!({"action": "retry", "query": "x"})))
+        .await
+        .problem(403, "LZ0207");
+}
