@@ -51,8 +51,13 @@ pub(crate) async fn items(
 
 pub(crate) async fn show_plan(State(app): State<App>, Name(id): Name) -> Result<axum::Json<Plan>> {
     let plan = plan(&app, &id).await?;
-    let needs_approval = needs_approval(&app, &plan).await?;
-    Ok(axum::Json(Plan::of(&plan, needs_approval)))
+    Ok(axum::Json(shown(&app, &plan).await?))
+}
+
+/// A plan with what its consumers decide: approval, and the rate.
+pub(crate) async fn shown(app: &App, plan: &store::Plan) -> Result<Plan> {
+    let rate = default_rate(app, plan).await?.unwrap_or(store::RolloutPolicy::default().rate);
+    Ok(Plan::of(plan, needs_approval(app, plan).await?, rate))
 }
 
 /// Reads a plan.

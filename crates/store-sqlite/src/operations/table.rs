@@ -42,7 +42,7 @@ fn outcome(number: i64) -> Work<Outcome> {
 
 pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
     let mut select = connection.prepare_cached(
-        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at
+        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at, followers
          FROM plans WHERE plan = ?1",
     )?;
     first(select.query([bound(id.0)])?, |row| {
@@ -57,6 +57,7 @@ pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
             by: Actor { who: row.get(7)?, via: row.get(8)?, why: row.get(9)? },
             frozen_at: time(row.get(10)?),
             expires_at: time(row.get(11)?),
+            followers: unsigned(row.get(12)?)?,
         })
     })
 }
@@ -331,8 +332,9 @@ pub(super) fn write_outcomes(
 pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
     let mut update = connection.prepare_cached(
         "UPDATE sequences SET reserved = NULL,
-         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN head_due END,
-         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN max(head_due, ifnull(pace_next, head_due)) END,
+         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL
+                THEN max(head_due, ifnull(pace_next, head_due), lease_until) END
          WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
     )?;
     update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;

@@ -49,7 +49,7 @@ pub(crate) struct ItemOutcome {
     pub(crate) letter: LetterId,
     pub(crate) outcome: Outcome,
     /// Whether it counts for the rate only now.
-    pub(crate) spend: bool,
+    pub(crate) spend: u64,
     pub(crate) at: Timestamp,
 }
 
