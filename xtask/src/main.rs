@@ -4,13 +4,19 @@
 //! - `process`: runs cargo and counts passed tests.
 //! - `dependencies`, `licence`: checks of licences and banned crates.
 //! - `forward`: commands that forward their arguments to a program of the workspace.
+//! - `fuzz`: runs the fuzz targets.
+//! - `fuzz_api`: sends generated requests to the API of a daemon.
+//! - `mutants`: runs generated mutants.
 //! - `services`: starts and stops the services that the tests need.
 //! - `book`: generates, checks and builds the documentation.
 
 mod book;
 mod dependencies;
 mod forward;
+mod fuzz;
+mod fuzz_api;
 mod licence;
+mod mutants;
 mod process;
 mod services;
 mod steps;
@@ -44,6 +50,22 @@ usage: cargo xtask COMMAND [ARGUMENTS]
                                --only NAME   run one benchmark of the group
                              GROUP is core, embedded, kafka, daemon or all; default: all;
                              starts the services that the group needs
+  fuzz [ARGUMENTS]           run the fuzz targets of all parsers; a short form is part of the tests
+                               --target T    run this target only
+                               --seconds N   run each target for this long; default: 10
+                               --count N     run this many inputs instead
+                               --seed S      start with this seed; default: another one each time
+  fuzz-api [ARGUMENTS]       start a daemon, send generated requests, and check the responses against its OpenAPI
+                             document; installs Schemathesis below the target folder if it is missing
+                               --examples N  send about this many requests per operation; default: 30
+                               --seed S      use this seed; default: 1
+                               --path P      test this path only
+  mutants [ARGUMENTS]        test a sample of generated mutants and print the share caught; installs cargo-mutants below
+                             the target folder if it is missing
+                               --package P   core, engine or store-sqlite; default: all
+                               --file GLOB   mutate these files only
+                               --count N     test about this many mutants; default: 40
+                               --seed S      choose the sample; default: 1
   services                   start the services of the tests and print their variables; to use them in `cargo test`:
                                eval \"$(cargo xtask services)\"
   services stop              stop the services
@@ -104,6 +126,11 @@ fn run(arguments: &[String]) -> Result<(), Failed> {
             let story = forward::story(rest).map_err(Failed::Usage)?;
             story.run().map(|_| ()).map_err(Failed::Check)
         }
+        ("fuzz", _) => fuzz::Fuzzing::parse(rest).map_err(Failed::Usage)?.run().map_err(Failed::Check),
+        ("fuzz-api", _) => {
+            fuzz_api::ApiFuzzing::parse(rest).map_err(Failed::Usage)?.run().map_err(Failed::Check)
+        }
+        ("mutants", _) => mutants::Sample::parse(rest).map_err(Failed::Usage)?.run().map_err(Failed::Check),
         ("bench", _) => forward::run_benchmark(rest).map_err(Failed::Check),
         ("test" | "ci", []) => steps::run().map_err(Failed::Check),
         ("services", []) => services::start().map_err(Failed::Check),

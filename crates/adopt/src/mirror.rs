@@ -45,8 +45,9 @@ const LOCK_TTL: Duration = Duration::from_secs(30);
 pub struct MirrorState {
     /// Letters that were written since the mirror started.
     pub mirrored: u64,
-    /// Letters that cannot be mirrored: too large even with minimal headers, without their payload, or purged before they were
-    /// written. They are in the store.
+    /// Letters that are too large for the topic: a claim check was written in their place, which names the letter in the store.
+    pub claimed: u64,
+    /// Letters that cannot be mirrored: without their payload, or purged before they were written.
     pub skipped: u64,
     /// How many letters wait to be mirrored.
     pub lag: u64,
@@ -244,7 +245,13 @@ impl Mirror {
                 match writer.confirm(&letter, delivery).await {
                     Ok(()) => self.state.send_modify(|state| state.mirrored += 1),
                     Err(error) if error.kind() == RelayErrorKind::TooLarge => {
-                        self.skip(&letter.id.to_string(), &error.to_string());
+                        match writer.claim(&letter, self.style).await {
+                            Ok(()) => self.state.send_modify(|state| state.claimed += 1),
+                            Err(error) if error.kind() == RelayErrorKind::TooLarge => {
+                                self.skip(&letter.id.to_string(), &error.to_string());
+                            }
+                            Err(error) => return (done, Err(error.to_string())),
+                        }
                     }
                     Err(error) => return (done, Err(error.to_string())),
                 }

@@ -100,6 +100,11 @@ fn ids(messages: &[Message]) -> Vec<String> {
     messages.iter().map(|message| headers::read(&message.headers).unwrap().id.to_string()).collect()
 }
 
+/// The letter that a record names as a claim check.
+fn claim_of(message: &Message) -> Option<LetterId> {
+    headers::read(&message.headers).unwrap().claim
+}
+
 fn expected(numbers: std::ops::Range<u64>) -> Vec<String> {
     numbers.map(|number| format!("evt-{number}")).collect()
 }
@@ -303,7 +308,7 @@ async fn of_two_mirrors_one_works_and_the_other_takes_over() {
 }
 
 #[tokio::test]
-async fn oversized_letters_are_skipped_and_counted_and_the_others_mirrored() {
+async fn oversized_letters_get_a_claim_check_and_the_others_are_mirrored() {
     // I7
     let Some(broker) = broker() else { return };
     let topic = Topic::with_config(broker, &unique("small-"), 1, &[("max.message.bytes", "2000")]).await;
@@ -321,19 +326,25 @@ async fn oversized_letters_are_skipped_and_counted_and_the_others_mirrored() {
     put(&*store, with_payload(2, 1_200)).await;
     put(&*store, with_payload(3, 100)).await;
     let mut running = start(mirror(&topic), store);
-    let state = running.until("all had their turn", |state| state.mirrored + state.skipped == 4).await;
-    assert_eq!((state.mirrored, state.skipped, &state.error), (3, 1, &None));
+    let state = running.until("all had their turn", |state| state.mirrored + state.claimed == 4).await;
+    assert_eq!((state.mirrored, state.claimed, state.skipped, &state.error), (3, 1, 0, &None));
     running.end().await;
-    let mut got = ids(&read(&topic).await);
+    let records = read(&topic).await;
+    let mut got = ids(&records);
     got.sort();
-    assert_eq!(got, ["evt-0", "evt-2", "evt-3"]);
+    assert_eq!(got, expected(0..4));
+    let claims: Vec<_> = records.iter().filter(|record| claim_of(record).is_some()).collect();
+    assert_eq!(claims.len(), 1);
+    assert_eq!(claim_of(claims[0]), Some(LetterId::of(&queue(), &"evt-1".into())));
 }
 
 #[tokio::test]
 async fn a_topic_that_does_not_exist_is_named() {
     let Some(broker) = broker() else { return };
     let topic = Topic::existing(broker, &unique("missing-"));
-    let error = mirror(&topic).run(&MemoryStore::default(), std::future::pending()).await.unwrap_err();
+    let impatient = topic.options().with_topic_timeout(std::time::Duration::from_millis(500));
+    let mirror = Mirror::of(&impatient, queue(), &topic.name);
+    let error = mirror.run(&MemoryStore::default(), std::future::pending()).await.unwrap_err();
     let text = error.to_string();
     assert!(!error.is_temporary() && text.contains(&topic.name) && text.contains("does not exist"), "{text}");
 }

@@ -98,7 +98,9 @@ pub use selection::{
     ActRequest, AssignRequest, BulkAnswer, BulkFailure, BulkRequest, CommentRequest, EditRequest,
     ExpiryRequest, Selection,
 };
-pub use status::{Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status};
+pub use status::{
+    Breaker, Consumer, ConsumerState, Fuse, Health, QueueStatus, Readiness, Status, StoreCapabilities,
+};
 
 #[cfg(test)]
 mod tests {
@@ -184,8 +186,13 @@ mod tests {
             store_trouble: false,
             queues: Vec::new(),
         };
-        let status =
-            has(Status { consumers: vec![consumer], operations: Vec::new() }, "consumers operations");
+        let store = StoreCapabilities::from(&store::Capabilities::default());
+        let status = has(
+            Status { consumers: vec![consumer], operations: Vec::new(), store },
+            "consumers operations store",
+        );
+        let named = store::Capabilities::default().named();
+        has(&status["store"], &named.map(|(name, _)| name).join(" "));
         let fields = "name state paused lag in-flight handled failed retrying dead parked quarantined waiting \
                       oldest-age-seconds fuse breaker";
         has(&status["consumers"][0], fields);

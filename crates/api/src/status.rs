@@ -1,5 +1,6 @@
 //! The status of consumers and operations, health and readiness.
 
+use lazaret_core::store::Capabilities;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,6 +16,35 @@ pub struct Status {
     pub consumers: Vec<Consumer>,
     /// Operations that are not over, the latest first, at most 200.
     pub operations: Vec<Operation>,
+    /// The capabilities of the store.
+    pub store: StoreCapabilities,
+}
+
+/// The capabilities of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct StoreCapabilities {
+    /// Acknowledged writes survive a crash of the process.
+    pub durable: bool,
+    /// Several processes on one machine can share it.
+    pub shared_by_processes: bool,
+    /// Several machines can share it.
+    pub shared_by_machines: bool,
+    /// The audit is a hash chain that can be verified.
+    pub audit_chain: bool,
+    /// It lists ended letters, which can be mirrored to a topic.
+    pub outbox: bool,
+    /// It provides inboxes that messages can be posted to.
+    pub inbox: bool,
+}
+
+impl From<&Capabilities> for StoreCapabilities {
+    fn from(capabilities: &Capabilities) -> Self {
+        let Capabilities {
+            durable, shared_by_processes, shared_by_machines, audit_chain, outbox, inbox, ..
+        } = *capabilities;
+        Self { durable, shared_by_processes, shared_by_machines, audit_chain, outbox, inbox }
+    }
 }
 
 /// The status of a consumer.
@@ -25,7 +55,7 @@ pub struct Consumer {
     pub name: String,
     /// The state.
     pub state: ConsumerState,
-    /// The error, if it failed.
+    /// The error, if it failed, waits for its source to start, or runs while its source fails and is retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The pause of the whole consumer.

@@ -74,6 +74,8 @@ pub struct Hop {
     pub due_at: Timestamp,
     /// `true` when a copy of the same handover was delivered before, since the partition was assigned.
     pub twin: bool,
+    /// `true` when another message with the same id was delivered before: the source gave this one an id of its own.
+    pub conflict: bool,
 }
 
 impl Hop {
@@ -212,6 +214,7 @@ mod tests {
             same_failure: 1,
             due_at: Timestamp::UNIX_EPOCH,
             twin: false,
+            conflict: false,
         }));
         assert_eq!(message.place(), (&"orders.mail.retry.1m".into(), &Position::new(1, 2)));
         // I5: what the handler sees and a letter keeps is the place where it came on.

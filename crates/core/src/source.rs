@@ -40,7 +40,7 @@ pub struct Commit {
 }
 
 /// An event of a source.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum SourceEvent {
     /// Messages, of one or several partitions, each partition's in order.
     Messages(Vec<Message>),
@@ -52,8 +52,9 @@ pub enum SourceEvent {
     Lost(Vec<Partition>),
     /// A finite source was read to its end. Nothing follows but rebalances.
     End,
-    /// The result of the commit [started](Source::begin_commit) last; the text is the error.
-    Committed(Result<(), String>),
+    /// The result of the commit [started](Source::begin_commit) last. An error, temporary or not, costs repetitions only: the engine
+    /// commits these positions again.
+    Committed(Result<(), SourceError>),
 }
 
 /// The error of a source.

@@ -1,6 +1,7 @@
 //! The capabilities of this build.
 
 use lazaret_config::{Capabilities, Capability};
+use lazaret_memory::MemoryStore;
 
 /// Returns the capabilities of this build. A configuration that requires more is rejected with the location of the key.
 ///
@@ -11,9 +12,11 @@ use lazaret_config::{Capabilities, Capability};
 /// ```
 pub fn capabilities() -> Capabilities {
     let sqlite = [Capability::StoreSqlite, Capability::SourceInbox];
+    let memory = [Capability::InboxInMemory].into_iter().filter(|_| MemoryStore::CAPABILITIES.inbox);
     let kafka = [Capability::SourceKafka, Capability::RetryTopics, Capability::DeadLetterTopic];
     let parts = [Capability::SourceFile, Capability::TokensFile, Capability::Webhooks]
         .into_iter()
+        .chain(memory)
         .chain([Capability::Traces].into_iter().filter(|_| cfg!(feature = "otlp")))
         .chain(sqlite.into_iter().filter(|_| cfg!(feature = "sqlite")))
         .chain(kafka.into_iter().filter(|_| cfg!(feature = "kafka")));

@@ -83,6 +83,9 @@ impl Service {
     pub async fn open(config: Config, options: Options) -> Result<Self, Error> {
         let config = Arc::new(config);
         let stores = Stores::open(&config.store).await?;
+        if !stores.letters.capabilities().await?.durable {
+            tracing::warn!("store is not durable: letters and positions are lost when the process exits");
+        }
         let registry = Registry::default();
         let telemetry = Telemetry::new(&config);
         let server = server(&config, &stores, &registry, &telemetry)?;

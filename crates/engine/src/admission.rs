@@ -34,6 +34,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) record: Option<&'a FailureRecord>,
     /// The earliest time of the attempt.
     pub(crate) due_at: Option<Timestamp>,
+    /// The retry budget was charged for it before.
+    pub(crate) charged: bool,
 }
 
 /// The answer to a candidate.
@@ -89,20 +91,20 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
     if let Some(due) = candidate.due_at.filter(|due| automatic && *due > now) {
         return Admission::NotBefore(due);
     }
-    let gate = &component.guards.gate;
+    let (gate, steady) = (&component.guards.gate, component.guards.steady_now());
     let entry = match candidate.of {
-        AttemptOf::Live => gate.enter(candidate.message, candidate.sequence, now),
+        AttemptOf::Live => gate.enter(candidate.message, candidate.sequence, steady),
         _ if mutated!(component.options, IgnoreConsumerPauses) => Entry::Go(Pass::free()),
-        AttemptOf::Retry => gate.enter_stored(false, now),
-        AttemptOf::Replay => gate.enter_stored(!mutated!(component.options, IgnoreReplayPauses), now),
+        AttemptOf::Retry => gate.enter_stored(false, steady),
+        AttemptOf::Replay => gate.enter_stored(!mutated!(component.options, IgnoreReplayPauses), steady),
     };
     let pass = match entry {
         Entry::Go(pass) => pass,
         Entry::HoldInStore => return Admission::HoldInStore,
-        Entry::Wait(again) => return Admission::Held(again),
+        Entry::Wait(again) => return Admission::Held(again.map(|steady| component.guards.by_clock(steady))),
     };
-    let charge = match candidate.record.filter(|_| automatic) {
-        Some(_) => component.guards.charge(now, candidate.hash, candidate.message),
+    let charge = match candidate.record.filter(|_| automatic && !candidate.charged) {
+        Some(_) => component.guards.charge(candidate.hash, candidate.message),
         None => Charge::Granted,
     };
     match charge {
@@ -118,7 +120,9 @@ pub(crate) fn may_claim(component: &Component, of: AttemptOf) -> Result<(), Opti
         return Ok(());
     }
     let replay = of == AttemptOf::Replay && !mutated!(component.options, IgnoreReplayPauses);
-    component.guards.gate.allows_stored(replay, component.now())
+    let guards = &component.guards;
+    let allowed = guards.gate.allows_stored(replay, guards.steady_now());
+    allowed.map_err(|again| again.map(|steady| guards.by_clock(steady)))
 }
 
 /// Returns `true` when a live message needs no [check](check) and no look at the store: nothing is paused or suspected, no

@@ -1,4 +1,4 @@
-//! One attempt: checks, filter, duplicate filter, handler, timeout.
+//! One attempt: checks, filter, handler, timeout.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,12 +6,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lazaret_core::handler::{Delivery, HandlerFuture};
-use lazaret_core::store::DedupeClaim;
-use lazaret_core::{HandlerError, Phase, Reason};
+use lazaret_core::{HandlerError, Letter, Phase, Reason};
 
 use crate::component::Component;
 use crate::gate::Health;
-use crate::options::DedupeOptions;
 use crate::panics::guarded;
 use crate::timeout;
 
@@ -26,6 +24,8 @@ pub(crate) enum Outcome {
     Duplicate,
     /// The handler sent it to the dead letters; it is durable there.
     SentToDlq,
+    /// The handler sent it to the dead letters, and it is not known whether this letter is durable. It must become so.
+    Unconfirmed(Box<Letter>),
     /// It failed.
     Failed(HandlerError),
 }
@@ -35,7 +35,7 @@ impl Outcome {
     pub(crate) const fn health(&self) -> Health {
         match self {
             Self::Handled | Self::SentToDlq => Health::Up,
-            Self::Filtered | Self::Duplicate | Self::Failed(_) => Health::Unknown,
+            Self::Filtered | Self::Duplicate | Self::Unconfirmed(_) | Self::Failed(_) => Health::Unknown,
         }
     }
 }
@@ -96,8 +96,19 @@ impl Future for Running {
     }
 }
 
+/// Ends an attempt when it is dropped: what the handler spawned may not settle the message any more.
+pub(crate) struct EndOnDrop<'a>(pub(crate) &'a Delivery);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        // The message will be delivered again, and what becomes of it then is decided anew.
+        drop(self.0.end_attempt());
+    }
+}
+
 /// Runs an attempt to its end.
 pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
+    let _end = EndOnDrop(delivery);
     let running = match start(component, delivery) {
         Start::Running(running) => running,
         Start::Ended(outcome) => return outcome,
@@ -115,45 +126,15 @@ pub(crate) async fn run(component: &Component, delivery: &Delivery) -> Outcome {
 /// The outcome of a handler that timed out.
 pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
     delivery.cancel();
-    if delivery.sent_to_dlq() {
-        return Outcome::SentToDlq;
-    }
-    Outcome::Failed(timeout::error(delivery, after))
+    ended(delivery, Err(timeout::error(delivery, after)))
 }
 
 /// The outcome of a handler that returned.
 pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Outcome {
-    match result {
+    match (delivery.end_attempt(), result) {
         _ if delivery.sent_to_dlq() => Outcome::SentToDlq,
-        Ok(()) => Outcome::Handled,
-        Err(error) => Outcome::Failed(error),
-    }
-}
-
-/// Runs an attempt behind the duplicate filter: claim, handle, done. A duplicate that arrives while the first one is in
-/// flight waits for its outcome.
-pub(crate) async fn run_once(component: &Component, delivery: &Delivery, dedupe: &DedupeOptions) -> Outcome {
-    let (queue, id) = (&component.queue, &delivery.message().id);
-    let (options, owner) = (&component.options, &component.identity.instance);
-    let failed = |error: lazaret_core::store::StoreError| {
-        Outcome::Failed(HandlerError::from(error).reason(Reason::DEPENDENCY_UNAVAILABLE).phase(Phase::Ack))
-    };
-    let lease = options.attempt_timeout.map_or(options.lease, |timeout| timeout * 2);
-    loop {
-        match dedupe.filter.claim(queue, id, owner, lease).await {
-            Ok(DedupeClaim::Claimed) => break,
-            Ok(DedupeClaim::Done) => return Outcome::Duplicate,
-            Ok(DedupeClaim::InFlight) => tokio::time::sleep(options.refresh).await,
-            Err(error) => return failed(error),
-        }
-    }
-    let outcome = run(component, delivery).await;
-    let marked = match outcome {
-        Outcome::Handled => dedupe.filter.done(queue, id, owner, dedupe.window).await,
-        _ => dedupe.filter.abandon(queue, id, owner).await,
-    };
-    match (outcome, marked) {
-        (Outcome::Handled, Err(error)) => failed(error),
-        (outcome, _) => outcome,
+        (Some(letter), _) => Outcome::Unconfirmed(letter),
+        (None, Ok(())) => Outcome::Handled,
+        (None, Err(error)) => Outcome::Failed(error),
     }
 }

@@ -71,12 +71,11 @@ pub(crate) fn health(
     classified: &Classified,
     retry_since: Option<Timestamp>,
 ) -> Health {
-    let gate = &component.guards.gate;
     match classified.failure.phase {
         // No dependency was called.
         Phase::Decode | Phase::Filter => Health::Unknown,
         _ if classified.verdict != Verdict::Retry => Health::Up,
-        _ if retry_since.is_some_and(|since| gate.blames_message(since, component.now())) => Health::Unknown,
+        _ if retry_since.is_some_and(|since| component.guards.blames_message(since)) => Health::Unknown,
         _ => Health::Down,
     }
 }

@@ -9,6 +9,7 @@ use lazaret_core::store::Store;
 use lazaret_core::{Clock, Message, QueueName, SequenceId, Timestamp};
 use tokio::sync::Notify;
 
+use crate::dedupe::DuplicateFilter;
 use crate::flight::Flight;
 use crate::guards::Guards;
 use crate::hand_offs::HandOffs;
@@ -36,6 +37,7 @@ pub(crate) struct Component {
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) flight: Arc<Flight>,
+    pub(crate) dedupe: Option<Arc<DuplicateFilter>>,
 }
 
 /// Wakes the tasks that work on one queue, and what they publish about it.

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::component::{Component, QueueSignals};
+use crate::dedupe::{self, DuplicateFilter};
 use crate::error::{BuildError, Error};
 use crate::events::Observer;
 use crate::flight::Flight;
@@ -64,6 +65,7 @@ pub struct Consumer {
     source: Box<dyn Source>,
     handle: Handle,
     inbound: Inbound,
+    dropped_claims: dedupe::Dropped,
 }
 
 /// Builds a [`Consumer`]: a source, a store and at least one handler are required, everything else has a default.
@@ -109,12 +111,13 @@ impl Consumer {
     ///
     /// Draining stops intake, settles what it can within the deadline, commits, and releases leases, in that order.
     pub async fn run(self, drain: CancellationToken) -> Result<Stats, Error> {
-        let Self { source, handle, inbound } = self;
+        let Self { source, handle, inbound, dropped_claims } = self;
         let Handle { first, components, shards } = handle;
         let Component { options, store, lifecycle, telemetry, .. } = &*first;
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
+        tasks.spawn(dedupe::release(first.dedupe.clone(), dropped_claims));
         for mailbox in shards.iter() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
@@ -241,7 +244,8 @@ impl Builder {
         let telemetry = Arc::new(Telemetry::new(observers));
         let guards = Arc::new(Guards::new(&options, clock.clone(), telemetry.clone()));
         let lifecycle = Arc::new(Lifecycle::default());
-        let flight = Arc::new(Flight::new(options.flight_recorder.clone()));
+        let flight = Arc::new(Flight::new(&options));
+        let (dedupe, dropped_claims) = DuplicateFilter::new(&options, &identity);
         let components = components.into_iter().enumerate().map(|(index, (component, handler))| {
             Arc::new(Component {
                 index,
@@ -257,10 +261,12 @@ impl Builder {
                 lifecycle: lifecycle.clone(),
                 telemetry: telemetry.clone(),
                 flight: flight.clone(),
+                dedupe: dedupe.clone(),
             })
         });
         let components: Vec<_> = components.collect();
         let shards: Shards = (0..options.shard_count()).map(|_| Arc::new(Mailbox::default())).collect();
-        Ok(Consumer { source, handle: Handle { first: components[0].clone(), components, shards }, inbound })
+        let handle = Handle { first: components[0].clone(), components, shards };
+        Ok(Consumer { source, handle, inbound, dropped_claims })
     }
 }

@@ -7,19 +7,26 @@ use async_trait::async_trait;
 use lazaret_core::handler::{DeadLetterSink, Delivery};
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::store::{Certainty, ErrorKind, Placement, StoreError};
-use lazaret_core::{Failure, LetterState, Partition, Reason};
+use lazaret_core::{Failure, LetterState, Reason};
 
 use crate::classify;
 use crate::component::Component;
 use crate::letters::{LetterWriter, draft};
 use crate::open_sequences::OpenSequences;
+use crate::ownership::PartitionOwnership;
 use crate::publish::Publish;
 use crate::record::FailureRecord;
 
-/// Writes a letter for a live message whose handler gives it up.
+/// Writes a letter for a live message whose handler gives it up, under the grant of the assignment that delivered it.
 pub(crate) struct LiveSink {
     pub(crate) component: Arc<Component>,
     pub(crate) open: Arc<OpenSequences>,
+    pub(crate) ownership: Arc<PartitionOwnership>,
+}
+
+/// The answer to a handler that no longer has the message.
+fn over(why: &'static str) -> StoreError {
+    StoreError::not_done(ErrorKind::Fenced, "send_to_dlq", why)
 }
 
 #[async_trait]
@@ -31,6 +38,9 @@ impl DeadLetterSink for LiveSink {
             let text = "dead letters are disabled for this consumer";
             return Err(StoreError::not_done(ErrorKind::Invalid, "send_to_dlq", text));
         }
+        if self.ownership.is_revoked() {
+            return Err(over("the partition was revoked"));
+        }
         let message = delivery.message();
         let sequence = options.sequencing.id(message);
         let failure = Failure::new(reason, "sent by the handler", why).in_phase(delivery.phase());
@@ -40,14 +50,15 @@ impl DeadLetterSink for LiveSink {
         let record = FailureRecord::failed(earlier, attempt, entry, failure);
         let state = LetterState::Dead;
         let letter = draft::new_letter(component, delivery, &sequence, state, None, Some(&record));
-        let (stream, position) = message.place();
-        let from = Partition { stream: stream.clone(), index: position.partition };
         // Until the store has answered, the letter may or may not exist, also when the handler is dropped while it waits.
-        self.open.uncertain(*index, letter.clone());
+        if !delivery.begin_dead_letter(attempt, letter.clone()) {
+            return Err(over("the attempt is over"));
+        }
         if let Some(relay) = options.relay() {
-            let publish = Publish { component, message, from: &from, same_failure: record.same_failure };
+            let from = &self.ownership.partition;
+            let publish = Publish { component, message, from, same_failure: record.same_failure };
             if publish.publish(relay, &letter).await.is_ok() {
-                self.open.take_uncertain(*index, &message.id);
+                delivery.end_dead_letter();
                 return Ok(());
             }
         }
@@ -57,11 +68,11 @@ impl DeadLetterSink for LiveSink {
             message,
             sequence: &sequence,
             hash: component.hash(&sequence),
-            grant: self.open.ownership(&from).map(|ownership| ownership.grant(*index)),
+            grant: Some(self.ownership.grant(*index)),
         };
         let written = writer.write(&letter, Placement::Open).await;
         if !matches!(&written, Err(error) if error.certainty() == Certainty::MaybeDone) {
-            self.open.take_uncertain(*index, &message.id);
+            delivery.end_dead_letter();
         }
         written
     }

@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use lazaret_core::recorder::{FlightRecorder, Slot, Suspect};
 use lazaret_core::{Message, MessageId, Partition, QueueName};
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::time::Instant;
+
+use crate::mutation::mutated;
+use crate::options::Options;
 
 /// The time for which a suspect that is not delivered is waited for. Another instance may own it by now.
 const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -20,11 +23,13 @@ const SUSPECT_TIMEOUT: Duration = Duration::from_secs(600);
 pub(crate) struct Flight {
     recorder: Option<Arc<dyn FlightRecorder>>,
     suspects: Mutex<Vec<TrackedSuspect>>,
+    /// A mutation: suspects do not run alone.
+    in_company: bool,
     /// A suspect is still to be run alone.
     suspicious: AtomicBool,
     until: Instant,
     /// Suspects hold it for writing, others for reading. It is not taken while there is no suspect.
-    alone: RwLock<()>,
+    alone: Arc<RwLock<()>>,
 }
 
 struct TrackedSuspect {
@@ -52,17 +57,17 @@ pub(crate) struct Watched<'a> {
     flight: &'a Flight,
     suspect: Option<(&'a QueueName, &'a MessageId)>,
     recorded: Option<Recorded>,
-    _isolation: Isolation<'a>,
+    _turn: Turn,
 }
 
-/// Which other attempts may run meanwhile.
-enum Isolation<'a> {
+/// The right to run an attempt, and which other attempts may run meanwhile.
+pub(crate) enum Turn {
     /// All of them: there are no suspects.
-    None,
+    Free,
     /// All but those of suspects.
-    Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
+    Shared(#[expect(dead_code, reason = "held, not read")] OwnedRwLockReadGuard<()>),
     /// None.
-    Exclusive(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
+    Alone(#[expect(dead_code, reason = "held, not read")] OwnedRwLockWriteGuard<()>),
 }
 
 impl Drop for Watched<'_> {
@@ -75,7 +80,8 @@ impl Drop for Watched<'_> {
 }
 
 impl Flight {
-    pub(crate) fn new(recorder: Option<Arc<dyn FlightRecorder>>) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
+        let recorder = options.flight_recorder.clone();
         let suspects = recorder.as_ref().map(|recorder| recorder.suspects()).unwrap_or_default();
         for suspect in &suspects {
             tracing::warn!(
@@ -85,6 +91,7 @@ impl Flight {
         }
         Self {
             recorder,
+            in_company: mutated!(options, RunSuspectsInCompany),
             suspicious: AtomicBool::new(!suspects.is_empty()),
             suspects: Mutex::new(
                 suspects
@@ -93,7 +100,7 @@ impl Flight {
                     .collect(),
             ),
             until: Instant::now() + SUSPECT_TIMEOUT,
-            alone: RwLock::new(()),
+            alone: Arc::default(),
         }
     }
 
@@ -107,24 +114,28 @@ impl Flight {
         self.recorder.as_ref()
     }
 
-    /// Waits until the attempt may run beside the others, or alone, and records it.
-    pub(crate) async fn watch<'a>(
+    /// Waits until an attempt at this message may run beside the others, or alone.
+    pub(crate) async fn turn(&self, queue: &QueueName, message: &MessageId) -> Turn {
+        if !self.is_suspicious() || self.in_company {
+            Turn::Free
+        } else if self.is_suspect(queue, message) {
+            Turn::Alone(self.alone.clone().write_owned().await)
+        } else {
+            Turn::Shared(self.alone.clone().read_owned().await)
+        }
+    }
+
+    /// Records an attempt that has its turn.
+    pub(crate) fn watch<'a>(
         &'a self,
+        turn: Turn,
         queue: &'a QueueName,
         message: &'a Message,
         attempt: u32,
     ) -> Watched<'a> {
-        let mut suspect = None;
-        let isolation = if !self.is_suspicious() {
-            Isolation::None
-        } else if self.is_suspect(queue, &message.id) {
-            suspect = Some((queue, &message.id));
-            Isolation::Exclusive(self.alone.write().await)
-        } else {
-            Isolation::Shared(self.alone.read().await)
-        };
+        let suspect = matches!(turn, Turn::Alone(_)).then_some((queue, &message.id));
         let recorded = self.recorder.as_ref().map(|recorder| record(recorder, queue, message, attempt));
-        Watched { flight: self, suspect, recorded, _isolation: isolation }
+        Watched { flight: self, suspect, recorded, _turn: turn }
     }
 
     fn is_suspect(&self, queue: &QueueName, message: &MessageId) -> bool {

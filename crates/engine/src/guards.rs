@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::policy::{Budget, Charge, Fuse};
+use lazaret_core::policy::{BreakerState, Budget, Charge, Fuse};
 use lazaret_core::store::{Actor, Pause, PauseScope};
 use lazaret_core::{Clock, Message, Timestamp};
 use tokio::sync::Semaphore;
@@ -13,6 +13,7 @@ use crate::gate::{Gate, Health, Pass};
 use crate::hash::SequenceHash;
 use crate::options::Options;
 use crate::telemetry::Telemetry;
+use crate::time::{SteadyTime, later, until};
 
 /// Limits what a consumer does while things fail.
 pub(crate) struct Guards {
@@ -26,6 +27,8 @@ pub(crate) struct Guards {
     budget: Mutex<Budget>,
     fuse: Option<Mutex<Fuse>>,
     clock: Arc<dyn Clock>,
+    /// The time of breaker and budget.
+    steady: SteadyTime,
     telemetry: Arc<Telemetry>,
 }
 
@@ -38,14 +41,50 @@ impl Guards {
             backlog_full: AtomicBool::new(false),
             budget: Mutex::new(Budget::new(options.budget.clone())),
             fuse: options.fuse.clone().map(|policy| Mutex::new(Fuse::new(policy))),
+            steady: SteadyTime::starting_at(clock.now()),
             clock,
             telemetry,
         }
     }
 
+    /// The time of breaker and budget, which never goes back.
+    pub(crate) fn steady_now(&self) -> Timestamp {
+        self.steady.now()
+    }
+
+    /// The time of the clock at this steady time.
+    pub(crate) fn by_clock(&self, steady: Timestamp) -> Timestamp {
+        later(self.clock.now(), until(self.steady.now(), steady))
+    }
+
     /// Charges the retry budget for one more attempt of this sequence.
-    pub(crate) fn charge(&self, now: Timestamp, sequence: SequenceHash, message: &Message) -> Charge {
-        lock(&self.budget).charge(now, sequence.low, message.event_type.as_deref())
+    pub(crate) fn charge(&self, sequence: SequenceHash, message: &Message) -> Charge {
+        let charge =
+            lock(&self.budget).charge(self.steady.now(), sequence.low, message.event_type.as_deref());
+        match charge {
+            Charge::NotBefore(steady) => Charge::NotBefore(self.by_clock(steady)),
+            charge => charge,
+        }
+    }
+
+    /// The state of the breaker; `None` when there is none.
+    pub(crate) fn breaker(&self) -> Option<BreakerState> {
+        Some(match self.gate.breaker(self.steady.now())? {
+            BreakerState::Open { until } => BreakerState::Open { until: self.by_clock(until) },
+            state => state,
+        })
+    }
+
+    /// Records a success for the breaker.
+    pub(crate) fn record_success(&self) {
+        self.gate.record_success(self.steady.now());
+    }
+
+    /// Returns `true` when the failure of a retry is attributed to its message.
+    pub(crate) fn blames_message(&self, first_failed_at: Timestamp) -> bool {
+        let (now, ago) = (self.steady.now(), until(first_failed_at, self.clock.now()));
+        let first_failed_at = now.checked_sub(ago).unwrap_or(Timestamp::MIN);
+        self.gate.blames_message(first_failed_at, now)
     }
 
     /// Compares the retry backlog with its limit. Returns the new state if that changed it.
@@ -64,12 +103,13 @@ impl Guards {
     pub(crate) fn report_health(&self, health: Health, pass: Pass) {
         match health {
             Health::Down => {
-                if let Some(until) = self.gate.failed(pass, self.clock.now()) {
+                if let Some(until) = self.gate.failed(pass, self.steady.now()) {
+                    let until = self.by_clock(until);
                     self.telemetry.emit(&Event::BreakerOpened { until });
                 }
             }
             Health::Up => {
-                if self.gate.succeeded(pass, self.clock.now()) {
+                if self.gate.succeeded(pass, self.steady.now()) {
                     self.telemetry.emit(&Event::BreakerClosed);
                 }
             }

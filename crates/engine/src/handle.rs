@@ -78,7 +78,7 @@ impl Handle {
 
     /// The state of the breaker; `None` when the consumer has none.
     pub fn breaker(&self) -> Option<BreakerState> {
-        self.first.guards.gate.breaker(self.first.now())
+        self.first.guards.breaker()
     }
 
     /// The state of the fuse; `None` when the consumer has none. A blown fuse stays blown across restarts.
@@ -102,6 +102,11 @@ impl Handle {
     /// [`refresh`](crate::Options::refresh) old.
     pub fn lag(&self) -> Option<u64> {
         self.first.telemetry.gauges.lag()
+    }
+
+    /// The temporary error that the source met and retries; `None` when it works.
+    pub fn source_error(&self) -> Option<String> {
+        self.first.telemetry.gauges.source_error()
     }
 
     /// Returns `true` while messages wait because the store fails or is full.

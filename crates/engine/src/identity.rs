@@ -14,6 +14,8 @@ pub(crate) struct Identity {
     pub(crate) instance: String,
     pub(crate) hasher: SequenceHasher,
     seed: u64,
+    /// A random number, whatever the seed.
+    nonce: u64,
 }
 
 impl Identity {
@@ -27,7 +29,12 @@ impl Identity {
             "" => format!("{consumer}-{}-{:08x}", std::process::id(), seed as u32),
             given => given.to_owned(),
         };
-        Self { consumer, instance, hasher: SequenceHasher::new(seed), seed }
+        Self { consumer, instance, hasher: SequenceHasher::new(seed), seed, nonce: fresh_seed(clock) }
+    }
+
+    /// A name of this process that no other one has, not even the next one with the same instance name.
+    pub(crate) fn process(&self) -> String {
+        format!("{}/{:016x}", self.instance, self.nonce)
     }
 
     /// The seed of the jitter of one message.

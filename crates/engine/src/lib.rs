@@ -28,6 +28,7 @@ mod classify;
 mod component;
 mod consumer;
 mod dead_letter_sink;
+mod dedupe;
 mod error;
 mod events;
 mod flight;

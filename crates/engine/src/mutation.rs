@@ -34,6 +34,14 @@ pub enum Mutation {
     IgnoreConsumerPauses,
     /// Returns partitions without a last commit.
     LeaveWithoutCommit,
+    /// Claims messages in the duplicate filter for the process, not for one attempt.
+    ShareClaims,
+    /// Marks no message as handled in the duplicate filter.
+    ForgetMarks,
+    /// Runs suspects of a crash beside other messages.
+    RunSuspectsInCompany,
+    /// Gives letters half of the time until they expire.
+    ExpireEarly,
 }
 
 /// Evaluates to `true` when the options ask for this bug. Always `false` unless the feature `mutations` is on.

@@ -1,14 +1,13 @@
-//! The state that live messages and stored runs of one shard share: open sequences, running sequences, uncertain letters.
+//! The state that live messages and stored runs of one shard share: open and running sequences, earlier failures.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::{Letter, MessageId, Partition};
+use lazaret_core::MessageId;
 
 use crate::blocked::BlockedSet;
 use crate::hash::SequenceHash;
-use crate::ownership::PartitionOwnership;
 use crate::record::FailureRecord;
 
 /// The open sequences of each component that belong to one shard.
@@ -16,8 +15,6 @@ use crate::record::FailureRecord;
 pub(crate) struct OpenSequences {
     /// In front of each component's set: answers for most healthy messages without the lock.
     fronts: Vec<Front>,
-    /// The number of letters in `uncertain`.
-    uncertainties: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -64,9 +61,6 @@ struct State {
     running: HashMap<(usize, SequenceHash), bool>,
     /// The highest revision of each queue that was applied from the store's list.
     revisions: Vec<u64>,
-    ownerships: HashMap<Partition, Arc<PartitionOwnership>>,
-    /// Letters that handlers asked for and that may or may not be written.
-    uncertain: HashMap<(usize, MessageId), Letter>,
     /// The earlier failures of messages that are being tried again, for handlers that give them up.
     failures: HashMap<(usize, MessageId), FailureRecord>,
 }
@@ -87,13 +81,10 @@ impl OpenSequences {
     pub(crate) fn new(components: usize, limit: usize) -> Self {
         Self {
             fronts: (0..components).map(|_| Front::default()).collect(),
-            uncertainties: AtomicUsize::new(0),
             state: Mutex::new(State {
                 blocked: (0..components).map(|_| BlockedSet::new(limit)).collect(),
                 running: HashMap::new(),
                 revisions: vec![0; components],
-                ownerships: HashMap::new(),
-                uncertain: HashMap::new(),
                 failures: HashMap::new(),
             }),
         }
@@ -174,37 +165,6 @@ impl OpenSequences {
     /// The earlier failures of a message that is being tried again.
     pub(crate) fn earlier_failures(&self, component: usize, message: &MessageId) -> Option<FailureRecord> {
         self.lock().failures.get(&(component, message.clone())).cloned()
-    }
-
-    /// Records a letter that a handler asked for, before the store has answered.
-    pub(crate) fn uncertain(&self, component: usize, letter: Letter) {
-        self.uncertainties.fetch_add(1, Ordering::AcqRel);
-        self.lock().uncertain.insert((component, letter.message.id.clone()), letter);
-    }
-
-    /// Removes the letter of this message that may or may not be written, if there is one.
-    pub(crate) fn take_uncertain(&self, component: usize, message: &MessageId) -> Option<Letter> {
-        if !self.has_uncertain() {
-            return None;
-        }
-        let letter = self.lock().uncertain.remove(&(component, message.clone()));
-        if letter.is_some() {
-            self.uncertainties.fetch_sub(1, Ordering::AcqRel);
-        }
-        letter
-    }
-
-    /// Returns `true` when there are letters that may or may not be written.
-    pub(crate) fn has_uncertain(&self) -> bool {
-        self.uncertainties.load(Ordering::Acquire) > 0
-    }
-
-    pub(crate) fn set_ownership(&self, ownership: &Arc<PartitionOwnership>) {
-        self.lock().ownerships.insert(ownership.partition.clone(), ownership.clone());
-    }
-
-    pub(crate) fn ownership(&self, partition: &Partition) -> Option<Arc<PartitionOwnership>> {
-        self.lock().ownerships.get(partition).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

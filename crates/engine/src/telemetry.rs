@@ -1,8 +1,8 @@
 //! Reports what a consumer does: events to observers, counters, gauges.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lazaret_core::{Message, QueueName};
 
@@ -27,6 +27,18 @@ impl Telemetry {
             // I10: an observer that panics loses its own event and nothing else.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.on(event)));
         }
+    }
+
+    /// Counts and logs a message whose id belongs to another one.
+    pub(crate) fn report_id_conflict(&self, queue: &QueueName, message: &Message) {
+        Counters::add(&self.counters.id_conflicts, 1);
+        let (stream, position) = message.place();
+        tracing::warn!(
+            queue = queue.as_str(),
+            stream = stream.as_str(),
+            %position,
+            "message has the id of another message and was given an id of its own"
+        );
     }
 
     /// Counts and reports a known duplicate.
@@ -70,6 +82,8 @@ counters! {
     appended,
     /// Known duplicates.
     duplicates,
+    /// Messages that had the id of another message, and got an id of their own.
+    id_conflicts,
     /// Letters that were resolved by a handler.
     resolved,
     /// Messages that were skipped with an audit entry.
@@ -100,11 +114,13 @@ const UNKNOWN: u64 = u64::MAX;
 pub(crate) struct Gauges {
     in_flight: AtomicU64,
     lag: AtomicU64,
+    /// The error that the source retries.
+    source_error: Mutex<Option<String>>,
 }
 
 impl Default for Gauges {
     fn default() -> Self {
-        Self { in_flight: AtomicU64::new(0), lag: AtomicU64::new(UNKNOWN) }
+        Self { in_flight: AtomicU64::new(0), lag: AtomicU64::new(UNKNOWN), source_error: Mutex::new(None) }
     }
 }
 
@@ -115,6 +131,14 @@ impl Gauges {
 
     pub(crate) fn publish_lag(&self, lag: Option<u64>) {
         self.lag.store(lag.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    pub(crate) fn publish_source_error(&self, error: Option<String>) {
+        *self.source_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    pub(crate) fn source_error(&self) -> Option<String> {
+        self.source_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn in_flight(&self) -> u64 {

@@ -13,7 +13,7 @@ use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::relay::{Handover, Hop, Relay, RelayError, RelayErrorKind};
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_core::store::PauseScope;
-use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition, Verdict};
+use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition, Position, Verdict};
 use lazaret_engine::{BuildError, DeadLetterOptions, Options};
 use lazaret_memory::{MemoryLog, MemorySource};
 use support::{
@@ -89,6 +89,7 @@ impl Broker {
             same_failure,
             due_at: letter.due_at.unwrap(),
             twin: false,
+            conflict: false,
         };
         let message = Message { hop: Some(Box::new(hop)), ..(*letter.message).clone() };
         self.log.push_with(RETRIES, |_| message);
@@ -404,12 +405,37 @@ async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_wh
     let script = |this: &Try| Reply::Fail(if this.name == "a1" { fatal() } else { transient() });
     let running = place.start(place.options(), script);
     eventually("both are dead in the store", || place.bench.counts().of(LetterState::Dead) == 2).await;
-    let letter = place.bench.letter_at(0).unwrap();
+    running.stop().await;
+    let letters = [0, 1].map(|offset| place.bench.letter_at(offset).unwrap().id);
     assert_eq!(
         *place.broker.claims.lock().unwrap(),
-        [letter.id],
-        "what is retried in the store is not claimed"
+        letters,
+        "the second died after its retries in the store"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_message_with_the_id_of_a_letter_is_handled_under_an_id_of_its_own() {
+    // I1: settled as a duplicate, it would be lost.
+    let place = Place::new();
+    place.bench.push(&["a1"]);
+    place.broker.fail(Fault::Refuse(RelayErrorKind::Permanent));
+    let script = |this: &Try| if this.name == "a1" { Reply::Fail(fatal()) } else { Reply::Done };
+    let running = place.start(place.options(), script);
+    eventually("it is a letter", || place.bench.counts().of(LetterState::Dead) == 1).await;
+    let mut letter = place.bench.letter_at(0).unwrap();
+    letter.due_at = Some(PausedClock::at(secs(0)));
+    place.broker.append(&letter, 1);
+    let forged =
+        Message { position: Position::new(0, 99), key: Some("b".into()), ..(*letter.message).clone() };
+    letter.message = Arc::new(forged.with_payload("b1"));
+    letter.attempts += 1;
+    place.broker.append(&letter, 1);
+    eventually("the other one is handled", || place.bench.calls.done() == ["b1"]).await;
+    assert_eq!(place.bench.calls.of("b1")[0].message.id.as_str(), "events/1/1");
+    assert_eq!(place.bench.events.count("Duplicate"), 1, "the first is the letter itself");
+    let stats = running.handle.stats();
+    assert_eq!((stats.id_conflicts, stats.duplicates), (1, 1));
     running.stop().await;
 }
 

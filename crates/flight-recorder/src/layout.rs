@@ -226,6 +226,21 @@ fn read_written(record: &[AtomicU64]) -> Option<AttemptRecord<String>> {
     Some(AttemptRecord { identity, offset, partition, attempt, queue, stream, id })
 }
 
+/// Gives a record the checksum of its content.
+#[cfg(test)]
+pub(crate) fn repair(record: &[AtomicU64]) {
+    let mut sum = Checksum::default();
+    let lengths = record[LENGTHS].load(Ordering::Relaxed);
+    let texts = [(QUEUE, 32), (STREAM, 16), (ID, 0)].into_iter().flat_map(|(text, shift)| {
+        let words = ((lengths >> shift & 0xffff) as usize).min(text.bytes).div_ceil(8);
+        text.at..text.at + words
+    });
+    for at in (IDENTITY..=LENGTHS).chain(texts) {
+        sum.add(at, record[at].load(Ordering::Relaxed));
+    }
+    record[CHECKSUM].store(sum.finish(), Ordering::Relaxed);
+}
+
 /// Frees a record. Returns whether it was occupied. Callers must not do this concurrently for one record.
 pub(crate) fn clear(record: &[AtomicU64]) -> bool {
     // Not a swap, which would cost more than all the rest of it.

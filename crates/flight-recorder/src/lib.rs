@@ -65,6 +65,8 @@
 mod error;
 mod file;
 mod free;
+#[cfg(test)]
+mod fuzz;
 mod layout;
 mod map;
 mod recorder;

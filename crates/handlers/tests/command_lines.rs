@@ -239,6 +239,41 @@ async fn workers_that_fail_in_a_row_are_started_ever_more_slowly() {
 }
 
 #[tokio::test]
+async fn a_message_that_crashes_its_workers_delays_no_other() {
+    // I3
+    let Some(bench) = Bench::new(1) else { return };
+    let poison = || call(&bench.handler, order("poison", r#"{"die": 3}"#));
+    for n in 0..5 {
+        assert_eq!(poison().await.unwrap_err().failure().reason, Reason::CRASHED);
+        call(&bench.handler, order(&format!("healthy-{n}"), "{}")).await.unwrap();
+    }
+    assert_eq!(bench.pids().len(), 6, "one worker for each crash, and one for all others");
+    // Its next attempt waits for its back-off; the others have a worker.
+    let mut next = Box::pin(poison());
+    for n in 0..5 {
+        tokio::select! {
+            biased;
+            outcome = &mut next => panic!("it ran before the others: {outcome:?}"),
+            outcome = call(&bench.handler, order(&format!("later-{n}"), "{}")) => outcome.unwrap(),
+        }
+    }
+    assert_eq!(bench.pids().len(), 6);
+}
+
+#[tokio::test]
+async fn a_message_that_crashed_a_worker_and_is_handled_later_is_no_suspect() {
+    let Some(bench) = Bench::new(2) else { return };
+    bench.send("{}").await.unwrap();
+    bench.failed(r#"{"die": 3}"#).await;
+    bench.send("{}").await.unwrap();
+    let pids = bench.pids().len();
+    for _ in 0..3 {
+        bench.send("{}").await.unwrap();
+    }
+    assert_eq!(bench.pids().len(), pids, "the pool keeps the worker");
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_there_is_unreachable() {
     let options = CommandOptions::new(["/nowhere/worker"]).with_mode(Mode::Lines);
     let (failure, _) = failed(&CommandHandler::new(options).unwrap()).await;

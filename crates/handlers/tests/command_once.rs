@@ -167,17 +167,19 @@ async fn the_metadata_is_in_the_environment() {
     for line in expected {
         assert!(env.lines().any(|known| known == line), "{line} is missing in {env}");
     }
-    assert!(env.lines().any(|line| line.starts_with("PATH=")), "the rest is inherited");
+    assert!(env.lines().any(|line| line.starts_with("PATH=")), "harmless variables are inherited");
 }
 
 #[tokio::test]
-async fn secrets_and_metadata_of_an_outer_lazaret_are_not_inherited() {
-    const NAME: &str = "secrets_and_metadata_of_an_outer_lazaret_are_not_inherited";
+async fn secrets_of_this_process_are_inherited_only_if_they_are_named() {
+    const NAME: &str = "secrets_of_this_process_are_inherited_only_if_they_are_named";
     if std::env::var_os("LAZARET_TOKEN").is_none() {
         // Runs itself again, inside of such an environment.
         let mut inside = std::process::Command::new(std::env::current_exe().unwrap());
         inside.args(["--exact", NAME]).env("LAZARET_TOKEN", "s3cret").env("LAZARET_KEY", "outer");
-        let inside = inside.env("TRACEPARENT", "outer").env("OTHER", "kept").output().unwrap();
+        inside.env("DATABASE_URL", "postgres://app:s3cret@db").env("LC_TEST", "kept");
+        inside.env("OTHER", "named").env("MINE_1", "first").env("MINE_2", "second");
+        let inside = inside.env("TRACEPARENT", "outer").output().unwrap();
         let said = String::from_utf8_lossy(&inside.stdout);
         assert!(inside.status.success() && said.contains("1 passed"), "{said}");
         return;
@@ -185,7 +187,18 @@ async fn secrets_and_metadata_of_an_outer_lazaret_are_not_inherited() {
     let (folder, options) = scratch("env > $OUT/env");
     call(&run(options), message()).await.unwrap();
     let env = read(&folder, "env");
-    assert!(env.contains("OTHER=kept") && env.contains("LAZARET_ID=evt-1"), "{env}");
+    assert!(env.contains("LC_TEST=kept") && env.contains("LAZARET_ID=evt-1"), "{env}");
+    for other in ["s3cret", "outer", "OTHER", "MINE_"] {
+        assert!(!env.contains(other), "{other} is inherited: {env}");
+    }
+
+    // Variables of an outer Lazaret are not inherited, whatever is named.
+    let (folder, options) = scratch("env > $OUT/env");
+    call(&run(options.inherit_env(["OTHER", "MINE_*", "LAZARET_*", "TRACEPARENT"])), message()).await.unwrap();
+    let env = read(&folder, "env");
+    for named in ["OTHER=named", "MINE_1=first", "MINE_2=second"] {
+        assert!(env.contains(named), "{named} is missing: {env}");
+    }
     assert!(!env.contains("s3cret") && !env.contains("outer"), "{env}");
 }
 

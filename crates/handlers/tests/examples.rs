@@ -82,6 +82,7 @@ async fn behaves(handler: &HttpHandler) {
     let (verdict, reason, message, wait) = info(send("e-4", r#"{"total": 0}"#).await);
     assert_eq!((verdict, reason), (Verdict::Retry, Reason::DEPENDENCY_UNAVAILABLE));
     assert_eq!((&*message, wait), ("not priced yet", Some(Duration::from_secs(30))));
+    survives(handler).await;
     for n in 0..20 {
         send(&format!("n-{n}"), r#"{"total": 1}"#).await.unwrap();
     }
@@ -142,6 +143,48 @@ async fn the_python_worker_does_what_it_says() {
         let failure = error.failure();
         assert_eq!((error.asked_verdict(), failure.reason.as_str()), (Some(verdict), reason), "{payload}");
         assert_eq!(failure.retry_after, wait, "{payload}");
+    }
+}
+
+/// Payloads that a careless reader of JSON dies of.
+fn hostile() -> [String; 3] {
+    let nested = |open: &str, close: &str| format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+    [nested("[", "]"), nested(r#"{"a":"#, "}"), format!(r#"{{"total": {}}}"#, "9".repeat(100_000))]
+}
+
+#[tokio::test]
+async fn the_python_worker_survives_deep_nesting_and_long_integers() {
+    let Some(python) = python() else { return };
+    let folder = root().join("examples/handlers/python");
+    let options = CommandOptions::new([&python, "worker.py"]).in_folder(folder).with_mode(Mode::Lines);
+    let handler = CommandHandler::new(options.with_timeout(Duration::from_secs(60))).unwrap();
+    for payload in hostile() {
+        for message in [order("e-1", &payload), untold(order("e-1", &payload))] {
+            let error = call(&handler, message).await.unwrap_err();
+            let failure = error.failure();
+            let told = (error.asked_verdict(), failure.reason.as_str());
+            assert_eq!(told, (Some(Verdict::DeadLetter), "INVALID_SCHEMA"), "{}", failure.message);
+        }
+    }
+    call(&handler, order("e-2", r#"{"total": 5}"#)).await.unwrap();
+}
+
+/// Sends hostile payloads to an example that is a server: each is answered as a dead letter.
+async fn survives(handler: &HttpHandler) {
+    for payload in hostile() {
+        let error = call(handler, order("h-1", &payload)).await.unwrap_err();
+        let told = (error.suggested_verdict(), error.failure().reason);
+        assert_eq!(told, (Some(Verdict::DeadLetter), Reason::INVALID_SCHEMA), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_shell_handler_takes_no_long_integer_for_handled() {
+    let folder = root().join("examples/handlers/shell");
+    let handler = CommandHandler::new(CommandOptions::new(["sh", "handler.sh"]).in_folder(folder)).unwrap();
+    for payload in hostile() {
+        let error = call(&handler, order("e-1", &payload)).await.unwrap_err();
+        assert_eq!(error.suggested_verdict(), Some(Verdict::DeadLetter), "{error}");
     }
 }
 

@@ -207,7 +207,7 @@ pub struct Reading {
     /// The number of ends.
     pub ends: u32,
     /// Outcomes of commits that were begun.
-    pub commits: Vec<Result<(), String>>,
+    pub commits: Vec<Result<(), SourceError>>,
     /// Errors of the source.
     pub errors: Vec<SourceError>,
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lazaret_core::source::{Commit, SourceEvent};
-use lazaret_core::{Message, Partition, Position, StreamName};
+use lazaret_core::{Message, MessageId, Partition, Position, StreamName};
 use tokio::sync::Notify;
 
 use crate::group::{LogState, Member, Phase, Slot};
@@ -106,8 +106,12 @@ impl MemoryLog {
         let slot = slots.get_mut(partition as usize).expect("the log has this partition");
         let position = Position::new(partition, slot.next_offset);
         let stream = &self.shared.stream;
-        let id = format!("{stream}/{partition}/{}", slot.next_offset);
-        let mut message = build(Message::new(id, stream.clone(), position.clone()));
+        let made = MessageId::from(format!("{stream}/{partition}/{}", slot.next_offset));
+        let mut message = build(Message::new(made.clone(), stream.clone(), position.clone()));
+        // A message that a relay published keeps its id.
+        if message.id != made && message.hop.is_none() {
+            message.id = MessageId::given(message.id);
+        }
         message.stream = stream.clone();
         message.position = position.clone();
         slot.next_offset += 1;

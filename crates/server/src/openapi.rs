@@ -15,7 +15,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::auth::Access;
 use crate::ndjson::NDJSON;
 
-/// The media types and schemas of a response.
+/// The media types and schemas of a request or a response.
 type Contents = Vec<(&'static str, RefOr<Schema>)>;
 
 /// The description of a route.
@@ -25,10 +25,18 @@ pub(crate) struct Route {
     pub(crate) access: Access,
     pub(crate) kind: RequestKind,
     summary: &'static str,
-    query: Vec<(&'static str, &'static str, bool)>,
-    body: Option<(Vec<&'static str>, RefOr<Schema>)>,
+    query: Vec<QueryParameter>,
+    body: Option<Contents>,
     answers: Vec<(u16, Contents)>,
     schemas: Vec<(String, RefOr<Schema>)>,
+}
+
+/// A query parameter.
+struct QueryParameter {
+    name: &'static str,
+    about: &'static str,
+    required: bool,
+    schema: RefOr<Schema>,
 }
 
 /// The kind of request that a route accepts.
@@ -48,6 +56,24 @@ pub(crate) enum RequestKind {
 
 fn text() -> RefOr<Schema> {
     RefOr::T(Schema::Object(ObjectBuilder::new().schema_type(Type::String).build()))
+}
+
+/// Any content.
+fn anything() -> RefOr<Schema> {
+    RefOr::T(Schema::Object(ObjectBuilder::new().schema_type(SchemaType::AnyValue).build()))
+}
+
+/// One of these words.
+fn one_of(words: &[&'static str]) -> RefOr<Schema> {
+    let words = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words.iter().copied()));
+    RefOr::T(Schema::Object(words.build()))
+}
+
+/// A number that the server accepts and clamps.
+fn count() -> RefOr<Schema> {
+    let number =
+        ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0_usize)).maximum(Some(usize::MAX));
+    RefOr::T(Schema::Object(number.build()))
 }
 
 impl Route {
@@ -89,31 +115,46 @@ impl Route {
     ) -> Self {
         let mut route = Self::new(method, path, access, RequestKind::Change, summary);
         let schema = route.refer::<T>();
-        route.body = Some((vec!["application/json"], schema));
+        route.body = Some(vec![("application/json", schema)]);
         route
     }
 
-    /// Adds a request body of these media types.
+    /// Adds a request body of these media types, with any content: lines that make no sense are accepted or reported one by one.
     pub(crate) fn body(mut self, types: &[&'static str]) -> Self {
-        self.body = Some((types.to_vec(), text()));
+        self.body = Some(types.iter().map(|media_type| (*media_type, anything())).collect());
         self
     }
 
     /// Adds an optional query parameter.
-    pub(crate) fn query(mut self, name: &'static str, about: &'static str) -> Self {
-        self.query.push((name, about, false));
-        self
+    pub(crate) fn query(self, name: &'static str, about: &'static str) -> Self {
+        self.parameter(name, about, false, text())
+    }
+
+    /// Adds an optional query parameter that is one of these words.
+    pub(crate) fn query_of(self, name: &'static str, about: &'static str, words: &[&'static str]) -> Self {
+        self.parameter(name, about, false, one_of(words))
     }
 
     /// Adds a required query parameter.
-    pub(crate) fn required(mut self, name: &'static str, about: &'static str) -> Self {
-        self.query.push((name, about, true));
+    pub(crate) fn required(self, name: &'static str, about: &'static str) -> Self {
+        self.parameter(name, about, true, text())
+    }
+
+    fn parameter(
+        mut self,
+        name: &'static str,
+        about: &'static str,
+        required: bool,
+        schema: RefOr<Schema>,
+    ) -> Self {
+        self.query.push(QueryParameter { name, about, required, schema });
         self
     }
 
     /// Adds the paging parameters.
     pub(crate) fn paged(self) -> Self {
-        self.query("after", "The `next` value of the previous page").query("limit", "The page size; clamped")
+        let paged = self.query("after", "The `next` value of the previous page");
+        paged.parameter("limit", "The page size; clamped", false, count())
     }
 
     /// Adds a JSON response.
@@ -145,8 +186,7 @@ impl Route {
 
     /// Adds a JSON response without a schema.
     pub(crate) fn answers_any_json(mut self, status: u16) -> Self {
-        let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue).build();
-        self.answers.push((status, vec![("application/json", RefOr::T(Schema::Object(any)))]));
+        self.answers.push((status, vec![("application/json", anything())]));
         self
     }
 
@@ -192,11 +232,11 @@ impl Document {
             let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
             operation = operation.parameter(parameter.required(Required::True).schema(Some(text())));
         }
-        for (name, description, required) in &route.query {
-            let required = if *required { Required::True } else { Required::False };
+        for QueryParameter { name, about, required, schema } in route.query {
+            let required = if required { Required::True } else { Required::False };
             let parameter =
-                ParameterBuilder::new().name(*name).parameter_in(ParameterIn::Query).required(required);
-            operation = operation.parameter(parameter.description(Some(*description)).schema(Some(text())));
+                ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(required);
+            operation = operation.parameter(parameter.description(Some(about)).schema(Some(schema)));
         }
         if route.kind != RequestKind::Read {
             let description = match route.kind {
@@ -208,10 +248,10 @@ impl Document {
             let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
             operation = operation.parameter(parameter.description(Some(description)).schema(Some(text())));
         }
-        if let Some((types, schema)) = &route.body {
+        if let Some(contents) = route.body {
             let mut body = RequestBodyBuilder::new().required(Some(Required::True));
-            for media_type in types {
-                body = body.content(*media_type, ContentBuilder::new().schema(Some(schema.clone())).build());
+            for (media_type, schema) in contents {
+                body = body.content(media_type, ContentBuilder::new().schema(Some(schema)).build());
             }
             operation = operation.request_body(Some(body.build()));
         }

@@ -59,6 +59,15 @@ impl Registry {
         self.publish(consumer, ConsumerState::Starting, None);
     }
 
+    /// Reports what a starting consumer waits for.
+    pub fn waiting(&self, consumer: &str, reason: impl Into<String>) {
+        if let Some(entry) = self.write().get_mut(consumer)
+            && entry.state == ConsumerState::Starting
+        {
+            entry.error = Some(reason.into());
+        }
+    }
+
     /// Sets the default rate of operations on letters of a consumer, in letters per second; `None` for unlimited. Consumers
     /// without a setting use 50 per second.
     pub fn replay_rate(&self, consumer: &str, per_second: Option<f64>) {

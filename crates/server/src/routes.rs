@@ -155,7 +155,7 @@ fn add_letters(routes: &mut impl Add) {
         "q",
         "A query on queue, consumer, reason, error, group, state, age, enqueued, failed and free text",
     )
-    .query("closed", "true: include groups without open letters");
+    .query_of("closed", "true: include groups without open letters", &["true", "false"]);
     routes.add(route.paged().answers::<api::GroupPage>(200), groups::list);
     let route =
         Route::get("/v1/groups/{id}", READ, "One group; a fingerprint alone suffices if it is unique");
@@ -163,7 +163,7 @@ fn add_letters(routes: &mut impl Add) {
     let summary = "Letters, most recently enqueued first; as NDJSON, every match";
     let route = Route::get("/v1/letters", READ, summary)
         .query("q", "A query; without a state it matches open letters")
-        .query("view", "summary, or full for an export, as NDJSON only");
+        .query_of("view", "summary, or full for an export, as NDJSON only", &["summary", "full"]);
     routes.add(route.paged().answers::<api::LetterPage>(200).or_ndjson(), letters::list);
     let route = Route::get("/v1/letters/count", READ, "The number of matching letters").query("q", "A query");
     routes.add(route.answers::<api::LetterMatches>(200), letters::count);

@@ -5,18 +5,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
+use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::store::{Act, Action, Actor, PauseScope, PlanRequest, RolloutPolicy, Selection, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
-use lazaret_engine::{Consumer, Handle};
+use lazaret_engine::{Consumer, DedupeOptions, Handle};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::broker::BrokerConnection;
 use crate::connection::{Connection, StoreState};
+use crate::filter::{self, FilterConnection};
 use crate::mutation::{self, Mutation};
 use crate::plan::{Script, refusal};
 use crate::random::Random;
+use crate::recorder::RecorderFile;
 use crate::source::CheckedSource;
 use crate::world::{CONSUMER, Process, World};
 
@@ -99,6 +104,8 @@ pub(crate) struct Launcher {
     pub(crate) store_state: Arc<StoreState>,
     next_process: AtomicU64,
     mutation: Option<Mutation>,
+    /// The flight recorder of each place.
+    recorders: Mutex<BTreeMap<u64, RecorderFile>>,
 }
 
 /// A running engine.
@@ -106,15 +113,23 @@ pub(crate) struct RunningEngine {
     pub(crate) process: Process,
     pub(crate) handle: Handle,
     pub(crate) drain: CancellationToken,
+    recorder: Option<RecorderFile>,
     task: JoinHandle<Result<lazaret_engine::Stats, lazaret_engine::Error>>,
 }
 
 impl Launcher {
     pub(crate) fn new(world: &Arc<World>, mutation: Option<Mutation>) -> Self {
-        Self { world: world.clone(), store_state: Arc::default(), next_process: AtomicU64::new(1), mutation }
+        Self {
+            world: world.clone(),
+            store_state: Arc::default(),
+            next_process: AtomicU64::new(1),
+            mutation,
+            recorders: Mutex::default(),
+        }
     }
 
-    pub(crate) fn start(&self) -> RunningEngine {
+    /// Starts a process at this place.
+    pub(crate) fn start(&self, place: u64) -> RunningEngine {
         let number = self.next_process.fetch_add(1, Ordering::Relaxed);
         let source = self.world.log.join().with_batch(16);
         let process = Process {
@@ -126,8 +141,25 @@ impl Launcher {
         let mut options = self.world.plan.options.clone();
         options.instance = format!("process-{number}");
         options.seed = (self.world.plan.seed ^ number << 32) | 1;
-        let connection: Arc<dyn Store> =
-            Arc::new(Connection::new(&self.world, process.clone(), self.store_state.clone()));
+        let connection = Arc::new(Connection::new(&self.world, process.clone(), self.store_state.clone()));
+        if self.world.plan.dedupe {
+            let filter = FilterConnection { world: self.world.clone(), connection: connection.clone() };
+            options.dedupe = Some(DedupeOptions { filter: Arc::new(filter), window: filter::WINDOW });
+        }
+        if self.world.plan.topics {
+            let broker = BrokerConnection { world: self.world.clone(), connection: connection.clone() };
+            options.relay = Some(Arc::new(broker));
+        }
+        let recorder = self.world.plan.recorder.then(|| {
+            let mut recorders = self.recorders.lock().unwrap_or_else(PoisonError::into_inner);
+            recorders.entry(place).or_default().clone()
+        });
+        if let Some(file) = &recorder {
+            let open = file.open(number);
+            self.world.isolation.started(&self.world, number, file, &open.suspects());
+            options.flight_recorder = Some(Arc::new(open));
+        }
+        let connection: Arc<dyn Store> = connection;
         let mut builder = Consumer::builder(CONSUMER)
             .source(CheckedSource::new(&self.world, process.clone(), source))
             .store(connection)
@@ -148,7 +180,7 @@ impl Launcher {
         self.world.pauses.started(number, handle.clone());
         let task = tokio::spawn(consumer.run(drain.clone()));
         self.world.trace(|| format!("process {number} started as {}", process.member));
-        RunningEngine { process, handle, drain, task }
+        RunningEngine { process, handle, drain, task, recorder }
     }
 }
 
@@ -156,8 +188,13 @@ impl RunningEngine {
     /// Ends the process at once: nothing more runs.
     pub(crate) async fn kill(self, world: &World) {
         world.trace(|| format!("process {} killed", self.process.number));
+        if let Some(recorder) = &self.recorder {
+            recorder.crashed();
+        }
+        world.crashed_with(self.process.number);
         self.task.abort();
         let _ = self.task.await;
+        world.process_ended(self.process.number);
     }
 
     /// Shuts the engine down gracefully.
@@ -176,6 +213,7 @@ impl RunningEngine {
             }
         }
         world.process_lost(self.process.number, Some(&[]));
+        world.process_ended(self.process.number);
     }
 
     /// Returns `true` when the engine has stopped by itself.
@@ -196,7 +234,7 @@ pub(crate) async fn member(
     let mut random = Random::new(world.plan.seed).fork(100 + place);
     let end = Instant::now() + world.plan.chaos;
     while Instant::now() < end {
-        let engine = launcher.start();
+        let engine = launcher.start(place);
         handles.put(place, (engine.handle.clone(), engine.process.clone()));
         let uptime = if world.plan.rebalances { random.millis(300, 12_000) } else { world.plan.chaos };
         let crash = engine.process.crash.clone();
@@ -275,6 +313,19 @@ pub(crate) async fn outages(world: Arc<World>, store_state: Arc<StoreState>, ove
         tokio::time::sleep(random.millis(50, 3_000)).await;
         store_state.outage.store(false, Ordering::Relaxed);
         world.trace(|| "outage ended".to_owned());
+    }
+}
+
+/// Sets the clock of all engines and of the store back, again and again.
+pub(crate) async fn set_clock_back(world: Arc<World>, over: Arc<AtomicBool>) {
+    let mut random = Random::new(world.plan.seed).fork(400);
+    let mut back = Duration::ZERO;
+    while !over.load(Ordering::Relaxed) {
+        tokio::time::sleep(random.millis(1_000, 15_000)).await;
+        let longest = *random.pick(&[100, 2_000, 60_000, 300_000]);
+        back += random.millis(1, longest);
+        world.trace(|| format!("the clock was set back, by {back:?} in total"));
+        world.clock.set_skew(-SignedDuration::try_from(back).unwrap_or(SignedDuration::ZERO));
     }
 }
 

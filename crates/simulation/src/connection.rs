@@ -103,7 +103,7 @@ impl Connection {
     }
 
     /// Sends a call, with the faults that are drawn for it.
-    async fn send<T: Send + 'static>(
+    pub(crate) async fn send<T: Send + 'static>(
         &self,
         call: Call,
         effect: impl Future<Output = Result<T>> + Send + 'static,
@@ -159,7 +159,16 @@ impl Connection {
 fn may_be_late(call: Call) -> bool {
     let waits = matches!(
         call.operation,
-        "assign" | "act" | "clear" | "pause" | "resume" | "note" | "change" | "purge"
+        "assign"
+            | "act"
+            | "clear"
+            | "pause"
+            | "resume"
+            | "note"
+            | "change"
+            | "purge"
+            | "relay_retry"
+            | "relay_dead"
     );
     call.writes && !waits
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lazaret_core::{Clock, Message, MessageId, SequenceId, Timestamp};
+use lazaret_core::{Message, MessageId, SequenceId, Timestamp};
 use lazaret_memory::MemberId;
 
+use crate::broker::Relayed;
 use crate::world::World;
 
 /// The events of a run that the invariants are checked against.
@@ -19,6 +20,15 @@ pub(crate) struct History {
     pub(crate) records: BTreeMap<(usize, MessageId), Record>,
     pub(crate) running: Vec<Running>,
     pub(crate) next_attempt: u64,
+    /// Messages that the duplicate filter has marked as handled, by component.
+    pub(crate) marked: BTreeSet<(usize, MessageId)>,
+    /// The copies of messages, by id. They have positions and keys of their own.
+    pub(crate) copies: BTreeMap<MessageId, Vec<Message>>,
+    /// Messages in the retry topic, and in the dead-letter topic.
+    pub(crate) relayed: Vec<Relayed>,
+    pub(crate) dead_in_topic: BTreeSet<(usize, MessageId)>,
+    /// Deliveries from the retry topic so far: message, component and its attempts then.
+    pub(crate) returned: BTreeSet<(MessageId, String, u32)>,
     /// The last checked commit of each partition.
     pub(crate) checked: BTreeMap<u32, u64>,
     pub(crate) violations: Vec<String>,
@@ -33,6 +43,7 @@ pub(crate) struct Original {
     /// Its place in the sequence.
     pub(crate) place: usize,
     pub(crate) delivered_at: Option<Timestamp>,
+    pub(crate) first_delivered_at: Option<Timestamp>,
 }
 
 /// The outcome of one message in one component.
@@ -45,6 +56,8 @@ pub(crate) struct Record {
     /// Running processes that attempted it.
     pub(crate) processes: BTreeSet<u64>,
     pub(crate) handled_at: Option<Timestamp>,
+    /// The process that handled it, while that runs: it marks the message in the duplicate filter, however often that fails.
+    pub(crate) handled_in: Option<u64>,
     /// Acknowledged without an effect: duplicate or skipped by verdict.
     pub(crate) acknowledged: bool,
     /// The process that last settled it as a live message.
@@ -54,6 +67,8 @@ pub(crate) struct Record {
     /// An operator changed its letter.
     pub(crate) changed: bool,
     pub(crate) released: u32,
+    /// Crashes of the process while it ran.
+    pub(crate) crashes: u32,
 }
 
 /// An attempt in progress.
@@ -76,6 +91,7 @@ pub(crate) struct Attempt {
     pub(crate) message: MessageId,
     pub(crate) started_at: Timestamp,
     pub(crate) replay: bool,
+    pub(crate) process: u64,
     /// The process, if it is an attempt at a live message.
     pub(crate) live_in: Option<u64>,
     pub(crate) ended: bool,
@@ -90,7 +106,7 @@ impl Attempt {
     /// Ends the attempt.
     pub(crate) fn end(mut self, handled: bool, acknowledged: bool) {
         self.ended = true;
-        let now = self.world.clock.now();
+        let now = self.world.now();
         let mut history = self.world.history();
         let record = history.records.entry((self.component, self.message.clone())).or_default();
         if handled || acknowledged {
@@ -100,6 +116,7 @@ impl Attempt {
         }
         if handled {
             record.handled_at = Some(now);
+            record.handled_in = Some(self.process);
         } else if !self.replay {
             record.last_failed_at = Some(now);
         }
@@ -114,7 +131,8 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let now = self.world.clock.now();
+        let now = self.world.now();
+        self.world.isolation.ended(self.process, self.component, &self.message);
         let mut history = self.world.history();
         history.running.retain(|running| running.attempt != self.number);
         if self.ended {

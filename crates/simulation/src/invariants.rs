@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use lazaret_core::policy::Strategy;
-use lazaret_core::{Clock, Letter, LetterId, LetterState, Message, MessageId, SequenceId, Verdict};
+use lazaret_core::store::AuditEntry;
+use lazaret_core::{
+    Clock, Letter, LetterId, LetterState, Message, MessageId, SequenceId, Timestamp, Verdict,
+};
 
 use crate::plan::Script;
 use crate::world::{Process, World};
@@ -12,8 +15,13 @@ use crate::world::{Process, World};
 impl World {
     /// I5: the message is the one that was published.
     pub(crate) fn check_identity(&self, message: &Message) {
-        let same =
-            self.history().messages.get(&message.id).is_some_and(|original| original.message == *message);
+        let same = {
+            let history = self.history();
+            let copies = history.copies.get(&message.id).into_iter().flatten();
+            let original = history.messages.get(&message.id).map(|original| &original.message);
+            let message = Message { hop: None, ..message.clone() };
+            original.into_iter().chain(copies).any(|published| *published == message)
+        };
         if !same {
             self.violated("I5", &format!("{} is not what was published", message.id));
         }
@@ -28,7 +36,7 @@ impl World {
         message: &Message,
         live: bool,
     ) {
-        if self.plan.options.retry.strategy == Strategy::Unordered {
+        if matches!(self.plan.options.retry.strategy, Strategy::Unordered | Strategy::Topics) {
             return;
         }
         let (earlier, overlap, overtaken) = {
@@ -39,8 +47,9 @@ impl World {
             let settled = |id: &MessageId| {
                 record(id).is_some_and(|record| record.handled_at.is_some() || record.acknowledged)
             };
-            let earlier: Vec<(MessageId, bool)> =
-                ids[..original.place].iter().map(|id| (id.clone(), settled(id))).collect();
+            // What became of a copy may have settled the original.
+            let earlier = ids[..original.place].iter().filter(|id| !history.copies.contains_key(*id));
+            let earlier: Vec<(MessageId, bool)> = earlier.map(|id| (id.clone(), settled(id))).collect();
             let overlap = history.running.iter().find(|other| {
                 other.component == component
                     && other.sequence == original.sequence
@@ -56,7 +65,9 @@ impl World {
                 let first = !mine.is_some_and(|record| {
                     record.handled_at.is_some() || record.acknowledged || record.evicted
                 });
-                first && handled_at.is_some() && handled_at > original.delivered_at
+                // A copy of the later one may have been handled, in another sequence.
+                let copied = history.copies.contains_key(*id);
+                first && !copied && handled_at.is_some() && handled_at > original.delivered_at
             });
             (earlier, overlap, overtaken.cloned())
         };
@@ -93,10 +104,12 @@ impl World {
         letter: Option<&Letter>,
         replay: bool,
     ) {
-        let now = self.clock.now();
-        let due =
-            letter.filter(|letter| letter.state == LetterState::Retrying).and_then(|letter| letter.due_at);
-        if !replay && due.is_some_and(|due| now < due) {
+        let (now, clock) = (self.now(), self.clock.now());
+        let due = letter
+            .filter(|letter| letter.state == LetterState::Retrying && !self.plan.clock_steps)
+            .and_then(|letter| letter.due_at);
+        let hop = message.hop.as_ref().filter(|_| !self.plan.clock_steps).map(|hop| hop.due_at);
+        if !replay && due.or(hop).is_some_and(|due| clock < due) {
             self.violated("I12", &format!("{} was retried before it was due", message.id));
         }
         let retry = &self.plan.options.retry;
@@ -110,14 +123,15 @@ impl World {
             record.uncounted == 0 && record.released == 0 && since.is_some_and(|since| since < shortest)
         });
         drop(history);
-        if early && !replay {
+        if early && !replay && !self.plan.topics {
             self.violated("I12", &format!("{} was retried sooner than its shortest delay", message.id));
         }
     }
 
     /// I6: no letter was made of a message that its owner had handled and that was not redelivered since.
     pub(crate) fn check_letter(&self, component: usize, message: &Message, letter: Option<&Letter>) {
-        let Some(letter) = letter else { return };
+        // The times of the store say nothing about an order when its clock was set back.
+        let Some(letter) = letter.filter(|_| !self.plan.clock_steps) else { return };
         let late = {
             let history = self.history();
             let delivered_at = history.messages.get(&message.id).and_then(|original| original.delivered_at);
@@ -137,7 +151,9 @@ impl World {
 
     /// I8: a message that has a letter is not handled live.
     pub(crate) async fn check_handed_off(&self, component: usize, message: &Message, live: bool) {
-        if !live {
+        // A message that was relayed and is delivered again, because its position was not committed, is not looked up: the letter
+        // of its copy is in the partition of the retry topic.
+        if !live || self.plan.topics && message.hop.is_none() {
             return;
         }
         let id = [message.id.clone()];
@@ -149,6 +165,9 @@ impl World {
 
     /// I1: everything up to a committed position is settled.
     pub(crate) async fn check_commit(&self, partition: u32, offset: u64) {
+        if self.retry_partition() == Some(partition) {
+            return self.check_retry_commit(offset);
+        }
         let from = self.history().checked.insert(partition, offset).map_or(0, |last| last + 1);
         let open = self.unsettled(partition, &(from..=offset));
         self.check_letters("committed", open).await;
@@ -156,6 +175,9 @@ impl World {
 
     /// I1: the ranges that a commit reports as settled beyond its position are settled.
     pub(crate) async fn check_settled(&self, partition: u32, range: RangeInclusive<u64>) {
+        if self.retry_partition() == Some(partition) {
+            return;
+        }
         let open = self.unsettled(partition, &range);
         self.check_letters("settled beyond the position", open).await;
     }
@@ -215,8 +237,37 @@ impl World {
     async fn check_letters(&self, what: &str, messages: Vec<(usize, MessageId)>) {
         for (component, id) in messages {
             let found = self.run(self.store.lookup(&self.queues[component], std::slice::from_ref(&id)));
-            if !matches!(found.unwrap_or_default().first(), Some(Some(_))) {
+            let has_letter = matches!(found.unwrap_or_default().first(), Some(Some(_)));
+            if !has_letter && !self.is_in_broker(component, &id, None) {
                 self.violated("I1", &format!("{id} was {what} and is not settled in component {component}"));
+            }
+        }
+    }
+
+    /// Returns `true` when letters expire during a run.
+    fn has_ttl(&self) -> bool {
+        let ttl = self.plan.options.dead_letter.as_ref().and_then(|options| options.ttl);
+        ttl.is_some_and(|ttl| ttl < std::time::Duration::from_secs(3_600))
+    }
+
+    /// I11: no letter expires before its time.
+    fn check_expiries(&self, audit: &[AuditEntry]) {
+        let ttl = self.plan.options.dead_letter.as_ref().and_then(|options| options.ttl);
+        let Some(ttl) = ttl.filter(|_| !self.plan.clock_steps) else { return };
+        let messages: Vec<(MessageId, Timestamp)> = {
+            let history = self.history();
+            let all = history.messages.iter();
+            all.filter_map(|(id, original)| Some((id.clone(), original.first_delivered_at?))).collect()
+        };
+        let all = self.queues.iter().flat_map(|queue| messages.iter().map(move |message| (queue, message)));
+        for (queue, (message, delivered_at)) in all {
+            let id = LetterId::of(queue, message);
+            let subject = id.to_string();
+            let expired = audit.iter().rfind(|entry| entry.action == "expire" && entry.subject == subject);
+            // No letter is older than the first delivery of its message, or of a copy.
+            let early = expired.is_some_and(|entry| entry.at < *delivered_at + ttl);
+            if early && !self.has_copies(message) {
+                self.violated("I11", &format!("{message} expired before its time"));
             }
         }
     }
@@ -229,6 +280,7 @@ impl World {
             all.map(|o| (o.message.id.clone(), o.number, o.sequence.clone())).collect()
         };
         let audit = self.run(self.store.audit(0, usize::MAX)).unwrap_or_default();
+        self.check_expiries(&audit);
         let audited: BTreeSet<String> = audit.into_iter().map(|entry| entry.subject).collect();
         for component in 0..self.queues.len() {
             let queue = &self.queues[component];
@@ -238,11 +290,14 @@ impl World {
                 let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
                 others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())
             };
+            // By an operator, by crashes that count as attempts, or by a copy.
             let changed = |sequence: &SequenceId| {
                 let history = self.history();
                 let all = &history.sequences[sequence];
                 all.iter().any(|id| {
-                    history.records.get(&(component, id.clone())).is_some_and(|record| record.changed)
+                    let record = history.records.get(&(component, id.clone()));
+                    record.is_some_and(|record| record.changed || self.plan.recorder && record.crashes > 0)
+                        || history.copies.contains_key(id)
                 })
             };
             for ((id, number, sequence), state) in ids.iter().zip(states) {
@@ -257,12 +312,15 @@ impl World {
                     )
                 };
                 match state {
-                    None if !settled => self.violated("I1", &format!("{id} is lost")),
+                    None if !settled && !self.history().dead_in_topic.contains(&(component, id.clone())) => {
+                        self.violated("I1", &format!("{id} is lost"));
+                    }
                     Some(state) if !state.is_open() => {
                         let script = Script::draw(&self.plan, *number, component);
                         let explained = match state {
                             LetterState::Resolved => settled || acted,
                             LetterState::Evicted => acted,
+                            LetterState::Expired => self.has_ttl(),
                             LetterState::Skipped => script == Script::Refuses(Verdict::Skip),
                             _ => false,
                         };

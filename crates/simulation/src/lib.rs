@@ -16,18 +16,22 @@
 //! - `plan`, `random`: a run, drawn from its seed.
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
 //! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
+//! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
 //! - `invariants`: the checks. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
 
 mod block_on;
+mod broker;
 mod chaos;
 mod command;
 mod connection;
+mod filter;
 mod history;
 mod invariants;
 mod mutation;
 mod pauses;
 mod plan;
 mod random;
+mod recorder;
 mod source;
 mod world;
 
@@ -130,6 +134,9 @@ async fn simulate(
     if world.plan.operators {
         faults.spawn(chaos::operator(world.clone(), handles.clone(), over.clone()));
     }
+    if world.plan.clock_steps {
+        faults.spawn(chaos::set_clock_back(world.clone(), over.clone()));
+    }
     publishing.await.expect("publishing does not panic");
     tokio::time::sleep_until(end).await;
     let mut staying = Vec::new();
@@ -159,6 +166,14 @@ async fn publish(world: Arc<World>) {
         let partition = (key % u64::from(world.plan.partitions)) as u32;
         let gap = if random.chance(100) { random.between(1, 5) } else { 0 };
         world.publish(number, &format!("key-{key}"), partition, gap);
+        if world.plan.copies > 0 {
+            let mut copies = Random::new(world.plan.seed).fork(5_000_000 + number);
+            if copies.chance(world.plan.copies) {
+                let (of, key) = (copies.below(number + 1), copies.below(world.plan.keys));
+                let partition = (key % u64::from(world.plan.partitions)) as u32;
+                world.publish_copy(of, &format!("key-{key}"), partition);
+            }
+        }
         if random.chance(300) {
             tokio::time::sleep(random.millis(0, pace * 5)).await;
         }
@@ -172,7 +187,7 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<
     world.trace(|| "no more faults".to_owned());
     let by = Actor::new("operator", "simulation", "to finish");
     if engines.is_empty() {
-        engines.push(launcher.start());
+        engines.push(launcher.start(0));
     }
     let handle = engines[0].handle.clone();
     let quiescing = async {
@@ -204,7 +219,7 @@ async fn quiesce(world: &Arc<World>, launcher: &Arc<Launcher>, mut engines: Vec<
 
 async fn is_quiescent(world: &World, engines: &[RunningEngine]) -> bool {
     let over = engines.iter().all(RunningEngine::is_over);
-    for partition in 0..world.plan.partitions {
+    for partition in 0..world.log.partitions() {
         let last = world.last_offset(partition);
         if last.is_some() && world.log.committed(partition) != last {
             return over;
@@ -237,7 +252,7 @@ async fn free_space(world: &World, by: &Actor) {
 
 async fn remaining(world: &World, handle: &lazaret_engine::Handle) -> String {
     let mut text = String::new();
-    for partition in 0..world.plan.partitions {
+    for partition in 0..world.log.partitions() {
         let (committed, last) = (world.log.committed(partition), world.last_offset(partition));
         text.push_str(&format!("partition {partition} committed {committed:?} of {last:?}; "));
     }

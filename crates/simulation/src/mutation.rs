@@ -56,6 +56,18 @@ pub enum Mutation {
     /// The engine returns partitions without a last commit.
     #[cfg(feature = "mutations")]
     LeaveWithoutCommit,
+    /// The engine claims messages in the duplicate filter for the process, not for one attempt.
+    #[cfg(feature = "mutations")]
+    ShareClaims,
+    /// The engine marks no message as handled in the duplicate filter.
+    #[cfg(feature = "mutations")]
+    ForgetMarks,
+    /// The engine runs suspects of a crash beside other messages.
+    #[cfg(feature = "mutations")]
+    RunSuspectsInCompany,
+    /// The engine gives letters half of the time until they expire.
+    #[cfg(feature = "mutations")]
+    ExpireEarly,
 }
 
 impl Mutation {
@@ -93,6 +105,14 @@ impl Mutation {
         Self::IgnoreConsumerPauses,
         #[cfg(feature = "mutations")]
         Self::LeaveWithoutCommit,
+        #[cfg(feature = "mutations")]
+        Self::ShareClaims,
+        #[cfg(feature = "mutations")]
+        Self::ForgetMarks,
+        #[cfg(feature = "mutations")]
+        Self::RunSuspectsInCompany,
+        #[cfg(feature = "mutations")]
+        Self::ExpireEarly,
     ];
 
     #[cfg(feature = "mutations")]
@@ -114,6 +134,10 @@ impl Mutation {
             Self::IgnoreReplayPauses => Some(EngineMutation::IgnoreReplayPauses),
             Self::IgnoreConsumerPauses => Some(EngineMutation::IgnoreConsumerPauses),
             Self::LeaveWithoutCommit => Some(EngineMutation::LeaveWithoutCommit),
+            Self::ShareClaims => Some(EngineMutation::ShareClaims),
+            Self::ForgetMarks => Some(EngineMutation::ForgetMarks),
+            Self::RunSuspectsInCompany => Some(EngineMutation::RunSuspectsInCompany),
+            Self::ExpireEarly => Some(EngineMutation::ExpireEarly),
         }
     }
 }

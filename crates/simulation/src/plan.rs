@@ -35,6 +35,16 @@ pub(crate) struct Plan {
     pub(crate) stays: bool,
     /// The store's clock minus that of the engines, in milliseconds.
     pub(crate) skew_millis: i64,
+    /// The engines have a duplicate filter.
+    pub(crate) dedupe: bool,
+    /// Messages of which a copy with another key is published, per mille.
+    pub(crate) copies: u64,
+    /// The engines have flight recorders.
+    pub(crate) recorder: bool,
+    /// The clock of engines and store is set back now and then.
+    pub(crate) clock_steps: bool,
+    /// A broker holds what failed (strategy `topics`).
+    pub(crate) topics: bool,
 }
 
 /// Faults of store calls, per mille.
@@ -84,7 +94,7 @@ impl Plan {
             backlog: random.chance(100).then(|| random.between(2, 20)),
             ..BudgetPolicy::default()
         };
-        let options = Options {
+        let mut options = Options {
             concurrency: random.between(1, 12) as usize,
             shards: random.between(1, 3) as usize,
             window: random.between(2, 64) as usize,
@@ -113,6 +123,19 @@ impl Plan {
             slow: if other.chance(500) { other.between(10, 150) } else { 0 },
             outages: !calm && random.chance(400),
         };
+        // Drawn apart, too.
+        let mut extra = Random::new(seed).fork(4);
+        let ttl = extra.chance(200).then(|| extra.millis(1_000, 20_000));
+        let keep_closed = extra.chance(200).then(|| extra.millis(1_000, 20_000));
+        if let Some(dead_letter) = &mut options.dead_letter {
+            (dead_letter.ttl, dead_letter.keep_closed) =
+                (ttl.or(dead_letter.ttl), keep_closed.or(dead_letter.keep_closed));
+        }
+        let dedupe = extra.chance(250);
+        let topics = extra.chance(150);
+        if topics {
+            options.retry.strategy = Strategy::Topics;
+        }
         Self {
             seed,
             partitions: random.between(1, 4) as u32,
@@ -129,6 +152,11 @@ impl Plan {
             failing: *random.pick(&[0, 50, 200, 400, 800]),
             stays: other.chance(600),
             skew_millis: if other.chance(400) { other.between(0, 800) as i64 - 400 } else { 0 },
+            dedupe,
+            copies: if dedupe && extra.chance(700) { extra.between(50, 400) } else { 0 },
+            recorder: extra.chance(250),
+            clock_steps: extra.chance(150),
+            topics,
         }
     }
 }

@@ -9,6 +9,7 @@ use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
 use lazaret_memory::MemorySource;
 use tokio::time::Instant;
 
+use crate::broker::Returns;
 use crate::world::{Process, World};
 
 /// A memory source whose deliveries and commits are traced and checked.
@@ -21,6 +22,7 @@ pub(crate) struct CheckedSource {
     /// The number of commits started so far.
     started_commits: u32,
     closed: bool,
+    returns: Returns,
 }
 
 /// A commit in progress.
@@ -39,7 +41,15 @@ const FAILS_EVERY: u32 = 7;
 
 impl CheckedSource {
     pub(crate) fn new(world: &Arc<World>, process: Process, inner: MemorySource) -> Self {
-        Self { world: world.clone(), process, inner, pending: None, started_commits: 0, closed: false }
+        Self {
+            world: world.clone(),
+            process,
+            inner,
+            pending: None,
+            started_commits: 0,
+            closed: false,
+            returns: Returns::default(),
+        }
     }
 
     /// Checks the commits, then commits them.
@@ -64,7 +74,7 @@ impl CheckedSource {
     async fn end_commit(&mut self) -> Result<SourceEvent, SourceError> {
         if self.started_commits.is_multiple_of(FAILS_EVERY) {
             self.pending = None;
-            return Ok(SourceEvent::Committed(Err("this commit fails".to_owned())));
+            return Ok(SourceEvent::Committed(Err(SourceError::temporary("this commit fails"))));
         }
         // It stays in progress until it is done: the engine may cancel this call.
         let commits = self.pending.as_ref().map(|pending| pending.commits.clone()).unwrap_or_default();
@@ -84,7 +94,7 @@ impl CheckedSource {
 #[async_trait]
 impl Source for CheckedSource {
     async fn next(&mut self) -> Result<SourceEvent, SourceError> {
-        let event = match &mut self.pending {
+        let mut event = match &mut self.pending {
             None => self.inner.next().await?,
             Some(PendingCommit { after: 0, .. }) => return self.end_commit().await,
             Some(pending) => tokio::select! {
@@ -96,8 +106,9 @@ impl Source for CheckedSource {
                 () = tokio::time::sleep_until(pending.until) => return self.end_commit().await,
             },
         };
-        match &event {
+        match &mut event {
             SourceEvent::Messages(messages) => {
+                messages.iter_mut().for_each(|message| self.returns.returned(message));
                 self.world.delivered(messages);
                 self.world.trace(|| {
                     let ids: Vec<&str> = messages.iter().map(|message| message.id.as_str()).collect();
@@ -107,6 +118,10 @@ impl Source for CheckedSource {
             SourceEvent::Assigned(all) => {
                 let partitions: Vec<Partition> = all.iter().map(|a| a.partition.clone()).collect();
                 self.trace("was assigned", &partitions);
+                let retries = self.world.retry_partition();
+                if partitions.iter().any(|partition| Some(partition.index) == retries) {
+                    self.returns.assigned();
+                }
             }
             SourceEvent::Revoking(partitions) => {
                 self.trace("has to give up", partitions);
@@ -162,7 +177,7 @@ impl Source for CheckedSource {
 
     async fn close(&mut self) -> Result<(), SourceError> {
         self.world.trace(|| format!("process {} closed its source", self.process.number));
-        let all: Vec<u32> = (0..self.world.plan.partitions).collect();
+        let all: Vec<u32> = (0..self.world.log.partitions()).collect();
         self.world.partitions_returned(&self.process, &all);
         self.closed = true;
         self.inner.close().await

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::SignedDuration;
 use lazaret_core::store::Store;
-use lazaret_core::{Clock, Letter, Message, MessageId, QueueName, SequenceId};
-use lazaret_memory::{MemberId, MemoryLog};
+use lazaret_core::{Clock, Letter, Message, MessageId, QueueName, SequenceId, Timestamp};
+use lazaret_memory::{MemberId, MemoryLog, MemoryStore};
 use lazaret_testkit::clock::test_epoch;
 use lazaret_testkit::{ManualClock, TokioClock};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use crate::block_on::block_on;
 use crate::history::{Attempt, History, Original, Running};
 use crate::pauses::Pauses;
 use crate::plan::{Plan, Script};
+use crate::recorder::Isolation;
 
 /// The name of the simulated consumer.
 pub(crate) const CONSUMER: &str = "sim";
@@ -24,7 +25,12 @@ const VIOLATIONS_LIMIT: usize = 20;
 /// The log, the store and the clock of a run, with its history.
 pub(crate) struct World {
     pub(crate) plan: Plan,
+    /// The clock of the engines, which may be set back.
     pub(crate) clock: TokioClock,
+    /// The time of the checks, which never goes back.
+    steady: TokioClock,
+    /// The values of the duplicate filter.
+    pub(crate) filter: MemoryStore,
     pub(crate) log: MemoryLog,
     pub(crate) store: Arc<dyn Store>,
     /// The clock of the store, set before each call.
@@ -32,6 +38,7 @@ pub(crate) struct World {
     pub(crate) queues: Vec<QueueName>,
     history: Mutex<History>,
     pub(crate) pauses: Pauses,
+    pub(crate) isolation: Isolation,
 }
 
 /// One process of an engine, from its start to its crash or its end.
@@ -49,17 +56,21 @@ impl World {
     /// A world with the store that is made with this clock.
     pub(crate) fn new(plan: Plan, store: impl FnOnce(Arc<dyn Clock>) -> Arc<dyn Store>) -> Self {
         let (clock, store_clock) = (TokioClock::new(), ManualClock::new());
-        let log = MemoryLog::new("stream", plan.partitions);
+        let filter_clock = store_clock.clone();
+        let log = MemoryLog::new("stream", plan.partitions + u32::from(plan.topics));
         let names = ["one", "two"];
         Self {
             store: store(Arc::new(store_clock.clone())),
             store_clock,
             queues: names[..plan.components].iter().map(|name| QueueName::of(CONSUMER, name)).collect(),
+            filter: MemoryStore::new(Arc::new(filter_clock)),
             log,
+            steady: clock.apart(),
             clock,
             plan,
             history: Mutex::default(),
             pauses: Pauses::default(),
+            isolation: Isolation::default(),
         }
     }
 
@@ -70,6 +81,11 @@ impl World {
     pub(crate) fn run<T>(&self, call: impl Future<Output = T>) -> T {
         self.store_clock.set(self.clock.now() + self.skew());
         block_on(call)
+    }
+
+    /// The time of the checks.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.steady.now()
     }
 
     /// The time by which the store's clock is ahead of that of the engines.
@@ -97,8 +113,60 @@ impl World {
         let ids = history.sequences.entry(sequence.clone()).or_default();
         ids.push(message.id.clone());
         let place = ids.len() - 1;
-        let original = Original { number, sequence, place, delivered_at: None, message: message.clone() };
+        let original = Original {
+            number,
+            sequence,
+            place,
+            delivered_at: None,
+            first_delivered_at: None,
+            message: message.clone(),
+        };
         history.messages.insert(message.id, original);
+    }
+
+    /// Puts a copy of an earlier message into the log, under another key, if its handler always succeeds: otherwise the
+    /// sequence of the copy could fail without a message of its own that does.
+    pub(crate) fn publish_copy(&self, number: u64, key: &str, partition: u32) {
+        let fine =
+            (0..self.queues.len()).all(|component| Script::draw(&self.plan, number, component).is_healthy());
+        let original = {
+            let history = self.history();
+            let found = history.messages.values().find(|original| original.number == number);
+            found.map(|original| original.message.clone()).filter(|_| fine)
+        };
+        let Some(original) = original else { return };
+        let mut made = None;
+        self.log.push_with(partition, |message| {
+            let copy = Message { position: message.position, ..original.clone() }.with_key(key.to_owned());
+            made = Some(copy.clone());
+            copy
+        });
+        let Some(copy) = made else { return };
+        self.trace(|| format!("published a copy of {} at {:?}", copy.id, copy.position));
+        self.history().copies.entry(copy.id.clone()).or_default().push(copy);
+    }
+
+    /// Returns `true` when copies of the message were published.
+    pub(crate) fn has_copies(&self, message: &MessageId) -> bool {
+        self.history().copies.contains_key(message)
+    }
+
+    /// A process ended: what it handled may not be marked in the duplicate filter.
+    pub(crate) fn process_ended(&self, process: u64) {
+        let mut history = self.history();
+        for record in history.records.values_mut() {
+            record.handled_in = record.handled_in.filter(|handled_in| *handled_in != process);
+        }
+    }
+
+    /// A process crashed with what it was running.
+    pub(crate) fn crashed_with(&self, process: u64) {
+        let mut history = self.history();
+        let History { running, records, .. } = &mut *history;
+        for attempt in running.iter().filter(|attempt| attempt.process == process) {
+            let record = records.entry((attempt.component, attempt.message.clone())).or_default();
+            record.crashes += 1;
+        }
     }
 
     /// Adds a line to the trace.
@@ -108,7 +176,7 @@ impl World {
     }
 
     fn elapsed_millis(&self) -> i128 {
-        self.clock.now().duration_since(test_epoch()).as_millis()
+        self.now().duration_since(test_epoch()).as_millis()
     }
 
     pub(crate) fn violated(&self, invariant: &str, text: &str) {
@@ -140,11 +208,34 @@ impl World {
 
     /// The source delivered these messages to this member.
     pub(crate) fn delivered(&self, messages: &[Message]) {
-        let now = self.clock.now();
+        let now = self.now();
         let mut history = self.history();
         for message in messages {
-            if let Some(original) = history.messages.get_mut(&message.id) {
+            let original = history.messages.get_mut(&message.id);
+            let mut again = false;
+            if let Some(original) = original.filter(|o| o.message.position == message.position) {
+                again = original.first_delivered_at.is_some();
+                original.first_delivered_at.get_or_insert(now);
                 original.delivered_at = Some(now);
+            }
+            if self.plan.topics {
+                // A message that is in the retry topic and was not committed comes twice. What the topic holds says nothing about
+                // the other one, so each has attempts of its own.
+                let (queue, attempts) = match &message.hop {
+                    Some(hop) => {
+                        let returned = (message.id.clone(), hop.queue.to_string(), hop.attempts);
+                        again = !history.returned.insert(returned);
+                        (Some(&hop.queue), hop.attempts)
+                    }
+                    None => (None, 0),
+                };
+                let left = self.plan.options.retry.max_attempts.saturating_sub(attempts);
+                for (component, _) in
+                    self.queues.iter().enumerate().filter(|(_, q)| queue.is_none_or(|of| of == *q))
+                {
+                    let record = history.records.entry((component, message.id.clone())).or_default();
+                    record.uncounted += if again { left } else { 0 };
+                }
             }
         }
     }
@@ -204,27 +295,37 @@ impl World {
             format!("process {} component {component} attempts {} ({kind})", process.number, message.id)
         });
         self.check_identity(message);
-        self.check_order(process, component, message, live).await;
-        self.check_due(component, message, letter, replay);
-        self.check_letter(component, message, letter);
-        self.check_handed_off(component, message, live).await;
         self.check_paused(process, message, live, replay);
+        self.check_duplicate(component, message);
+        self.check_isolation(process, component, message);
+        if !self.has_copies(&message.id) {
+            self.check_order(process, component, message, live).await;
+            self.check_due(component, message, letter, replay);
+            self.check_letter(component, message, letter);
+            self.check_handed_off(component, message, live).await;
+        }
+        let copied = self.has_copies(&message.id);
         let mut history = self.history();
         let number = history.next_attempt;
         history.next_attempt += 1;
         let Some(original) = history.messages.get(&message.id) else {
             drop(history);
             self.violated("I5", &format!("{} was never published", message.id));
-            return self.attempt(number, component, message, replay, None);
+            return self.attempt(number, process.number, component, message, replay, None);
         };
         let running = Running {
             attempt: number,
             component,
-            sequence: original.sequence.clone(),
+            // That of a copy is not that of the original.
+            sequence: if original.message.position == message.position {
+                original.sequence.clone()
+            } else {
+                SequenceId::by_key(message)
+            },
             message: message.id.clone(),
             member: process.member,
             process: process.number,
-            partition: message.position.partition,
+            partition: message.place().1.partition,
             live,
         };
         history.running.push(running);
@@ -235,7 +336,7 @@ impl World {
         if !replay {
             record.automatic += 1;
             let allowed = max + record.uncounted;
-            if record.automatic > allowed {
+            if record.automatic > allowed && !copied {
                 violation = Some(format!(
                     "{} got {} automatic attempts, {max} are allowed and {} uncounted",
                     message.id, record.automatic, record.uncounted
@@ -246,25 +347,32 @@ impl World {
         if let Some(violation) = violation {
             self.violated("I4", &violation);
         }
-        self.attempt(number, component, message, replay, live.then_some(process.number))
+        self.attempt(number, process.number, component, message, replay, live.then_some(process.number))
     }
 
     fn attempt(
         self: &Arc<Self>,
         number: u64,
+        process: u64,
         component: usize,
         message: &Message,
         replay: bool,
         live_in: Option<u64>,
     ) -> Attempt {
-        let (world, message, started_at) = (self.clone(), message.id.clone(), self.clock.now());
-        Attempt { world, number, component, message, started_at, replay, live_in, ended: false }
+        let (world, message, started_at) = (self.clone(), message.id.clone(), self.now());
+        Attempt { world, number, component, message, started_at, replay, process, live_in, ended: false }
     }
 
     /// The offset of the last message of a partition.
     pub(crate) fn last_offset(&self, partition: u32) -> Option<u64> {
         let history = self.history();
-        let positions = history.messages.values().map(|original| &original.message.position);
+        let originals = history.messages.values().map(|original| &original.message.position);
+        let copies = history.copies.values().flatten().map(|copy| &copy.position);
+        let in_topic = history.relayed.iter().map(|relayed| relayed.offset).max();
+        if self.retry_partition() == Some(partition) {
+            return in_topic;
+        }
+        let positions = originals.chain(copies);
         positions.filter(|position| position.partition == partition).map(|position| position.offset).max()
     }
 
@@ -275,7 +383,7 @@ impl World {
         let since = process.draining_since.load(Ordering::Relaxed);
         let late =
             self.elapsed_millis() - i128::from(since) >= self.plan.options.drain_deadline.as_millis() as i128;
-        if !late {
+        if !late && self.plan.copies == 0 && !self.plan.topics {
             self.check_returned(process, partitions);
         }
         if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {

@@ -14,9 +14,9 @@ pub(crate) enum FileError {
     NotCreatedYet(PathBuf),
     /// Not a regular file, but a directory, a pipe or a device.
     NotAFile(PathBuf),
-    /// The file was truncated below the position.
+    /// The file was truncated below what was settled.
     Truncated { path: PathBuf, length: u64, read: u64 },
-    /// The file was replaced, or content before the position changed.
+    /// The file was replaced, or content changed that was settled.
     Replaced(PathBuf),
     /// The file was removed or renamed.
     Removed(PathBuf),

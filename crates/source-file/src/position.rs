@@ -8,12 +8,12 @@ use lazaret_core::source::Commit;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// The number of bytes at the start of a file that identify it.
+/// The number of bytes at the start of a file, and before the end of what was settled, that identify it.
 pub(crate) const HEAD_BYTES: usize = 1024;
 /// The maximum number of settled ranges beyond the position (I7).
 const MAX_RANGES: usize = 4096;
-/// The version of the token.
-const VERSION: u32 = 1;
+/// The version of the token. The first one has no tail, and its head ends at the position.
+const VERSION: u32 = 2;
 
 /// The settled part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,11 +24,20 @@ pub(crate) struct FilePosition {
     pub(crate) settled: Vec<RangeInclusive<u64>>,
 }
 
-/// A fingerprint of the start of a file.
+/// A fingerprint of a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {
     bytes: usize,
     hash: String,
+}
+
+/// Identifies a file by the content that was settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// The start of the file.
+    pub(crate) head: Fingerprint,
+    /// The last bytes that were settled; `None` in a token of the first version.
+    pub(crate) tail: Option<Fingerprint>,
 }
 
 /// Why a token is invalid.
@@ -38,7 +47,7 @@ pub(crate) enum TokenError {
     #[error(transparent)]
     Malformed(#[from] serde_json::Error),
     /// A token of another version.
-    #[error("unsupported version {0}, expected {VERSION}")]
+    #[error("unsupported version {0}, expected at most {VERSION}")]
     Version(u32),
 }
 
@@ -48,6 +57,8 @@ struct Token {
     offset: u64,
     settled: Vec<(u64, u64)>,
     head: Fingerprint,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tail: Option<Fingerprint>,
 }
 
 impl Fingerprint {
@@ -57,6 +68,11 @@ impl Fingerprint {
         let mut hasher = SipHasher13::new();
         hasher.write(&head[..bytes]);
         Self { bytes, hash: format!("{:032x}", hasher.finish128().as_u128()) }
+    }
+
+    /// Returns whether this is the fingerprint of exactly these bytes.
+    pub(crate) fn is_of(&self, content: &[u8]) -> bool {
+        *self == Self::of(content, content.len() as u64)
     }
 
     /// Returns whether a file that starts with these bytes is the same.
@@ -75,23 +91,33 @@ impl FilePosition {
         Self { offset, settled }
     }
 
-    /// Serializes the position as a token, for a file that starts with these bytes.
-    pub(crate) fn to_token(&self, head: &[u8]) -> Bytes {
+    /// The end of everything that is settled.
+    pub(crate) fn reach(&self) -> u64 {
+        self.settled.iter().map(|range| *range.end()).max().map_or(self.offset, |end| end.max(self.offset))
+    }
+
+    /// Serializes the position as a token, for a file that starts with these bytes and has `tail` before its
+    /// [reach](Self::reach).
+    pub(crate) fn to_token(&self, head: &[u8], tail: &[u8]) -> Bytes {
         let settled = self.settled.iter().map(|range| (*range.start(), *range.end())).collect();
-        let head = Fingerprint::of(head, self.offset);
-        let token = Token { version: VERSION, offset: self.offset, settled, head };
+        let head = Fingerprint::of(head, self.reach());
+        let tail = Some(Fingerprint::of(tail, self.reach()));
+        let token = Token { version: VERSION, offset: self.offset, settled, head, tail };
         // Numbers and strings always serialize.
         serde_json::to_vec(&token).unwrap_or_default().into()
     }
 
-    /// Parses a token into the position and the fingerprint of the file.
-    pub(crate) fn from_token(token: &[u8]) -> Result<(Self, Fingerprint), TokenError> {
+    /// Parses a token into the position and the identity of the file.
+    pub(crate) fn from_token(token: &[u8]) -> Result<(Self, Identity), TokenError> {
         let token: Token = serde_json::from_slice(token)?;
-        if token.version != VERSION {
-            return Err(TokenError::Version(token.version));
-        }
-        let settled = token.settled.into_iter().map(|(start, end)| start..=end).collect();
-        Ok((Self { offset: token.offset, settled }, token.head))
+        let settled: Vec<_> = match token.version {
+            // The fingerprint does not cover what was settled beyond the position: it may be another file's. Those messages are
+            // delivered again.
+            1 => Vec::new(),
+            VERSION => token.settled.into_iter().map(|(start, end)| start..=end).collect(),
+            other => return Err(TokenError::Version(other)),
+        };
+        Ok((Self { offset: token.offset, settled }, Identity { head: token.head, tail: token.tail }))
     }
 }
 
@@ -109,19 +135,33 @@ mod tests {
     #[test]
     fn a_token_restores_the_position() {
         let position = FilePosition { offset: u64::MAX, settled: vec![3..=7, 9..=9] };
-        let (back, head) = FilePosition::from_token(&position.to_token(b"abc")).unwrap();
+        let (back, Identity { head, tail }) =
+            FilePosition::from_token(&position.to_token(b"abc", b"xyz")).unwrap();
         assert_eq!(back, position);
         assert!(head.matches(b"abc") && head.matches(b"abcd"));
         assert!(!head.matches(b"ab") && !head.matches(b"abX"));
+        let tail = tail.unwrap();
+        assert!(tail.is_of(b"xyz") && !tail.is_of(b"xy") && !tail.is_of(b"wxyz"));
     }
 
     #[test]
-    fn only_content_before_the_position_is_compared() {
-        let (_, head) =
-            FilePosition::from_token(&FilePosition { offset: 2, settled: vec![] }.to_token(b"abc")).unwrap();
-        assert!(head.matches(b"abX"));
-        let (_, head) = FilePosition::from_token(&FilePosition::default().to_token(b"abc")).unwrap();
-        assert!(head.matches(b""));
+    fn only_content_that_was_settled_is_compared() {
+        let head = |position: FilePosition| {
+            FilePosition::from_token(&position.to_token(b"abc", b"")).unwrap().1.head
+        };
+        assert!(head(FilePosition { offset: 2, settled: vec![] }).matches(b"abX"));
+        assert!(head(FilePosition::default()).matches(b""));
+        let beyond = head(FilePosition { offset: 0, settled: vec![3..=3] });
+        assert!(beyond.matches(b"abcX") && !beyond.matches(b"abX") && !beyond.matches(b"ab"));
+    }
+
+    #[test]
+    fn ranges_of_the_first_version_are_delivered_again() {
+        // I1: its fingerprint does not cover them.
+        let first = br#"{"version":1,"offset":2,"settled":[[5,9]],"head":{"bytes":2,"hash":"h"}}"#;
+        let (position, identity) = FilePosition::from_token(first).unwrap();
+        assert_eq!(position, FilePosition { offset: 2, settled: vec![] });
+        assert_eq!(identity.tail, None);
     }
 
     #[test]
@@ -142,7 +182,7 @@ mod tests {
         let other = br#"{"version":7,"offset":1,"settled":[],"head":{"bytes":0,"hash":""}}"#;
         assert_eq!(
             FilePosition::from_token(other).unwrap_err().to_string(),
-            "unsupported version 7, expected 1"
+            "unsupported version 7, expected at most 2"
         );
     }
 }

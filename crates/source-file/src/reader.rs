@@ -86,6 +86,14 @@ impl Reader {
         &self.head
     }
 
+    /// Opens the file once more, for reads beside this reader.
+    pub(crate) fn reopen(&self) -> Result<File, FileError> {
+        let unreadable = |error| FileError::Unreadable(self.path.clone(), error);
+        let file = File::open(&self.path).map_err(unreadable)?;
+        let same = is_same(&file.metadata().map_err(unreadable)?, &self.file.metadata().map_err(unreadable)?);
+        if same { Ok(file) } else { Err(FileError::Replaced(self.path.clone())) }
+    }
+
     /// Returns the current length of the file.
     pub(crate) fn length(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -243,6 +251,15 @@ impl Reader {
             Err(error) => Err(unreadable(error)),
         }
     }
+}
+
+/// Reads the last bytes before an offset; fewer if the file ends before it.
+pub(crate) fn read_tail(mut file: &File, offset: u64) -> io::Result<Vec<u8>> {
+    let begin = offset.saturating_sub(HEAD_BYTES as u64);
+    let mut tail = Vec::with_capacity(HEAD_BYTES);
+    file.seek(SeekFrom::Start(begin))?;
+    file.take(offset - begin).read_to_end(&mut tail)?;
+    Ok(tail)
 }
 
 fn too_long(first: Bytes, max_line: usize) -> NewMessage {

@@ -1,6 +1,7 @@
 //! The source: a reader on a blocking thread, and positions in a checkpoint.
 
 use std::fmt;
+use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use crate::error::FileError;
 use crate::options::Options;
 use crate::position::{FilePosition, HEAD_BYTES};
-use crate::reader::{ReadLine, ReadResult, Reader};
+use crate::reader::{ReadLine, ReadResult, Reader, read_tail};
 
 /// A file with one JSON message per line. See the [crate documentation](crate) for guarantees and an example.
 pub struct FileSource {
@@ -30,6 +31,8 @@ pub struct FileSource {
     committed: FilePosition,
     /// The first bytes of the file.
     head: Vec<u8>,
+    /// The same file, for reads beside the reader.
+    file: Arc<File>,
     state: ReaderState,
     /// Messages that were read, but not returned yet.
     ready: Vec<Message>,
@@ -88,19 +91,26 @@ impl FileSource {
                     }
                     other => other,
                 })?;
-                let Some((position, head)) = position else { return Ok((reader, FilePosition::default())) };
-                let length = reader.length().map_err(|error| FileError::Unreadable(path.clone(), error))?;
-                if length < position.offset {
-                    return Err(FileError::Truncated { path, length, read: position.offset });
+                let file = reader.reopen()?;
+                let Some((position, identity)) = position else {
+                    return Ok((reader, file, FilePosition::default()));
+                };
+                let unreadable = |error| FileError::Unreadable(path.clone(), error);
+                let (length, read) = (reader.length().map_err(unreadable)?, position.reach());
+                if length < read {
+                    return Err(FileError::Truncated { path, length, read });
                 }
-                if !head.matches(reader.head()) {
+                let tail = read_tail(&file, read).map_err(unreadable)?;
+                if !identity.head.matches(reader.head())
+                    || identity.tail.is_some_and(|expected| !expected.is_of(&tail))
+                {
                     return Err(FileError::Replaced(path));
                 }
                 reader.seek(position.offset);
-                Ok((reader, position))
+                Ok((reader, file, position))
             })
         };
-        let (reader, committed) = opened.await.map_err(lost)??;
+        let (reader, file, committed) = opened.await.map_err(lost)??;
         let stream = options.stream.unwrap_or_else(|| {
             path.file_name()
                 .map_or_else(|| path.to_string_lossy(), |name| name.to_string_lossy())
@@ -115,6 +125,7 @@ impl FileSource {
             name,
             committed,
             head: reader.head().to_vec(),
+            file: Arc::new(file),
             state: ReaderState::Idle(Box::new(reader)),
             ready: Vec::new(),
             assigned: false,
@@ -173,6 +184,18 @@ impl FileSource {
         if self.rewound { Ok(ReadResult::More) } else { Ok(found?) }
     }
 
+    /// Reads the last bytes that are settled at a position: they identify the file.
+    async fn tail(&self, position: &FilePosition) -> Result<Vec<u8>, SourceError> {
+        let (file, read) = (self.file.clone(), position.reach());
+        let tail = spawn_blocking(move || Ok((read_tail(&file, read)?, file.metadata()?.len())));
+        let unreadable = |error| FileError::Unreadable(self.path.clone(), error);
+        let (tail, length) = tail.await.map_err(lost)?.map_err(unreadable)?;
+        match length < read {
+            true => Err(FileError::Truncated { path: self.path.clone(), length, read }.into()),
+            false => Ok(tail),
+        }
+    }
+
     fn messages(&self, lines: Vec<ReadLine>) -> Vec<Message> {
         lines
             .into_iter()
@@ -229,7 +252,8 @@ impl Source for FileSource {
             if position == self.committed {
                 continue;
             }
-            let anchor = Anchor { token: position.to_token(&self.head), at: Timestamp::now() };
+            let tail = self.tail(&position).await?;
+            let anchor = Anchor { token: position.to_token(&self.head, &tail), at: Timestamp::now() };
             self.checkpoints.save_processed(&self.name, anchor, None).await?;
             self.committed = position;
         }

@@ -93,6 +93,59 @@ async fn commit(source: &mut FileSource, message: &Message) {
     source.commit(vec![commit]).await.unwrap();
 }
 
+/// Settles the last message, and leaves the others before it open.
+async fn settle_last(bed: &Bed) {
+    let mut source = bed.open(Options::default()).await;
+    let last = messages(&mut source).await.pop().unwrap();
+    let beyond = vec![last.position.offset..=last.position.offset];
+    let commit = Commit { partition: last.partition(), position: None, settled_beyond: beyond };
+    source.commit(vec![commit]).await.unwrap();
+}
+
+/// Lines that differ in one letter.
+fn lines(letters: &str) -> String {
+    letters.chars().map(|letter| format!("{{\"payload\":\"{letter}\"}}\n")).collect()
+}
+
+#[tokio::test]
+async fn what_was_settled_beyond_the_position_is_not_applied_to_a_file_that_was_replaced() {
+    // I1: the lines of the other file at these places were never handled.
+    for other in ["xyz", "abz", "xbc"] {
+        let bed = Bed::new(lines("abc"));
+        settle_last(&bed).await;
+        fs::write(&bed.path, lines(other)).unwrap();
+        assert!(bed.refused().await.to_string().contains("was replaced"), "{other}");
+    }
+    // Beyond the first kilobyte, too.
+    let (same, long) = ("a".repeat(500), |last: char| lines(&format!("{}{last}", "a".repeat(500))));
+    let bed = Bed::new(long('b'));
+    settle_last(&bed).await;
+    fs::write(&bed.path, long('c')).unwrap();
+    assert!(bed.refused().await.to_string().contains("was replaced"));
+    fs::write(&bed.path, lines(&format!("{same}bd"))).unwrap();
+    assert_eq!(bed.all(Options::default()).await.len(), 502, "lines that were appended change nothing");
+}
+
+#[tokio::test]
+async fn what_was_settled_beyond_the_position_is_not_applied_to_a_file_that_was_cut() {
+    // I1
+    let bed = Bed::new(lines("abc"));
+    settle_last(&bed).await;
+    fs::write(&bed.path, lines("ab")).unwrap();
+    let error = bed.refused().await.to_string();
+    assert!(error.contains("was truncated"), "{error}");
+}
+
+#[tokio::test]
+async fn an_explicit_id_is_never_that_of_a_line_without_one() {
+    // I8: one letter for two messages would lose one.
+    let first = r#"{"id":"0:42","payload":1}"#;
+    let bed = Bed::new(format!("{first}\n{{\"payload\":2222}}\n"));
+    let all = bed.all(Options::default()).await;
+    assert_eq!(all[1].id.as_str(), "0:42", "the position is the id");
+    assert_eq!(all[0].id.as_str(), "=0:42");
+}
+
 #[tokio::test]
 async fn lines_come_with_what_they_say() {
     let bed = Bed::new(concat!(

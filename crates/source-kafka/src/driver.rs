@@ -143,7 +143,8 @@ impl Driver {
                 // An earlier one timed out and is pending. Reading does not wait for it.
                 let commits = self.current(commits);
                 if self.membership.begin_commit(commits).is_err() {
-                    let error = "an earlier commit is pending; this one will be repeated".to_owned();
+                    let error =
+                        SourceError::temporary("an earlier commit is pending; this one will be repeated");
                     self.read.put(Item::Committed(number, Err(error)));
                 }
             }

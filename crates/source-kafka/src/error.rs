@@ -75,7 +75,7 @@ pub(crate) fn config_error(error: KafkaError) -> SourceError {
 }
 
 /// Returns whether the client retries after this error of one broker or one request.
-fn is_retried_by_client(code: Code) -> bool {
+pub(crate) fn is_retried_by_client(code: Code) -> bool {
     matches!(
         code,
         Code::BrokerTransportFailure
@@ -93,6 +93,24 @@ fn is_retried_by_client(code: Code) -> bool {
             | Code::UnknownMemberId
             | Code::IllegalGeneration
             | Code::AssignmentLost
+    )
+}
+
+/// Returns whether an error says that a topic or partition does not exist, or has no leader yet. Not every broker knows a topic
+/// that was created a moment ago.
+pub(crate) fn is_unknown_topic(error: &KafkaError) -> bool {
+    error.rdkafka_error_code().is_some_and(is_unknown_topic_code)
+}
+
+/// Returns whether a code says that a topic or partition does not exist, or has no leader yet.
+pub(crate) fn is_unknown_topic_code(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopicOrPartition
+            | Code::UnknownTopic
+            | Code::UnknownPartition
+            | Code::LeaderNotAvailable
+            | Code::UnknownTopicId
     )
 }
 

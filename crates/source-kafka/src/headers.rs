@@ -243,6 +243,10 @@ pub struct InvalidHeaders(
 pub fn read(headers: &Headers) -> Result<Relayed, InvalidHeaders> {
     let (own, rest) = split(headers).ok_or_else(|| InvalidHeaders(format!("{MARKER} is missing")))?;
     let id = required(&own, ID)?;
+    if id.is_empty() {
+        // All messages with an empty id would be one.
+        return Err(InvalidHeaders(format!("{ID} is empty")));
+    }
     let queue = QueueName::from(required(&own, QUEUE)?);
     let attempts = number(&own, ATTEMPTS)?;
     Ok(Relayed {
@@ -486,9 +490,13 @@ mod tests {
     fn damaged_headers_are_refused() {
         assert!(read(&Headers::new()).is_err());
         let written = write(&letter(1, "no"), "group", 1, HeaderStyle::default());
-        for (name, value) in
-            [("x-attempt-count", "-1"), ("x-due-at", "soon"), ("x-lazaret", "1;999"), ("x-lazaret", "2;1")]
-        {
+        for (name, value) in [
+            ("x-message-id", ""),
+            ("x-attempt-count", "-1"),
+            ("x-due-at", "soon"),
+            ("x-lazaret", "1;999"),
+            ("x-lazaret", "2;1"),
+        ] {
             let mut broken = Headers::new();
             for (header, own) in written.iter() {
                 broken.push(header, if header == name { Bytes::from(value) } else { own.clone() });

@@ -12,7 +12,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::future_producer::DeliveryFuture;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 
-use crate::client::metadata::{metadata_client, partition_count};
+use crate::claim_check;
+use crate::client::metadata::{TopicWait, metadata_client};
 use crate::client::producer::{classify_produce_error, durable_producer, record_headers};
 use crate::error::config_error;
 use crate::headers::HeaderStyle;
@@ -53,7 +54,7 @@ pub struct Delivery(DeliveryFuture);
 
 impl LetterWriter {
     /// Opens a producer for a topic. The options are those of the consumer whose letters are written. Each record is confirmed
-    /// or fails within the timeout.
+    /// or fails within the timeout. A topic that does not exist yet is [waited for](KafkaOptions::with_topic_timeout).
     ///
     /// # Errors
     /// When the topic does not exist or is denied, the brokers are unreachable, or a property is invalid.
@@ -65,7 +66,8 @@ impl LetterWriter {
         let topic = topic.into();
         let connection = options.connection()?;
         let client = metadata_client(&connection)?;
-        let partitions = partition_count(&client, &topic).await.map_err(|error| open_error(error, &topic))?;
+        let partitions = TopicWait::new(options).partition_count(&client, &topic).await;
+        let partitions = partitions.map_err(|error| open_error(error, &topic))?;
         let config = durable_producer(&connection, delivery_timeout, &[]);
         let producer = Arc::new(config.create().map_err(config_error)?);
         let partitions = partitions.unsigned_abs().max(1);
@@ -101,6 +103,16 @@ impl LetterWriter {
             }
             other => other,
         }
+    }
+
+    /// Writes a claim check for a letter that is too large for the topic: a small record that names the letter in the store. Returns
+    /// when the brokers have confirmed it.
+    ///
+    /// # Errors
+    /// When the record was not written, or may not have been written.
+    pub async fn claim(&mut self, letter: &Letter, style: HeaderStyle) -> Result<(), RelayError> {
+        let delivery = self.send(&claim_check::of(letter), claim_check::style(style))?;
+        self.outcome(delivery).await
     }
 
     async fn outcome(&mut self, Delivery(delivery): Delivery) -> Result<(), RelayError> {

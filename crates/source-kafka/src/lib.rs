@@ -32,9 +32,12 @@
 //! - `relay`, `letter_writer`, `topic_reader`: records out, and records in without a group.
 //! - `membership`, `read_ahead`, `driver`, `source`: the member of the group, its thread, and the source for the engine.
 
+mod claim_check;
 mod client;
 mod driver;
 mod error;
+#[cfg(test)]
+mod fuzz;
 pub mod headers;
 mod letter_writer;
 mod lookup;
@@ -54,7 +57,7 @@ mod topology;
 mod transaction_hook;
 
 pub use letter_writer::{Delivery, LetterWriter};
-pub use options::{DEFAULT_BATCH, KafkaOptions};
+pub use options::{DEFAULT_BATCH, DEFAULT_TOPIC_TIMEOUT, KafkaOptions, MEMORY_STORE};
 pub use record::{MessageDecoder, RecordParts};
 pub use relay::KafkaRelay;
 pub use retry_topics::RetryTopics;

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::client::assignment::{add_offset, list_of, partition};
 use crate::client::callbacks::{Callbacks, Client, Clients};
-use crate::options::OffsetReset;
+use crate::options::{KafkaOptions, MEMORY_STORE, OffsetReset};
 use crate::positions::metadata::{self, CommitKey};
 use crate::topology::Topology;
 
@@ -64,6 +64,42 @@ impl ResetPolicy {
     }
 }
 
+/// Checks that the positions of a group were committed with the store of this member. Letters, and what is known of a message, are
+/// in the store: with another one, messages would run although their predecessors wait there.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreCheck {
+    group: String,
+    own: Option<Arc<str>>,
+    replaced: Vec<String>,
+}
+
+impl StoreCheck {
+    pub(crate) fn new(options: &KafkaOptions) -> Self {
+        let KafkaOptions { group, store, replaced_stores, .. } = options;
+        Self { group: group.clone(), own: store.clone(), replaced: replaced_stores.clone() }
+    }
+
+    fn check(&self, found: &[BrokerOffsets]) -> Result<(), LookupError> {
+        let Some(own) = &self.own else { return Ok(()) };
+        for BrokerOffsets { partition, committed, .. } in found {
+            let store = committed.as_ref().and_then(|(_, metadata)| metadata::store_of(metadata));
+            let Some(other) = store.filter(|store| !self.accepts(own, store)) else { continue };
+            let group = &self.group;
+            return Err(LookupError::Source(SourceError::permanent(format!(
+                "the positions of the group {group} in {partition} were committed with another store: {other}, and this one is \
+                 {own}; give all members of a group the same store, or, to move the group to this store, stop the other members \
+                 and add {other} to `replaced-stores`"
+            ))));
+        }
+        Ok(())
+    }
+
+    fn accepts(&self, own: &str, store: &str) -> bool {
+        // What was in memory is gone: there is nothing to move.
+        store == own || store == MEMORY_STORE || self.replaced.iter().any(|replaced| replaced == store)
+    }
+}
+
 /// Why a lookup failed.
 #[derive(Debug)]
 pub(crate) enum LookupError {
@@ -95,10 +131,11 @@ pub(crate) fn start(
     callbacks: Callbacks,
     purpose: LookupPurpose,
     reset: ResetPolicy,
+    store: StoreCheck,
 ) -> PendingLookup {
     let (sender, pending) = oneshot::channel();
     let request = move || {
-        let positions = look_up(&clients, &purpose, &reset);
+        let positions = look_up(&clients, &purpose, &reset, &store);
         // Dropped first: the receiver may hold the last reference, and dropping a client blocks.
         drop(clients);
         // The receiver may be gone.
@@ -116,14 +153,16 @@ fn look_up(
     clients: &Clients,
     purpose: &LookupPurpose,
     reset: &ResetPolicy,
+    store: &StoreCheck,
 ) -> Result<Vec<StartPosition>, LookupError> {
     match purpose {
         LookupPurpose::Assign(partitions) => {
             let found = fetch_offsets(&clients.group, partitions)?;
+            store.check(&found)?;
             let positions: Vec<_> =
                 found.into_iter().map(|found| reset.start(found)).collect::<Result<_, _>>()?;
             if reset.streams == OffsetReset::Latest {
-                commit_starts(&clients.group, &positions)?;
+                commit_starts(&clients.group, &positions, store.own.as_deref())?;
             }
             Ok(positions)
         }
@@ -211,10 +250,12 @@ fn start_position(found: BrokerOffsets, reset: OffsetReset) -> Result<StartPosit
 }
 
 /// Commits starts that are not committed yet. A consumer that starts at the end and crashes must not start at a later end.
-fn commit_starts(client: &Client, positions: &[StartPosition]) -> KafkaResult<()> {
+fn commit_starts(client: &Client, positions: &[StartPosition], store: Option<&str>) -> KafkaResult<()> {
     let mut list = list_of([]);
     for StartPosition { partition, start, .. } in positions.iter().filter(|p| p.committed.is_none()) {
-        add_offset(&mut list, partition, *start, "");
+        let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: *start };
+        let metadata = metadata::encode(&[], key, store, metadata::DEFAULT_LIMIT);
+        add_offset(&mut list, partition, *start, &metadata);
     }
     if list.count() == 0 { Ok(()) } else { client.commit(&list, CommitMode::Sync) }
 }
@@ -230,13 +271,41 @@ mod tests {
 
     fn metadata(offset: u64, ranges: &[RangeInclusive<u64>]) -> String {
         let key = CommitKey { topic: "orders", partition: 3, offset };
-        metadata::encode(ranges, key, metadata::DEFAULT_LIMIT)
+        metadata::encode(ranges, key, None, metadata::DEFAULT_LIMIT)
     }
 
     fn started(found: BrokerOffsets, reset: OffsetReset) -> (u64, Option<u64>, Vec<RangeInclusive<u64>>) {
         let position = start_position(found, reset).unwrap();
         assert_eq!(position.end, 20);
         (position.start, position.committed, position.settled)
+    }
+
+    #[test]
+    fn positions_that_were_committed_with_another_store_are_refused() {
+        // I2
+        let options = |store: &str| KafkaOptions::new("b", "billing", ["orders"]).with_store(store);
+        let committed = |metadata: &str| {
+            let (partition, metadata) = (Partition::new("orders", 3), metadata.to_owned());
+            vec![BrokerOffsets { partition, committed: Some((5, metadata)), low: 0, high: 9 }]
+        };
+        let check = |options: &KafkaOptions, metadata: &str| {
+            StoreCheck::new(options).check(&committed(metadata)).map_err(|error| match error {
+                LookupError::Source(error) => (error.is_temporary(), error.to_string()),
+                LookupError::Client(error) => panic!("{error}"),
+            })
+        };
+        for accepted in ["", "lz1.9JHXfwEAAemFAw", "lz2.a1.", "lz2.memory.", "another tool"] {
+            assert_eq!(check(&options("a1"), accepted), Ok(()), "{accepted}");
+        }
+        let (is_temporary, error) = check(&options("a1"), "lz2.b2.").unwrap_err();
+        assert!(!is_temporary);
+        for word in ["billing", "orders/3", "b2", "a1", "replaced-stores"] {
+            assert!(error.contains(word), "{error} does not contain {word}");
+        }
+        assert_eq!(check(&options("a1").replacing_stores(["c3", "b2"]), "lz2.b2."), Ok(()));
+        assert!(check(&options(MEMORY_STORE), "lz2.b2.").is_err());
+        let unknown = KafkaOptions::new("b", "billing", ["orders"]);
+        assert_eq!(check(&unknown, "lz2.b2."), Ok(()), "a program that names no store is not checked");
     }
 
     #[test]

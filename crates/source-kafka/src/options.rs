@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::source::SourceError;
@@ -11,6 +12,12 @@ use crate::positions::metadata;
 
 /// The default maximum number of messages per batch.
 pub const DEFAULT_BATCH: usize = 512;
+
+/// The default wait for topics that do not exist yet.
+pub const DEFAULT_TOPIC_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The id of every store in memory, for [`KafkaOptions::with_store`]. Any other store may take its positions over.
+pub const MEMORY_STORE: &str = "memory";
 
 /// Properties that the source sets itself, with the reason.
 const RESERVED: [(&str, &str); 5] = [
@@ -85,6 +92,24 @@ pub struct KafkaOptions {
     pub(crate) read_to_end: bool,
     pub(crate) batch: usize,
     pub(crate) metadata_limit: usize,
+    pub(crate) store: Option<Arc<str>>,
+    pub(crate) replaced_stores: Vec<String>,
+    pub(crate) topic_timeout: Duration,
+    pub(crate) topic_notice: TopicNotice,
+}
+
+/// Is called with a description when a topic is waited for.
+#[derive(Clone, Default)]
+pub(crate) struct TopicNotice(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+
+impl TopicNotice {
+    /// Logs that a topic is waited for, and calls the callback.
+    pub(crate) fn send(&self, text: &str) {
+        tracing::warn!(reason = text, "topic unknown, waiting for it");
+        if let Some(notice) = &self.0 {
+            notice(text);
+        }
+    }
 }
 
 impl KafkaOptions {
@@ -105,6 +130,10 @@ impl KafkaOptions {
             read_to_end: false,
             batch: DEFAULT_BATCH,
             metadata_limit: metadata::DEFAULT_LIMIT,
+            store: None,
+            replaced_stores: Vec::new(),
+            topic_timeout: DEFAULT_TOPIC_TIMEOUT,
+            topic_notice: TopicNotice::default(),
         }
     }
 
@@ -169,6 +198,37 @@ impl KafkaOptions {
     #[must_use]
     pub fn with_metadata_limit(mut self, characters: usize) -> Self {
         self.metadata_limit = characters;
+        self
+    }
+
+    /// Names the store of this consumer by its [id](lazaret_core::store::store_id): it is written into each commit, and a member
+    /// of the group with another store stops with an error instead of handling messages out of order.
+    #[must_use]
+    pub fn with_store(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.store = Some(id.into());
+        self
+    }
+
+    /// Accepts positions that were committed with these stores, which the consumer's own store replaces.
+    #[must_use]
+    pub fn replacing_stores<T: Into<String>>(mut self, ids: impl IntoIterator<Item = T>) -> Self {
+        self.replaced_stores = ids.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets how long a topic that does not exist is waited for before that is an error; default:
+    /// [`DEFAULT_TOPIC_TIMEOUT`]. Not every broker knows a topic that was created a moment ago.
+    #[must_use]
+    pub fn with_topic_timeout(mut self, timeout: Duration) -> Self {
+        self.topic_timeout = timeout;
+        self
+    }
+
+    /// Calls this with a description when opening has to wait for a topic, for monitoring. Once the source is open, its
+    /// [state](crate::KafkaSource::state) and its errors say so.
+    #[must_use]
+    pub fn with_topic_notice(mut self, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.topic_notice = TopicNotice(Some(Arc::new(notice)));
         self
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum Item {
     Event(SourceEvent),
     Error(SourceError),
     /// The outcome of the commit with this number.
-    Committed(u64, Result<(), String>),
+    Committed(u64, Result<(), SourceError>),
 }
 
 /// Items that were read and not taken yet, in order.

@@ -1,6 +1,7 @@
 //! Reads records of a retry topic back into the original messages, with their attempts so far.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use lazaret_core::relay::Hop;
@@ -20,7 +21,20 @@ pub(crate) struct RetryReader {
     partition: Partition,
     /// Handovers since the partition was assigned, the latest last.
     order: VecDeque<Arc<str>>,
-    seen: HashSet<Arc<str>>,
+    /// A digest of the message of each.
+    seen: HashMap<Arc<str>, u64>,
+    digests: RandomState,
+}
+
+/// Whether a handover was read before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// No.
+    New,
+    /// Yes, with the same message.
+    Copy,
+    /// Yes, with another message: two messages have one id.
+    Other,
 }
 
 impl RetryReader {
@@ -32,7 +46,8 @@ impl RetryReader {
             topology: topology.clone(),
             partition: partition.clone(),
             order: VecDeque::new(),
-            seen: HashSet::new(),
+            seen: HashMap::new(),
+            digests: RandomState::new(),
         })
     }
 
@@ -65,7 +80,7 @@ impl RetryReader {
             fits.then_some(relayed).ok_or_else(|| "it belongs to another stream".to_owned())
         });
         match relayed {
-            Ok(relayed) => self.restore(reader, stored, relayed),
+            Ok(relayed) => self.restore(reader, stored, relayed, ids),
             // No handler runs: the record becomes a letter as it is.
             Err(reason) => {
                 let reason =
@@ -76,7 +91,19 @@ impl RetryReader {
     }
 
     /// Restores the original message, with a hop that holds its current position and its attempts.
-    fn restore(&mut self, reader: &RecordReader, stored: Message, relayed: Relayed) -> Message {
+    fn restore(
+        &mut self,
+        reader: &RecordReader,
+        stored: Message,
+        relayed: Relayed,
+        ids: &mut PositionIds,
+    ) -> Message {
+        let seen = self.remember(relayed.handover, self.digests.hash_one((&stored.key, &stored.payload)));
+        // It is not the message that was read before, and must not be settled as a copy of it.
+        let id = match seen {
+            Seen::New | Seen::Copy => relayed.id,
+            Seen::Other => ids.at(stored.position.offset),
+        };
         let written_at = stored.timestamp.unwrap_or(Timestamp::UNIX_EPOCH);
         // The wait is bounded whatever a header contains, and a relayed message failed at least once.
         let latest = written_at.checked_add(self.topology.max_wait).unwrap_or(Timestamp::MAX);
@@ -94,10 +121,11 @@ impl RetryReader {
             failure,
             same_failure: relayed.same_failure.max(1),
             due_at: relayed.due_at.unwrap_or(written_at).min(latest),
-            twin: !self.remember(relayed.handover),
+            twin: seen == Seen::Copy,
+            conflict: seen == Seen::Other,
         };
         let mut message = Message {
-            id: relayed.id,
+            id,
             stream: relayed.stream,
             position: Position::new(relayed.partition, relayed.offset),
             timestamp: relayed.timestamp,
@@ -109,19 +137,20 @@ impl RetryReader {
         message
     }
 
-    /// Remembers a handover and returns whether it is new.
-    fn remember(&mut self, handover: String) -> bool {
-        let handover: Arc<str> = handover.into();
-        if !self.seen.insert(handover.clone()) {
-            return false;
+    /// Remembers a handover with the digest of its message, and returns whether it was read before.
+    fn remember(&mut self, handover: String, digest: u64) -> Seen {
+        if let Some(known) = self.seen.get(&*handover) {
+            return if *known == digest { Seen::Copy } else { Seen::Other };
         }
+        let handover: Arc<str> = handover.into();
+        self.seen.insert(handover.clone(), digest);
         self.order.push_back(handover);
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
             self.seen.remove(&oldest);
         }
-        true
+        Seen::New
     }
 }
 
@@ -210,14 +239,27 @@ mod tests {
     }
 
     #[test]
+    fn another_message_with_the_id_of_the_first_is_no_copy_of_it() {
+        // I1, I8: it is handled under an id of its own.
+        let (mut retry, letter) = (retry_reader(), letter());
+        assert_eq!(read(&mut retry, &written(&letter)).id.as_str(), "evt-1");
+        let other = Message { key: Some("other".into()), ..(*letter.message).clone() };
+        let forged = Letter { message: other.into(), ..letter };
+        let message = read(&mut retry, &written(&forged));
+        let hop = message.hop.unwrap();
+        assert_eq!(message.id.as_str(), "orders.mail.retry.1m/1/4");
+        assert_eq!((hop.twin, hop.conflict, hop.attempts), (false, true, 2));
+    }
+
+    #[test]
     fn the_memory_of_handovers_is_bounded() {
         // I7
         let mut retry = retry_reader();
         for number in 0..REMEMBERED * 2 {
-            assert!(retry.remember(number.to_string()));
+            assert_eq!(retry.remember(number.to_string(), 0), Seen::New);
         }
         assert_eq!((retry.order.len(), retry.seen.len()), (REMEMBERED, REMEMBERED));
-        assert!(!retry.remember((REMEMBERED * 2 - 1).to_string()));
+        assert_eq!(retry.remember((REMEMBERED * 2 - 1).to_string(), 0), Seen::Copy);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 
 use crate::client::assignment::{add_offset, list_of};
 use crate::client::callbacks::{Callbacks, Client};
-use crate::error::{ClientError, classify};
+use crate::client::metadata::TopicWait;
+use crate::error::{ClientError, classify, is_unknown_topic};
 use crate::options::KafkaOptions;
 use crate::record::{RecordParts, copy, timestamp};
 
@@ -100,7 +101,7 @@ pub struct TopicReader {
 impl TopicReader {
     /// Starts to read a topic. The options are those of a consumer: brokers, properties, batch size; their group and topics are
     /// not used. `next` holds the offsets at which partitions continue that were read before. A bounded read ends at the end of
-    /// each partition as it is now.
+    /// each partition as it is now. A topic that does not exist yet is [waited for](KafkaOptions::with_topic_timeout).
     ///
     /// # Errors
     /// When the topic does not exist or is denied, the brokers are unreachable, or a property is invalid.
@@ -129,18 +130,35 @@ impl TopicReader {
             partitions_checked_at: Instant::now(),
             last_error: None,
         };
-        reader.add_partitions(next).await?;
+        let mut wait = TopicWait::new(&reader.options);
+        let name = reader.topic.clone();
+        let extents = loop {
+            match reader.extents().await? {
+                Err(error) if is_unknown_topic(&error) && wait.pause(name.as_str()).await => {}
+                result => break result.map_err(|error| reader.request_error(error))?,
+            }
+        };
+        reader.start(extents, next)?;
         Ok(reader)
     }
 
     /// Requests the partitions, and starts to read new ones.
-    async fn add_partitions(&mut self, next: &BTreeMap<u32, u64>) -> Result<(), SourceError> {
-        let Some(client) = self.client.clone() else { return Ok(()) };
+    async fn add_partitions(&mut self) -> Result<(), SourceError> {
+        let extents = self.extents().await?.map_err(|error| self.request_error(error))?;
+        self.start(extents, &BTreeMap::new())
+    }
+
+    /// Requests the partitions.
+    async fn extents(&self) -> Result<KafkaResult<Vec<Extent>>, SourceError> {
+        let Some(client) = self.client.clone() else { return Ok(Ok(Vec::new())) };
         let name = self.topic.clone();
-        let requesting = client.clone();
-        let extents = tokio::task::spawn_blocking(move || extents(&requesting, name.as_str())).await;
-        let extents = extents.map_err(|_| SourceError::temporary("failed to look up the topic"))?;
-        let extents = extents.map_err(|error| self.request_error(error))?;
+        let extents = tokio::task::spawn_blocking(move || extents(&client, name.as_str())).await;
+        extents.map_err(|_| SourceError::temporary("failed to look up the topic"))
+    }
+
+    /// Starts to read those partitions that are new.
+    fn start(&mut self, extents: Vec<Extent>, next: &BTreeMap<u32, u64>) -> Result<(), SourceError> {
+        let Some(client) = self.client.clone() else { return Ok(()) };
         self.partitions_checked_at = Instant::now();
         let mut list = list_of([]);
         for Extent { index, low, high } in extents {
@@ -218,7 +236,7 @@ impl TopicReader {
             }
             if !self.bounded && self.partitions_checked_at.elapsed() >= PARTITION_CHECK_INTERVAL {
                 // An error that persists is an error of reading too, and reported there.
-                if let Err(error) = self.add_partitions(&BTreeMap::new()).await {
+                if let Err(error) = self.add_partitions().await {
                     tracing::warn!(topic = %self.topic, %error, "check for new partitions failed");
                     self.partitions_checked_at = Instant::now();
                 }

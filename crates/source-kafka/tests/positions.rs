@@ -52,14 +52,15 @@ async fn the_outcome_of_a_begun_commit_is_reported_when_it_is_durable() {
     };
     reading.until("all have come", |r| r.count() == 100).await;
     reading.source.begin_commit(up_to(49)).unwrap();
-    reading.until("its outcome is reported", |r| r.commits == [Ok(())]).await;
+    reading.until("its outcome is reported", |r| matches!(r.commits[..], [Ok(())])).await;
     assert_eq!(topic.committed(0).unwrap().0, 50);
     // One that was begun is over with the next one that is waited for, and never comes after it.
     reading.source.begin_commit(up_to(59)).unwrap();
     reading.source.commit(up_to(79)).await.unwrap();
     reading.source.begin_commit(up_to(89)).unwrap();
     reading.until("the outcome of the last one is reported", |r| r.commits.len() == 2).await;
-    assert_eq!((reading.commits.pop(), topic.committed(0).unwrap().0), (Some(Ok(())), 90));
+    assert!(matches!(reading.commits.pop(), Some(Ok(()))));
+    assert_eq!(topic.committed(0).unwrap().0, 90);
     topic.fill(0, 100..101).await;
     reading.until("one more has come", |r| r.count() == 101).await;
     assert_eq!(reading.commits.len(), 1, "each is reported once");

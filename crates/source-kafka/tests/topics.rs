@@ -288,6 +288,54 @@ async fn an_oversized_record_is_written_with_minimal_headers_and_then_stored_as_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_too_large_for_its_retry_topic_and_dies_in_the_store_gets_a_claim_check() {
+    let Some(broker) = broker() else { return };
+    for transactional in [false, true] {
+        let (delay, chained) = (millis(100), Chained::new(broker.clone(), 1).await);
+        let limit = [("max.message.bytes", "2000")];
+        Topic::with_config(broker.clone(), &chained.retry_topic(delay), 1, &limit).await;
+        let id = chained.topic.name.clone();
+        let chained = if transactional { chained.in_transactions(&id) } else { chained };
+        chained.topic.push(0, &"x".repeat(5000)).await;
+        let policy = RetryPolicy { max_attempts: 2, ..retry(delay) };
+        let running = chained.start(policy, |_| Err(HandlerError::msg("no").reason(Reason::TIMEOUT))).await;
+        let dead = chained.read(&chained.dead_topic(), 1).await;
+        let claim = chained::relayed(&dead[0]);
+        assert_eq!((claim.claim.is_some(), claim.attempts), (true, 2), "transactional: {transactional}");
+        running.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_a_retry_topic_with_one_forged_id_are_all_handled() {
+    // I1: settled as copies of each other, all but one would be lost.
+    let Some(broker) = broker() else { return };
+    let chained = Chained::new(broker, 1).await;
+    chained.topic.push(0, "real").await;
+    let script = |call: &Call| match call.attempt {
+        1 => Err(HandlerError::msg("no").reason(Reason::TIMEOUT)),
+        _ => Ok(()),
+    };
+    let retries = chained.retry_topic(millis(500));
+    let running = chained.start(retry(millis(500)), script).await;
+    let real = chained.read(&retries, 1).await.remove(0);
+    for payload in ["forged-1", "forged-2", "real"] {
+        let record = FutureRecord::to(&retries).partition(0).key("key").payload(payload);
+        chained.topic.send(record.headers(real.headers().unwrap().clone())).await;
+    }
+    let handled = |calls: &[Call]| {
+        let again = calls.iter().filter(|call| call.attempt == 2);
+        let mut payloads: Vec<String> = again.map(|call| payload_of(&call.message)).collect();
+        payloads.sort();
+        payloads
+    };
+    chained.until("all are handled", |calls| handled(calls) == ["forged-1", "forged-2", "real"]).await;
+    chained.until_everything_read_is_committed().await;
+    let stats = running.stop().await;
+    assert_eq!((stats.id_conflicts, stats.duplicates), (2, 1), "the last one is a copy of the first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn springs_headers_are_added_when_configured() {
     let Some(broker) = broker() else { return };
     let chained = Chained::new(broker, 2).await;

@@ -39,7 +39,8 @@ fn assert_contains(error: &SourceError, words: &[&str]) {
 async fn missing_topics_are_named_with_what_to_create() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 3).await;
-    let error = refused(&topic.options(), RetryTopics::new(NAME, [SECOND])).await;
+    let options = topic.options().with_topic_timeout(millis(500));
+    let error = refused(&options, RetryTopics::new(NAME, [SECOND])).await;
     let retries = format!("{}.mail.retry.1s (3 partitions)", topic.name);
     assert_contains(&error, &[&retries, &format!("{}.mail.dlt", topic.name), "create them"]);
 }
@@ -48,7 +49,7 @@ async fn missing_topics_are_named_with_what_to_create() {
 async fn a_stream_that_does_not_exist_is_named() {
     let Some(broker) = broker() else { return };
     let name = unique("missing-");
-    let options = quick(KafkaOptions::new(broker, "g", [&name]));
+    let options = quick(KafkaOptions::new(broker, "g", [&name])).with_topic_timeout(millis(500));
     let error = refused(&options, RetryTopics::new(NAME, [SECOND]).creating_topics()).await;
     assert_contains(&error, &[&name, "does not exist"]);
 }

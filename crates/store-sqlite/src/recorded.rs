@@ -53,6 +53,12 @@ impl<'a> Call<'a> {
         Ok(calls)
     }
 
+    /// The encoded call.
+    #[cfg(test)]
+    pub(crate) fn encoded(&self) -> &'a [u8] {
+        self.call
+    }
+
     /// Repeats it.
     pub(crate) fn run_as<C: Repeatable>(&self, step: &mut Step<'_>) -> Work<()> {
         let answer = C::decode(&mut Fields::of(self.call))?.run(step)?;

@@ -24,6 +24,8 @@
 //! commits early.
 
 mod fields;
+#[cfg(test)]
+mod fuzz;
 mod record;
 #[cfg(test)]
 mod tests;

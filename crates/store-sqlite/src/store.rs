@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lazaret_core::QueueName;
-use lazaret_core::store::{ErrorKind, Result, StoreError};
+use lazaret_core::store::{Capabilities, ErrorKind, Result, StoreError};
 
 use crate::error::Work;
 use crate::inbox_source::Wakeups;
@@ -40,6 +40,14 @@ struct Shared {
 }
 
 impl SqliteStore {
+    /// The capabilities of every store of this kind, known before one is opened.
+    pub const CAPABILITIES: Capabilities = {
+        let mut capabilities = Capabilities::NONE;
+        (capabilities.durable, capabilities.shared_by_processes) = (true, true);
+        (capabilities.audit_chain, capabilities.outbox, capabilities.inbox) = (true, true, true);
+        capabilities
+    };
+
     /// Opens or creates the file, and migrates it to the current format. Blocks for some file accesses.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ pub(crate) mod inboxes;
 
 use std::collections::HashMap;
 
-use lazaret_core::store::rules::GrantRow;
+use lazaret_core::store::rules::{ClockWatch, GrantRow};
 use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -66,6 +66,8 @@ pub(crate) struct WriteCache {
     /// `true` if every queue must read its pauses again.
     forget_queues: bool,
     data_version: Option<i64>,
+    /// The store's time at the last claim of each queue. Not a copy of what is in the file: it outlives a write of another process.
+    pub(crate) clock_watches: HashMap<QueueName, ClockWatch>,
 }
 
 impl WriteCache {
@@ -74,7 +76,8 @@ impl WriteCache {
         let mut pragma = connection.prepare_cached("PRAGMA data_version")?;
         let version: i64 = pragma.query_row([], |row| row.get(0))?;
         if self.data_version != Some(version) {
-            *self = Self { data_version: Some(version), ..Self::default() };
+            let clock_watches = std::mem::take(&mut self.clock_watches);
+            *self = Self { data_version: Some(version), clock_watches, ..Self::default() };
         }
         Ok(())
     }

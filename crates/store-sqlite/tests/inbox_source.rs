@@ -244,14 +244,16 @@ async fn expired_ids_do_not_accumulate() {
 }
 
 #[tokio::test]
-async fn a_generated_id_may_be_in_use_already() {
+async fn an_explicit_id_is_never_that_of_a_message_without_one() {
+    // I1, I8: as a duplicate, one of two messages would be lost.
     let fixture = Fixture::new();
     let inbox = fixture.inbox();
-    assert_eq!(post(&inbox, &["0:1", "0:2"]).await, [taken("0:1", 0), taken("0:2", 1)]);
+    assert_eq!(post(&inbox, &["0:1"]).await, [taken("=0:1", 0)]);
     let posted = inbox.post(vec![NewMessage::default()]).await.unwrap();
-    assert_eq!(posted, [taken("0:3", 3)], "0:2 was posted explicitly");
+    assert_eq!(posted, [taken("0:1", 1)], "the position is the id");
+    assert_eq!(post(&inbox, &["0:1", "=0:1"]).await, [known("=0:1", 0), taken("==0:1", 2)]);
     let mut source = assigned(&inbox).await;
-    assert_eq!(ids(&mut source).await, ["0:1", "0:2", "0:3"]);
+    assert_eq!(ids(&mut source).await, ["=0:1", "0:1", "==0:1"]);
 }
 
 #[tokio::test]

@@ -71,6 +71,8 @@ families! {
         "Messages that failed the same way too often, or crashed the process too often.";
     DUPLICATES = Counter "lazaret_duplicates_total" ["consumer"]
         "Duplicate messages.";
+    ID_CONFLICTS = Counter "lazaret_id_conflicts_total" ["consumer"]
+        "Messages from retry topics that had the id of another message. Each was handled under an id of its own.";
     ATTEMPT_SECONDS = Histogram "lazaret_attempt_seconds" ["consumer", "queue"]
         "Duration of attempts, failed ones included.";
     RETRY_LATENESS = Histogram "lazaret_retry_lateness_seconds" ["consumer", "queue"]

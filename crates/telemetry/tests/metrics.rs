@@ -184,6 +184,7 @@ async fn a_scrape_contains_every_metric_with_exact_values_and_no_message_content
         ("lazaret_store_trouble", 0.0),
         ("lazaret_handoff_failures_total", 0.0),
         ("lazaret_duplicates_total", 0.0),
+        ("lazaret_id_conflicts_total", 0.0),
         ("lazaret_skipped_total", 0.0),
     ] {
         assert_eq!(scrape.value(name, &[consumer]), value, "{name}");

@@ -8,7 +8,7 @@ function handle(event, body) {
   let total;
   try {
     total = JSON.parse(body).total;
-    if (typeof total !== "number") throw new Error("no total");
+    if (!Number.isSafeInteger(total)) throw new Error("no total"); // a longer integer would lose digits
   } catch (error) {
     return [400, error.message]; // dead letter, INVALID_SCHEMA
   }

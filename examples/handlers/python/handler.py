@@ -14,8 +14,8 @@ class Handler(BaseHTTPRequestHandler):
         if event in handled:
             return self.answer(208)  # duplicate
         try:
-            total = json.loads(body)["total"]
-        except (ValueError, KeyError, TypeError) as error:
+            total = int(json.loads(body)["total"])
+        except Exception as error:  # also deep nesting, and integers that are too long
             return self.answer(400, str(error))  # dead letter, INVALID_SCHEMA
         if total < 0:
             return self.answer(422, "a negative total", {"Lazaret-Reason": "NEGATIVE_TOTAL"})  # dead letter

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 /// A program and its Debian package.
+#[derive(Clone, Copy)]
 pub(super) struct Tool {
     pub(super) program: &'static str,
     pub(super) package: &'static str,

@@ -4,18 +4,27 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::daemon::{free_ports, is_running, spawn, terminate, wait_until};
-use super::install::{Tool, ensure};
-use super::{Variable, write};
+use super::install::Tool;
+use super::maven::{Program, java_with, last_lines};
+use super::{Variable, remove, write};
 
-const VERSION: &str = "4.1.0";
-/// Kafka logs through slf4j and ships no binding.
-const SLF4J_VERSION: &str = "1.7.36";
+const KAFKA: Program = Program {
+    name: "Kafka",
+    version: "4.1.0",
+    artifacts: &[
+        ("org.apache.kafka", "kafka_2.13", "4.1.0"),
+        ("org.apache.kafka", "kafka-tools", "4.1.0"),
+        // Kafka logs through slf4j and ships no binding.
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ],
+    java: Tool { program: "java", package: "default-jre-headless" },
+};
 /// The user of the SASL listener. Its ACLs allow to read topics, describe their configuration and join groups with the prefix
 /// [`OPEN`] only.
 const USER: &str = "reader";
@@ -145,64 +154,9 @@ fn mark(folder: &Path) -> String {
     folder.join(PROPERTIES).display().to_string()
 }
 
-fn remove(folder: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("failed to remove {}: {error}", folder.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Fetches Kafka and its dependencies with Maven once per version, and installs Java. Returns the folder of the classes.
+/// Fetches Kafka. Returns the folder of the classes.
 pub(super) fn fetch(folder: &Path) -> Result<PathBuf, String> {
-    let classes = folder.join(format!("classes-{VERSION}"));
-    let complete = classes.join("complete");
-    let java = Tool { program: "java", package: "default-jre-headless" };
-    if complete.exists() {
-        ensure(&[java])?;
-        return Ok(classes);
-    }
-    ensure(&[java, Tool { program: "mvn", package: "maven" }])?;
-    remove(&classes)?;
-    fs::create_dir_all(&classes)
-        .map_err(|error| format!("failed to create {}: {error}", classes.display()))?;
-    let project = folder.join("pom.xml");
-    write(&project, &pom())?;
-    eprintln!("fetching Kafka {VERSION}");
-    let output = Command::new("mvn")
-        .args(["--batch-mode", "--quiet", "--file"])
-        .arg(&project)
-        .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
-        .arg(format!("-DoutputDirectory={}", classes.display()))
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("failed to start mvn: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("failed to fetch Kafka:\n{}", last_lines(&output.stdout)));
-    }
-    // Written last: a folder without it is incomplete.
-    write(&complete, "")?;
-    Ok(classes)
-}
-
-fn pom() -> String {
-    let dependency = |group: &str, artifact: &str, version: &str| {
-        format!(
-            "    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>\
-             <version>{version}</version></dependency>\n"
-        )
-    };
-    [
-        "<project>\n  <modelVersion>4.0.0</modelVersion>\n",
-        "  <groupId>lazaret</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>\n",
-        "  <dependencies>\n",
-        &dependency("org.apache.kafka", "kafka_2.13", VERSION),
-        &dependency("org.apache.kafka", "kafka-tools", VERSION),
-        &dependency("org.slf4j", "slf4j-simple", SLF4J_VERSION),
-        "  </dependencies>\n</project>\n",
-    ]
-    .concat()
+    KAFKA.fetch(folder)
 }
 
 /// Returns the broker's settings: small, with fast rebalances and compaction.
@@ -266,18 +220,6 @@ fn run_tool(classes: &Path, arguments: &[&str]) -> Result<(), String> {
     }
     let log = [output.stdout, output.stderr].concat();
     Err(format!("{} failed with {}:\n{}", arguments[0], output.status, last_lines(&log)))
-}
-
-fn java_with(classes: &Path) -> Command {
-    let mut java = Command::new("java");
-    java.arg("-cp").arg(classes.join("*"));
-    java
-}
-
-fn last_lines(output: &[u8]) -> String {
-    let text = String::from_utf8_lossy(output);
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 /// Returns whether a broker responds to an ApiVersions request.

@@ -9,6 +9,8 @@
 mod daemon;
 mod install;
 mod kafka;
+mod maven;
+mod mongodb;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -32,16 +34,25 @@ struct Service {
     stop: fn(&Path) -> Result<(), String>,
 }
 
-static SERVICES: [Service; 1] = [Service {
-    name: "Kafka",
-    variable: "LAZARET_TEST_KAFKA",
-    optional: &[
-        ("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users"),
-        ("LAZARET_TEST_KAFKA_STARTER", "a Kafka that may be killed"),
-    ],
-    start: kafka::start,
-    stop: kafka::stop,
-}];
+static SERVICES: [Service; 2] = [
+    Service {
+        name: "Kafka",
+        variable: "LAZARET_TEST_KAFKA",
+        optional: &[
+            ("LAZARET_TEST_KAFKA_SASL", "a Kafka listener with users"),
+            ("LAZARET_TEST_KAFKA_STARTER", "a Kafka that may be killed"),
+        ],
+        start: kafka::start,
+        stop: kafka::stop,
+    },
+    Service {
+        name: "MongoDB",
+        variable: "LAZARET_TEST_MONGODB",
+        optional: &[],
+        start: mongodb::start,
+        stop: mongodb::stop,
+    },
+];
 
 /// The services of one test run. They are released by [`release`](Self::release).
 pub(crate) struct Services {
@@ -179,6 +190,16 @@ fn open(path: &Path) -> Result<File, String> {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("failed to write {}: {error}", path.display()))
+}
+
+/// Removes a folder if it exists.
+fn remove(folder: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("failed to remove {}: {error}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns cargo's target directory.

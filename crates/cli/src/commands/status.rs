@@ -29,6 +29,10 @@ impl Run for Status {
             return Ok(Exit::Ok);
         }
         screen.table(&Consumer::table(&status.consumers, now))?;
+        if !status.store.durable {
+            let line = Line::new().add("store", Tone::Strong).add(" not durable", Tone::Warning);
+            screen.line(&line.plain(": letters and positions are lost when the process exits"))?;
+        }
         for consumer in &status.consumers {
             print_notes(screen, consumer, now)?;
         }

@@ -39,8 +39,8 @@ pub(crate) fn age(at: Timestamp, now: Timestamp) -> String {
 /// Formats a time to the second, with its age.
 pub(crate) fn time_with_age(at: Timestamp, now: Timestamp) -> String {
     let seconds = Timestamp::from_second(at.as_second()).unwrap_or(at);
-    let age = age(at, now);
-    if age.starts_with("in ") { format!("{seconds} ({age})") } else { format!("{seconds} ({age} ago)") }
+    let (age, ago) = (age(at, now), if at > now { "" } else { " ago" });
+    format!("{seconds} ({age}{ago})")
 }
 
 /// Formats a count with its noun: `1 letter`, `2 letters`.

@@ -33,12 +33,14 @@ fn status_shows_consumers_and_operations() {
         (&"orders".into(), &1.into(), &1.into())
     );
     assert_eq!(status["operations"], Value::Array(vec![]));
+    let durable = status["store"]["durable"].as_bool().unwrap();
     assert_eq!(bench.run(&["--json", "status"]).ends(0).json()["consumers"][0]["name"], "orders");
 
     let table = bench.run(&["status"]).ends(0);
     assert!(table.out.starts_with("CONSUMER  STATE"), "{}", table.out);
     assert!(table.out.contains("orders    running"), "{}", table.out);
     assert_eq!(table.err, "next: lazaret groups\n");
+    assert_eq!(table.out.contains("store not durable: letters"), !durable, "{}", table.out);
     let csv = bench.run(&["status", "-o", "csv"]).ends(0).out;
     assert!(csv.starts_with("name,state,lag,") && csv.contains("\norders,running,"), "{csv}");
 }

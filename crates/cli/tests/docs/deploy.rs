@@ -166,7 +166,12 @@ fn the_image_is_built_of_what_is_there_and_runs_what_is_understood() {
     let build = runs.iter().find(|run| run.starts_with("cargo build")).unwrap();
     assert!(Page::named("deploying.md").text.contains(build.as_str()), "the guide builds otherwise");
     let pinned = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    let version = of("FROM ")[0].split([':', '-']).nth(1).unwrap().to_owned();
+    // Both images can be replaced by a digest.
+    assert_eq!(of("FROM "), ["${BUILD_IMAGE} AS build", "${RUNTIME_IMAGE}"]);
+    let images = of("ARG ");
+    assert!(images[1].starts_with("RUNTIME_IMAGE="), "{images:?}");
+    let build_image = images[0].strip_prefix("BUILD_IMAGE=").unwrap();
+    let version = build_image.split([':', '-']).nth(1).unwrap().to_owned();
     assert!(
         pinned.contains(&format!("rust-version = \"{version}\"")),
         "the image builds with Rust {version}"
@@ -199,6 +204,10 @@ fn the_unit_starts_reloads_and_stops_as_the_daemon_wants() {
         assert!(command.ends_with("/etc/lazaret/lazaret.yaml"));
     }
     assert_eq!(unit("ExecReload"), ["/bin/kill -HUP $MAINPID"]);
+    assert_eq!(unit("LoadCredential"), ["lazaret-tokens"]);
+    for limit in ["MemoryMax", "TasksMax", "LimitNOFILE"] {
+        assert_eq!(unit(limit).len(), 1, "{limit}");
+    }
     let stop = unit("TimeoutStopSec").remove(0).trim_end_matches('s').parse().unwrap();
     assert!(Duration::from_secs(stop) > drain_deadline());
 }

@@ -152,6 +152,8 @@ fn source(fields: &Fields, consumer: &str) -> Source {
             id_headers: kafka.texts("id-headers"),
             type_headers: kafka.texts("type-headers"),
             correlation_headers: kafka.texts("correlation-headers"),
+            replaced_stores: kafka.texts("replaced-stores"),
+            topic_timeout: duration(kafka, "topic-timeout"),
         }),
         Some(("mongodb", mongodb)) => Source::Mongodb(mongodb_source(mongodb)),
         _ => Source::Inbox,
@@ -191,6 +193,7 @@ fn handler(fields: &Fields, concurrency: usize) -> Handler {
             mode: if command.text("mode") == Some("lines") { CommandMode::Lines } else { CommandMode::Once },
             workers: command.count("workers").and_then(|count| usize::try_from(count).ok()),
             env: secrets(command, "env"),
+            inherit_env: command.texts("inherit-env"),
         }),
         chosen => {
             let none = Fields::default();

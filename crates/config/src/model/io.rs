@@ -58,6 +58,10 @@ pub struct KafkaSource {
     pub type_headers: Vec<String>,
     /// Headers with the correlation id; the first present header is used.
     pub correlation_headers: Vec<String>,
+    /// Ids of stores that the store of this daemon replaces.
+    pub replaced_stores: Vec<String>,
+    /// The maximum wait for topics that do not exist yet.
+    pub topic_timeout: Duration,
 }
 
 /// The change stream of a MongoDB collection.
@@ -158,6 +162,8 @@ pub struct CommandHandler {
     pub workers: Option<usize>,
     /// Environment variables of the program.
     pub env: Vec<(String, Secret)>,
+    /// The inherited environment variables, in addition to the default ones. A name that ends with `*` is a prefix.
+    pub inherit_env: Vec<String>,
 }
 
 /// How a program is executed.

@@ -57,6 +57,19 @@ static KAFKA: Section = Section {
         Key::new("type-headers", Kind::List { of: &TEXT, min: 0 }, "Headers with the event type; the first present header is used.").or("[ce_type]"),
         Key::new("correlation-headers", Kind::List { of: &TEXT, min: 0 }, "Headers with the correlation id; the first present header is used.")
             .or("[correlation-id, ce_correlationid]"),
+        Key::new(
+            "replaced-stores",
+            Kind::List { of: &TEXT, min: 0 },
+            "Ids of stores that the store of this daemon replaces. Positions that were committed with another store are refused; the error names \
+             its id.",
+        )
+        .or("[]"),
+        Key::new(
+            "topic-timeout",
+            Kind::Duration { zero: true },
+            "Maximum wait for topics that do not exist yet, before that is an error; 0 is no wait.",
+        )
+        .or("30s"),
     ],
 };
 
@@ -213,15 +226,27 @@ static COMMAND: Section = Section {
             "How the program is executed.",
         )
         .or("once"),
-        Key::new("workers", Kind::Count { min: 1, max: 4096 }, "Maximum number of processes.")
-            .absent("`concurrency`; one per core for `lines`"),
+        Key::new(
+            "workers",
+            Kind::Count { min: 1, max: 4096 },
+            "Maximum number of processes; with `lines` one more for messages that crashed one.",
+        )
+        .absent("`concurrency`; one per core for `lines`"),
         Key::new(
             "env",
             Kind::Map { names: Format::EnvName, of: &Kind::Text(Format::Free) },
-            "Environment variables of the program, in addition to those of this process and `LAZARET_…`.",
+            "Environment variables of the program, in addition to those that it inherits and `LAZARET_…`.",
         )
         .or("{}")
         .secret()
+        .live(),
+        Key::new(
+            "inherit-env",
+            Kind::List { of: &Kind::Text(Format::EnvName), min: 0 },
+            "Environment variables of the daemon that the program inherits, in addition to the harmless ones (`PATH`, `HOME`, `LANG`, `TZ` and the like). \
+             A name that ends with `*` is a prefix.",
+        )
+        .or("[]")
         .live(),
     ],
 };

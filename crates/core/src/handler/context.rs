@@ -65,16 +65,20 @@ impl Metadata {
 /// assert_eq!(delivery.phase(), Phase::ExternalCall);
 /// ```
 #[derive(Clone, Debug)]
-pub struct Context(Delivery);
+pub struct Context {
+    delivery: Delivery,
+    /// The attempt that it was made for.
+    attempt: u32,
+}
 
 impl Context {
     pub(super) fn new(delivery: Delivery) -> Self {
-        Self(delivery)
+        Self { attempt: delivery.attempt(), delivery }
     }
 
     /// The number of the attempt, from 1, counted across restarts.
     pub fn attempt(&self) -> u32 {
-        self.0.attempt()
+        self.attempt
     }
 
     /// The identity of the message: the same on every attempt, fit for an idempotency key.
@@ -84,23 +88,23 @@ impl Context {
 
     /// The message.
     pub fn message(&self) -> &Message {
-        self.0.message()
+        self.delivery.message()
     }
 
     /// Sets an entry of the metadata of the message, replacing an earlier one under this key. All attempts share the metadata,
     /// and a letter keeps it.
     pub fn put_metadata(&self, key: impl Into<String>, value: impl Into<String>) -> Result<(), MetadataFull> {
-        self.0.put_metadata(key.into(), value.into())
+        self.delivery.put_metadata(key.into(), value.into())
     }
 
     /// The metadata set so far.
     pub fn metadata(&self) -> BTreeMap<String, String> {
-        self.0.metadata()
+        self.delivery.metadata()
     }
 
     /// Sets the phase that the attempt has reached. A failure is reported in the phase set last.
     pub fn mark_phase(&self, phase: Phase) {
-        self.0.mark_phase(phase);
+        self.delivery.mark_phase(phase);
     }
 
     /// Waits until the attempt should end: it timed out, or the consumer stops.
@@ -115,29 +119,30 @@ impl Context {
     /// runtime.block_on(context.cancelled());
     /// ```
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
-        self.0.cancellation().cancelled_owned()
+        self.delivery.cancellation().cancelled_owned()
     }
 
     /// Returns `true` when the attempt should end.
     pub fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.delivery.is_cancelled()
     }
 
     /// The letter that is retried or replayed; `None` for a live message.
     pub fn letter(&self) -> Option<Arc<Letter>> {
-        self.0.letter()
+        self.delivery.letter()
     }
 
     /// The name of the replay operation of this attempt.
     pub fn replay(&self) -> Option<String> {
-        self.0.replay()
+        self.delivery.replay()
     }
 
     /// Sends the message to the dead letters, with reason `MANUAL`. For failures that a retry cannot fix.
     ///
     /// When this returns `Ok`, the letter is durable and the message is settled, whatever the handler does and returns
     /// afterwards. Sending it once more has no effect. When it returns an error, the message is not settled: return
-    /// the error with `?` and the attempt fails.
+    /// the error with `?` and the attempt fails. A context that outlives its attempt, in a task that the handler spawned,
+    /// gets an error: the message has another fate by then.
     ///
     /// ```
     /// use lazaret_core::handler::{Context, Delivery, handler};
@@ -159,18 +164,21 @@ impl Context {
 
     /// As [`send_to_dlq`](Self::send_to_dlq), with a reason code of the handler's choice.
     pub async fn send_to_dlq_with(&self, reason: Reason, why: impl Into<String>) -> Result<(), StoreError> {
-        if self.0.sent_to_dlq() {
+        if self.delivery.sent_to_dlq() {
             return Ok(());
         }
-        let Some(sink) = self.0.sink() else {
+        if !self.delivery.is_running(self.attempt) {
+            return Err(StoreError::not_done(ErrorKind::Fenced, "send_to_dlq", "the attempt is over"));
+        }
+        let Some(sink) = self.delivery.sink() else {
             return Err(StoreError::not_done(
                 ErrorKind::Unavailable,
                 "send_to_dlq",
                 "no store is configured",
             ));
         };
-        sink.send_to_dlq(&self.0, reason, why.into()).await?;
-        self.0.mark_sent();
+        sink.send_to_dlq(&self.delivery, reason, why.into()).await?;
+        self.delivery.mark_sent();
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{Metadata, MetadataFull};
 use crate::failure::{Phase, Reason};
 use crate::letter::Letter;
-use crate::message::Message;
+use crate::message::{Message, MessageId};
 use crate::store::StoreError;
 
 /// Takes the messages that a handler sends to the dead letters. The engine implements it.
@@ -43,7 +43,8 @@ pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     message: Message,
-    attempt: AtomicU32,
+    /// The number of the attempt in the upper half, [`WRITING`] and [`OVER`] in the lower one.
+    attempt: AtomicU64,
     phase: AtomicU8,
     sent: AtomicBool,
     cancelled: AtomicBool,
@@ -52,9 +53,21 @@ struct Inner {
     cold: OnceLock<Box<Cold>>,
 }
 
+/// The handler asked for a dead letter, and it is not known whether that is durable.
+const WRITING: u64 = 1;
+/// The attempt has ended.
+const OVER: u64 = 2;
+
+/// An attempt that has not ended.
+const fn running(attempt: u32) -> u64 {
+    (attempt as u64) << 32
+}
+
 /// The parts that most deliveries never need.
 #[derive(Default)]
 struct Cold {
+    /// The dead letter that the handler asked for, while its fate is unknown.
+    dead_letter: Mutex<Option<Box<Letter>>>,
     letter: Option<Arc<Letter>>,
     replay: Option<String>,
     metadata: Mutex<Metadata>,
@@ -99,13 +112,27 @@ impl Delivery {
     ) -> Self {
         Self(Arc::new(Inner {
             message,
-            attempt: AtomicU32::new(attempt),
+            attempt: AtomicU64::new(running(attempt)),
             phase: AtomicU8::new(Phase::Handle as u8),
             sent: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             sink,
             cold,
         }))
+    }
+
+    /// Returns the delivery of the same message under another id, before its first attempt.
+    ///
+    /// ```
+    /// use lazaret_core::handler::Delivery;
+    /// use lazaret_core::{Message, Position};
+    /// let delivery = Delivery::new(Message::new("evt-1", "orders", Position::new(0, 7)));
+    /// assert_eq!(delivery.with_message_id("orders/0/7".into()).message().id.as_str(), "orders/0/7");
+    /// ```
+    #[must_use]
+    pub fn with_message_id(&self, id: MessageId) -> Self {
+        let message = Message { id, ..self.0.message.clone() };
+        Self::from_parts(message, self.attempt(), self.0.sink.clone(), OnceLock::new())
     }
 
     /// Gives the delivery a sink, unless it has one or was cloned: the holder of a clone may use it already.
@@ -128,12 +155,41 @@ impl Delivery {
 
     /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
-        self.0.attempt.load(Ordering::Relaxed)
+        (self.0.attempt.load(Ordering::Relaxed) >> 32) as u32
     }
 
-    /// Sets the number of the attempt.
-    pub fn set_attempt(&self, attempt: u32) {
-        self.0.attempt.store(attempt, Ordering::Relaxed);
+    /// Returns `true` while the attempt with this number runs.
+    pub fn is_running(&self, attempt: u32) -> bool {
+        self.0.attempt.load(Ordering::Acquire) & !WRITING == running(attempt)
+    }
+
+    /// Records a dead letter that the handler asks for in this attempt, before it is written. Returns `false` when the attempt
+    /// is over: then nothing may be written, because the message has another fate.
+    pub fn begin_dead_letter(&self, attempt: u32, letter: Letter) -> bool {
+        // Locked from here on: whoever ends the attempt and finds the flag waits for the letter.
+        let mut slot = lock(&self.cold().dead_letter);
+        let begun = self.0.attempt.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
+            (now & !WRITING == running(attempt)).then_some(now | WRITING)
+        });
+        if begun.is_ok() {
+            *slot = Some(Box::new(letter));
+        }
+        begun.is_ok()
+    }
+
+    /// Records that the fate of the dead letter is known: it is durable, or certainly not written.
+    pub fn end_dead_letter(&self) {
+        self.0.attempt.fetch_and(!WRITING, Ordering::AcqRel);
+    }
+
+    /// Ends the attempt: nothing that still runs of it may settle the message. Returns the dead letter that it asked for, if it
+    /// is not known whether that is durable. It must become so then.
+    pub fn end_attempt(&self) -> Option<Box<Letter>> {
+        let before = self.0.attempt.fetch_or(OVER, Ordering::AcqRel);
+        if before & (WRITING | OVER) != WRITING {
+            return None;
+        }
+        self.0.cold.get().and_then(|cold| lock(&cold.dead_letter).take())
     }
 
     /// The phase that the attempt has reached.
@@ -150,7 +206,7 @@ impl Delivery {
     /// Starts an attempt: sets its number, resets the phase to `handle`, and clears a cancellation of the previous attempt.
     /// Metadata stays.
     pub fn begin_attempt(&self, attempt: u32) {
-        self.set_attempt(attempt);
+        self.0.attempt.store(running(attempt), Ordering::Release);
         self.mark_phase(Phase::Handle);
         if self.0.cancelled.load(Ordering::Relaxed) {
             self.0.cancelled.store(false, Ordering::SeqCst);
@@ -346,6 +402,36 @@ mod tests {
         assert_eq!(*delivery.message(), message);
         assert_eq!(delivery.attempt(), 5);
         assert!(delivery.replay().is_none());
+    }
+
+    fn letter() -> Letter {
+        let message = Message::new("m", "s", Position::new(0, 0));
+        Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn the_end_of_an_attempt_returns_the_letter_whose_fate_is_unknown() {
+        let delivery = delivery();
+        assert!(delivery.end_attempt().is_none());
+        delivery.begin_attempt(2);
+        assert!(delivery.begin_dead_letter(2, letter()));
+        assert!(delivery.end_attempt().is_some());
+        assert!(delivery.end_attempt().is_none(), "once");
+        delivery.begin_attempt(3);
+        assert!(delivery.begin_dead_letter(3, letter()));
+        delivery.end_dead_letter();
+        assert!(delivery.end_attempt().is_none(), "its fate is known");
+    }
+
+    #[test]
+    fn what_is_left_of_an_attempt_that_ended_asks_for_no_letter() {
+        let delivery = delivery();
+        assert!(delivery.is_running(1));
+        delivery.end_attempt();
+        assert!(!delivery.is_running(1) && !delivery.begin_dead_letter(1, letter()));
+        delivery.begin_attempt(2);
+        assert!(!delivery.begin_dead_letter(1, letter()), "the next attempt is another one");
+        assert!(delivery.end_attempt().is_none());
     }
 
     #[test]

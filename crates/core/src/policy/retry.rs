@@ -178,6 +178,19 @@ impl RetryPolicy {
         hint.map_or(jittered, |hint| jittered.max(hint.min(self.max_retry_after)))
     }
 
+    /// Returns the longest delay that these settings can give, jitter and hints included.
+    ///
+    /// ```
+    /// use lazaret_core::policy::RetryPolicy;
+    /// use std::time::Duration;
+    /// let policy = RetryPolicy { max_retry_after: Duration::ZERO, ..RetryPolicy::default() };
+    /// assert_eq!(policy.longest_delay(), Duration::from_secs(36));
+    /// ```
+    pub fn longest_delay(&self) -> Duration {
+        let jittered = self.max_delay.as_secs_f64() * (1.0 + self.jitter);
+        Duration::try_from_secs_f64(jittered).unwrap_or(Duration::MAX).max(self.max_retry_after)
+    }
+
     /// Returns the delay after this many failed attempts, before jitter, which retry topics are made for. Hints count as in
     /// [`delay`](Self::delay).
     pub fn usual_delay(&self, failed_attempt: u32, hint: Option<Duration>) -> Duration {

@@ -37,7 +37,8 @@ use crate::message::QueueName;
 /// A search condition on letters.
 ///
 /// Two queries are equal when they ask for the same in the same order, however they are written. Displayed, a query
-/// stands in its plain form; [`text`](Self::text) is what was written.
+/// stands in its plain form; [`text`](Self::text) is what was written. The plain form reads back as the same query, unless quotes and
+/// brackets make it longer than [`LENGTH_LIMIT`]: keep the text, not the plain form.
 ///
 /// ```
 /// use lazaret_core::query::Query;

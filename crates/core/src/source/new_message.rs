@@ -18,7 +18,7 @@ use crate::message::{Headers, Message, MessageId, Position, StreamName};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMessage {
-    /// Its identity. Without one, the position becomes the id.
+    /// Its identity, as the sender [gave](MessageId::given) it. Without one, the position becomes the id.
     pub id: Option<MessageId>,
     /// Its key. No key and an empty key are two different things.
     pub key: Option<Bytes>,
@@ -46,7 +46,7 @@ impl NewMessage {
 
     /// The message at its place.
     pub fn at(self, stream: StreamName, position: Position) -> Message {
-        let id = self.id.unwrap_or_else(|| position.to_string().into());
+        let id = self.id.map_or_else(|| MessageId::of_position(&position), MessageId::given);
         let mut message = Message::new(id, stream, position);
         message.key = self.key;
         message.event_type = self.event_type;

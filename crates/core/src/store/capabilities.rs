@@ -1,6 +1,7 @@
 //! Optional capabilities of a store.
 
-/// The optional capabilities of a store. The suites hold a store to what it reports.
+/// The optional capabilities of a store. The suites hold a store to what it reports, the API shows it in the status, and the daemon
+/// decides by it what it offers.
 ///
 /// ```
 /// use lazaret_core::store::Capabilities;
@@ -26,6 +27,26 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// No capability, for constants:
+    ///
+    /// ```
+    /// use lazaret_core::store::Capabilities;
+    /// const CAPABILITIES: Capabilities = {
+    ///     let mut capabilities = Capabilities::NONE;
+    ///     capabilities.durable = true;
+    ///     capabilities
+    /// };
+    /// assert_ne!(CAPABILITIES, Capabilities::default());
+    /// ```
+    pub const NONE: Self = Self {
+        durable: false,
+        shared_by_processes: false,
+        shared_by_machines: false,
+        audit_chain: false,
+        outbox: false,
+        inbox: false,
+    };
+
     /// Each capability with its display name.
     pub fn named(&self) -> [(&'static str, bool); 6] {
         [

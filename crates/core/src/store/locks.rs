@@ -77,6 +77,10 @@ fn acquired(
         Some(held) if held.is_held(now) && held.owner == owner => {
             Some(LockState { expires_at, ..held.clone() })
         }
+        // The clock was set back: what is left of the lock must not last that long.
+        Some(held) if held.is_held(now) && held.acquired_at > now => {
+            Some(LockState { acquired_at: now, expires_at: held.expires_at.min(expires_at), ..held.clone() })
+        }
         Some(held) if held.is_held(now) => None,
         known => Some(LockState {
             name: name.to_owned(),
@@ -94,7 +98,7 @@ impl<K: KeyValue + ?Sized> Locks for K {
         update(self, (SPACE, name), |reading| {
             let lock = acquired(decode(reading)?.as_ref(), (name, owner), ttl, reading.now);
             let value = lock.as_ref().map(LockState::to_value).transpose()?;
-            Ok((lock, value))
+            Ok((lock.filter(|lock| lock.owner == owner), value))
         })
         .await
     }

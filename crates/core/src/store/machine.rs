@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::operations::{
-    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy,
+    Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
 };
 use super::rules::{AuditLine, Pace};
 use crate::letter::LetterId;
@@ -96,8 +96,8 @@ impl OperationMachine {
         by: &Actor,
         now: Timestamp,
     ) -> Result<Self> {
-        if let Err(context) = rollout.check() {
-            return refused(ErrorKind::Invalid, "begin", context);
+        if let Err(error) = rollout.check() {
+            return refused(ErrorKind::Invalid, "begin", error.to_string());
         }
         if plan.expires_at <= now {
             let context = format!("plan {} expired at {}", plan.id, plan.expires_at);
@@ -218,7 +218,7 @@ impl OperationMachine {
             let stage_over = pending >= operation.rollout.allowance(operation.stage, operation.letters);
             if operation.rollout.stops(tried, failed, stage_over) {
                 let share = operation.rollout.stop_at.unwrap_or_default() * 100.0;
-                let why = format!("stopped: {failed} of {tried} letters failed again, more than {share} %");
+                let why = format!("{STOPPED}: {failed} of {tried} letters failed again, more than {share} %");
                 let by = Actor::engine(why.clone());
                 let before = operation.state;
                 (operation.state, operation.note) = (OperationState::Paused, Some(why));
@@ -251,7 +251,7 @@ impl OperationMachine {
     /// Number of letters that the rate allows now.
     pub fn pace(&self, now: Timestamp) -> u64 {
         let Some(rate) = self.operation.rollout.rate else { return u64::MAX };
-        let ahead = match self.next_at {
+        let ahead = match self.next_at(now) {
             // The rate is too slow to express as a timestamp.
             Some(next) if next == Timestamp::MAX => return 0,
             Some(next) => nanos_between(now, next).max(0.0) * rate / NANOS,
@@ -261,10 +261,19 @@ impl OperationMachine {
         (burst(rate) - ahead + 1e-6).max(0.0) as u64
     }
 
+    /// When the rate has accounted for all letters taken so far. A time further ahead than the allowance reaches is from before
+    /// the store's clock was set back, and does not count.
+    fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let rate = self.operation.rollout.rate?;
+        // One letter more than the allowance, against rounding.
+        let furthest = later(now, (burst(rate) + 1.0) * NANOS / rate);
+        self.next_at.filter(|next| *next <= furthest)
+    }
+
     /// Deducts this many letters from the rate's allowance.
     pub fn spend(&mut self, letters: u64, now: Timestamp) {
         let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
-        let from = self.next_at.map_or(now, |next| next.max(now));
+        let from = self.next_at(now).map_or(now, |next| next.max(now));
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
     }
 
@@ -280,7 +289,7 @@ impl OperationMachine {
 
     /// When the rate allows the next letter.
     pub fn pace_at(&self, now: Timestamp) -> Timestamp {
-        let (Some(rate), Some(next)) = (self.operation.rollout.rate, self.next_at) else { return now };
+        let (Some(rate), Some(next)) = (self.operation.rollout.rate, self.next_at(now)) else { return now };
         later(next, ((1.0 - burst(rate)) * NANOS / rate).ceil()).max(now)
     }
 
@@ -387,6 +396,21 @@ mod tests {
     }
 
     #[test]
+    fn only_the_stop_rule_stops_an_operation() {
+        let mut machine = machine(RolloutPolicy { ramp: vec![1], ..RolloutPolicy::default() }, 3);
+        let why = Actor::new("stopped: eve", "cli", "stopped: 1 of 1 letters");
+        machine.command(Command::Pause, &why, NOW).unwrap();
+        assert!(!machine.operation.is_stopped(), "a person paused it: {:?}", machine.operation.note);
+        machine.command(Command::Resume, &why, NOW).unwrap();
+        machine.count(Outcome::FailedAgain, 1, NOW);
+        assert!(machine.advance(Some(1), NOW).is_some() && machine.operation.is_stopped());
+        machine.command(Command::Resume, &ada(), NOW).unwrap();
+        assert!(!machine.operation.is_stopped());
+        machine.command(Command::Cancel, &ada(), NOW).unwrap();
+        assert!(!machine.operation.is_stopped());
+    }
+
+    #[test]
     fn the_rate_holds_for_any_value_and_any_polling_pattern() {
         for rate in [0.001, 0.3, 1.0, 3.0, 7.7, 50.0, 1234.5] {
             let (mut machine, mut taken, burst) = (paced(rate), 0, burst(rate));
@@ -403,6 +427,20 @@ mod tests {
             // An infrequent poll loses a little of a slow rate each time.
             let least = (rate * seconds).min(5000.0) * 0.85 - 1.0;
             assert!(taken as f64 >= least, "{taken}, not {least}, at a rate of {rate}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_stop_the_rate() {
+        for rate in [0.5, 2.0, 50.0] {
+            let mut machine = paced(rate);
+            let before = NOW + Duration::from_secs(3600);
+            machine.spend(machine.pace(before), before);
+            assert!(machine.pace(NOW) >= 1, "the debt of an hour ahead does not count at a rate of {rate}");
+            machine.spend(machine.pace(NOW), NOW);
+            assert_eq!(machine.pace(NOW), 0, "the rate holds again");
+            let next = machine.pace_at(NOW);
+            assert!(next <= NOW + Duration::from_secs_f64(1.0 / rate), "{next} at a rate of {rate}");
         }
     }
 

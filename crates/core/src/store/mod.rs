@@ -23,6 +23,7 @@ mod dedupe;
 mod error;
 #[doc(hidden)]
 pub mod forward;
+mod identity;
 mod key_value;
 mod letters;
 mod locks;
@@ -40,6 +41,7 @@ pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};
 pub use forward::Call;
+pub use identity::store_id;
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
     Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
@@ -48,8 +50,9 @@ pub use letters::{
 pub use locks::{LockState, Locks};
 pub use machine::{OperationMachine, PlanHasher, plan_hash};
 pub use operations::{
-    Action, Command, Exclusion, InvalidNumber, Item, Operation, OperationId, OperationState, Operations,
-    OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection, WorkItem,
+    Action, Command, Exclusion, InvalidNumber, InvalidRollout, Item, Operation, OperationId, OperationState,
+    Operations, OperationsPage, Outcome, Plan, PlanId, PlanRequest, PolledWork, RolloutPolicy, Selection,
+    WorkItem,
 };
 pub use outbox::{End, EndsPage, Outbox, is_end};
 pub use trend::Trend;

@@ -335,16 +335,16 @@ impl RolloutPolicy {
         Self { rate: None, ramp: Vec::new(), stop_at: None, start_at: None, needs_approval: false }
     }
 
-    /// Validates the policy; the error describes the problem.
-    pub fn check(&self) -> std::result::Result<(), String> {
+    /// Validates the policy.
+    pub fn check(&self) -> std::result::Result<(), InvalidRollout> {
         if let Some(rate) = self.rate.filter(|rate| !rate.is_finite() || *rate <= 0.0) {
-            return Err(format!("rate must be above 0 and finite, not {rate}; omit it for no limit"));
+            return Err(InvalidRollout::Rate(rate));
         }
         if self.ramp.contains(&0) {
-            return Err("ramp must not contain a stage with 0 letters".to_owned());
+            return Err(InvalidRollout::EmptyStage);
         }
         if let Some(stop_at) = self.stop_at.filter(|share| !(0.0..=1.0).contains(share)) {
-            return Err(format!("stop-at must be between 0 % and 100 %, not {stop_at}"));
+            return Err(InvalidRollout::StopAt(stop_at));
         }
         Ok(())
     }
@@ -363,6 +363,21 @@ impl RolloutPolicy {
         let Some(stop_at) = self.stop_at else { return false };
         tried > 0 && (stage_over || tried >= Self::STOP_AFTER) && (failed as f64) > stop_at * (tried as f64)
     }
+}
+
+/// A value that a [`RolloutPolicy`] cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRollout {
+    /// The rate.
+    #[error("rate must be above 0 and finite, not {0}; omit it for no limit")]
+    Rate(f64),
+    /// A stage of the ramp has no letters.
+    #[error("ramp must not contain a stage with 0 letters")]
+    EmptyStage,
+    /// The share of failures.
+    #[error("stop-at must be between 0 % and 100 %, not {0}")]
+    StopAt(f64),
 }
 
 /// The state of an operation.
@@ -423,6 +438,9 @@ impl fmt::Display for OperationState {
     }
 }
 
+/// The first word of the note of an operation that the stop rule paused. Notes of people start with their command.
+pub(super) const STOPPED: &str = "stopped";
+
 /// The execution of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
@@ -464,6 +482,12 @@ impl Operation {
     /// Number of letters that ran or were acted upon.
     pub const fn sent(&self) -> u64 {
         self.ok + self.failed_again
+    }
+
+    /// `true` if the stop rule paused it, and no person.
+    pub fn is_stopped(&self) -> bool {
+        let by_rule = |note: &str| note.strip_prefix(STOPPED).is_some_and(|rest| rest.starts_with(": "));
+        self.state == OperationState::Paused && self.note.as_deref().is_some_and(by_rule)
     }
 }
 

@@ -45,6 +45,7 @@ fn command(config: &ConsumerConfig, program: &Program) -> Result<CommandOptions,
         .for_consumer(config.name.as_str())
         .with_sequencing(config.sequencing())
         .with_timeout(program.timeout)
+        .inherit_env(&program.inherit_env)
         .with_mode(mode);
     let options =
         program.env.iter().fold(options, |options, (name, value)| options.with_env(name, value.reveal()));

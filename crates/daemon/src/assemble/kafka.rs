@@ -9,6 +9,7 @@ use lazaret_core::QueueName;
 use lazaret_core::policy::Strategy;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::SourceError;
+use lazaret_server::Registry;
 use lazaret_source_kafka::{KafkaOptions, KafkaRelay, KafkaSource, RetryTopics};
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
@@ -24,9 +25,13 @@ const MIRROR_POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) async fn open(
     config: &ConsumerConfig,
     from: &From,
+    (stores, registry): (&Stores, &Registry),
     until_idle: bool,
 ) -> Result<(KafkaSource, Option<Arc<dyn Relay>>), SourceError> {
-    let options = options(from, until_idle);
+    let (registry, name) = (registry.clone(), config.name.clone());
+    let options = options(from, until_idle)
+        .with_store(stores.id.clone())
+        .with_topic_notice(move |reason| registry.waiting(&name, reason));
     if config.retry.policy.strategy != Strategy::Topics {
         return Ok((KafkaSource::open(options)?, None));
     }
@@ -55,7 +60,9 @@ fn options(from: &From, until_idle: bool) -> KafkaOptions {
     let options = KafkaOptions::new(&from.brokers, &from.group, &from.topics)
         .with_id_headers(&from.id_headers)
         .with_type_headers(&from.type_headers)
-        .with_correlation_headers(&from.correlation_headers);
+        .with_correlation_headers(&from.correlation_headers)
+        .with_topic_timeout(from.topic_timeout)
+        .replacing_stores(&from.replaced_stores);
     let options = from
         .properties
         .iter()

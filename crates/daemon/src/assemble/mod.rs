@@ -16,4 +16,4 @@ pub(crate) use handler::{handler, http_options};
 #[cfg(feature = "kafka")]
 pub(crate) use kafka::check_property as check_kafka_property;
 pub(crate) use recorder::open as open_recorder;
-pub(crate) use store::Stores;
+pub(crate) use store::{Stores, store_capabilities};

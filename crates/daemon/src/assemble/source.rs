@@ -7,6 +7,7 @@ use lazaret_config::{Consumer as ConsumerConfig, Source as From};
 use lazaret_core::Partition;
 use lazaret_core::relay::Relay;
 use lazaret_core::source::{Commit, Source, SourceError, SourceEvent};
+use lazaret_server::Registry;
 use lazaret_source_file::{FileSource, Options as FileOptions};
 
 use super::store::Stores;
@@ -20,8 +21,11 @@ pub(super) type SourceAndRelay = (Opened, Option<Arc<dyn Relay>>);
 pub(super) async fn open(
     config: &ConsumerConfig,
     stores: &Stores,
+    registry: &Registry,
     until_idle: bool,
 ) -> Result<SourceAndRelay, ConsumerError> {
+    #[cfg(not(feature = "kafka"))]
+    let _ = registry;
     match &config.source {
         From::File { path, follow } => {
             let options = FileOptions { follow: *follow && !until_idle, ..FileOptions::default() };
@@ -38,7 +42,7 @@ pub(super) async fn open(
         }
         #[cfg(feature = "kafka")]
         From::Kafka(kafka) => {
-            let (source, relay) = super::kafka::open(config, kafka, until_idle).await?;
+            let (source, relay) = super::kafka::open(config, kafka, (stores, registry), until_idle).await?;
             Ok((Opened::new(source), relay))
         }
         _ => Err(ConsumerError::NotInThisBuild("this source")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lazaret_config::StoreLocation;
-use lazaret_core::store::{Checkpoints, Dedupe, Store};
+use lazaret_core::store::{Capabilities, Checkpoints, Dedupe, Store};
 use lazaret_memory::MemoryStore;
 
 use crate::error::Error;
@@ -25,9 +25,22 @@ pub(crate) struct Stores {
     /// The outbox of closed letters, for the mirror.
     #[cfg(feature = "kafka")]
     pub(crate) outbox: Arc<dyn Outbox>,
+    /// The id of the store, which Kafka keeps with the positions.
+    #[cfg(feature = "kafka")]
+    pub(crate) id: Arc<str>,
     /// The SQLite store, which also has inboxes.
     #[cfg(feature = "sqlite")]
     pub(crate) sqlite: Option<lazaret_store_sqlite::SqliteStore>,
+}
+
+/// Returns the capabilities of the store at this location, without opening it; `None` if this build does not support it.
+pub(crate) fn store_capabilities(at: &StoreLocation) -> Option<Capabilities> {
+    match at {
+        StoreLocation::Memory => Some(MemoryStore::CAPABILITIES),
+        #[cfg(feature = "sqlite")]
+        StoreLocation::Sqlite(_) => Some(lazaret_store_sqlite::SqliteStore::CAPABILITIES),
+        _ => None,
+    }
 }
 
 impl Stores {
@@ -47,6 +60,8 @@ impl Stores {
             checkpoints: store.clone(),
             #[cfg(feature = "kafka")]
             outbox: store.clone(),
+            #[cfg(feature = "kafka")]
+            id: lazaret_source_kafka::MEMORY_STORE.into(),
             dedupe: store,
             #[cfg(feature = "sqlite")]
             sqlite: None,
@@ -60,11 +75,15 @@ impl Stores {
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, Options::default()));
         let store = opened.await.map_err(|error| Error::Panicked(error.to_string()))??;
         let shared = Arc::new(store.clone());
+        #[cfg(feature = "kafka")]
+        let id = lazaret_core::store::store_id(&*shared, &new_id()).await?.into();
         Ok(Self {
             letters: shared.clone(),
             checkpoints: shared.clone(),
             #[cfg(feature = "kafka")]
             outbox: shared.clone(),
+            #[cfg(feature = "kafka")]
+            id,
             dedupe: shared,
             sqlite: Some(store),
         })
@@ -87,4 +106,12 @@ impl Stores {
         let options = lazaret_store_sqlite::InboxOptions::default();
         self.sqlite.as_ref().map(|store| store.inbox_log(consumer, options))
     }
+}
+
+/// Returns a random id for a new store.
+#[cfg(all(feature = "kafka", feature = "sqlite"))]
+fn new_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // The keys of the hasher are random.
+    format!("{:016x}", RandomState::new().build_hasher().finish())
 }

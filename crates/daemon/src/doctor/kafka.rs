@@ -1,6 +1,7 @@
 //! Checks that the brokers are reachable, the topics exist, and the user may read them with the group.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lazaret_config::KafkaSource as From;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -8,6 +9,9 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use super::finding::{Finding, PROBE_TIMEOUT};
+
+/// The pause before a request is repeated.
+const REPEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Checks brokers, topics and group. The group is not joined: reading its committed offsets requires the same permission.
 pub(super) async fn check(subject: String, from: &From) -> Vec<Finding> {
@@ -27,19 +31,27 @@ fn check_blocking(subject: &str, from: &From) -> Vec<Finding> {
         Err(error) => return vec![Finding::fail(subject, error.to_string(), "correct `properties`")],
     };
     let mut found = Vec::new();
+    // Not every broker knows a topic that was created a moment ago, nor the coordinator of a new group.
+    let until = Instant::now() + PROBE_TIMEOUT.min(from.topic_timeout);
     for topic in &from.topics {
-        let metadata = client.fetch_metadata(Some(topic), PROBE_TIMEOUT * 3);
-        let known = match metadata {
-            Ok(metadata) => metadata,
-            Err(error) => {
-                let detail = format!("no response from the brokers {}: {error}", from.brokers);
-                let advice = "start the brokers, or correct `brokers` and the security `properties`";
-                return vec![Finding::fail(subject, detail, advice)];
+        let (error, partitions) = loop {
+            let known = match client.fetch_metadata(Some(topic), PROBE_TIMEOUT * 3) {
+                Ok(metadata) => metadata,
+                Err(error) => {
+                    let detail = format!("no response from the brokers {}: {error}", from.brokers);
+                    let advice = "start the brokers, or correct `brokers` and the security `properties`";
+                    return vec![Finding::fail(subject, detail, advice)];
+                }
+            };
+            let metadata = known.topics().iter().find(|metadata| metadata.name() == topic);
+            let error = metadata.and_then(|metadata| metadata.error()).map(Code::from);
+            let partitions = metadata.map_or(0, |metadata| metadata.partitions().len());
+            let is_settled = partitions > 0 || error == Some(Code::TopicAuthorizationFailed);
+            if is_settled || Instant::now() >= until {
+                break (error, partitions);
             }
+            std::thread::sleep(REPEAT_INTERVAL);
         };
-        let metadata = known.topics().iter().find(|metadata| metadata.name() == topic);
-        let error = metadata.and_then(|metadata| metadata.error()).map(Code::from);
-        let partitions = metadata.map_or(0, |metadata| metadata.partitions().len());
         found.push(match error {
             Some(Code::TopicAuthorizationFailed) => {
                 let advice = "grant READ and DESCRIBE on the topic to this user";
@@ -49,18 +61,31 @@ fn check_blocking(subject: &str, from: &From) -> Vec<Finding> {
             _ => Finding::fail(subject, format!("{topic} does not exist"), "create it, or correct `topics`"),
         });
         if partitions > 0 {
-            found.push(group(subject, from, &client, topic));
+            found.push(group(subject, from, &client, topic, until));
         }
     }
     found
 }
 
+/// Returns whether an error may pass by itself soon after a broker was started or a topic was created.
+fn is_unsettled(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() != Some(Code::GroupAuthorizationFailed)
+}
+
 /// Checks that the user may join the group.
-fn group(subject: &str, from: &From, client: &BaseConsumer, topic: &str) -> Finding {
+fn group(subject: &str, from: &From, client: &BaseConsumer, topic: &str, until: Instant) -> Finding {
     let group = &from.group;
     let mut asked = TopicPartitionList::new();
     asked.add_partition(topic, 0);
-    match client.committed_offsets(asked, PROBE_TIMEOUT * 3) {
+    let committed = loop {
+        match client.committed_offsets(asked.clone(), PROBE_TIMEOUT * 3) {
+            Err(error) if is_unsettled(&error) && Instant::now() < until => {
+                std::thread::sleep(REPEAT_INTERVAL);
+            }
+            committed => break committed,
+        }
+    };
+    match committed {
         Ok(committed) => {
             let has_position =
                 committed.elements().iter().any(|each| matches!(each.offset(), Offset::Offset(_)));

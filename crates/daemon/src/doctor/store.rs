@@ -5,25 +5,25 @@ use lazaret_config::StoreLocation;
 use super::finding::Finding;
 #[cfg(feature = "sqlite")]
 use super::{disk, finding::Health};
+use crate::assemble::store_capabilities;
 
 /// Checks the store, without creating or migrating it.
 pub(super) async fn check(at: &StoreLocation) -> Vec<Finding> {
-    match at {
-        StoreLocation::Memory => {
-            let advice = "use `sqlite:PATH` for durable letters and positions";
-            vec![Finding::warn(
-                "store",
-                "the store is in memory: its content is lost when the process exits",
-                advice,
-            )]
-        }
+    let Some(capabilities) = store_capabilities(at) else {
+        let detail = format!("this build does not support the store `{}`", at.kind());
+        return vec![Finding::fail("store", detail, "use a build that supports it")];
+    };
+    let mut found = match at {
         #[cfg(feature = "sqlite")]
         StoreLocation::Sqlite(path) => sqlite(std::path::Path::new(path)).await,
-        other => {
-            let detail = format!("this build does not support the store `{}`", other.kind());
-            vec![Finding::fail("store", detail, "use a build that supports it")]
-        }
+        _ => Vec::new(),
+    };
+    if !capabilities.durable {
+        let detail =
+            format!("the store `{}` is not durable: its content is lost when the process exits", at.kind());
+        found.push(Finding::warn("store", detail, "use `sqlite:PATH` for durable letters and positions"));
     }
+    found
 }
 
 #[cfg(feature = "sqlite")]

@@ -11,7 +11,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Message};
 
-use crate::support::{Folder, PATIENCE, WORKER, attempts, wait_for};
+use crate::support::{Folder, PATIENCE, WORKER, attempts, get, wait_for};
 
 /// The broker. Without one the test says that it did not run, and fails where everything must run.
 fn broker() -> Option<String> {
@@ -126,6 +126,49 @@ async fn retry_topics_hold_what_failed() {
 }
 
 #[tokio::test]
+async fn a_group_is_not_moved_to_another_store_by_accident() {
+    // I2: the letters that later messages wait behind are in the other store.
+    let Some(brokers) = broker() else { return };
+    let from = topic(&brokers).await;
+    fill(&brokers, &from, &["fine"]).await;
+    let first = folder(&brokers, &from, "");
+    assert_eq!(first.run(&["run", "--until-idle"]), 0, "{}", first.read("stderr.log"));
+    fill(&brokers, &from, &["fine"]).await;
+    let second = folder(&brokers, &from, "");
+    assert_eq!(second.run(&["run", "--until-idle"]), 1, "{}", second.read("stderr.log"));
+    let said = second.read("stderr.log");
+    let (_, rest) = said.split_once("were committed with another store: ").expect("it says why");
+    let id = rest.split(',').next().unwrap();
+    assert!(said.contains(&format!("add {id} to `replaced-stores`")), "{said}");
+    assert_eq!(handled(&second), [0; 0]);
+    let config = second.read("lazaret.yaml");
+    second.write("lazaret.yaml", &config.replace("group:", &format!("replaced-stores: [{id}], group:")));
+    assert_eq!(second.run(&["run", "--until-idle"]), 0, "{}", second.read("stderr.log"));
+    assert_eq!(handled(&second), [0], "from where the other one was");
+}
+
+#[tokio::test]
+async fn the_status_says_that_a_topic_is_waited_for() {
+    let Some(brokers) = broker() else { return };
+    let from = topic(&brokers).await;
+    let later = format!("{from}-later");
+    for keys in ["", "    retry: { strategy: topics, topics: { delays: [1s], create: true } }\n"] {
+        let later = format!("{later}{}", keys.len());
+        let folder = folder(&brokers, &later, keys);
+        let mut daemon = folder.start(&["run"]);
+        let address = daemon.address();
+        wait_for("the status says so", || {
+            let (_, status) = get(&address, "/v1/status");
+            status.contains(&format!("do not know the topic {later} yet")).then_some(())
+        });
+        create(&brokers, &later).await;
+        fill(&brokers, &later, &["fine"]).await;
+        wait_for("it is handled", || (handled(&folder) == [0]).then_some(()));
+        assert!(!get(&address, "/v1/status").1.contains("do not know"));
+    }
+}
+
+#[tokio::test]
 async fn the_doctor_finds_topics_that_are_not_there_and_brokers_that_are_away() {
     let Some(brokers) = broker() else { return };
     let from = topic(&brokers).await;
@@ -136,12 +179,9 @@ async fn the_doctor_finds_topics_that_are_not_there_and_brokers_that_are_away() 
             .output();
         String::from_utf8(doctor.unwrap().stdout).unwrap()
     };
-    let (there, known) = (folder(&brokers, &from, ""), format!("ok    shop source: {from} has 2 partitions"));
-    // A broker that has just started may not tell at once of a topic that it has just made, nor of a group.
-    wait_for("topic and group are known", || {
-        let said = examine(&there);
-        (said.contains(&known) && said.contains("has no committed offset")).then_some(())
-    });
+    let said = examine(&folder(&brokers, &from, ""));
+    assert!(said.contains(&format!("ok    shop source: {from} has 2 partitions")), "{said}");
+    assert!(said.contains("has no committed offset"), "{said}");
     let said = examine(&folder(&brokers, "no-such-topic", ""));
     assert!(said.contains("FAIL  shop source: no-such-topic does not exist\n      create it"), "{said}");
     let said = examine(&folder("127.0.0.1:1", &from, ""));

@@ -9,17 +9,6 @@ use crate::events::Event;
 use crate::flow::{Fate, Notice};
 use crate::telemetry::Counters;
 
-/// Why positions were not committed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CommitError {
-    /// The source reported it later, for a commit that was begun.
-    #[error("{0}")]
-    Reported(String),
-    /// The source returned it.
-    #[error(transparent)]
-    Source(#[from] SourceError),
-}
-
 impl Intake {
     pub(super) fn apply_notices(&mut self, notices: &mut Vec<Notice>) {
         let mut fenced = Vec::new();
@@ -101,11 +90,11 @@ impl Intake {
     }
 
     async fn commit_now(&mut self, moved: Vec<Moved>, commits: Vec<Commit>) {
-        let outcome = self.source.commit(commits).await.map_err(CommitError::Source);
+        let outcome = self.source.commit(commits).await;
         self.committed(&moved, outcome);
     }
 
-    pub(super) fn committed(&mut self, moved: &[Moved], outcome: Result<(), CommitError>) {
+    pub(super) fn committed(&mut self, moved: &[Moved], outcome: Result<(), SourceError>) {
         match outcome {
             Ok(()) => {
                 Counters::add(&self.telemetry.counters.commits, 1);

@@ -10,7 +10,6 @@ use lazaret_core::source::{SourceError, SourceEvent};
 use lazaret_core::{Clock, Source};
 use tokio::time::Instant;
 
-use super::commit::CommitError;
 use super::delay_queue::DelayQueue;
 use super::state::{Background, Moved, Slot};
 use crate::component::Component;
@@ -156,6 +155,7 @@ impl Intake {
     fn handle_event(&mut self, event: Result<SourceEvent, SourceError>) {
         if event.is_ok() && self.error_logged_at.take().is_some() {
             tracing::info!(consumer = self.identity.consumer.as_str(), "source recovered");
+            self.telemetry.gauges.publish_source_error(None);
         }
         match event {
             Ok(SourceEvent::Messages(messages)) => self.accept(messages),
@@ -165,7 +165,7 @@ impl Intake {
             Ok(SourceEvent::End) => self.ended = true,
             Ok(SourceEvent::Committed(outcome)) => {
                 let moved = self.committing.take().unwrap_or_default();
-                self.committed(&moved, outcome.map_err(CommitError::Reported));
+                self.committed(&moved, outcome);
             }
             Err(error) if error.is_temporary() => {
                 let now = Instant::now();
@@ -173,6 +173,7 @@ impl Intake {
                     tracing::warn!(consumer = self.identity.consumer.as_str(), %error, "source failed, retrying");
                     self.error_logged_at = Some(now);
                 }
+                self.telemetry.gauges.publish_source_error(Some(error.to_string()));
                 self.source_retry_at = Some(now + SOURCE_RETRY_DELAY);
             }
             Err(error) => self.lifecycle.fail(Error::Source(error)),

@@ -10,6 +10,7 @@ use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId, Timestamp}
 
 use crate::component::Component;
 use crate::limits::AttemptUsage;
+use crate::mutation::mutated;
 use crate::panics::guarded;
 use crate::record::{FailureRecord, crash};
 use crate::time::later;
@@ -37,7 +38,8 @@ pub(crate) fn new_letter(
             letter.message = Arc::new(Message { payload: None, hop: None, ..message.clone() });
             letter.payload_left_out = true;
         }
-        letter.expires_at = options.ttl.map(|ttl| later(now, ttl));
+        let share = if mutated!(component.options, ExpireEarly) { 2 } else { 1 };
+        letter.expires_at = options.ttl.map(|ttl| later(now, ttl / share));
     }
     if let Some(record) = record {
         letter.cause = Some(record.failure.clone());

@@ -4,8 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
-use lazaret_core::store::Placement;
-use lazaret_core::{HandlerError, Reason, SequenceId};
+use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -13,7 +12,9 @@ use super::outcome::After;
 use crate::admission::{self, Admission, AttemptOf, Candidate};
 use crate::attempt::{self, Outcome};
 use crate::component::Component;
+use crate::dedupe::{self, Claim, Claimed};
 use crate::events::Event;
+use crate::flight::Turn;
 use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
@@ -22,9 +23,9 @@ use crate::open_sequences::OpenSequences;
 use crate::ownership::PartitionOwnership;
 use crate::panics::guarded;
 use crate::record::FailureRecord;
-use crate::store_retry::{Abandoned, retry_until_ok};
+use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
-use crate::time::until;
+use crate::time::{later, until};
 
 /// The point at which the processing begins.
 pub(crate) enum Begin {
@@ -41,6 +42,23 @@ pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) pass: Pass,
     pub(super) took: Duration,
+    /// Its claim in the duplicate filter, if there is one.
+    pub(super) claim: Option<Claim>,
+}
+
+/// The answer to a message that waits for its next attempt.
+enum Admitted {
+    /// The attempt starts.
+    Start { pass: Pass, permit: OwnedSemaphorePermit, claim: Option<Claim>, turn: Turn },
+    /// The message, or a copy of it, was handled or is a letter.
+    Duplicate,
+    /// The message was settled instead.
+    Settled,
+}
+
+/// Returns `true` when the store has a letter of the message that it was asked for.
+fn is_known(found: Vec<Option<LetterState>>) -> bool {
+    found.first().copied().flatten().is_some()
 }
 
 /// One live message of one component.
@@ -53,6 +71,8 @@ pub(crate) struct LiveMessage {
     /// Computed when it is first needed.
     sequence: OnceLock<SequenceId>,
     pub(super) record: Option<Box<FailureRecord>>,
+    /// The message has waited for its next attempt. The clock may have been set back since.
+    pub(super) waited: bool,
 }
 
 impl LiveMessage {
@@ -63,7 +83,16 @@ impl LiveMessage {
         delivery: Delivery,
         hash: SequenceHash,
     ) -> Self {
-        Self { component, open, ownership, delivery, hash, sequence: OnceLock::new(), record: None }
+        Self {
+            component,
+            open,
+            ownership,
+            delivery,
+            hash,
+            sequence: OnceLock::new(),
+            record: None,
+            waited: false,
+        }
     }
 
     pub(super) fn sequence(&self) -> &SequenceId {
@@ -86,6 +115,9 @@ impl LiveMessage {
     async fn settle(&mut self, begin: Begin) -> Result<(), Abandoned> {
         let mut ended = match begin {
             Begin::Fresh => {
+                if self.delivery.message().hop.as_ref().is_some_and(|hop| hop.conflict) {
+                    self.report_conflict();
+                }
                 if self.is_redelivered_copy() || self.was_handed_off().await? {
                     return Ok(());
                 }
@@ -95,12 +127,12 @@ impl LiveMessage {
                 }
                 None
             }
-            Begin::Ended(outcome, took) => Some(Ended { outcome, pass: Pass::free(), took }),
+            Begin::Ended(outcome, took) => Some(Ended { outcome, pass: Pass::free(), took, claim: None }),
             Begin::Unsequenced => {
                 let error =
                     HandlerError::msg("the sequencing policy panicked").reason(Reason::SEQUENCING_FAILED);
                 let outcome = Outcome::Failed(error);
-                Some(Ended { outcome, pass: Pass::free(), took: Duration::ZERO })
+                Some(Ended { outcome, pass: Pass::free(), took: Duration::ZERO, claim: None })
             }
         };
         loop {
@@ -111,12 +143,6 @@ impl LiveMessage {
                     None => return Ok(()),
                 },
             };
-            let (index, id) = (self.component.index, &self.delivery.message().id);
-            if let Some(letter) = self.open.take_uncertain(index, id) {
-                // The handler gave it up and the write may or may not have happened: it must happen.
-                drop(attempted.pass);
-                return self.store_letter(letter, Placement::Open).await;
-            }
             match self.finish_attempt(attempted).await? {
                 After::TryAgain => {}
                 After::Settled => return Ok(()),
@@ -135,20 +161,46 @@ impl LiveMessage {
 
     /// Returns `true` when the message has a letter (I8). Only messages up to the horizon can have one, and those that were
     /// relayed: when the broker's answer was lost, they were handed off to the store as well.
-    async fn was_handed_off(&self) -> Result<bool, Abandoned> {
+    async fn was_handed_off(&mut self) -> Result<bool, Abandoned> {
+        let component = self.component.clone();
+        let Component { store, queue, .. } = &*component;
+        loop {
+            let message = self.delivery.message();
+            let (_, position) = message.place();
+            if message.hop.is_none() && !self.ownership.may_have_letter(component.index, position.offset) {
+                return Ok(false);
+            }
+            let id = [message.id.clone()];
+            let found = retry_until_ok(&component, || store.lookup(queue, &id)).await?;
+            if !is_known(found) {
+                return Ok(false);
+            }
+            let Some(own_id) = self.id_of_conflict().await? else { break };
+            self.delivery = self.delivery.with_message_id(own_id);
+            self.report_conflict();
+        }
+        self.report_duplicate();
+        Ok(true)
+    }
+
+    /// Returns an id of its own for a relayed message whose letter holds another message: producers, or whoever else writes to a
+    /// retry topic, may give two messages one id. Settled as a duplicate, this one would be lost.
+    async fn id_of_conflict(&self) -> Result<Option<MessageId>, Abandoned> {
         let message = self.delivery.message();
-        let (_, position) = message.place();
-        if message.hop.is_none() && !self.ownership.may_have_letter(self.component.index, position.offset) {
-            return Ok(false);
+        let Some(hop) = &message.hop else { return Ok(None) };
+        let own_id = MessageId::from(format!("{}/{}", hop.partition(), hop.position.offset));
+        if message.id == own_id {
+            return Ok(None);
         }
-        let id = [message.id.clone()];
         let Component { store, queue, .. } = &*self.component;
-        let found = retry_until_ok(&self.component, || store.lookup(queue, &id)).await?;
-        let handed_off = found.first().copied().flatten().is_some();
-        if handed_off {
-            self.report_duplicate();
-        }
-        Ok(handed_off)
+        let id = LetterId::of(queue, &message.id);
+        let letter = retry_until_ok(&self.component, || store.get(queue, id)).await?;
+        Ok(letter.filter(|letter| !holds(letter, message)).map(|_| own_id))
+    }
+
+    fn report_conflict(&self) {
+        let Component { queue, telemetry, .. } = &*self.component;
+        telemetry.report_id_conflict(queue, self.delivery.message());
     }
 
     /// Restores the attempts that were noted before a restart, or returned with the message, so that they count (I4).
@@ -163,6 +215,11 @@ impl LiveMessage {
         let note = note.filter(|note| hop.is_none_or(|hop| note.attempts >= hop.attempts));
         let known = note.map(FailureRecord::from_note).or_else(|| hop.map(FailureRecord::from_hop));
         self.record = known.map(Box::new).or(self.record.take());
+        if let Some(due) = self.record.as_mut().and_then(|record| record.due_at.as_mut()) {
+            // No delay is longer: the clock was set back since it was noted.
+            let policy = self.component.retry_policy(self.delivery.message());
+            *due = (*due).min(later(self.component.now(), policy.longest_delay()));
+        }
         let Component { queue, flight, .. } = &*self.component;
         if let Some(suspect) = flight.charged(queue, &self.delivery.message().id) {
             let earlier = self.record.take().map(|record| *record);
@@ -173,7 +230,14 @@ impl LiveMessage {
 
     /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
-        let Some((pass, permit)) = self.admission().await? else { return Ok(None) };
+        let (pass, permit, claim, turn) = match self.start().await? {
+            Admitted::Start { pass, permit, claim, turn } => (pass, permit, claim, turn),
+            Admitted::Duplicate => {
+                let (outcome, took) = (Outcome::Duplicate, Duration::ZERO);
+                return Ok(Some(Ended { outcome, pass: Pass::free(), took, claim: None }));
+            }
+            Admitted::Settled => return Ok(None),
+        };
         let component = self.component.clone();
         let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
@@ -185,21 +249,108 @@ impl LiveMessage {
         self.delivery.begin_attempt(attempt);
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
-        let watched = flight.watch(queue, message, attempt).await;
-        let started = Instant::now();
-        let outcome = match &component.options.dedupe {
-            Some(dedupe) => attempt::run_once(&component, &self.delivery, dedupe).await,
-            None => attempt::run(&component, &self.delivery).await,
+        let run = async {
+            let watched = flight.watch(turn, queue, message, attempt);
+            let started = Instant::now();
+            let outcome = attempt::run(&component, &self.delivery).await;
+            drop(watched);
+            (outcome, started.elapsed())
         };
-        drop(watched);
+        let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
-        Ok(Some(Ended { outcome, pass, took: started.elapsed() }))
+        Ok(Some(Ended { outcome, pass, took, claim }))
+    }
+
+    /// Waits until an attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone. Waits for
+    /// the claims of others happen without a permit: they are no attempts (I3).
+    async fn start(&mut self) -> Result<Admitted, Abandoned> {
+        let component = self.component.clone();
+        let Component { queue, store, flight, .. } = &*component;
+        let id = [self.delivery.message().id.clone()];
+        let mut waits = component.dedupe.as_ref().map(|filter| (filter, filter.delays()));
+        let mut retry = StoreRetry::new(&component);
+        let mut charged = false;
+        loop {
+            let Some((pass, permit)) = self.admission(charged).await? else { return Ok(Admitted::Settled) };
+            charged = true;
+            let Some((filter, delays)) = &mut waits else {
+                if !flight.is_suspicious() {
+                    return Ok(Admitted::Start { pass, permit, claim: None, turn: Turn::Free });
+                }
+                // From here on it waits, and what it was admitted by may end.
+                drop(pass);
+                let turn = flight.turn(queue, &id[0]).await;
+                if let Some(pass) = self.still_admitted() {
+                    return Ok(Admitted::Start { pass, permit, claim: None, turn });
+                }
+                continue;
+            };
+            drop(pass);
+            let error = match filter.claim(queue, &id[0]).await {
+                Ok(Claimed::Done) => return Ok(Admitted::Duplicate),
+                Ok(Claimed::InFlight) => None,
+                // A copy that failed keeps its claim until its letter is durable: a letter is found from here on (I8).
+                Ok(Claimed::Yes(claim)) => match store.lookup(queue, &id).await.map(is_known) {
+                    Ok(true) => {
+                        claim.end().await;
+                        return Ok(Admitted::Duplicate);
+                    }
+                    Ok(false) => {
+                        let turn = dedupe::renewed_during(Some(&claim), flight.turn(queue, &id[0])).await;
+                        if let Some(pass) = self.still_admitted() {
+                            return Ok(Admitted::Start { pass, permit, claim: Some(claim), turn });
+                        }
+                        drop((turn, permit));
+                        claim.end().await;
+                        continue;
+                    }
+                    Err(error) => {
+                        claim.end().await;
+                        Some(error)
+                    }
+                },
+                Err(error) => Some(error),
+            };
+            drop(permit);
+            if let Some(error) = error {
+                retry.failed(error).await?;
+                continue;
+            }
+            // The store has answered: nothing holds the source back.
+            retry = StoreRetry::new(&component);
+            tokio::select! {
+                biased;
+                () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
+                () = tokio::time::sleep(delays.next()) => {}
+            }
+        }
+    }
+
+    /// Asks again for a message that was admitted before and then had to wait.
+    fn still_admitted(&self) -> Option<Pass> {
+        match admission::check(&self.component, &self.candidate(true)) {
+            Admission::Start(pass) if !self.ownership.is_closing() => Some(pass),
+            _ => None,
+        }
+    }
+
+    fn candidate(&self, charged: bool) -> Candidate<'_> {
+        Candidate {
+            of: AttemptOf::Live,
+            message: self.delivery.message(),
+            sequence: self.sequence(),
+            hash: self.hash,
+            record: self.record.as_deref(),
+            // I12: it was waiting elsewhere when this partition was assigned.
+            due_at: self.record.as_ref().and_then(|record| record.due_at).filter(|_| !self.waited),
+            charged,
+        }
     }
 
     /// Waits until an attempt may start. `None` when the message was settled instead.
     ///
     /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
-    async fn admission(&mut self) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Abandoned> {
+    async fn admission(&mut self, charged: bool) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Abandoned> {
         let mut changed = self.component.guards.gate.watch();
         loop {
             let permits = self.component.guards.permits.clone();
@@ -208,16 +359,7 @@ impl LiveMessage {
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 permit = permits.acquire_owned() => permit.map_err(|_| Abandoned::Revoked)?,
             };
-            let candidate = Candidate {
-                of: AttemptOf::Live,
-                message: self.delivery.message(),
-                sequence: self.sequence(),
-                hash: self.hash,
-                record: self.record.as_deref(),
-                // I12: it was waiting elsewhere when this partition was assigned.
-                due_at: self.record.as_ref().and_then(|record| record.due_at),
-            };
-            let wake_at = match admission::check(&self.component, &candidate) {
+            let wake_at = match admission::check(&self.component, &self.candidate(charged)) {
                 Admission::Start(pass) => return Ok(Some((pass, permit))),
                 Admission::Exhausted(exhausted) => {
                     drop(permit);
@@ -246,4 +388,11 @@ impl LiveMessage {
         let Component { queue, telemetry, .. } = &*self.component;
         telemetry.report_duplicate(queue, self.delivery.message());
     }
+}
+
+/// Returns whether a letter holds this message, or a copy of it.
+fn holds(letter: &Letter, message: &Message) -> bool {
+    let Letter { message: held, payload_left_out, .. } = letter;
+    let is_same_place = held.stream == message.stream && held.position == message.position;
+    is_same_place || (!payload_left_out && held.key == message.key && held.payload == message.payload)
 }

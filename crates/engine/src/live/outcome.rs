@@ -12,6 +12,7 @@ use crate::admission::Exhausted;
 use crate::attempt::Outcome;
 use crate::classify;
 use crate::component::Component;
+use crate::dedupe;
 use crate::error::{Error, StopReason};
 use crate::events::Event;
 use crate::gate::Pass;
@@ -31,14 +32,36 @@ pub(super) enum After {
 
 impl LiveMessage {
     pub(super) async fn finish_attempt(&mut self, ended: Ended) -> Result<After, Abandoned> {
-        let Ended { outcome, pass, took } = ended;
+        let Ended { outcome, pass, took, claim } = ended;
         match outcome {
-            Outcome::Failed(error) => self.failed(error, pass, took).await,
+            Outcome::Failed(error) => {
+                let failed = self.failed(error, pass, took);
+                let next = dedupe::renewed_during(claim.as_ref(), failed).await?;
+                dedupe::end(claim).await;
+                if let Some(due) = next {
+                    self.wait(due).await?;
+                    return Ok(After::TryAgain);
+                }
+            }
+            Outcome::Handled => {
+                self.succeeded(&outcome, pass);
+                if let Some(claim) = claim {
+                    claim.handled(&self.component).await?;
+                }
+            }
+            Outcome::Unconfirmed(letter) => {
+                drop(pass);
+                self.component.guards.record_terminal();
+                let stored = self.store_letter(*letter, Placement::Open);
+                dedupe::renewed_during(claim.as_ref(), stored).await?;
+                dedupe::end(claim).await;
+            }
             outcome => {
                 self.succeeded(&outcome, pass);
-                Ok(After::Settled)
+                dedupe::end(claim).await;
             }
         }
+        Ok(After::Settled)
     }
 
     fn succeeded(&self, outcome: &Outcome, pass: Pass) {
@@ -52,12 +75,18 @@ impl LiveMessage {
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
             Outcome::SentToDlq => guards.record_terminal(),
-            Outcome::Failed(_) => {}
+            Outcome::Unconfirmed(_) | Outcome::Failed(_) => {}
         }
         guards.report_health(outcome.health(), pass);
     }
 
-    async fn failed(&mut self, error: HandlerError, pass: Pass, took: Duration) -> Result<After, Abandoned> {
+    /// Settles a message that failed. Returns when to try it again if it waits for that in memory.
+    async fn failed(
+        &mut self,
+        error: HandlerError,
+        pass: Pass,
+        took: Duration,
+    ) -> Result<Option<Timestamp>, Abandoned> {
         let component = self.component.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         let classified = classify::classify(&component, &self.delivery, &error, attempt);
@@ -70,9 +99,11 @@ impl LiveMessage {
         let step = classify::decide(&component, &self.delivery, classified.verdict, &record, false);
         self.record = Some(Box::new(record));
         match step {
-            Step::Wait { due } => return self.wait(due).await,
+            Step::Wait { due } => return self.note_wait(due).await,
             // Without dead letters there is no queue to wait in: the lane waits.
-            Step::Later { due } if component.options.dead_letter.is_none() => return self.wait(due).await,
+            Step::Later { due } if component.options.dead_letter.is_none() => {
+                return self.note_wait(due).await;
+            }
             Step::Later { due } => self.keep(LetterState::Retrying, Some(due)).await?,
             Step::End { .. } if mutated!(component.options, SkipFailedMessages) => {
                 let letter = self.letter(LetterState::Skipped, None);
@@ -89,24 +120,32 @@ impl LiveMessage {
             Step::Duplicate => self.report_duplicate(),
             Step::Stop => return Err(self.stop(StopReason::Classified)),
         }
-        Ok(After::Settled)
+        Ok(None)
     }
 
-    /// Waits in memory for the next attempt. The attempts so far are durable before the next one starts, and before the
-    /// partition is revoked: a restart gives no message more attempts (I4).
-    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
+    /// Notes the attempts so far. They are durable before the next one starts, and before the partition is revoked: a restart
+    /// gives no message more attempts (I4).
+    async fn note_wait(&mut self, due: Timestamp) -> Result<Option<Timestamp>, Abandoned> {
         if let Some(record) = &mut self.record {
             record.due_at = Some(due);
         }
+        self.waited = false;
         let Component { queue, hand_offs, .. } = &*self.component;
         if let Some(note) = self.note(due) {
             retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
         }
+        Ok(Some(due))
+    }
+
+    /// Waits in memory for the next attempt.
+    async fn wait(&mut self, due: Timestamp) -> Result<(), Abandoned> {
         tokio::select! {
             biased;
-            () = self.ownership.closing.cancelled() => Err(Abandoned::Revoked),
-            () = self.component.sleep_until(due) => Ok(After::TryAgain),
+            () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
+            () = self.component.sleep_until(due) => {}
         }
+        self.waited = true;
+        Ok(())
     }
 
     /// The note of the attempts so far; `None` when there were none. Crashes stay in the flight recorder until the message

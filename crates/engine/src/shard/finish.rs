@@ -48,7 +48,7 @@ impl Shard {
 
     fn attempted(&mut self, item: LaneItem, outcome: Outcome, started: Instant) {
         let lane = item.lane();
-        if !matches!(outcome, Outcome::Handled) || self.open.has_uncertain() {
+        if !matches!(outcome, Outcome::Handled) {
             return self.process(item, lane, Begin::Ended(outcome, started.elapsed()));
         }
         self.handled += 1;

@@ -30,7 +30,8 @@ pub(crate) struct Shard {
     pub(super) components: Vec<Arc<Component>>,
     pub(super) options: Arc<Options>,
     pub(super) guards: Arc<Guards>,
-    pub(super) sinks: Vec<Arc<dyn DeadLetterSink>>,
+    /// The sinks of each slot and component, for the handlers of its messages.
+    pub(super) sinks: Vec<Vec<Arc<dyn DeadLetterSink>>>,
     pub(super) open: Arc<OpenSequences>,
     pub(super) mailbox: Arc<Mailbox<ToShard>>,
     pub(super) notices: Arc<Mailbox<Notice>>,
@@ -65,11 +66,8 @@ impl Shard {
         mailbox: Arc<Mailbox<ToShard>>,
         notices: Arc<Mailbox<Notice>>,
     ) -> Self {
-        let sink = |component: &Arc<Component>| {
-            Arc::new(LiveSink { component: component.clone(), open: open.clone() }) as Arc<dyn DeadLetterSink>
-        };
         Self {
-            sinks: components.iter().map(sink).collect(),
+            sinks: Vec::new(),
             open,
             mailbox,
             notices,
@@ -168,7 +166,11 @@ impl Shard {
         match arrival {
             ToShard::Message(arrival) => {
                 let Arrival { message, ticket, hash, component, unsequenced } = arrival;
-                let delivery = Delivery::live(message, self.sinks[component as usize].clone());
+                let sinks = self.sinks.get(ticket.slot as usize);
+                let delivery = match sinks.and_then(|sinks| sinks.get(component as usize)) {
+                    Some(sink) => Delivery::live(message, sink.clone()),
+                    None => Delivery::new(message),
+                };
                 let item = LaneItem { delivery, ticket, hash, component, unsequenced };
                 self.ready.push_back(Ready { item, holds_lane: false });
             }
@@ -176,8 +178,14 @@ impl Shard {
                 let slot = ownership.slot as usize;
                 if self.ownerships.len() <= slot {
                     self.ownerships.resize(slot + 1, None);
+                    self.sinks.resize(slot + 1, Vec::new());
                 }
-                self.open.set_ownership(&ownership);
+                // Made for this assignment: a handler that outlives it cannot write under a later grant (I6).
+                let sink = |component: &Arc<Component>| -> Arc<dyn DeadLetterSink> {
+                    let (component, open) = (component.clone(), self.open.clone());
+                    Arc::new(LiveSink { component, open, ownership: ownership.clone() })
+                };
+                self.sinks[slot] = self.components.iter().map(sink).collect();
                 self.ownerships[slot] = Some(ownership);
             }
             ToShard::Open { component, sequences, revision } => {
@@ -202,7 +210,7 @@ impl Shard {
         if self.handled > 0 {
             Counters::add(&self.components[0].telemetry.counters.handled, self.handled);
             self.guards.record_handled(self.handled);
-            self.guards.gate.record_success(self.components[0].now());
+            self.guards.record_success();
             self.handled = 0;
         }
         if self.filtered > 0 {

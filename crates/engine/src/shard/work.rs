@@ -65,6 +65,16 @@ impl Future for Work {
     }
 }
 
+impl Drop for Attempting {
+    fn drop(&mut self) {
+        // Taken when the handler has returned.
+        if let Some(item) = &self.item {
+            item.delivery.cancel();
+            drop(attempt::EndOnDrop(&item.delivery));
+        }
+    }
+}
+
 impl Attempting {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Done> {
         let Some(item) = &self.item else { return Poll::Pending };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
+use lazaret_core::relay::Relay;
 use lazaret_core::store::{Lease, Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,8 +18,10 @@ use crate::attempt::{self, Outcome};
 use crate::classify::{self, Classified};
 use crate::component::Component;
 use crate::dead_letter_sink::{GivenUp, StoredSink};
+use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
+use crate::flight::Turn;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::letters::Settler;
@@ -26,7 +29,9 @@ use crate::letters::draft::{self, FailedLetter};
 use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
+use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
+use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
 use crate::time::until;
 
@@ -45,6 +50,24 @@ struct Ended {
     sink: Arc<StoredSink>,
     pass: Pass,
     took: Duration,
+    /// Its claim in the duplicate filter, if there is one.
+    claim: Option<Claim>,
+}
+
+/// An attempt that may start.
+struct Admitted {
+    pass: Pass,
+    permit: OwnedSemaphorePermit,
+    claim: Option<Claim>,
+    turn: Turn,
+}
+
+/// What keeps a letter from its attempt.
+enum Refused {
+    /// It gets no more attempts.
+    Exhausted(Exhausted),
+    /// A copy of its message was handled.
+    Duplicate,
 }
 
 impl HeadAttempt<'_> {
@@ -62,14 +85,94 @@ impl HeadAttempt<'_> {
             letter.first_failed_at.get_or_insert(self.component.now());
         }
         let record = FailureRecord::from_letter(&letter);
-        let (pass, permit) = match self.admission(&letter, record.as_ref()).await {
+        let admitted = match self.start(&letter, record.as_ref()).await {
             Ok(admitted) => admitted?,
-            Err(exhausted) => return self.settle(&letter, self.exhausted(&letter, exhausted)).await,
+            Err(Refused::Exhausted(exhausted)) => {
+                return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
+            }
+            Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
         };
         let letter = Arc::new(letter);
-        let ended = self.attempt(&letter, record.is_some(), pass, permit).await;
+        let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+        let mut claim = ended.claim.take();
+        if matches!(ended.outcome, Outcome::Handled)
+            && let Some(claim) = claim.take()
+        {
+            claim.handled(self.component).await.ok()?;
+        }
         let settlement = self.settlement(&letter, ended)?;
-        self.settle(&letter, settlement).await
+        let settled = self.settle(&letter, settlement).await;
+        dedupe::end(claim).await;
+        settled
+    }
+
+    /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
+    /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
+    async fn start(
+        &self,
+        letter: &Letter,
+        record: Option<&FailureRecord>,
+    ) -> Result<Option<Admitted>, Refused> {
+        let Component { queue, flight, dedupe, .. } = &**self.component;
+        let id = &letter.message.id;
+        let mut waits = dedupe.as_ref().map(|filter| (filter, filter.delays()));
+        let mut retry = StoreRetry::new(self.component);
+        let mut charged = false;
+        loop {
+            let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
+            let Some((pass, permit)) = admitted else { return Ok(None) };
+            charged = true;
+            if waits.is_none() && !flight.is_suspicious() {
+                return Ok(Some(Admitted { pass, permit, claim: None, turn: Turn::Free }));
+            }
+            // From here on it waits, and what it was admitted by may end.
+            drop(pass);
+            let mut claim = None;
+            if let Some((filter, delays)) = &mut waits {
+                match filter.claim(queue, id).await {
+                    Ok(Claimed::Yes(claimed)) => claim = Some(claimed),
+                    Ok(Claimed::Done) => return Err(Refused::Duplicate),
+                    Ok(Claimed::InFlight) => {
+                        drop(permit);
+                        // The store has answered: nothing holds the source back.
+                        retry = StoreRetry::new(self.component);
+                        self.sleep(delays.next()).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        drop(permit);
+                        if retry.failed(error).await.is_err() {
+                            return Ok(None);
+                        }
+                        continue;
+                    }
+                }
+            }
+            let turn = dedupe::renewed_during(claim.as_ref(), flight.turn(queue, id)).await;
+            match admission::check(self.component, &self.candidate(letter, record, true)) {
+                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, claim, turn })),
+                _ => drop((turn, permit)),
+            }
+            dedupe::end(claim).await;
+        }
+    }
+
+    fn candidate<'a>(
+        &self,
+        letter: &'a Letter,
+        record: Option<&'a FailureRecord>,
+        charged: bool,
+    ) -> Candidate<'a> {
+        Candidate {
+            of: self.purpose.attempt_of(),
+            message: &letter.message,
+            sequence: &letter.sequence,
+            hash: self.hash,
+            record,
+            // I12: the store's clock said that it is due; ours must agree.
+            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
+            charged,
+        }
     }
 
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
@@ -79,16 +182,9 @@ impl HeadAttempt<'_> {
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
+        charged: bool,
     ) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Exhausted> {
-        let candidate = Candidate {
-            of: self.purpose.attempt_of(),
-            message: &letter.message,
-            sequence: &letter.sequence,
-            hash: self.hash,
-            record,
-            // I12: the store's clock said that it is due; ours must agree.
-            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
-        };
+        let candidate = self.candidate(letter, record, charged);
         let Component { guards, lifecycle, .. } = &**self.component;
         while !lifecycle.is_draining() {
             let permit = tokio::select! {
@@ -116,6 +212,15 @@ impl HeadAttempt<'_> {
         Ok(None)
     }
 
+    /// Sleeps for this long, or until the consumer drains.
+    async fn sleep(&self, time: Duration) {
+        tokio::select! {
+            biased;
+            () = self.component.lifecycle.draining() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+
     /// Sleeps until then, or until the consumer drains.
     async fn sleep_until(&self, time: Timestamp) {
         tokio::select! {
@@ -140,13 +245,8 @@ impl HeadAttempt<'_> {
     }
 
     /// Makes the attempt.
-    async fn attempt(
-        &self,
-        letter: &Arc<Letter>,
-        failed_before: bool,
-        pass: Pass,
-        permit: OwnedSemaphorePermit,
-    ) -> Ended {
+    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted) -> Ended {
+        let Admitted { pass, permit, claim, turn } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
@@ -163,21 +263,22 @@ impl HeadAttempt<'_> {
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
-        let watched = flight.watch(queue, &letter.message, attempt).await;
-        let started = Instant::now();
-        let outcome = match &component.options.dedupe {
-            Some(dedupe) => attempt::run_once(component, &delivery, dedupe).await,
-            None => attempt::run(component, &delivery).await,
+        let run = async {
+            let watched = flight.watch(turn, queue, &letter.message, attempt);
+            let started = Instant::now();
+            let outcome = attempt::run(component, &delivery).await;
+            drop(watched);
+            (outcome, started.elapsed())
         };
-        drop(watched);
+        let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
-        Ended { delivery, outcome, sink, pass, took: started.elapsed() }
+        Ended { delivery, outcome, sink, pass, took, claim }
     }
 
     /// The settlement that follows from the attempt. `None` when the consumer stops instead.
     fn settlement(&self, letter: &Letter, ended: Ended) -> Option<Settlement> {
         let component = &**self.component;
-        let Ended { delivery, outcome, sink, pass, took } = ended;
+        let Ended { delivery, outcome, sink, pass, took, .. } = ended;
         let (kind, replayed) = match self.purpose {
             Purpose::Retry => (AttemptKind::Retry, false),
             Purpose::Replay(_) => (AttemptKind::Replay, true),
@@ -185,7 +286,7 @@ impl HeadAttempt<'_> {
         let attempt = delivery.attempt();
         let error = match outcome {
             Outcome::Failed(error) => error,
-            Outcome::SentToDlq => {
+            Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
                 let GivenUp { reason, why } = sink.take();
                 HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)
             }
@@ -242,6 +343,32 @@ impl HeadAttempt<'_> {
 
     async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        settler.settle(letter, settlement).await
+        let dead = died(letter, &settlement);
+        let settled = settler.settle(letter, settlement).await?;
+        if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
+            self.publish_claim(relay, &letter).await;
+        }
+        Some(settled)
     }
+
+    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
+    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
+    async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
+        let (message, from) = (&*letter.message, letter.message.partition());
+        let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
+        publish.claim(relay, letter).await;
+    }
+}
+
+/// Returns the letter as it is when this settlement makes it a dead one.
+fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+    let Settlement::Requeue(requeue) = settlement else { return None };
+    (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
+        state: LetterState::Dead,
+        due_at: None,
+        cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
+        attempts: requeue.attempts,
+        crash_attempts: requeue.crash_attempts,
+        ..letter.clone()
+    })
 }

@@ -1,6 +1,7 @@
 //! The run of one claimed sequence, and its lease.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lazaret_core::store::{Claim, ErrorKind, Lease, Settled};
 use tokio::time::Instant;
@@ -11,6 +12,9 @@ use crate::component::Component;
 use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
+
+/// The longest time between two renewals of a lease.
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a stored sequence is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +142,9 @@ async fn release_lease(component: &Component, lease: &Lease) -> RunEnd {
 async fn keep_lease(component: &Component, lease: &Lease, claimed_at: Instant) {
     let length = component.options.lease;
     let mut valid_until = claimed_at + length;
-    let mut wait = length / 3;
+    // A store whose clock was set back may shorten a long lease: see `clamp_lease`.
+    let interval = (length / 3).min(RENEW_INTERVAL);
+    let mut wait = interval;
     loop {
         let safe_until = valid_until - length / 10;
         let asked_at = (Instant::now() + wait).min(safe_until);
@@ -147,7 +153,7 @@ async fn keep_lease(component: &Component, lease: &Lease, claimed_at: Instant) {
         match renewed {
             Ok(Ok(_)) => {
                 valid_until = asked_at + length;
-                wait = length / 3;
+                wait = interval;
             }
             Ok(Err(error)) if error.kind() == ErrorKind::Fenced => return,
             Err(_) => return,

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 mod handlers;
+pub(crate) mod recorder;
 mod store;
 
 use std::fmt::{self, Write as _};

@@ -1,10 +1,13 @@
 //! A pool of long-running workers.
+//!
+//! A message that crashes its worker is a suspect. Its next attempts run apart from the others: one suspect at a time, in a worker
+//! of its own, with a back-off of its own. So one message that kills every worker delays no other message.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
-use lazaret_core::{HandlerError, Reason, Verdict};
+use lazaret_core::{HandlerError, MessageId, Reason, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -13,6 +16,7 @@ use super::exit;
 use super::line::{self, InvalidResponse};
 use super::restart_delay::RestartDelay;
 use super::setup::{Setup, timed_out};
+use super::suspects::Suspects;
 use super::worker::{RESPONSE_LIMIT, Worker, WorkerError};
 use crate::attempt_info::AttemptInfo;
 
@@ -27,6 +31,19 @@ pub(super) struct Pool {
     /// The idle workers. The most recently used one is reused first, because its memory is warm.
     idle: Mutex<Vec<Worker>>,
     restart: Mutex<RestartDelay>,
+    suspects: Mutex<Suspects>,
+    /// The permit of the suspect that runs.
+    suspect_permit: Semaphore,
+    suspect_restart: Mutex<RestartDelay>,
+}
+
+/// Where an attempt runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// In a worker of the pool.
+    Pool,
+    /// Apart, in a worker of its own.
+    Suspect,
 }
 
 impl Pool {
@@ -36,6 +53,9 @@ impl Pool {
             permits: Semaphore::new(workers.min(Semaphore::MAX_PERMITS)),
             idle: Mutex::new(Vec::new()),
             restart: Mutex::default(),
+            suspects: Mutex::default(),
+            suspect_permit: Semaphore::new(1),
+            suspect_restart: Mutex::default(),
         }
     }
 
@@ -43,12 +63,17 @@ impl Pool {
     pub(super) async fn run(&self, delivery: &Delivery) -> Result<(), HandlerError> {
         let info = AttemptInfo::of(self.setup.caller(), delivery);
         let line = line::request(self.setup.caller(), &info)?;
-        let _permit = self.permits.acquire().await.expect("the semaphore is never closed");
-        let (worker, response) = match self.take_idle() {
-            None => self.start_and_call(&line).await?,
+        let id = &info.message.id;
+        let (lane, permits) = match lock(&self.suspects).contains(id) {
+            true => (Lane::Suspect, &self.suspect_permit),
+            false => (Lane::Pool, &self.permits),
+        };
+        let _permit = permits.acquire().await.expect("the semaphore is never closed");
+        let (worker, response) = match self.take_idle(lane) {
+            None => self.start_and_call(&line, lane).await?,
             Some(mut idle) => match timeout(self.setup.timeout, idle.call(&line)).await {
                 // The worker exited while it was idle, and did not receive the message: not a failed attempt.
-                Ok(Err(WorkerError::Unsent)) => self.start_and_call(&line).await?,
+                Ok(Err(WorkerError::Unsent)) => self.start_and_call(&line, lane).await?,
                 response => (idle, response.ok()),
             },
         };
@@ -56,16 +81,20 @@ impl Pool {
             Some(Ok(response)) => {
                 match line::classify(&response, info.message.id.as_str(), || worker.stderr.text()) {
                     Ok(outcome) => {
-                        self.put_back(worker);
+                        self.put_back(worker, lane);
                         return outcome;
                     }
                     Err(invalid) => invalid,
                 }
             }
             Some(Err(WorkerError::TooLong)) => InvalidResponse::TooLong { limit: RESPONSE_LIMIT },
-            Some(Err(WorkerError::Unsent | WorkerError::Exited)) => return Err(self.reap(worker).await),
+            Some(Err(WorkerError::Unsent | WorkerError::Exited)) => {
+                self.worker_died(&worker, lane, id);
+                return Err(self.reap(worker).await);
+            }
             None => return Err(self.terminate(worker).await),
         };
+        self.worker_died(&worker, lane, id);
         Err(self.kill(worker, &invalid).await)
     }
 
@@ -73,20 +102,28 @@ impl Pool {
     async fn start_and_call(
         &self,
         line: &[u8],
+        lane: Lane,
     ) -> Result<(Worker, Option<Result<Vec<u8>, WorkerError>>), HandlerError> {
-        let until = lock(&self.restart).until();
+        let restart = match lane {
+            Lane::Pool => &self.restart,
+            Lane::Suspect => &self.suspect_restart,
+        };
+        let until = lock(restart).until();
         if let Some(until) = until {
             sleep_until(until).await;
         }
         let mut worker = Worker::start(&self.setup).map_err(|error| {
-            self.worker_failed();
+            lock(restart).failed(Instant::now());
             self.setup.not_started(&error)
         })?;
         let response = timeout(self.setup.timeout, worker.call(line)).await;
         Ok((worker, response.ok()))
     }
 
-    fn take_idle(&self) -> Option<Worker> {
+    fn take_idle(&self, lane: Lane) -> Option<Worker> {
+        if lane == Lane::Suspect {
+            return None;
+        }
         loop {
             // Workers that are not ready are dropped here, which kills them.
             let worker = lock(&self.idle).pop()?;
@@ -98,18 +135,37 @@ impl Pool {
         }
     }
 
-    fn put_back(&self, worker: Worker) {
+    /// Takes back a worker that has responded.
+    fn put_back(&self, mut worker: Worker, lane: Lane) {
+        worker.has_responded = true;
         *lock(&self.restart) = RestartDelay::default();
+        if lane == Lane::Suspect {
+            *lock(&self.suspect_restart) = RestartDelay::default();
+            // What crashed the workers may be gone, and then the other suspects are none either. One that is crashes another.
+            lock(&self.suspects).clear();
+            // The pool keeps the worker if it lacks one.
+            if self.permits.available_permits() <= lock(&self.idle).len() {
+                drop(tokio::spawn(worker.retire(self.setup.grace)));
+                return;
+            }
+        }
         lock(&self.idle).push(worker);
     }
 
-    fn worker_failed(&self) {
-        lock(&self.restart).failed(Instant::now());
+    /// Records that a message ended its worker.
+    fn worker_died(&self, worker: &Worker, lane: Lane, message: &MessageId) {
+        let now = Instant::now();
+        lock(&self.suspects).insert(message.clone());
+        lock(&self.suspect_restart).failed(now);
+        // A worker that has responded before works: the message ended it, and the next one starts at once. A worker that never
+        // responded may be unable to work at all.
+        if lane == Lane::Pool && !worker.has_responded {
+            lock(&self.restart).failed(now);
+        }
     }
 
     /// Reaps a worker that exited during an attempt.
     async fn reap(&self, mut worker: Worker) -> HandlerError {
-        self.worker_failed();
         let exited = timeout(EXIT_TIMEOUT, worker.group.exited()).await;
         let exited = matches!(exited, Ok(Ok(())));
         let status = worker.group.kill().await;
@@ -121,9 +177,8 @@ impl Pool {
         }
     }
 
-    /// Terminates a worker after a timeout.
+    /// Terminates a worker after a timeout. Its successor starts at once: the timeout itself bounds the rate of starts.
     async fn terminate(&self, mut worker: Worker) -> HandlerError {
-        self.worker_failed();
         // The exit status does not matter: the attempt has timed out.
         let _ = worker.group.terminate(self.setup.grace).await;
         timed_out(self.setup.timeout, &worker.stderr.text())
@@ -131,7 +186,6 @@ impl Pool {
 
     /// Kills a worker after an invalid response.
     async fn kill(&self, mut worker: Worker, invalid: &InvalidResponse) -> HandlerError {
-        self.worker_failed();
         let _ = worker.group.kill().await;
         let stderr = worker.stderr.text();
         let error = crashed(&format!("the worker was killed: {invalid}"), &stderr);

@@ -2,6 +2,8 @@
 
 mod environment;
 mod exit;
+#[cfg(test)]
+mod fuzz;
 mod group;
 mod handler;
 mod line;
@@ -11,6 +13,7 @@ mod options;
 mod restart_delay;
 mod setup;
 mod stderr;
+mod suspects;
 mod worker;
 
 pub use handler::CommandHandler;

@@ -12,6 +12,27 @@ use crate::attempt_info::Caller;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The default time between `SIGTERM` and `SIGKILL`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(2);
+/// The variables that a program inherits by default: what it needs to run on this machine, and nothing that holds secrets.
+const INHERITED_ENV: [&str; 18] = [
+    "HOME",
+    "HOSTNAME",
+    "JAVA_HOME",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "LD_LIBRARY_PATH",
+    "LOGNAME",
+    "NODE_PATH",
+    "PATH",
+    "PYTHONPATH",
+    "SHELL",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "TMPDIR",
+    "TZ",
+    "USER",
+    "VIRTUAL_ENV",
+];
 
 /// How the program is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,7 +68,7 @@ pub struct CommandOptions {
     pub(crate) timeout: Duration,
     pub(crate) grace: Duration,
     pub(crate) env: Vec<(String, String)>,
-    pub(crate) inherits_env: bool,
+    pub(crate) inherited_env: Vec<String>,
     pub(crate) folder: Option<PathBuf>,
 }
 
@@ -62,7 +83,7 @@ impl CommandOptions {
             timeout: DEFAULT_TIMEOUT,
             grace: DEFAULT_GRACE,
             env: Vec::new(),
-            inherits_env: true,
+            inherited_env: INHERITED_ENV.map(str::to_owned).into(),
             folder: None,
         }
     }
@@ -117,11 +138,22 @@ impl CommandOptions {
         self
     }
 
-    /// Does not inherit variables of this process. Default: inherits all except `LAZARET_*`, which may be secret or belong to
-    /// another attempt.
+    /// Inherits more variables of this process: names, or prefixes that end with `*`.
+    ///
+    /// By default a program inherits what it needs to run on this machine: `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `HOSTNAME`,
+    /// `LANG`, `LANGUAGE`, `LC_*`, `TZ`, `TMPDIR`, `SSL_CERT_FILE`, `SSL_CERT_DIR`, `LD_LIBRARY_PATH`, `JAVA_HOME`, `NODE_PATH`,
+    /// `PYTHONPATH` and `VIRTUAL_ENV`. The secrets of this process stay here. Variables that belong to Lazaret (`LAZARET_*`,
+    /// `TRACEPARENT`, `TRACESTATE`) are never inherited.
+    #[must_use]
+    pub fn inherit_env<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.inherited_env.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Inherits no variable of this process.
     #[must_use]
     pub fn without_inherited_env(mut self) -> Self {
-        self.inherits_env = false;
+        self.inherited_env.clear();
         self
     }
 
@@ -145,7 +177,7 @@ impl fmt::Debug for CommandOptions {
             .field("timeout", &self.timeout)
             .field("grace", &self.grace)
             .field("env", &names)
-            .field("inherits_env", &self.inherits_env)
+            .field("inherited_env", &self.inherited_env)
             .field("folder", &self.folder)
             .finish()
     }

@@ -64,14 +64,9 @@ impl Setup {
         if let Some(folder) = &options.folder {
             command.current_dir(folder);
         }
-        if options.inherits_env {
-            let inherited = std::env::vars_os().map(|(name, _)| name);
-            for name in inherited.filter(|name| is_reserved(name.as_encoded_bytes())) {
-                command.env_remove(name);
-            }
-        } else {
-            command.env_clear();
-        }
+        let inherited = std::env::vars_os()
+            .filter(|(name, _)| is_inherited(name.as_encoded_bytes(), &options.inherited_env));
+        command.env_clear().envs(inherited);
         command.envs(options.env.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -88,6 +83,15 @@ impl Setup {
             _ => failed.reason(Reason::HANDLER_UNREACHABLE).suggest(Verdict::Retry),
         }
     }
+}
+
+/// Returns whether a variable of this process is passed on: it is named, or has a prefix that is.
+fn is_inherited(name: &[u8], names: &[String]) -> bool {
+    let is_named = names.iter().any(|wanted| match wanted.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix.as_bytes()),
+        None => name == wanted.as_bytes(),
+    });
+    is_named && !is_reserved(name)
 }
 
 /// Returns whether a variable is reserved for Lazaret.

@@ -20,6 +20,8 @@ pub(super) const RESPONSE_LIMIT: usize = 64 * 1024;
 pub(super) struct Worker {
     pub(super) group: Group,
     pub(super) stderr: Stderr,
+    /// It has responded to a message.
+    pub(super) has_responded: bool,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -43,7 +45,7 @@ impl Worker {
         let stdin = group.stdin()?;
         let stdout = BufReader::new(group.stdout()?);
         let stderr = Stderr::capture(group.stderr()?)?;
-        Ok(Self { group, stderr, stdin, stdout })
+        Ok(Self { group, stderr, has_responded: false, stdin, stdout })
     }
 
     /// Returns whether the worker is ready for a message: it runs, and has no unread output. An extra response would be taken for

@@ -11,7 +11,7 @@ use lazaret_core::store::rules::{
 use lazaret_core::store::{Claim, Lease, Outcome, Result, Settled, Settlement};
 
 use super::Step;
-use super::queue::Queue;
+use super::queue::{Queue, Row};
 
 impl Queue {
     pub(super) fn claim_due(
@@ -21,12 +21,27 @@ impl Queue {
         limit: usize,
         now: Timestamp,
     ) -> Vec<Claim> {
+        self.clamp_leases(lease, now);
         self.end_expired_leases(now);
         let due = self.due.iter().take_while(|(due, _)| *due <= now).take(limit);
         let sequences: Vec<SequenceId> = due.map(|(_, sequence)| sequence.clone()).collect();
         let claims =
             sequences.iter().map(|sequence| self.lease_sequence(sequence, owner, lease, LeaseKind::Due, now));
         claims.collect()
+    }
+
+    /// Shortens the leases that a clock which was set back prolongs.
+    fn clamp_leases(&mut self, lease: Duration, now: Timestamp) {
+        if !self.clock_watch.went_back(now) {
+            return;
+        }
+        let clamped = |(sequence, row): (&SequenceId, &Row)| {
+            Some((sequence.clone(), rules::clamp_lease(&row.state, lease, now)?))
+        };
+        let rows: Vec<(SequenceId, SequenceRow)> = self.open.iter().filter_map(clamped).collect();
+        for (sequence, row) in rows {
+            self.put_row(&sequence, row);
+        }
     }
 
     /// Returns sequences with an expired lease and a due head to the due index, so that they are ordered by their due

@@ -93,6 +93,13 @@ struct Step<'a> {
 }
 
 impl MemoryStore {
+    /// The capabilities of every store of this kind, known before one is opened.
+    pub const CAPABILITIES: Capabilities = {
+        let mut capabilities = Capabilities::NONE;
+        capabilities.outbox = true;
+        capabilities
+    };
+
     /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { shared: Arc::new(Shared { clock, state: Mutex::default() }) }
@@ -275,9 +282,7 @@ impl LetterStore for MemoryStore {
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {
-        let mut capabilities = Capabilities::default();
-        capabilities.outbox = true;
-        Ok(capabilities)
+        Ok(Self::CAPABILITIES)
     }
 
     async fn sequence_size(&self, queue: &QueueName, sequence: &SequenceId) -> Result<u64> {

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
-    CountChange, Effects, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange, LetterLookup, LetterView,
-    SequenceChange, SequenceRow, Slot,
+    ClockWatch, CountChange, Effects, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange, LetterLookup,
+    LetterView, SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{
     AttemptNote, Counts, ErrorKind, Group, GroupId, HeadsPage, OpenedPage, OperationId, Result, StoreError,
@@ -46,6 +46,7 @@ pub(super) struct Queue {
     /// All open sequences, by the revision at which they were opened or restored.
     opened: BTreeMap<u64, SequenceId>,
     pub(super) revision: u64,
+    pub(super) clock_watch: ClockWatch,
     /// The last lease fence. One counter for the whole queue, so that it outlives the rows.
     pub(super) fence: u64,
     /// The last index at an end. One counter for the whole queue, so that a letter that is restored into a sequence
@@ -100,6 +101,7 @@ impl Queue {
             touched: BTreeSet::new(),
             opened: BTreeMap::new(),
             revision: 0,
+            clock_watch: ClockWatch::default(),
             fence: 0,
             index: 0,
             by_state: [0; 9],

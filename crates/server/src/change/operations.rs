@@ -99,7 +99,7 @@ pub(crate) async fn begin(
             let action = Action::from(action);
             caller.require(scope_of(action))?;
             // An invalid rollout policy is rejected before anything is frozen.
-            request.rollout().check().map_err(|why| ApiError::invalid("/", why))?;
+            request.rollout().check().map_err(|error| ApiError::invalid("/", error.to_string()))?;
             frozen(&app, &caller, action, &request.selection, VALID_FOR, &by).await?
         }
     };

@@ -50,6 +50,9 @@ async fn line_page(app: App, after: u64, left: usize) -> Result<Chunk<(u64, usiz
 
 pub(crate) async fn verify(State(app): State<App>) -> Result<axum::Json<AuditCheck>> {
     let unsupported = || ApiError::new(Code::Unsupported, "the audit of this store has no hash chain");
+    if !app.store.capabilities().await?.audit_chain {
+        return Err(unsupported());
+    }
     let check = app.store.verify_audit().await?.ok_or_else(unsupported)?;
     Ok(axum::Json(AuditCheck::from(&check)))
 }

@@ -6,6 +6,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use lazaret_api::{
     Breaker, Consumer, ConsumerState, Fuse, Operation, Pause, PauseScope, QueueStatus, Status,
+    StoreCapabilities,
 };
 use lazaret_core::ConsumerName;
 use lazaret_core::policy::BreakerState;
@@ -32,7 +33,8 @@ pub(crate) async fn status(State(app): State<App>) -> Result<axum::Json<Status>>
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
     let in_progress = app.store.under_way(OPERATIONS).await?;
-    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect() }))
+    let store = StoreCapabilities::from(&app.store.capabilities().await?);
+    Ok(axum::Json(Status { consumers, operations: in_progress.iter().map(Operation::from).collect(), store }))
 }
 
 pub(crate) async fn show(State(app): State<App>, Name(name): Name) -> Result<axum::Json<Consumer>> {
@@ -87,7 +89,7 @@ async fn consumer(
     Ok(Consumer {
         name: name.to_owned(),
         state,
-        error: entry.as_ref().and_then(|entry| entry.error.clone()),
+        error: entry.as_ref().and_then(|entry| entry.error.clone()).or_else(|| source_error(state, handle)),
         paused,
         pauses,
         lag: handle.and_then(Handle::lag),
@@ -105,6 +107,13 @@ async fn consumer(
         store_trouble: handle.is_some_and(Handle::is_store_failing),
         queues: queues.iter().map(queue_status).collect(),
     })
+}
+
+/// The temporary error that the source of a running consumer met.
+fn source_error(state: ConsumerState, handle: Option<&Handle>) -> Option<String> {
+    // The handle of an earlier run stays.
+    let is_running = matches!(state, ConsumerState::Running | ConsumerState::Paused);
+    handle.filter(|_| is_running).and_then(Handle::source_error)
 }
 
 /// The age in seconds; zero when the local clock is behind the store's.

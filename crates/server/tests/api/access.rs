@@ -267,7 +267,8 @@ async fn an_embedded_router_works_with_any_store_and_stops() {
     let get = |path: &str| client.get(format!("{base}{path}")).send();
     let status: Value =
         serde_json::from_str(&get("/v1/status").await.unwrap().text().await.unwrap()).unwrap();
-    assert_eq!(status, json!({"consumers": [], "operations": []}));
+    assert_eq!((&status["consumers"], &status["operations"]), (&json!([]), &json!([])));
+    assert_eq!(status["store"]["durable"], json!(false));
     // Parts that were not configured are reported as unsupported.
     for path in ["/metrics", "/v1/audit/verify"] {
         let answer = get(path).await.unwrap();

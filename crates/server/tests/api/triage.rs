@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use lazaret_core::store::{HandOff, LetterStore, Limits as StoreLimits, Placement};
 use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use lazaret_store_sqlite::SqliteStore;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -52,6 +53,9 @@ async fn the_status_includes_consumers_here_and_elsewhere() {
         (&json!("elsewhere"), &json!(1), &json!(null))
     );
     assert_eq!(status["operations"], json!([]));
+    for (name, has) in SqliteStore::CAPABILITIES.named() {
+        assert_eq!(status["store"][name], json!(has), "{name}");
+    }
 
     bench.post("/v1/consumers/orders/pause", json!({"reason": "deployment"})).await.expect(200);
     let paused = bench.get("/v1/consumers/orders").await.expect(200).json;

@@ -83,6 +83,26 @@ fn leaving_without_a_commit_is_found() {
     is_found(Mutation::LeaveWithoutCommit, "left without a commit");
 }
 
+#[test]
+fn two_copies_in_flight_in_one_process_are_found() {
+    is_found(Mutation::ShareClaims, "handles it");
+}
+
+#[test]
+fn a_filter_that_forgets_is_found() {
+    is_found(Mutation::ForgetMarks, "handled it");
+}
+
+#[test]
+fn a_suspect_in_company_is_found() {
+    is_found(Mutation::RunSuspectsInCompany, "does not run alone");
+}
+
+#[test]
+fn a_letter_that_expires_early_is_found() {
+    is_found(Mutation::ExpireEarly, "expired before its time");
+}
+
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();

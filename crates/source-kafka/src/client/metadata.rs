@@ -7,10 +7,14 @@ use lazaret_core::source::SourceError;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use tokio::time::Instant;
 
-use crate::error::config_error;
+use crate::error::{config_error, is_unknown_topic};
+use crate::options::{KafkaOptions, TopicNotice};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often the metadata of a topic is requested that does not exist yet.
+pub(crate) const TOPIC_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Creates a client for metadata requests. It is a consumer: a producer's request may create the topic.
 pub(crate) fn metadata_client(config: &ClientConfig) -> Result<Arc<BaseConsumer>, SourceError> {
@@ -31,4 +35,57 @@ pub(crate) async fn partition_count(client: &Arc<BaseConsumer>, topic: &str) -> 
         }
     };
     tokio::task::spawn_blocking(request).await.unwrap_or(Err(KafkaError::Canceled))
+}
+
+/// A bounded wait for topics that do not exist yet: not every broker knows a topic that was created a moment ago.
+pub(crate) struct TopicWait {
+    timeout: Duration,
+    until: Instant,
+    notice: TopicNotice,
+    /// The topic that was reported last.
+    reported: Option<String>,
+}
+
+impl TopicWait {
+    /// Starts the wait. All topics share its time.
+    pub(crate) fn new(options: &KafkaOptions) -> Self {
+        let (timeout, notice) = (options.topic_timeout, options.topic_notice.clone());
+        Self { timeout, until: Instant::now() + timeout, notice, reported: None }
+    }
+
+    /// Pauses before a request for an unknown topic is repeated. Returns `false` when the time is over.
+    pub(crate) async fn pause(&mut self, topic: &str) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        if self.reported.as_deref() != Some(topic) {
+            self.notice.send(&waiting_for(&[topic.to_owned()], self.timeout));
+            self.reported = Some(topic.to_owned());
+        }
+        tokio::time::sleep(TOPIC_POLL_INTERVAL).await;
+        true
+    }
+
+    /// Returns the number of partitions of a topic, once it exists.
+    pub(crate) async fn partition_count(
+        &mut self,
+        client: &Arc<BaseConsumer>,
+        topic: &str,
+    ) -> Result<i32, KafkaError> {
+        loop {
+            match partition_count(client, topic).await {
+                Err(error) if is_unknown_topic(&error) && self.pause(topic).await => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Describes a wait for topics.
+pub(crate) fn waiting_for(topics: &[String], timeout: Duration) -> String {
+    let (is_are, them) = if topics.len() == 1 { ("topic", "it") } else { ("topics", "them") };
+    format!(
+        "the brokers do not know the {is_are} {} yet; waiting up to {timeout:?} for {them}",
+        topics.join(", ")
+    )
 }

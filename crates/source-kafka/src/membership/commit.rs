@@ -118,7 +118,7 @@ impl Membership {
             None => Ok(()),
         };
         self.commit_deadline = None;
-        Some(SourceEvent::Committed(outcome.map_err(|error| error.to_string())))
+        Some(SourceEvent::Committed(outcome))
     }
 
     /// Returns whether the partition is still owned under the same assignment.
@@ -141,7 +141,7 @@ impl Membership {
         let assignment_id = owned.assignment_id;
         let partition = commit.partition;
         let key = CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset };
-        let metadata = metadata::encode(&settled_beyond, key, metadata_limit);
+        let metadata = metadata::encode(&settled_beyond, key, self.options.store.as_deref(), metadata_limit);
         Some(OffsetCommit { partition, offset, settled_beyond, metadata_limit, metadata, assignment_id })
     }
 

@@ -9,6 +9,7 @@
 //! - `read`: messages, and the member as a [`Source`](lazaret_core::source::Source).
 
 mod commit;
+mod missing_topics;
 mod read;
 mod rebalance;
 mod session;

@@ -24,6 +24,7 @@ impl Membership {
         self.take_lookup();
         self.expire_revocation();
         self.take_rebalances();
+        self.check_topics();
         if let Some(event) = self.events.pop_front() {
             return Some(Ok(event));
         }
@@ -99,6 +100,7 @@ impl Membership {
             && self.lookup.is_none()
             && self.revocation.is_none()
             && self.rewinds.is_empty()
+            && self.missing.is_none()
             && self.owned.iter().all(OwnedPartition::is_at_end);
         is_over.then(|| {
             self.ended = true;

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use super::session::{Lookup, Membership, POLL_INTERVAL, Revocation};
 use crate::client::assignment::{add_offset, assign, list_of, unassign};
 use crate::client::callbacks::{Clients, Rebalance};
-use crate::error::{ClientError, classify, config_error};
-use crate::lookup::{self, LookupError, LookupPurpose, ResetPolicy, StartPosition};
+use crate::error::{ClientError, classify, config_error, is_unknown_topic};
+use crate::lookup::{self, LookupError, LookupPurpose, ResetPolicy, StartPosition, StoreCheck};
 use crate::owned_partition::{OwnedPartition, Stage};
 
 /// The pause before a failed lookup is repeated.
@@ -32,7 +32,8 @@ impl Membership {
             {
                 let purpose = lookup.purpose.clone();
                 let reset = ResetPolicy { streams: self.reset, topology: self.topology.clone() };
-                lookup.pending = Some(lookup::start(clients, self.group.clone(), purpose, reset));
+                let store = StoreCheck::new(&self.options);
+                lookup.pending = Some(lookup::start(clients, self.group.clone(), purpose, reset, store));
             }
             return;
         }
@@ -70,6 +71,7 @@ impl Membership {
     fn lookup_failed(&mut self, purpose: LookupPurpose, error: LookupError) {
         match error {
             LookupError::Source(error) => self.report(error),
+            LookupError::Client(error) if is_unknown_topic(&error) => self.wait_for_topics(),
             LookupError::Client(error) => {
                 let reason = error.to_string();
                 // The client does not repeat a lookup.
@@ -120,6 +122,7 @@ impl Membership {
         self.joined = true;
         self.ended = false;
         self.set_reading();
+        self.topics_assigned();
         if !assignments.is_empty() {
             self.events.push_back(SourceEvent::Assigned(assignments));
         }

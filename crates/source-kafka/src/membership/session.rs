@@ -13,9 +13,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::missing_topics::MissingTopics;
 use crate::client::assignment::{assign, partition, unassign};
 use crate::client::callbacks::{Callbacks, Clients, Rebalance};
-use crate::error::{ClientError, classify, config_error};
+use crate::error::{ClientError, classify, config_error, is_retried_by_client, is_unknown_topic};
 use crate::lookup::{LookupPurpose, PendingLookup};
 use crate::options::{KafkaOptions, OffsetReset};
 use crate::owned_partition::{OwnedPartition, Stage};
@@ -54,6 +55,8 @@ pub(crate) struct Membership {
     /// Partitions to rewind when no other lookup is in progress.
     pub(super) rewinds: Vec<Partition>,
     pub(super) revocation: Option<Revocation>,
+    /// Set while subscribed topics are waited for.
+    pub(super) missing: Option<MissingTopics>,
     /// When both clients were polled last.
     polled_at: Instant,
     pub(super) pending_commit: Option<PendingCommit>,
@@ -104,7 +107,7 @@ impl Membership {
             fetcher: fetcher.connect(&options.fetching_client()?)?,
         };
         if let Some(transactions) = &transactions {
-            transactions.set_group(&clients.group);
+            transactions.set_group(&clients.group, options.store.clone());
         }
         let member = Self {
             clients: Some(clients),
@@ -120,6 +123,7 @@ impl Membership {
             lookup_retry_at: None,
             rewinds: Vec::new(),
             revocation: None,
+            missing: None,
             polled_at: Instant::now(),
             pending_commit: None,
             expelled: false,
@@ -144,9 +148,14 @@ impl Membership {
     }
 
     pub(super) fn subscribe(&self) -> Result<(), KafkaError> {
-        let retry_topics = self.topology.iter().flat_map(|topology| topology.retry_topics());
-        let topics: Vec<&str> = self.options.topics.iter().map(String::as_str).chain(retry_topics).collect();
+        let topics: Vec<&str> = self.subscribed().collect();
         self.clients.as_ref().map_or(Ok(()), |clients| clients.group.subscribe(&topics))
+    }
+
+    /// Returns the subscribed topics: the streams and their retry topics.
+    pub(super) fn subscribed(&self) -> impl Iterator<Item = &str> {
+        let retry_topics = self.topology.iter().flat_map(|topology| topology.retry_topics());
+        self.options.topics.iter().map(String::as_str).chain(retry_topics)
     }
 
     /// Serves the events of the clients, except records. A client without events is polled regularly all the same: the group
@@ -200,6 +209,9 @@ impl Membership {
     }
 
     pub(super) fn handle_error(&mut self, error: KafkaError, reason: &str) {
+        if is_unknown_topic(&error) && !error.rdkafka_error_code().is_some_and(is_retried_by_client) {
+            return self.wait_for_topics();
+        }
         match classify(error, reason, &self.options, !self.owned.is_empty()) {
             ClientError::Retried => tracing::debug!(reason, "client error retried by the client"),
             ClientError::Reported(error) => self.report(error),
@@ -213,6 +225,14 @@ impl Membership {
         let is_queued = self.errors.iter().any(|queued| queued.to_string() == error.to_string());
         if !is_queued {
             self.errors.push_back(error);
+        }
+    }
+
+    /// Sets the state to joining, unless there is an assignment already.
+    pub(super) fn set_joining(&self) {
+        match self.joined {
+            true => self.set_reading(),
+            false => _ = self.state.send_replace(KafkaState::Joining),
         }
     }
 

@@ -5,6 +5,9 @@
 //! first. The checksum covers topic, partition and committed offset too: a tool that moves offsets and keeps the
 //! metadata must not cause messages to be skipped.
 //!
+//! A consumer whose store has an id writes `lz2.`, the id, a dot, and the same in base64, or nothing when there are no ranges. So
+//! a member with another store is found when it is assigned the partition.
+//!
 //! Metadata that cannot be decoded counts as no ranges. The cost is redelivery, nothing else.
 
 use std::hash::Hasher;
@@ -17,6 +20,7 @@ use siphasher::sip::SipHasher13;
 /// The brokers' default limit (`offset.metadata.max.bytes`).
 pub(crate) const DEFAULT_LIMIT: usize = 4096;
 const PREFIX: &str = "lz1.";
+const PREFIX_WITH_STORE: &str = "lz2.";
 const CHECKSUM_BYTES: usize = 4;
 
 /// The commit that metadata belongs to.
@@ -39,10 +43,16 @@ impl CommitKey<'_> {
     }
 }
 
-/// Encodes ranges, which are in order and disjoint, into at most `limit` characters. The farthest are dropped when they do
-/// not fit: they are redelivered last.
-pub(crate) fn encode(ranges: &[RangeInclusive<u64>], key: CommitKey<'_>, limit: usize) -> String {
-    let capacity = (limit.saturating_sub(PREFIX.len()) * 3 / 4).saturating_sub(CHECKSUM_BYTES);
+/// Encodes ranges, which are in order and disjoint, and the id of the store, into at most `limit` characters. The farthest ranges
+/// are dropped when they do not fit: they are redelivered last.
+pub(crate) fn encode(
+    ranges: &[RangeInclusive<u64>],
+    key: CommitKey<'_>,
+    store: Option<&str>,
+    limit: usize,
+) -> String {
+    let prefix = store.map_or_else(|| PREFIX.to_owned(), |id| format!("{PREFIX_WITH_STORE}{id}."));
+    let capacity = (limit.saturating_sub(prefix.len()) * 3 / 4).saturating_sub(CHECKSUM_BYTES);
     let mut body = Vec::new();
     let mut from = key.offset;
     for range in ranges {
@@ -60,10 +70,16 @@ pub(crate) fn encode(ranges: &[RangeInclusive<u64>], key: CommitKey<'_>, limit: 
         from = end.saturating_add(1);
     }
     if body.is_empty() {
-        return String::new();
+        return if store.is_some() && prefix.len() <= limit { prefix } else { String::new() };
     }
     let bytes = [&key.checksum(&body)[..], &body].concat();
-    format!("{PREFIX}{}", BASE64.encode(bytes))
+    format!("{prefix}{}", BASE64.encode(bytes))
+}
+
+/// Returns the id of the store that the commit was made with, if it has one.
+pub(crate) fn store_of(text: &str) -> Option<&str> {
+    let (store, _) = text.strip_prefix(PREFIX_WITH_STORE)?.split_once('.')?;
+    Some(store).filter(|store| !store.is_empty())
 }
 
 /// Decodes ranges. The error is the reason why there are none.
@@ -71,7 +87,12 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let body = text.strip_prefix(PREFIX).ok_or("written by another tool or a later version")?;
+    let with_store = || text.strip_prefix(PREFIX_WITH_STORE)?.split_once('.').map(|(_, body)| body);
+    let body = text.strip_prefix(PREFIX).or_else(with_store);
+    let body = body.ok_or("written by another tool or a later version")?;
+    if body.is_empty() && text.starts_with(PREFIX_WITH_STORE) {
+        return Ok(Vec::new());
+    }
     let bytes = BASE64.decode(body).map_err(|_| "not base64")?;
     let (checksum, mut body) = bytes.split_at_checked(CHECKSUM_BYTES).ok_or("too short")?;
     if checksum != key.checksum(body) {
@@ -88,6 +109,12 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
         from = end.saturating_add(1);
     }
     Ok(ranges)
+}
+
+/// Encodes any bytes in place of ranges, with a valid checksum.
+#[cfg(test)]
+pub(crate) fn sealed(body: &[u8], key: CommitKey<'_>) -> String {
+    format!("{PREFIX}{}", BASE64.encode([&key.checksum(body)[..], body].concat()))
 }
 
 /// Merges the ranges of the engine's commit with those that were settled before the assignment, from `offset` on. The engine
@@ -157,35 +184,51 @@ mod tests {
 
     #[test]
     fn no_ranges_are_no_metadata() {
-        assert_eq!(encode(&[], KEY, DEFAULT_LIMIT), "");
+        assert_eq!(encode(&[], KEY, None, DEFAULT_LIMIT), "");
         assert_eq!(decode("", KEY), Ok(vec![]));
-        assert_eq!(encode(&[3..=9], KEY, DEFAULT_LIMIT), "", "what lies before the offset is left out");
+        assert_eq!(encode(&[3..=9], KEY, None, DEFAULT_LIMIT), "", "what lies before the offset is left out");
     }
 
     #[test]
     fn the_first_format_stays_readable() {
         // Written by the first version: every later one must read it.
-        let text = encode(&[101..=101, 103..=50_000], KEY, DEFAULT_LIMIT);
+        let text = encode(&[101..=101, 103..=50_000], KEY, None, DEFAULT_LIMIT);
         assert_eq!(text, "lz1.9JHXfwEAAemFAw");
         assert_eq!(decode("lz1.9JHXfwEAAemFAw", KEY), Ok(vec![101..=101, 103..=50_000]));
+    }
+
+    #[test]
+    fn the_store_is_written_with_and_without_ranges() {
+        for ranges in [vec![], vec![101..=101, 103..=50_000]] {
+            let text = encode(&ranges, KEY, Some("a1b2"), DEFAULT_LIMIT);
+            assert!(text.starts_with("lz2.a1b2."), "{text}");
+            assert_eq!((store_of(&text), decode(&text, KEY)), (Some("a1b2"), Ok(ranges)));
+        }
+        let many: Vec<_> = (0..5000).map(|n| 101 + 2 * n..=101 + 2 * n).collect();
+        let text = encode(&many, KEY, Some("a1b2"), DEFAULT_LIMIT);
+        assert!(text.len() <= DEFAULT_LIMIT && decode(&text, KEY).unwrap().len() > 1500);
+        assert_eq!(encode(&many, KEY, Some("a1b2"), 5), "");
+        for foreign in ["", "lz1.9JHXfwEAAemFAw", "lz2.", "lz2..", "lz2.a1b2", "another tool"] {
+            assert_eq!(store_of(foreign), None, "{foreign}");
+        }
     }
 
     #[test]
     fn alternating_offsets_fit_and_the_farthest_are_dropped() {
         // I7
         let many: Vec<_> = (0..5000).map(|n| 101 + 2 * n..=101 + 2 * n).collect();
-        let text = encode(&many, KEY, DEFAULT_LIMIT);
+        let text = encode(&many, KEY, None, DEFAULT_LIMIT);
         assert!(text.len() <= DEFAULT_LIMIT);
         let read = decode(&text, KEY).unwrap();
         assert!(read.len() > 1500, "{} ranges are few", read.len());
         assert_eq!(read, many[..read.len()]);
-        assert_eq!(encode(&many, KEY, 0), "");
+        assert_eq!(encode(&many, KEY, None, 0), "");
     }
 
     #[test]
     fn metadata_of_another_commit_is_refused() {
         // I1: a moved offset must not skip messages.
-        let text = encode(&[102..=107], KEY, DEFAULT_LIMIT);
+        let text = encode(&[102..=107], KEY, None, DEFAULT_LIMIT);
         for other in [
             CommitKey { offset: 99, ..KEY },
             CommitKey { partition: 4, ..KEY },
@@ -243,12 +286,12 @@ mod tests {
                 from = start + length + 1;
                 start..=start + length
             }).collect();
-            prop_assert_eq!(decode(&encode(&ranges, key, DEFAULT_LIMIT), key), Ok(ranges));
+            prop_assert_eq!(decode(&encode(&ranges, key, None, DEFAULT_LIMIT), key), Ok(ranges));
         }
 
         #[test]
         fn damaged_metadata_gives_no_ranges(at in 0_usize..40, with in 0_u8..255) {
-            let text = encode(&[102..=107, 200..=300, 1000..=70_000, 80_000..=90_000], KEY, DEFAULT_LIMIT);
+            let text = encode(&[102..=107, 200..=300, 1000..=70_000, 80_000..=90_000], KEY, None, DEFAULT_LIMIT);
             let mut bytes = text.clone().into_bytes();
             let at = at % bytes.len();
             bytes[at] = with;

@@ -55,11 +55,11 @@ impl SettledOffsets {
         self.ranges = joined;
     }
 
-    /// Encodes the ranges beyond the offset as commit metadata.
-    pub(crate) fn metadata(&self, partition: &Partition) -> String {
+    /// Encodes the ranges beyond the offset, and the id of the store, as commit metadata.
+    pub(crate) fn metadata(&self, partition: &Partition, store: Option<&str>) -> String {
         let key =
             CommitKey { topic: partition.stream.as_str(), partition: partition.index, offset: self.offset };
-        metadata::encode(&self.ranges, key, self.metadata_limit)
+        metadata::encode(&self.ranges, key, store, self.metadata_limit)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let partition = Partition::new("orders", 3);
         let settled = SettledOffsets::new(10, vec![12..=13, 15..=15], 4096);
         let key = CommitKey { topic: "orders", partition: 3, offset: 10 };
-        assert_eq!(metadata::decode(&settled.metadata(&partition), key).unwrap(), [12..=13, 15..=15]);
-        assert_eq!(SettledOffsets::new(10, vec![12..=13], 0).metadata(&partition), "");
+        assert_eq!(metadata::decode(&settled.metadata(&partition, None), key).unwrap(), [12..=13, 15..=15]);
+        assert_eq!(SettledOffsets::new(10, vec![12..=13], 0).metadata(&partition, None), "");
     }
 }

@@ -50,9 +50,9 @@ impl MessageDecoder {
         }
     }
 
-    /// Returns the id from the first id header that is present and not empty.
+    /// Returns the id from the first id header that is present and not empty, [as given](MessageId::given) by the producer.
     pub fn id(&self, headers: &Headers) -> Option<MessageId> {
-        first(headers, &self.id).map(MessageId::from)
+        first(headers, &self.id).map(|text| MessageId::given(text.into()))
     }
 
     /// Builds a message from its bytes, described by its headers.

@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_core::Partition;
 use lazaret_core::relay::{Handover, Relay, RelayError, RelayErrorKind};
 use lazaret_core::source::SourceError;
-use lazaret_core::{Headers, Letter, Message, Partition};
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::preflight;
 use super::transactions::{NotRelayed, RelayedRecord, Transactions};
+use crate::claim_check;
 use crate::client::metadata::{metadata_client, partition_count};
 use crate::client::producer::{classify_produce_error, durable_producer, record_headers};
 use crate::error::config_error;
@@ -27,8 +28,6 @@ use crate::topology::{StreamTopics, Topology};
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The default transaction timeout: readers wait that long for the open transaction of a crashed producer.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest key that is written on a claim check.
-const CLAIM_KEY_LIMIT: usize = 1024;
 
 /// Writes to the retry topics and dead-letter topics of one consumer. Clones share one producer.
 ///
@@ -87,7 +86,7 @@ impl KafkaRelay {
     pub async fn open(options: &KafkaOptions, topics: RetryTopics) -> Result<Self, SourceError> {
         let topology = Arc::new(Topology::new(&topics, &options.topics)?);
         let connection = options.connection()?;
-        let checked = preflight::run(&connection, &topology, &topics).await?;
+        let checked = preflight::run(options, &connection, &topology, &topics).await?;
         let mut config = durable_producer(&connection, topics.delivery_timeout, &topics.properties);
         let writer = writer(options, &topics, &mut config)?;
         let inner = Inner {
@@ -159,8 +158,7 @@ impl KafkaRelay {
                     partition,
                     headers,
                     message: message.clone(),
-                    from: handover.from.clone(),
-                    offset: handover.offset,
+                    settles: (!style.claim_check).then(|| (handover.from.clone(), handover.offset)),
                 };
                 let written = transactions.relay(record).await.map_err(|reason| relay_error(reason, topic));
                 (partition, written?)
@@ -276,16 +274,13 @@ impl Relay for KafkaRelay {
 
     async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
         let topic = self.topics_of(&handover)?.dead_letter.clone();
-        let Letter { id, queue, message, .. } = handover.letter;
-        // Text, not null: a reader that ignores headers must not take it for a tombstone.
-        let payload =
-            format!("too large for this topic: letter {id} of {queue} in Lazaret's store holds the message");
-        let key = message.key.clone().filter(|key| key.len() <= CLAIM_KEY_LIMIT);
-        let small =
-            Message { key, payload: Some(payload.into()), headers: Headers::new(), ..(**message).clone() };
-        let letter = Letter { message: Arc::new(small), ..handover.letter.clone() };
-        let style = HeaderStyle { minimal: true, claim_check: true, ..self.inner.header_style };
-        self.send(&topic, &Handover { letter: &letter, ..handover }, style).await
+        let letter = claim_check::of(handover.letter);
+        self.send(
+            &topic,
+            &Handover { letter: &letter, ..handover },
+            claim_check::style(self.inner.header_style),
+        )
+        .await
     }
 
     fn is_expecting(&self) -> bool {

@@ -14,9 +14,10 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use tokio::time::Instant;
 
-use crate::client::metadata::{metadata_client, partition_count};
+use crate::client::metadata::{TopicWait, metadata_client, partition_count};
 use crate::client::producer::UNLIMITED_BYTES;
-use crate::error::config_error;
+use crate::error::{config_error, is_unknown_topic_code as is_missing};
+use crate::options::KafkaOptions;
 use crate::retry_topics::RetryTopics;
 use crate::topology::Topology;
 
@@ -58,26 +59,34 @@ fn relay_topics(topology: &Topology) -> Vec<RelayTopic<'_>> {
 
 /// Checks all topics, and creates missing ones if allowed.
 pub(super) async fn run(
+    kafka: &KafkaOptions,
     config: &ClientConfig,
     topology: &Topology,
     options: &RetryTopics,
 ) -> Result<Checked, SourceError> {
     let topics = relay_topics(topology);
     let client = metadata_client(config)?;
+    let mut wait = TopicWait::new(kafka);
     let mut partitions = HashMap::new();
     for stream in topology.streams.iter().map(|of_stream| of_stream.stream.as_str()) {
-        let count =
-            partition_count(&client, stream).await.map_err(|error| match error.rdkafka_error_code() {
+        let count = wait.partition_count(&client, stream).await.map_err(|error| {
+            match error.rdkafka_error_code() {
                 Some(code) if is_missing(code) => {
                     SourceError::permanent(format!("the topic {stream} does not exist; create it"))
                 }
                 _ => metadata_error(error, stream),
-            })?;
+            }
+        })?;
         partitions.insert(stream.to_owned(), count);
     }
     let mut missing = Vec::new();
     for topic in &topics {
-        match partition_count(&client, topic.name).await {
+        // A topic that may be created is not waited for.
+        let count = match options.create {
+            true => partition_count(&client, topic.name).await,
+            false => wait.partition_count(&client, topic.name).await,
+        };
+        match count {
             Ok(count) => _ = partitions.insert(topic.name.to_owned(), count),
             Err(error) => match error.rdkafka_error_code() {
                 Some(code) if is_missing(code) => missing.push(topic),
@@ -89,7 +98,7 @@ pub(super) async fn run(
         create(config, &client, &missing, &mut partitions, options).await?;
     }
     if options.check {
-        check(config, &topics).await?;
+        check(config, &topics, TopicWait::new(kafka)).await?;
     }
     let remarks = fewer_partitions(&topics, &partitions);
     remarks.iter().for_each(|remark| tracing::warn!(remark, "retry topics checked"));
@@ -110,10 +119,6 @@ fn fewer_partitions(topics: &[RelayTopic<'_>], partitions: &HashMap<String, i32>
         }
     }
     remarks
-}
-
-fn is_missing(code: Code) -> bool {
-    matches!(code, Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::LeaderNotAvailable)
 }
 
 fn metadata_error(error: KafkaError, topic: &str) -> SourceError {
@@ -210,12 +215,28 @@ async fn wait_until_created(
 }
 
 /// Checks the settings of the topics, and the right to write to them.
-async fn check(config: &ClientConfig, topics: &[RelayTopic<'_>]) -> Result<(), SourceError> {
+async fn check(
+    config: &ClientConfig,
+    topics: &[RelayTopic<'_>],
+    mut wait: TopicWait,
+) -> Result<(), SourceError> {
     let specifiers: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic.name)).collect();
-    let described = admin(config)?.describe_configs(&specifiers, &admin_options()).await;
-    let described = described.map_err(|error| {
-        SourceError::temporary(format!("failed to fetch the settings of topics: {error}")).with_source(error)
-    })?;
+    let admin = admin(config)?;
+    let described = loop {
+        let described = admin.describe_configs(&specifiers, &admin_options()).await;
+        let described = described.map_err(|error| {
+            let context = format!("failed to fetch the settings of topics: {error}");
+            SourceError::temporary(context).with_source(error)
+        })?;
+        let unknown = topics.iter().zip(&described).find_map(|(topic, settings)| match settings {
+            Err(code) if is_missing(*code) => Some(topic.name),
+            _ => None,
+        });
+        match unknown {
+            Some(topic) if wait.pause(topic).await => {}
+            _ => break described,
+        }
+    };
     let mut probes = Vec::new();
     for (topic, settings) in topics.iter().zip(described) {
         let settings = settings.map_err(|code| {

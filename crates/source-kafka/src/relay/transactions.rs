@@ -37,8 +37,8 @@ pub(super) struct RelayedRecord {
     pub(super) partition: i32,
     pub(super) headers: OwnedHeaders,
     pub(super) message: Arc<Message>,
-    pub(super) from: Partition,
-    pub(super) offset: u64,
+    /// The partition and offset that are settled with the record; `None` for a claim check, whose message is settled already.
+    pub(super) settles: Option<(Partition, u64)>,
 }
 
 /// Why a message was not relayed.
@@ -66,21 +66,28 @@ struct Shared {
     offsets: AssignedOffsets,
     /// The member of the group whose positions are committed.
     group: Mutex<Weak<Client>>,
+    /// The id of the store, for the metadata of commits.
+    store: Mutex<Option<Arc<str>>>,
 }
 
 impl Transactions {
     /// Starts the thread. `config` has the transactional id.
     pub(super) fn start(config: ClientConfig, hook: TransactionHook) -> std::io::Result<Self> {
         let (jobs, received) = channel();
-        let shared = Arc::new(Shared { offsets: AssignedOffsets::default(), group: Mutex::new(Weak::new()) });
+        let shared = Arc::new(Shared {
+            offsets: AssignedOffsets::default(),
+            group: Mutex::new(Weak::new()),
+            store: Mutex::new(None),
+        });
         let worker = Worker { config, hook, shared: shared.clone(), producer: None };
         let builder = thread::Builder::new().name("lazaret-kafka-transactions".to_owned());
         builder.spawn(move || worker.run(&received))?;
         Ok(Self { jobs: Mutex::new(jobs), shared })
     }
 
-    /// Sets the member of the group whose positions are committed from now on.
-    pub(crate) fn set_group(&self, group: &Arc<Client>) {
+    /// Sets the member of the group whose positions are committed from now on, and the id of its store.
+    pub(crate) fn set_group(&self, group: &Arc<Client>, store: Option<Arc<str>>) {
+        *self.shared.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
         *self.shared.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(group);
     }
 
@@ -136,7 +143,10 @@ impl Worker {
 
     fn execute(&mut self, jobs: Vec<Job>) {
         let (owned, revoked): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| match job {
-            Job::Relay(record, _) => self.shared.offsets.get(&record.from).is_some(),
+            Job::Relay(record, _) => {
+                let settles = record.settles.as_ref();
+                settles.is_none_or(|(partition, _)| self.shared.offsets.get(partition).is_some())
+            }
             Job::Commit(..) => true,
         });
         for job in revoked {
@@ -172,7 +182,7 @@ impl Worker {
     /// Runs one transaction with all jobs. Returns the offsets of the records.
     fn transact(&mut self, jobs: &[Job]) -> Result<Vec<u64>, TransactionError> {
         let positions = self.positions(jobs);
-        if positions.is_empty() {
+        if positions.is_empty() && !jobs.iter().any(|job| matches!(job, Job::Relay(..))) {
             return Ok(Vec::new());
         }
         let not_done = |error| TransactionError { error, maybe_done: false };
@@ -206,7 +216,9 @@ impl Worker {
         for job in jobs {
             match job {
                 Job::Relay(record, _) => {
-                    change(&record.from, &|settled| settled.settle([record.offset..=record.offset]));
+                    if let Some((partition, offset)) = &record.settles {
+                        change(partition, &|settled| settled.settle([*offset..=*offset]));
+                    }
                 }
                 Job::Commit(commits, ..) => {
                     for commit in commits {
@@ -246,9 +258,13 @@ impl Worker {
             offsets.push(delivered.map_err(|(error, _)| error)?.offset.unsigned_abs());
         }
         self.hook.call("produced");
+        if positions.is_empty() {
+            return Ok(offsets);
+        }
         let mut list = list_of([]);
+        let store = self.shared.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (partition, (_, settled)) in positions {
-            add_offset(&mut list, partition, settled.offset, &settled.metadata(partition));
+            add_offset(&mut list, partition, settled.offset, &settled.metadata(partition, store.as_deref()));
         }
         let group = self.shared.group.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         let metadata = group.and_then(|group| group.group_metadata()).ok_or(KafkaError::Canceled)?;

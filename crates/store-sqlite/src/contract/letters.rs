@@ -157,10 +157,7 @@ impl LetterStore for SqliteStore {
     }
 
     async fn capabilities(&self) -> Result<Capabilities> {
-        let mut capabilities = Capabilities::default();
-        (capabilities.durable, capabilities.shared_by_processes) = (true, true);
-        (capabilities.audit_chain, capabilities.outbox, capabilities.inbox) = (true, true, true);
-        Ok(capabilities)
+        Ok(Self::CAPABILITIES)
     }
 
     async fn pauses(&self, consumer: &ConsumerName) -> Result<Vec<Pause>> {

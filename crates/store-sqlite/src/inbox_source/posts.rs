@@ -35,7 +35,7 @@ impl Post {
     fn new(message: NewMessage) -> Self {
         Self {
             size: limit(message.byte_size()),
-            id: message.id,
+            id: message.id.map(MessageId::given),
             event_type: message.event_type,
             content_type: message.content_type,
             correlation: message.correlation,

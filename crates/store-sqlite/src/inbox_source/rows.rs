@@ -102,7 +102,7 @@ fn consumed(step: &Step<'_>, log: i64, id: &MessageId) -> Work<Option<i64>> {
 fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post) -> Work<Posted> {
     loop {
         let position = Position::new(0, unsigned(numbers.next)?);
-        let id = post.id.clone().unwrap_or_else(|| MessageId::from(position.to_string()));
+        let id = post.id.clone().unwrap_or_else(|| MessageId::of_position(&position));
         let found = match consumed(step, numbers.log, &id)? {
             Some(found) => Some(found),
             None if place(step, numbers, post, &id)? => None,
@@ -110,7 +110,7 @@ fn insert(step: &Step<'_>, numbers: &mut InboxNumbers, post: &Post) -> Work<Post
         };
         match found {
             Some(found) if post.id.is_some() => return known_at(&id, found),
-            // This generated id was posted explicitly before. The next position has another one.
+            // An earlier version let a sender give this id. The next position has another one.
             Some(_) => numbers.next += 1,
             None => {
                 numbers.next += 1;
@@ -182,7 +182,7 @@ fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
     let id: String = row.get(1)?;
     let position = Position::new(0, unsigned(row.get(0)?)?);
     let new = NewMessage {
-        id: Some(id.into()),
+        id: None,
         key: bytes(8)?,
         event_type: text(3)?,
         headers: bytes(9)?.map_or_else(|| Ok(Default::default()), |headers| decode_headers(&headers))?,
@@ -192,7 +192,8 @@ fn message(row: &Row<'_>, stream: &StreamName) -> Work<Message> {
         correlation: text(5)?,
         undecodable: text(6)?,
     };
-    Ok(new.at(stream.clone(), position))
+    // The id is stored as it is, escaped if need be.
+    Ok(Message { id: id.into(), ..new.at(stream.clone(), position) })
 }
 
 /// Commits a position, removes settled messages, and keeps their ids for the window.

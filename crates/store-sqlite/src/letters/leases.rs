@@ -11,10 +11,11 @@ use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
 use super::{OpenSequence, Queue};
 use crate::error::{Fault, Work};
-use crate::rows::{bound, limit as rows_of, unsigned};
+use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
 impl Queue<'_> {
     pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
+        self.clamp_leases(lease)?;
         self.end_expired_leases()?;
         let mut select = self.connection.prepare_cached(select_sequence!(
             "FROM sequences WHERE qid = ?1 AND due <= ?2 ORDER BY due LIMIT ?3"
@@ -30,6 +31,29 @@ impl Queue<'_> {
             claims.push(self.lease_sequence(&open, owner, lease, LeaseKind::Due)?);
         }
         Ok(claims)
+    }
+
+    /// Shortens the leases that a clock which was set back prolongs.
+    fn clamp_leases(&mut self, lease: Duration) -> Work<()> {
+        let now = self.time();
+        if !self.cache.clock_watches.entry(self.name.clone()).or_default().went_back(now) {
+            return Ok(());
+        }
+        let mut select = self
+            .connection
+            .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND lease_until > ?2"))?;
+        let mut rows = select.query([self.numbers.qid, nanos(rules::latest_lease_end(lease, now))])?;
+        let mut prolonged = Vec::new();
+        while let Some(row) = rows.next()? {
+            prolonged.push(OpenSequenceRow::read(row)?);
+        }
+        for row in prolonged {
+            let open = self.opened(row)?;
+            if let Some(row) = rules::clamp_lease(&open.row, lease, now) {
+                self.write_lease(open.sid, &row)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns sequences with an expired lease and a due head to the due index, so that they are ordered by their due

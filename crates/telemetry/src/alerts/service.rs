@@ -327,10 +327,9 @@ impl Service {
     fn apply_operations(&mut self, operations: &[Operation], now: Timestamp) {
         let mut current = Vec::new();
         for operation in operations {
-            let stopped = operation.note.as_deref().is_some_and(|note| note.starts_with("stopped:"));
             let event = match operation.state {
                 OperationState::AwaitingApproval => AlertEvent::ApprovalNeeded,
-                OperationState::Paused if stopped => AlertEvent::OperationStopped,
+                OperationState::Paused if operation.is_stopped() => AlertEvent::OperationStopped,
                 _ => continue,
             };
             let id = operation.id.to_string();

@@ -260,6 +260,7 @@ impl Metrics {
         for (family, now, then) in [
             (&names::HANDLED, stats.handled, before.handled),
             (&names::DUPLICATES, stats.duplicates, before.duplicates),
+            (&names::ID_CONFLICTS, stats.id_conflicts, before.id_conflicts),
             (&names::READ, stats.read, before.read),
             (&names::SKIPPED, stats.skipped, before.skipped),
             (&names::HANDOFF_FAILURES, hand_offs(&stats), hand_offs(&before)),

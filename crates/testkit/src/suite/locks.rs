@@ -53,6 +53,7 @@ macro_rules! __locks_test_suite {
                 renewing_keeps_a_lock_for_as_long_as_it_is_renewed
                 the_fence_grows_each_time_the_lock_changes_hands
                 of_many_who_try_at_once_one_gets_it
+                a_clock_that_is_set_back_does_not_prolong_a_dead_lock
             }
         }
     };
@@ -70,6 +71,15 @@ async fn renew<S: Locks>(t: &Backend<S>, owner: &str) -> Option<LockState> {
 
 async fn state<S: Locks>(t: &Backend<S>) -> Option<LockState> {
     t.store.state("leader").await.unwrap()
+}
+
+pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_lock<S: Locks>(t: Backend<S>) {
+    let dead = take(&t, "dead").await.unwrap();
+    t.set_back(secs(3600));
+    assert!(take(&t, "next").await.is_none(), "its holder may live, and renews in time");
+    t.advance(TTL);
+    let next = take(&t, "next").await.unwrap();
+    assert!(next.fence > dead.fence);
 }
 
 pub async fn fw01_a_free_lock_is_taken<S: Locks>(t: Backend<S>) {

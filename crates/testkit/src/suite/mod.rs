@@ -60,6 +60,11 @@ impl<S> Backend<S> {
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
+
+    /// Sets the clock back.
+    pub fn set_back(&self, by: Duration) {
+        self.clock.set(self.clock.now() - by);
+    }
 }
 
 /// Seconds, for short cases.

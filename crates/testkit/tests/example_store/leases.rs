@@ -32,6 +32,13 @@ impl DocumentStore {
         limit: usize,
     ) -> Result<Vec<Claim>> {
         let now = self.clock.now();
+        // The store keeps no state between calls, so it looks at every lease in every call.
+        for (sequence, _) in self.rows(queue)? {
+            self.change(queue, &sequence, |view| {
+                let clamped = view.doc.row.as_ref().and_then(|row| rules::clamp_lease(row, lease, view.now));
+                Ok(((), clamped.map(|row| view.put(row))))
+            })?;
+        }
         let is_due = |row: &SequenceRow| free_at(row).is_some_and(|at| at <= now);
         let mut due = self.rows(queue)?;
         due.retain(|(_, row)| is_due(row));

@@ -48,22 +48,3 @@ dedupe_test_suite!(dedupe, |clock| async move { DocumentStore::new(Arc::default(
 fn the_example_store_behaves_like_the_model() {
     model::check(64, |clock| async move { DocumentStore::new(Arc::default(), clock) });
 }
-
-/// Every piece of code in the guide stands in the sources like that.
-#[test]
-fn the_guide_quotes_the_code_as_it_is() {
-    let guide = include_str!("../../../../docs/writing-a-store.md");
-    let sources = [
-        include_str!("commit.rs"),
-        include_str!("effects.rs"),
-        include_str!("leases.rs"),
-        include_str!("main.rs"),
-        include_str!("../forwarding.rs"),
-    ];
-    let quotes: Vec<&str> =
-        guide.split("```rust,ignore\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(quotes.len(), 5);
-    for quote in quotes {
-        assert!(sources.iter().any(|source| source.contains(quote)), "no source has:\n{quote}");
-    }
-}

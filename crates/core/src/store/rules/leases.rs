@@ -48,6 +48,45 @@ pub fn release(row: Option<&SequenceRow>, lease: &Lease) -> Option<(SequenceRow,
     Some((SequenceRow { lease: None, ..row.clone() }, held.kind.operation()))
 }
 
+/// Leases are never taken for shorter than this by [`clamp_lease`]. Owners renew theirs at least three times in this time,
+/// however long they are.
+const SHORTEST_CLAMP: Duration = Duration::from_secs(30);
+
+/// Detects steps back of the store's clock between two calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClockWatch(Option<Timestamp>);
+
+impl ClockWatch {
+    /// Returns `true` if the clock was set back since the last call, or if there was none: it may have been set back while no
+    /// process was running.
+    ///
+    /// ```
+    /// use lazaret_core::Timestamp;
+    /// use lazaret_core::store::rules::ClockWatch;
+    /// let at = |second| Timestamp::from_second(second).unwrap();
+    /// let mut watch = ClockWatch::default();
+    /// assert!(watch.went_back(at(5)), "nothing is known");
+    /// assert!(!watch.went_back(at(6)));
+    /// assert!(watch.went_back(at(1)));
+    /// ```
+    pub fn went_back(&mut self, now: Timestamp) -> bool {
+        self.0.replace(now).is_none_or(|before| now < before)
+    }
+}
+
+/// The latest end that a lease of this length can have now; a later one is of a time before the clock was set back.
+pub fn latest_lease_end(lease: Duration, now: Timestamp) -> Timestamp {
+    later(now, lease.max(SHORTEST_CLAMP))
+}
+
+/// The row with a lease that ends no later than it can have been given for, so that the lease of a dead owner does not last for
+/// as long as the clock was set back. A living owner renews it in time. `None` if the row stays as it is.
+pub fn clamp_lease(row: &SequenceRow, lease: Duration, now: Timestamp) -> Option<SequenceRow> {
+    let until = latest_lease_end(lease, now);
+    let held = row.lease.as_ref().filter(|held| held.until > until)?;
+    Some(SequenceRow { lease: Some(HeldLease { until, ..held.clone() }), ..row.clone() })
+}
+
 /// The stored data that a settlement depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct SettleView<'a> {
@@ -282,6 +321,17 @@ mod tests {
         let view = SettleView { row: Some(&row), head: Some(other), next: None, now: NOW };
         let refused = settle(&view, &lease, head.id, Settlement::Resolve(None)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_lease_that_ends_too_late_is_clamped_and_keeps_its_owner() {
+        let (row, lease) = claimed(1, LeaseKind::Due);
+        assert_eq!(clamp_lease(&row, LEASE, NOW), None);
+        let set_back = NOW - Duration::from_secs(3600);
+        let clamped = clamp_lease(&row, LEASE, set_back).unwrap();
+        assert!(clamped.is_leased(set_back) && !clamped.is_leased(set_back + LEASE));
+        assert_eq!(clamped.lease.as_ref().map(|held| held.fence), Some(lease.fence));
+        assert!(renew(Some(&clamped), &lease, LEASE, set_back).is_ok(), "a living owner goes on");
     }
 
     #[test]

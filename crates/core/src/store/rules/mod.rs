@@ -70,7 +70,9 @@ pub use intake::{
     Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off, insert, place,
     skip_audit,
 };
-pub use leases::{AfterSettle, Settle, SettleView, release, renew, settle};
+pub use leases::{
+    AfterSettle, ClockWatch, Settle, SettleView, clamp_lease, latest_lease_end, release, renew, settle,
+};
 pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
 pub use polling::{
     ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,

@@ -19,7 +19,7 @@ use crate::support::{LONG, Topic, client};
 pub(crate) trait Letters {
     async fn are_held(&mut self, places: &[(u32, u64)]) -> Vec<bool>;
 
-    /// Whether nothing waits for a retry any more.
+    /// Returns whether nothing will be tried any more.
     async fn are_quiet(&mut self) -> bool;
 }
 
@@ -46,8 +46,20 @@ impl Letters for Stored<'_> {
         states.into_iter().map(|state| state.is_some()).collect()
     }
 
+    /// Letters that wait behind a head are tried one after the other when it is handled. So counting those to be retried is not
+    /// enough: each sequence that is still open must have a head that nobody tries any more.
     async fn are_quiet(&mut self) -> bool {
-        self.store.counts(&self.queue).await.unwrap().of(LetterState::Retrying) == 0
+        let mut after = None;
+        loop {
+            let page = self.store.heads(&self.queue, after.as_deref(), 500).await.unwrap();
+            if page.heads.iter().any(|head| head.state != LetterState::Dead) {
+                return false;
+            }
+            after = page.next;
+            if after.is_none() {
+                return true;
+            }
+        }
     }
 }
 

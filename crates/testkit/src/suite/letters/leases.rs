@@ -406,3 +406,19 @@ pub async fn claims_keep_to_their_queue<S: Store>(t: Fixture<S>) {
     assert_eq!(t.store.next_due(&other).await.unwrap(), None);
     assert_eq!(t.due("w", 10).await.len(), 1);
 }
+
+pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_lease<S: Store>(t: Fixture<S>) {
+    t.open(t.retrying("a", "1", secs(0))).await;
+    t.advance(secs(7200));
+    t.open(t.retrying("b", "2", secs(0))).await;
+    let dead = t.due("dead", 1).await.remove(0);
+    let living = t.due("living", 1).await.remove(0);
+    assert_eq!((dead.lease.sequence.as_str(), living.lease.sequence.as_str()), ("a", "b"));
+    t.set_back(secs(3600));
+    // The claims of other workers notice it; the living owner renews.
+    assert!(t.due("w", 10).await.is_empty(), "both are leased");
+    t.advance(LEASE.min(secs(30)) / 2);
+    t.store.renew(&living.lease, LEASE).await.unwrap();
+    t.advance(LEASE.max(secs(30)));
+    assert_eq!(sequences(&t.due("w", 10).await)[0], "a", "the lease of the dead owner has ended");
+}

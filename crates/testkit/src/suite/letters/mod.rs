@@ -284,6 +284,7 @@ macro_rules! __store_test_suite {
                 closed_letters_are_not_listed_but_can_be_read
                 the_counts_follow_every_change
                 leases_change_no_letter
+                a_clock_that_is_set_back_does_not_prolong_a_dead_lease
             }
             triage {
                 an_empty_store_finds_nothing

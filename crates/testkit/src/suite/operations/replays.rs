@@ -147,6 +147,7 @@ pub async fn the_stop_rule_holds_an_operation_after_a_stage<S: Store>(t: Fixture
     assert_eq!((operation.state, operation.updated_at), (OperationState::Paused, t.now()));
     let note = "stopped: 1 of 1 letters failed again, more than 5 %";
     assert_eq!(operation.note.as_deref(), Some(note));
+    assert!(operation.is_stopped());
     let polled = t.poll(10).await;
     assert_eq!((polled.items.len(), polled.again_at), (0, None));
     let audit = t.audit().await;

@@ -1,0 +1,41 @@
+//! Fuzz target: the lines of an import.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use lazaret_api::LetterDetail;
+use lazaret_core::{Failure, Letter, LetterState, Message, Position, QueueName, Reason, Timestamp};
+use lazaret_fuzz::{Fuzz, Shape};
+
+fn corpus() -> Vec<Vec<u8>> {
+    let now = Timestamp::UNIX_EPOCH;
+    let letter = |message: Message| {
+        Letter::new(QueueName::of("orders", "mail"), "order-7".into(), message.into(), now)
+    };
+    let waiting = letter(Message::new("m-1", "orders", Position::new(0, 1)));
+    let message = Message::new("m-2", "orders", Position::new(3, 41)).with_key(&b"\xff\0"[..]);
+    let message = message.with_type("Placed").with_header("a", "1").with_header("a", &b"\xff"[..]);
+    let mut dead = letter(message.with_payload("{}"));
+    dead.state = LetterState::Dead;
+    dead.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "no answer"));
+    (dead.attempts, dead.due_at, dead.expires_at) = (3, Some(now), Some(Timestamp::MAX));
+    let written = |letter, payload| serde_json::to_vec(&LetterDetail::of(letter, payload)).unwrap();
+    vec![written(&waiting, true), written(&dead, true), written(&dead, false)]
+}
+
+#[test]
+fn import() {
+    let words =
+        ["dead", "retrying", "resolved", "none", "left-out", "shown", "0:0", "/", "a/b", "g1_00", "AA=="];
+    Fuzz::target("import").corpus(corpus()).words(words).shape(Shape::Json).run(|input| {
+        let Ok(detail) = serde_json::from_slice::<LetterDetail>(input) else { return Ok(()) };
+        let letter = match detail.into_letter(None) {
+            Ok(letter) => letter,
+            Err(error) if error.field.is_empty() => return Err(format!("an error without a place: {error}")),
+            Err(_) => return Ok(()),
+        };
+        let written = serde_json::to_vec(&LetterDetail::of(&letter, true)).unwrap();
+        let again: LetterDetail = serde_json::from_slice(&written).map_err(|error| error.to_string())?;
+        let again = again.into_letter(None).map_err(|error| format!("not imported again: {error}"))?;
+        if again == letter { Ok(()) } else { Err(format!("{letter:?} became {again:?}")) }
+    });
+}

@@ -1,0 +1,112 @@
+//! Fuzz target: configuration files.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
+use lazaret_config::{Checked, NoEnv, check};
+use lazaret_fuzz::{Fuzz, Shape};
+
+/// All files of a folder, in order.
+fn files(folder: &str) -> Vec<Vec<u8>> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
+    let mut paths: Vec<_> = folder.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    paths.into_iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn config() {
+    let words = [
+        "consumers:",
+        "defaults:",
+        "source:",
+        "inbox: {}",
+        "handler:",
+        "retry:",
+        "max-attempts: 0",
+        "${A:-x}",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "!!str ",
+        "|",
+        ">-",
+        "\"",
+        "'",
+        "? ",
+        "---\n",
+        "...\n",
+        "# ",
+        "\t",
+        "1h 30m",
+        "64KiB",
+        "50/s",
+        "sqlite:x.db",
+        "'memory:'",
+        "true",
+        "null",
+        "~",
+        "!",
+        "%YAML 1.2\n",
+        "0o17",
+        ".inf",
+        ".nan",
+        "2026-01-01",
+    ];
+    let corpus = [files("good"), files("broken"), files("suspicious")].concat();
+    Fuzz::target("config").corpus(corpus).words(words).shape(Shape::Lines).count(1500).run(|input| {
+        let Checked { config, diagnostics } = check("lazaret.yaml", input, &NoEnv);
+        if config.is_some() != (diagnostics.errors() == 0) {
+            return Err("a configuration with errors, or none without one".into());
+        }
+        for found in diagnostics.list() {
+            let (text, span) = (found.source().text(), found.span());
+            let (line, column) = found.source().position(span.start);
+            if span.start > span.end || line == 0 || column == 0 || found.message().is_empty() {
+                return Err(format!("a diagnostic without a place: {found:?}"));
+            }
+            // A file that is not UTF-8 or too large is shown in part.
+            let is_whole = text.len() >= input.len();
+            if is_whole && (span.end > text.len() || !text.is_char_boundary(span.start)) {
+                return Err(format!("a place outside of the file: {found:?}"));
+            }
+        }
+        // All forms of output.
+        let _ = diagnostics.plain();
+        let Some(config) = config else { return Ok(()) };
+        let _ = config.effective_top();
+        for consumer in &config.consumers {
+            let shown = config.effective(&consumer.name).ok_or("a consumer without effective values")?;
+            // It is YAML again, with all values written out.
+            let indented: String = shown.lines().map(|line| format!("  {line}\n")).collect();
+            let again = check("effective.yaml", format!("consumers:\n{indented}").as_bytes(), &NoEnv);
+            let Some(again) = again.config else {
+                // Redacted secrets and variables cannot be read back.
+                if shown.contains("redacted")
+                    || shown.contains("${")
+                    || String::from_utf8_lossy(input).contains("${")
+                {
+                    continue;
+                }
+                return Err(format!(
+                    "the effective configuration is invalid: {}\n{shown}",
+                    again.diagnostics.plain()
+                ));
+            };
+            let twice = again.effective(&consumer.name).unwrap_or_default();
+            // Without the comments, which name the origin of each value.
+            let value =
+                |line: &str| line.split_once(" #").map_or(line, |(value, _)| value).trim_end().to_owned();
+            let values = |text: &str| text.lines().map(value).collect::<Vec<_>>();
+            if values(&twice) != values(&shown) {
+                return Err(format!("the effective configuration changes:\n{shown}\n{twice}"));
+            }
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,277 @@
+//! The duplicate filter: one claim per attempt, renewed while the attempt runs, and a mark that is repeated until the store
+//! answers.
+//!
+//! A claim belongs to one attempt, so two copies of a message never share one, not even in one process. Whatever happens to
+//! the attempt, its claim is either marked or released: an attempt that is dropped with its partition leaves that to
+//! the task that [releases](release) claims. Only a crash leaves a claim behind, and that one ends with its lease.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backon::ExponentialBackoff;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lazaret_core::store::{self, Certainty, Dedupe, DedupeClaim};
+use lazaret_core::{MessageId, QueueName};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::component::Component;
+use crate::identity::Identity;
+use crate::mutation::mutated;
+use crate::options::{DedupeOptions, Options};
+use crate::store_retry::{Abandoned, backoff, retry_until_ok};
+
+/// The number of dropped claims that may wait for the task that releases them. Claims beyond it end with their lease.
+const WAITING_LIMIT: usize = 1024;
+/// The number of claims that are released at once.
+const RELEASE_LIMIT: usize = 256;
+/// The shortest delay between two calls.
+const MIN_DELAY: Duration = Duration::from_millis(20);
+/// The longest delay between two calls for one claim.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+
+/// The duplicate filter of one consumer.
+pub(crate) struct DuplicateFilter {
+    store: Arc<dyn Dedupe>,
+    window: Duration,
+    lease: Duration,
+    refresh: Duration,
+    /// The first part of the owners of claims. No other process uses it.
+    process: String,
+    attempts: AtomicU64,
+    /// Mutations: one owner for all attempts, and no marks.
+    shares_claims: bool,
+    forgets_marks: bool,
+    dropped: mpsc::Sender<Release>,
+}
+
+/// The answer to a claim.
+#[derive(Debug)]
+pub(crate) enum Claimed {
+    /// The attempt may run.
+    Yes(Claim),
+    /// Another attempt at the message, or at a copy of it, runs.
+    InFlight,
+    /// It was handled.
+    Done,
+}
+
+/// The claim of one attempt. If it is dropped, a task marks or releases it.
+pub(crate) struct Claim {
+    filter: Arc<DuplicateFilter>,
+    release: Option<Release>,
+}
+
+/// What is to be written for a claim.
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    queue: QueueName,
+    message: MessageId,
+    owner: String,
+    /// The handler succeeded: the message is marked as handled.
+    handled: bool,
+    /// After this time the claim has ended by itself.
+    until: Instant,
+}
+
+/// The claims that were dropped before they were marked or released.
+pub(crate) struct Dropped(mpsc::Receiver<Release>);
+
+impl DuplicateFilter {
+    /// The filter that the options ask for, and the claims of it that are dropped.
+    pub(crate) fn new(options: &Options, identity: &Identity) -> (Option<Arc<Self>>, Dropped) {
+        let (dropped, inbound) = mpsc::channel(WAITING_LIMIT);
+        let filter = options.dedupe.clone().map(|DedupeOptions { filter, window }| {
+            Arc::new(Self {
+                store: filter,
+                window,
+                lease: options.lease,
+                refresh: options.refresh,
+                process: identity.process(),
+                attempts: AtomicU64::new(0),
+                shares_claims: mutated!(options, ShareClaims),
+                forgets_marks: mutated!(options, ForgetMarks),
+                dropped,
+            })
+        });
+        (filter, Dropped(inbound))
+    }
+
+    /// Asks the store once for a claim of this message.
+    pub(crate) async fn claim(
+        self: &Arc<Self>,
+        queue: &QueueName,
+        message: &MessageId,
+    ) -> store::Result<Claimed> {
+        let number = if self.shares_claims { 0 } else { self.attempts.fetch_add(1, Ordering::Relaxed) };
+        let release = Release {
+            queue: queue.clone(),
+            message: message.clone(),
+            owner: format!("{}/{number}", self.process),
+            handled: false,
+            until: Instant::now() + self.lease,
+        };
+        // Made before the call: a claim whose answer is lost is released, too.
+        let mut claim = Claim { filter: self.clone(), release: Some(release) };
+        match claim.extend().await {
+            Ok(DedupeClaim::Claimed) => Ok(Claimed::Yes(claim)),
+            Ok(answer) => {
+                claim.release = None;
+                Ok(if answer == DedupeClaim::Done { Claimed::Done } else { Claimed::InFlight })
+            }
+            Err(error) => {
+                if error.certainty() == Certainty::NotDone {
+                    claim.release = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The delays between the claims of a message that another attempt holds.
+    pub(crate) fn delays(&self) -> ClaimDelays {
+        ClaimDelays { backoff: backoff(MIN_DELAY.min(self.refresh), self.refresh), longest: self.refresh }
+    }
+}
+
+/// The delays between the claims of one attempt: short at first, then as long as the interval at which the store is polled.
+pub(crate) struct ClaimDelays {
+    backoff: ExponentialBackoff,
+    longest: Duration,
+}
+
+impl ClaimDelays {
+    pub(crate) fn next(&mut self) -> Duration {
+        self.backoff.next().unwrap_or(self.longest)
+    }
+}
+
+impl Claim {
+    /// Claims the message, or extends the claim.
+    async fn extend(&self) -> store::Result<DedupeClaim> {
+        let Some(Release { queue, message, owner, .. }) = &self.release else {
+            return Ok(DedupeClaim::Claimed);
+        };
+        self.filter.store.claim(queue, message, owner, self.filter.lease).await
+    }
+
+    /// Renews the claim for as long as it can.
+    async fn renew(&self) {
+        loop {
+            tokio::time::sleep(self.filter.lease / 3).await;
+            if let Ok(DedupeClaim::InFlight | DedupeClaim::Done) = self.extend().await {
+                // It had ended while the store was out of reach. The effect of a running handler cannot be taken back.
+                if let Some(Release { queue, message, .. }) = &self.release {
+                    tracing::warn!(%queue, %message, "claim lost to another attempt");
+                }
+                return;
+            }
+        }
+    }
+
+    /// Marks the message as handled, as often as it takes: the effect has happened, whatever the store says.
+    pub(crate) async fn handled(mut self, component: &Component) -> Result<(), Abandoned> {
+        if let Some(release) = &mut self.release {
+            release.handled = true;
+        }
+        if let Some(release) = &self.release {
+            let mark = retry_until_ok(component, || release.write(&self.filter));
+            renewed_during(Some(&self), mark).await?;
+        }
+        self.release = None;
+        Ok(())
+    }
+
+    /// Ends the claim of a message that was not handled.
+    pub(crate) async fn end(mut self) {
+        if let Some(release) = &self.release
+            && release.write(&self.filter).await.is_ok()
+        {
+            self.release = None;
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            // If there is no room, or the consumer has ended, the claim ends with its lease.
+            let _ = self.filter.dropped.try_send(release);
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Claim").field(&self.release).finish()
+    }
+}
+
+/// Runs `work` and renews the claim meanwhile, if there is one.
+pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: impl Future<Output = T>) -> T {
+    let Some(claim) = claim else { return work.await };
+    let renewal = async {
+        claim.renew().await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        value = work => value,
+        () = renewal => unreachable!("the renewal never ends"),
+    }
+}
+
+/// Ends the claim of a message that was not handled, if there is one.
+pub(crate) async fn end(claim: Option<Claim>) {
+    if let Some(claim) = claim {
+        claim.end().await;
+    }
+}
+
+impl Release {
+    /// Asks the store once.
+    async fn write(&self, filter: &DuplicateFilter) -> store::Result<()> {
+        let Self { queue, message, owner, .. } = self;
+        match self.handled && !filter.forgets_marks {
+            true => filter.store.done(queue, message, owner, filter.window).await,
+            false => filter.store.abandon(queue, message, owner).await,
+        }
+    }
+
+    /// Asks the store until it answers. A claim that would have ended meanwhile is not released.
+    async fn write_until_ok(self, filter: &DuplicateFilter) {
+        let mut delays = backoff(MIN_DELAY, MAX_DELAY);
+        while self.handled || Instant::now() < self.until {
+            match self.write(filter).await {
+                Err(error) if error.kind().is_temporary() => {
+                    tokio::time::sleep(delays.next().unwrap_or(MAX_DELAY)).await;
+                }
+                Err(error) => {
+                    let Self { queue, message, .. } = &self;
+                    tracing::warn!(%queue, %message, %error, "claim not released");
+                    return;
+                }
+                Ok(()) => return,
+            }
+        }
+    }
+}
+
+/// Marks or releases the claims that were dropped, until the consumer ends.
+pub(crate) async fn release(filter: Option<Arc<DuplicateFilter>>, mut dropped: Dropped) {
+    let Some(filter) = filter else { return };
+    let mut writing = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(release) = dropped.0.recv(), if writing.len() < RELEASE_LIMIT => {
+                writing.push(release.write_until_ok(&filter));
+            }
+            Some(()) = writing.next(), if !writing.is_empty() => {}
+            else => return,
+        }
+    }
+}

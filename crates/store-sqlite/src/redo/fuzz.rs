@@ -1,0 +1,159 @@
+//! Fuzz targets: the calls in a record of the redo log, and a whole log beside its database.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lazaret_core::source::{Ingest, NewMessage};
+use lazaret_core::store::{AttemptNote, HandOff, LetterStore, Limits, Placement};
+use lazaret_core::{Failure, Letter, LetterState, Message, Partition, Position, QueueName, Reason};
+use lazaret_fuzz::Fuzz;
+use lazaret_testkit::ManualClock;
+use lazaret_testkit::clock::test_epoch;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use super::record::{HEADER_BYTES, Header};
+use super::{Durability, Fields, Mark, RedoLog, path_of};
+use crate::consistency;
+use crate::hand_offs::{HandOffs, Notes};
+use crate::inbox_source::Posts;
+use crate::recorded::{Call, Repeatable};
+use crate::{InboxOptions, Options, SqliteStore};
+
+fn options() -> Options {
+    let clock = Arc::new(ManualClock::new());
+    Options { clock, redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() }
+}
+
+/// A folder as a crash leaves it: a database without letters, and the redo log with all of them.
+struct Crashed {
+    folder: TempDir,
+    mark: Mark,
+    log: Vec<u8>,
+}
+
+impl Crashed {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lazaret.db");
+        let store = SqliteStore::open(&path, options()).unwrap();
+        let queue = QueueName::of("orders", "orders");
+        for (id, offset) in [("m0", 0), ("m1", 1)] {
+            let message =
+                Message::new(id, "orders", Position::new(0, offset)).with_key("a").with_header("b", "c");
+            let mut letter =
+                Letter::new(queue.clone(), "a".into(), message.with_payload("{}").into(), test_epoch());
+            letter.state = LetterState::Dead;
+            letter.cause = Some(Failure::new(Reason::TIMEOUT, "HttpError", "boom"));
+            let item = HandOff { letter, placement: Placement::Open, grant: None };
+            store.hand_off(&queue, &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+        }
+        let note = AttemptNote {
+            partition: Partition::new("orders", 0),
+            offset: 7,
+            message: "m7".into(),
+            attempts: 2,
+            first_failed_at: test_epoch(),
+            failure: Failure::new(Reason::TIMEOUT, "HttpError", "slow"),
+            same_failure: 1,
+            due_at: test_epoch(),
+        };
+        store.note_attempts(&queue, vec![note]).await.unwrap();
+        let inbox = store.inbox_log("orders", InboxOptions::default());
+        let post = NewMessage { id: Some("p0".into()), payload: Some("1".into()), ..NewMessage::default() };
+        inbox.post(vec![post, NewMessage::default()]).await.unwrap();
+        // A copy now is what a crash leaves behind.
+        let copy = tempfile::tempdir().unwrap();
+        copy_files(folder.path(), copy.path());
+        let path = copy.path().join("lazaret.db");
+        let mark = Mark::read(&Connection::open(&path).unwrap()).unwrap();
+        let log = fs::read(path_of(&path)).unwrap();
+        Self { folder: copy, mark, log }
+    }
+
+    /// The bodies of the records.
+    fn records(&self) -> Vec<Vec<u8>> {
+        let log = RedoLog::open(&self.folder.path().join("lazaret.db"), Durability::Full).unwrap();
+        log.records(&self.mark).unwrap()
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for file in fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        if !file.file_name().to_str().unwrap().ends_with("-shm") {
+            fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
+    }
+}
+
+/// Decodes a call. What can be decoded is written as it can be read again.
+fn check_call<C: Repeatable>(bytes: &[u8]) -> Result<(), String> {
+    let Ok(call) = C::decode(&mut Fields::of(bytes)) else { return Ok(()) };
+    let (mut written, mut again) = (Vec::new(), Vec::new());
+    call.encode(&mut written);
+    let read = C::decode(&mut Fields::of(&written)).map_err(|_| "not read again".to_owned())?;
+    read.encode(&mut again);
+    if written == again { Ok(()) } else { Err(format!("{} changed", C::OPERATION)) }
+}
+
+#[tokio::test]
+async fn redo_record() {
+    let records = Crashed::new().await.records();
+    assert_eq!(records.len(), 4);
+    Fuzz::target("redo-record").corpus(records).run(|input| {
+        for call in Call::all(input).into_iter().flatten() {
+            match call.kind {
+                HandOffs::KIND => check_call::<HandOffs>(call.encoded())?,
+                Notes::KIND => check_call::<Notes>(call.encoded())?,
+                Posts::KIND => check_call::<Posts>(call.encoded())?,
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Gives every record that its header names a valid checksum, so that mutations reach the calls.
+fn with_checksums(log: &[u8]) -> Vec<u8> {
+    let mut log = log.to_vec();
+    let mut at = 0;
+    while let Some(header) =
+        log.get(at..).and_then(<[u8]>::first_chunk::<HEADER_BYTES>).and_then(Header::parse)
+    {
+        let (start, end) = (at + HEADER_BYTES, at + HEADER_BYTES + header.length as usize);
+        let Some(body) = log.get(start..end) else { break };
+        let sealed = header.bytes(body);
+        log[at..start].copy_from_slice(&sealed);
+        at = end;
+    }
+    log
+}
+
+#[tokio::test]
+async fn redo_log() {
+    let crashed = Crashed::new().await;
+    let check = |log: &[u8]| {
+        let folder = tempfile::tempdir().unwrap();
+        copy_files(crashed.folder.path(), folder.path());
+        let path = folder.path().join("lazaret.db");
+        fs::write(path_of(&path), log).unwrap();
+        match SqliteStore::open(&path, options()) {
+            // What was repeated is consistent.
+            Ok(store) => {
+                drop(store);
+                consistency::check(&Connection::open(&path).unwrap());
+                Ok(())
+            }
+            Err(error) if error.context().is_empty() => Err("an error without a place".to_owned()),
+            Err(_) => Ok(()),
+        }
+    };
+    // Each opens a database.
+    Fuzz::target("redo-log").corpus([&crashed.log]).count(60).run(|input| {
+        check(input)?;
+        check(&with_checksums(input))
+    });
+}

@@ -1,0 +1,62 @@
+import de.bwaldvogel.mongo.backend.memory.MemoryBackend;
+import de.bwaldvogel.mongo.bson.Document;
+import de.bwaldvogel.mongo.wire.message.MongoMessage;
+
+/**
+ * Runs a MongoDB wire server in memory, with an oplog: `java -cp CLASSES MongoServer.java PORT`.
+ *
+ * The official drivers demand the wire version of MongoDB 4.4 and a replica set before they open change streams. The server
+ * has what the tests need of both, but reports less, so the handshake reports it here.
+ */
+public class MongoServer {
+    private static final int WIRE_VERSION = 13;
+
+    public static void main(String[] arguments) throws Exception {
+        int port = Integer.parseInt(arguments[0]);
+        String address = "127.0.0.1:" + port;
+        MemoryBackend backend = new MemoryBackend() {
+            @Override
+            public Document handleMessage(MongoMessage message) {
+                Document request = message.getDocument();
+                String command = request.keySet().iterator().next();
+                if (command.equals("hello")) {
+                    // The server looks at the first field, so the order counts.
+                    Document rest = new Document(request);
+                    rest.remove("hello");
+                    request.clear();
+                    request.put("ismaster", 1);
+                    request.putAll(rest);
+                }
+                Document response = super.handleMessage(message);
+                return isHandshake(command) ? asReplicaSet(response, address) : response;
+            }
+
+            @Override
+            public Document handleCommand(
+                    io.netty.channel.Channel channel, String database, String command, Document query) {
+                Document response = super.handleCommand(channel, database, command, query);
+                return isHandshake(command) ? asReplicaSet(response, address) : response;
+            }
+        };
+        de.bwaldvogel.mongo.MongoServer server = new de.bwaldvogel.mongo.MongoServer(backend);
+        server.enableOplog();
+        server.bind("127.0.0.1", port);
+        Runtime.getRuntime().addShutdownHook(new Thread(server::shutdownNow));
+        Thread.currentThread().join();
+    }
+
+    private static boolean isHandshake(String command) {
+        return command.equalsIgnoreCase("ismaster") || command.equalsIgnoreCase("hello");
+    }
+
+    private static Document asReplicaSet(Document response, String address) {
+        response.put("maxWireVersion", WIRE_VERSION);
+        response.put("isWritablePrimary", true);
+        response.put("ismaster", true);
+        response.put("logicalSessionTimeoutMinutes", 30);
+        response.put("setName", "tests");
+        response.put("hosts", java.util.List.of(address));
+        response.put("me", address);
+        return response;
+    }
+}
