@@ -53,6 +53,8 @@ pub struct OperationMachine {
     pub counted_ok: u64,
     /// Number of repeated failures when the stop rule was last reset.
     pub counted_failed: u64,
+    /// Number of letters outside of the plan that used up a part of the rate ([`pace_released`](Self::pace_released)).
+    pub released: u64,
 }
 
 fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Result<T> {
@@ -127,7 +129,7 @@ impl OperationMachine {
             updated_at: now,
             ended_at: state.is_over().then_some(now),
         };
-        Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0 })
+        Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0, released: 0 })
     }
 
     /// Applies a person's command, and returns the audit line. `Conflict` if the state does not allow it, `Denied` if the
@@ -265,8 +267,8 @@ impl OperationMachine {
     /// the store's clock was set back, and does not count.
     fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         let rate = self.operation.rollout.rate?;
-        // One letter more than the allowance, against rounding.
-        let furthest = later(now, (burst(rate) + 1.0) * NANOS / rate);
+        // One letter more than the allowance, against rounding, and those that were released.
+        let furthest = later(now, (burst(rate) + 1.0 + self.released as f64) * NANOS / rate);
         self.next_at.filter(|next| *next <= furthest)
     }
 
@@ -283,6 +285,7 @@ impl OperationMachine {
         let rate = self.operation.rollout.rate.filter(|_| letters > 0)?;
         let next = self.pace_at(now);
         self.spend(letters, now);
+        self.released = self.released.saturating_add(letters);
         let interval = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
         Some(Pace { next, interval, left: letters })
     }

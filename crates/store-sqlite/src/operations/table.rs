@@ -86,7 +86,8 @@ macro_rules! select_operation {
     ($rest:literal) => {
         concat!(
             "SELECT operation, plan, action, conduct, state, note, stage, letters, ok, failed_again, skipped, who, via, \
-             why, approved_by, created_at, updated_at, ended_at, next_at, counted_ok, counted_failed \
+             why, approved_by, created_at, updated_at, ended_at, next_at, counted_ok, counted_failed, \
+             released \
              FROM operations ",
             $rest
         )
@@ -121,6 +122,7 @@ fn read_operation(row: &Row<'_>) -> Work<OperationMachine> {
         next_at: moment(18)?,
         counted_ok: number(19)?,
         counted_failed: number(20)?,
+        released: number(21)?,
     })
 }
 
@@ -219,7 +221,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
          approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
-         served_at = CASE WHEN ?14 THEN served_at END
+         served_at = CASE WHEN ?14 THEN served_at END, released = ?15
          WHERE operation = ?1",
     )?;
     update.execute(params![
@@ -237,6 +239,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
         bound(machine.counted_ok),
         bound(machine.counted_failed),
         machine.pending() > 0,
+        bound(machine.released),
     ])?;
     Ok(())
 }

@@ -99,7 +99,8 @@ impl DocumentStore {
             let over = operation.filter(|operation| self.is_over(*operation));
             if let (Some(operation), Some((_, letter))) = (over, view.doc.letters.first_key_value()) {
                 let (outcome, at) = (Outcome::SkippedCancelled, view.now);
-                let outcome = ItemOutcome { operation, letter: *letter, outcome, spend: 0, at };
+                let outcome =
+                    ItemOutcome { operation, letter: *letter, outcome, spend: false, released: 0, at };
                 change.left.push(Left::Outcome(outcome));
             }
             Ok(((), Some(change)))
@@ -131,8 +132,8 @@ impl DocumentStore {
                 if let Some(pace) = pace {
                     settle.effects.pace(pace);
                 }
-                let spend = pace.map_or(0, |pace| pace.left);
-                ItemOutcome { operation, letter: id, outcome, spend, at: view.now }
+                let released = pace.map_or(0, |pace| pace.left);
+                ItemOutcome { operation, letter: id, outcome, spend: false, released, at: view.now }
             });
             // 3. The effects.
             let head = head.ok_or_else(|| missing(id))?;

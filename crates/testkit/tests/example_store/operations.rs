@@ -95,14 +95,15 @@ impl DocumentStore {
 
     /// Writes down what became of a letter, and of those behind it. A letter that has its outcome keeps it.
     pub(crate) fn write_outcome(&self, left: &ItemOutcome) -> Result<()> {
-        let ItemOutcome { operation, letter, outcome, spend, at } = *left;
+        let ItemOutcome { operation, letter, outcome, spend, released, at } = *left;
         let written = self.change_plan(operation, |doc, _| {
             let Some(item) = doc.pending_letter(letter) else { return Ok(((), Vec::new())) };
             for (ordinals, outcome) in rules::item_outcomes(&item, outcome).outcomes {
                 doc.write(ordinals, outcome, at);
             }
             if let Some(machine) = doc.machine.as_mut() {
-                machine.spend(spend, at);
+                machine.spend(u64::from(spend), at);
+                machine.pace_released(released, at);
             }
             Ok(((), self.advance(doc, at)))
         });

@@ -137,7 +137,8 @@ impl Poller<'_> {
                     operation: id,
                     letter: item.letter,
                     outcome: Outcome::Ok,
-                    spend: 1,
+                    spend: true,
+                    released: 0,
                     at: now,
                 };
                 let by = machine.actor();
@@ -171,9 +172,9 @@ impl Poller<'_> {
             Ok((letters, Some(Change { doc, left: Vec::new() })))
         })?;
         let now = self.now;
-        machine.spend(paced, now);
+        machine.pace_released(paced, now);
         self.store.change_plan(machine.operation.id, |doc, _| {
-            doc.machine.iter_mut().for_each(|machine| machine.spend(paced, now));
+            doc.machine.iter_mut().for_each(|machine| _ = machine.pace_released(paced, now));
             Ok(((), Vec::new()))
         })?;
         Ok(())
