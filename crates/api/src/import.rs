@@ -41,7 +41,8 @@ pub struct ImportFailure {
 
 impl LetterDetail {
     /// Converts to a letter for this queue, or for the one it was exported from. The id is derived from queue and message,
-    /// whatever the line contains (I8).
+    /// whatever the line contains (I8); a closed letter gets one that no message finds
+    /// ([`of_closed_import`](lazaret_core::LetterId::of_closed_import)).
     ///
     /// # Errors
     /// When a field is invalid, or the payload is hidden.
@@ -73,6 +74,9 @@ impl LetterDetail {
         let mut core = lazaret_core::Letter::new(queue, sequence, message.into(), letter.enqueued_at);
         core.index = letter.index;
         core.state = letter.state.into();
+        if !core.state.is_open() {
+            core.id = lazaret_core::LetterId::of_closed_import(&core.queue, &core.message.id);
+        }
         core.cause = cause.map(TryInto::try_into).transpose()?;
         core.attempts = letter.attempts;
         core.crash_attempts = letter.crash_attempts;

@@ -146,14 +146,17 @@ mod tests {
             query: None,
             letters: 3,
             sequences: 2,
+            followers: 0,
             excluded: vec![(store::Exclusion::Behind, 1)],
             hash: plan_hash(store::Action::Retry, []),
             by: by.clone(),
             frozen_at: now,
             expires_at: Timestamp::MAX,
         };
-        let shown =
-            has(Plan::of(&plan, true), "id action letters sequences excluded hash expires-at needs-approval");
+        let shown = has(
+            Plan::of(&plan, true, Some(2.0)),
+            "id action letters sequences followers excluded hash expires-at needs-approval",
+        );
         assert_eq!(shown["excluded"], serde_json::json!([{"reason": "behind", "letters": 1}]));
         let machine =
             OperationMachine::begin(OperationId(1), &plan, &RolloutPolicy::default(), &by, now).unwrap();

@@ -49,6 +49,10 @@ pub struct Plan {
     pub letters: u64,
     /// The number of sequences.
     pub sequences: u64,
+    /// The number of open letters behind those of the plan, which may run after them. Its rate bounds them, too.
+    pub followers: u64,
+    /// How long the letters and their followers take at the rate that applies without another, in seconds; `null` without a rate.
+    pub takes_seconds: Option<u64>,
     /// The selected letters that are excluded, by reason, most first.
     pub excluded: Vec<Excluded>,
     /// The hash: equal for plans with the same letters and action.
@@ -66,17 +70,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Converts a plan of the core; `needs_approval` is decided by its consumers.
-    pub fn of(plan: &store::Plan, needs_approval: bool) -> Self {
+    /// Returns how long the letters and their followers take at a rate, in seconds.
+    pub fn seconds_at(&self, rate: f64) -> u64 {
+        let letters = self.letters.saturating_add(self.followers);
+        (letters as f64 / rate).ceil() as u64
+    }
+
+    /// Converts a plan of the core; `needs_approval` and the rate are decided by its consumers.
+    pub fn of(plan: &store::Plan, needs_approval: bool, rate: Option<f64>) -> Self {
         let excluded = |(reason, letters): &(store::Exclusion, u64)| Excluded {
             reason: (*reason).into(),
             letters: *letters,
         };
-        Self {
+        let mut converted = Self {
             id: plan.id.to_string(),
             action: plan.action.into(),
             letters: plan.letters,
             sequences: plan.sequences,
+            followers: plan.followers,
+            takes_seconds: None,
             excluded: plan.excluded.iter().map(excluded).collect(),
             hash: plan.hash.clone(),
             expires_at: plan.expires_at,
@@ -84,7 +96,9 @@ impl Plan {
             query: plan.query.clone(),
             by: (&plan.by).into(),
             frozen_at: plan.frozen_at,
-        }
+        };
+        converted.takes_seconds = rate.map(|rate| converted.seconds_at(rate));
+        converted
     }
 }
 

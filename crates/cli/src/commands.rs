@@ -1,6 +1,7 @@
 //! The commands: one file each, and one line in the list below.
 
 mod audit;
+mod backup;
 mod bulk;
 mod check;
 mod completion;
@@ -77,6 +78,8 @@ commands! {
     Init(init::Init),
     /// Run preflight checks on a configuration
     Doctor(doctor::Doctor),
+    /// Back up the embedded store to a file, while the daemon runs
+    Backup(backup::Backup),
     /// Show consumers, open letters and operations
     Status(status::Status),
     /// Check liveness or readiness of the daemon, for supervisors
@@ -101,7 +104,7 @@ commands! {
     Park(operate::Park),
     /// Release letters to the retry scheduler, with a fresh attempt budget
     Release(operate::Release),
-    /// Restore evicted letters
+    /// Restore evicted letters, or the embedded store from a backup file
     Restore(bulk::Restore),
     /// Delete closed letters permanently
     Purge(bulk::Purge),

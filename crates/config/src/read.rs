@@ -222,7 +222,8 @@ impl Reader<'_> {
             Data::Scalar { text, .. } if text.contains("${") => {
                 expand(text, self.env).is_ok_and(|expanded| fits(&expanded.text))
             }
-            Data::Scalar { text, plain: true } => fits(text),
+            // With quotes as well: a directory of that name is written `./off`.
+            Data::Scalar { text, .. } => fits(text),
             _ => false,
         }
     }

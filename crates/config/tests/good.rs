@@ -242,7 +242,7 @@ fn every_schedule_that_is_taken_is_one_for_the_engine() {
 
 #[test]
 fn off_and_false_mean_the_same_wherever_something_can_be_switched_off() {
-    for word in ["off", "false"] {
+    for word in ["off", "false", "\"off\"", "'off'"] {
         let keys =
             ["breaker", "fuse", "poison", "inbox-dedupe"].map(|key| format!("    {key}: {word}\n")).concat();
         let text = format!("flight-recorder: {word}\n{}", consumer(&keys));

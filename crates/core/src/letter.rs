@@ -42,10 +42,31 @@ impl LetterId {
         hasher.update((queue.as_str().len() as u64).to_be_bytes());
         hasher.update(queue.as_str());
         hasher.update(message.as_str());
-        let digest = hasher.finalize();
+        Self::from_digest(&hasher.finalize())
+    }
+
+    fn from_digest(digest: &[u8]) -> Self {
         let mut bytes = [0_u8; 16];
         bytes.copy_from_slice(&digest[..16]);
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The id of a letter that is imported closed.
+    ///
+    /// It is not the id that the message's own letter would have: whatever the import claims, this queue has not settled the
+    /// message, so the letter must not be found in its place when its source delivers it (I1).
+    ///
+    /// ```
+    /// use lazaret_core::{LetterId, MessageId, QueueName};
+    /// let (queue, message) = (QueueName::of("orders", "orders"), MessageId::from("evt-1"));
+    /// assert_ne!(LetterId::of_closed_import(&queue, &message), LetterId::of(&queue, &message));
+    /// ```
+    pub fn of_closed_import(queue: &QueueName, message: &MessageId) -> Self {
+        let mut hasher = Sha256::new();
+        // No queue has a name of this length, so it is the hash of no other id.
+        hasher.update(u64::MAX.to_be_bytes());
+        hasher.update(Self::of(queue, message).0.as_bytes());
+        Self::from_digest(&hasher.finalize())
     }
 
     /// The id as a UUID.

@@ -11,6 +11,7 @@
 //! - `daemon`, `runner`, `reload`: the service, the restarts of one consumer, and the changes of a new configuration.
 //! - `assemble/`: builds a consumer from its configuration, one file per part.
 //! - `doctor/`: preflight checks, one file per subject.
+//! - `store_file`: backups of the embedded store.
 //! - `build`, `telemetry`: the capabilities of this build; metrics, logs, traces and alerts from the configuration.
 //!
 //! ```
@@ -43,6 +44,8 @@ mod read;
 mod reload;
 mod runner;
 mod signals;
+#[cfg(feature = "sqlite")]
+pub mod store_file;
 mod telemetry;
 
 pub use build::capabilities;

@@ -3,6 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+impl OpenError {
+    /// Returns whether the content of the file is the problem. Its loss is harmless: at worst a crash is not attributed.
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::Foreign { .. } | Self::Version { .. } | Self::Truncated { .. })
+    }
+}
+
 /// The error of opening a recorder. The file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
 use crate::layout::{self, head};
@@ -10,6 +10,9 @@ use crate::map::{Map, WORD};
 
 /// The maximum number of slots: 32 MiB.
 pub(crate) const MAX_SLOTS: u32 = 65_536;
+
+/// The maximum number of damaged files that are kept.
+const MAX_DAMAGED: u32 = 99;
 
 /// The number of header words that identify a file.
 const HEADER_WORDS: usize = 3;
@@ -29,13 +32,13 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
         return Err(OpenError::Slots { slots, max: MAX_SLOTS });
     }
     let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(failed("open"))?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    // The ids of messages are nobody else's business.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).map_err(failed("open"))?;
+    restrict(&file);
     file.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => OpenError::InUse { path: path.to_owned() },
         TryLockError::Error(source) => failed("lock")(source),
@@ -59,6 +62,70 @@ pub(crate) fn open(path: &Path, slots: u32) -> Result<Opened, OpenError> {
     };
     let map = Map::new(&file, layout::words_for(slots)).map_err(failed("map"))?;
     Ok(Opened { file, map, slots })
+}
+
+/// Opens the file like [`open`], but renames a damaged one first. Returns the damaged file's new path and the error.
+pub(crate) fn open_or_replace(
+    path: &Path,
+    slots: u32,
+) -> Result<(Opened, Option<(PathBuf, OpenError)>), OpenError> {
+    let damage = match open(path, slots) {
+        Ok(opened) => return Ok((opened, None)),
+        Err(error) if error.is_damage() && path.is_file() => error,
+        Err(error) => return Err(error),
+    };
+    let failed = |doing| move |source| OpenError::Io { path: path.to_owned(), doing, source };
+    // The lock is held until the new file is open, so that no other process renames that one.
+    let damaged = File::open(path).map_err(failed("open"))?;
+    damaged.try_lock().map_err(|_| OpenError::InUse { path: path.to_owned() })?;
+    if !is_at(&damaged, path) {
+        return Err(OpenError::InUse { path: path.to_owned() });
+    }
+    let Some(aside) = free_name(path) else { return Err(damage) };
+    std::fs::rename(path, &aside).map_err(failed("rename"))?;
+    let opened = open(path, slots)?;
+    Ok((opened, Some((aside, damage))))
+}
+
+/// A name for a damaged file that is not taken.
+fn free_name(path: &Path) -> Option<PathBuf> {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        PathBuf::from(name)
+    };
+    (1..=MAX_DAMAGED).map(name).find(|name| !name.exists())
+}
+
+/// Returns whether this is still the file at the path.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let there = std::fs::metadata(path).map(identity);
+    matches!((file.metadata().map(identity), there), (Ok(ours), Ok(theirs)) if ours == theirs)
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
+}
+
+/// Takes a file away from everybody but its owner. A file that belongs to somebody else stays as it is.
+fn restrict(file: &File) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        if let Ok(metadata) = file.metadata()
+            && metadata.is_file()
+            && metadata.permissions().mode() & 0o077 != 0
+        {
+            let mode = metadata.permissions().mode() & 0o700;
+            _ = file.set_permissions(std::fs::Permissions::from_mode(mode));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = file;
 }
 
 /// The kind of a file.
@@ -128,12 +195,16 @@ fn is_zeros(file: &mut File) -> io::Result<bool> {
 /// Fills a new file with zeros, then writes the header. On a full disk the file is emptied again.
 fn create(file: &mut File, slots: u32) -> io::Result<()> {
     let made = write_zeros(file, 0, bytes_for(slots)).and_then(|()| {
+        // A header on the disk before the zeros would be that of a damaged file after a power cut.
+        file.sync_all()?;
         let mut header = Vec::with_capacity(HEADER_WORDS * WORD);
         for word in [layout::MAGIC, layout::VERSION, u64::from(slots)] {
             header.extend_from_slice(&word.to_ne_bytes());
         }
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&header)
+        file.write_all(&header)?;
+        // Slots that reached the disk before the header would belong to no recorder.
+        file.sync_data()
     });
     made.inspect_err(|_| {
         // Only the first error is reported.
@@ -151,8 +222,10 @@ fn enlarge(file: &mut File, found: u32, wanted: u32) -> io::Result<()> {
         // Only the first error is reported. A file that is too long is valid.
         let _ = file.set_len(length);
     })?;
+    file.sync_all()?;
     file.seek(SeekFrom::Start((head::SLOTS * WORD) as u64))?;
-    file.write_all(&u64::from(wanted).to_ne_bytes())
+    file.write_all(&u64::from(wanted).to_ne_bytes())?;
+    file.sync_data()
 }
 
 /// Writes zeros to allocate disk space. Writing into a hole of a full disk would raise a signal.

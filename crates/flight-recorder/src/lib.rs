@@ -32,8 +32,8 @@
 //! # Durability
 //!
 //! The records survive every crash of the process: abort, `kill -9`, the OOM killer, stack overflow, because the kernel owns the
-//! mapped pages. **They do not survive a power loss or a kernel crash:** nothing is synced to the disk. After one, the file may
-//! contain old records. Records with a wrong checksum are ignored; at worst a message is suspected, or charged once, without
+//! mapped pages. **They do not survive a power loss or a kernel crash:** only a new or enlarged file is synced to the disk, its zeros
+//! before its header, so that it is valid at any time. After a power loss, the file may contain old records. Records with a wrong checksum are ignored; at worst a message is suspected, or charged once, without
 //! a reason. No message is lost.
 //!
 //! # Attribution of crashes

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use lazaret_core::recorder::{FlightRecorder, Identity, Slot, Suspect};
@@ -54,9 +54,37 @@ impl MappedRecorder {
     /// Fails if the file is in use, foreign, truncated or of another version, or on an I/O error such as a full disk. The file is
     /// unchanged then.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
-        let Opened { file, map, slots } = file::open(path.as_ref(), options.slots)?;
+        file::open(path.as_ref(), options.slots).map(Self::of)
+    }
+
+    /// Opens a file like [`open`](Self::open), but sets a damaged one aside and starts with a new one: under a name of its own, which
+    /// is returned with what is wrong with it. A crash that it recorded is not attributed; no message is lost.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file is in use, or on an I/O error such as a full disk.
+    ///
+    /// ```
+    /// use lazaret_flight_recorder::{MappedRecorder, Options};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("orders.flight");
+    /// std::fs::write(&path, "damaged").unwrap();
+    /// let (_recorder, damaged) = MappedRecorder::open_or_replace(&path, Options::default()).unwrap();
+    /// let (aside, error) = damaged.unwrap();
+    /// assert_eq!(std::fs::read(aside).unwrap(), b"damaged");
+    /// assert!(error.to_string().ends_with("is not a flight recorder file"));
+    /// ```
+    pub fn open_or_replace(
+        path: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<(Self, Option<(PathBuf, OpenError)>), OpenError> {
+        let (opened, damaged) = file::open_or_replace(path.as_ref(), options.slots)?;
+        Ok((Self::of(opened), damaged))
+    }
+
+    fn of(Opened { file, map, slots }: Opened) -> Self {
         let known = recovery::recover(map.words(), slots);
-        Ok(Self {
+        Self {
             free: FreeSlots::new(slots),
             slots,
             unrecorded: AtomicU64::new(0),
@@ -64,7 +92,7 @@ impl MappedRecorder {
             known: known.into_iter().map(|known| (known, AtomicBool::new(false))).collect(),
             map,
             _file: file,
-        })
+        }
     }
 
     /// The number of attempts that can be recorded at once.

@@ -276,3 +276,29 @@ fn the_room_is_taken_when_the_file_is_made() {
     let metadata = fs::metadata(&bed.path).unwrap();
     assert!(metadata.blocks() * 512 >= metadata.len(), "the file has no holes");
 }
+
+#[test]
+fn a_damaged_file_is_set_aside_and_a_new_one_begun() {
+    let bed = Bed::new();
+    drop(bed.open(4));
+    let whole = fs::read(&bed.path).unwrap();
+    let mut other_version = whole.clone();
+    other_version[8] = 9;
+    let damages = [whole[..24].to_vec(), whole[..whole.len() - 1].to_vec(), b"{}".to_vec(), other_version];
+    for (number, damaged) in (1..).zip(damages) {
+        fs::write(&bed.path, &damaged).unwrap();
+        let (recorder, found) = MappedRecorder::open_or_replace(&bed.path, Options { slots: 4 }).unwrap();
+        let (aside, error) = found.expect("it is damaged");
+        assert!(error.is_damage(), "{error}");
+        assert!(aside.to_str().unwrap().ends_with(&format!("orders.flight.damaged-{number}")));
+        assert_eq!(fs::read(aside).unwrap(), damaged, "nothing is thrown away");
+        let _taken = recorder.enter(&queue(), &message("evt-1", 1), 1);
+        drop(recorder);
+        assert_eq!(bed.open(4).suspects().len(), 1, "the new one works");
+        fs::remove_file(&bed.path).unwrap();
+    }
+    let whole_again = MappedRecorder::open_or_replace(&bed.path, Options { slots: 4 }).unwrap();
+    assert!(whole_again.1.is_none());
+    let second = MappedRecorder::open_or_replace(&bed.path, Options { slots: 4 });
+    assert!(matches!(second, Err(OpenError::InUse { .. })), "a file in use is not damaged");
+}

@@ -185,11 +185,12 @@ fn placement_number(placement: Placement) -> u64 {
         Placement::Open => 0,
         Placement::Behind => 1,
         Placement::Closed => 2,
+        Placement::Imported => 3,
     }
 }
 
 fn placement(number: u64) -> Option<Placement> {
-    [Placement::Open, Placement::Behind, Placement::Closed]
+    [Placement::Open, Placement::Behind, Placement::Closed, Placement::Imported]
         .into_iter()
         .find(|placement| placement_number(*placement) == number)
 }

@@ -36,6 +36,7 @@
 //!
 //! - `contract/`: the traits of [`lazaret_core::store`], as requests to the writer and reads.
 //! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
+//! - `backup`, `permissions`: copies of the file while it is in use, and back; who may read the files.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
 //! - `redo/`, `recorded`, `hand_offs`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
@@ -48,6 +49,7 @@
 //! - `consistency`, `comparison` (tests): counters compared with letters, and random walks compared with the memory store.
 
 mod audit;
+mod backup;
 #[cfg(test)]
 mod comparison;
 #[cfg(test)]
@@ -61,6 +63,7 @@ mod letters;
 mod operations;
 mod options;
 mod pauses;
+mod permissions;
 mod readers;
 mod recorded;
 mod redo;
@@ -71,6 +74,7 @@ mod store;
 mod write_cache;
 mod writer;
 
+pub use backup::{RestoreOptions, Restored, backup, restore};
 pub use inbox_source::{Backlog, InboxLog, InboxOptions, InboxSource, Posted};
 pub use lazaret_core::store::AuditCheck;
 pub use options::{Durability, Options};

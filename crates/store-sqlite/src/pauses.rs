@@ -40,8 +40,8 @@ fn mark_sequence(step: &mut Step<'_>, consumer: &ConsumerName, scope: &PauseScop
     step.cache.pauses_changed();
     let mut update = step.connection.prepare_cached(
         "UPDATE sequences SET paused = ?3,
-         due = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NULL THEN head_due END,
-         busy = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         due = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NULL THEN max(head_due, ifnull(pace_next, head_due)) END,
+         busy = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NOT NULL THEN max(head_due, ifnull(pace_next, head_due), lease_until) END
          WHERE qid IN (SELECT qid FROM queues WHERE consumer = ?1) AND name = ?2",
     )?;
     update.execute(params![consumer.as_str(), sequence.as_str(), paused])?;

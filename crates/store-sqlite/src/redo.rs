@@ -7,8 +7,11 @@
 //! - **Writers.** Only the holder of the database's write lock, with the open transaction, may write. So there is one
 //!   log for all processes, and no lock of its own.
 //! - **Valid records.** The database has a random id and a generation, in the table `redo`. A record carries both. It
-//!   is valid while its generation equals the database's: its transaction was not committed. The commit increments the
-//!   generation, which invalidates all records at once. The next transaction overwrites them from the start.
+//!   is valid while both equal the database's: its transaction was not committed. Every commit that changes something increments
+//!   the generation, which invalidates all records at once. The next transaction overwrites them from the start.
+//! - **Copies.** Each opening gives the database a new id, once the records of the last one are in. So a log belongs to one
+//!   opening of one file, and there to one state of it: a copy of the database that is put beside a log of an earlier or later
+//!   time ignores that log.
 //! - **Recovery.** The next holder of the write lock repeats valid records and commits them,
 //!   before anything else. The state is the one of their first execution, so the results are the same; the log holds
 //!   the results for comparison.
@@ -38,6 +41,7 @@ use rusqlite::Connection;
 
 use crate::error::{Fault, Work};
 use crate::options::Durability;
+use crate::permissions;
 pub(crate) use fields::{Fields, put};
 use record::{HEADER_BYTES, Header};
 
@@ -75,6 +79,11 @@ impl Mark {
     pub(crate) fn read(connection: &Connection) -> Work<Self> {
         let mut select = connection.prepare_cached("SELECT id, generation FROM redo")?;
         Ok(select.query_row([], |row| Ok(Self { id: row.get(0)?, generation: row.get(1)? }))?)
+    }
+
+    /// Gives the database a new id, with the commit, so that no log that exists now belongs to it.
+    pub(crate) fn renew(connection: &Connection) -> rusqlite::Result<()> {
+        connection.execute("UPDATE redo SET id = randomblob(16), generation = generation + 1", []).map(drop)
     }
 
     /// Invalidates all records of this mark, with the commit.
@@ -121,7 +130,10 @@ impl RedoLog {
     /// Opens the log of a database, or creates it.
     pub(crate) fn open(database: &Path, durability: Durability) -> io::Result<Self> {
         let path = path_of(database);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = permissions::private(&mut options).open(&path)?;
+        permissions::restrict(&path);
         Ok(Self {
             path,
             file,
@@ -263,7 +275,7 @@ impl Drop for LockRequest<'_> {
 }
 
 /// The path of the log of a database.
-fn path_of(database: &Path) -> PathBuf {
+pub(crate) fn path_of(database: &Path) -> PathBuf {
     let mut name = OsString::from(database.as_os_str());
     name.push("-redo");
     PathBuf::from(name)
@@ -300,7 +312,7 @@ fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
 }
 
 #[cfg(unix)]
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
@@ -319,6 +331,6 @@ fn write_all_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
 }
 
 #[cfg(windows)]
-fn sync_folder(_: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(_: &Path) -> io::Result<()> {
     Ok(())
 }

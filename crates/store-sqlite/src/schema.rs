@@ -25,7 +25,7 @@
 mod groups;
 mod key_values;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use rusqlite::config::DbConfig;
@@ -33,6 +33,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::error::{Fault, Work};
 use crate::options::{Durability, Options};
+use crate::permissions;
 
 /// The format version that this code writes.
 pub const FORMAT_VERSION: u32 = 5;
@@ -70,7 +71,10 @@ const MIGRATIONS: &[Migration] = &[
         fill: |_| Ok(()),
     },
     Migration { sql: include_str!("schema/v4/key_value.sql"), fill: key_values::fill },
-    Migration { sql: include_str!("schema/v5/digests.sql"), fill: |_| Ok(()) },
+    Migration {
+        sql: concat!(include_str!("schema/v5/digests.sql"), include_str!("schema/v5/pace.sql")),
+        fill: |_| Ok(()),
+    },
 ];
 
 const _: () = assert!(MIGRATIONS.len() == FORMAT_VERSION as usize);
@@ -93,7 +97,18 @@ pub(crate) fn open_file(path: &Path, options: &Options) -> Result<Connection> {
     if version < FORMAT_VERSION {
         migrate(&mut connection, path)?;
     }
+    // After the first access to the log, because SQLite creates its files with the permissions of the database.
+    for suffix in ["", "-wal", "-shm"] {
+        permissions::restrict(&beside(path, suffix));
+    }
     Ok(connection)
+}
+
+/// The path of a file of the database.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// The format version of a file; 0 if it is empty. Opens the file read-only.
@@ -119,10 +134,25 @@ pub fn format_version(path: impl AsRef<Path>) -> Result<u32> {
     check_format(&connection, path)
 }
 
+/// Checks a complete file of any known format: that all pages can be read and belong together.
+pub(crate) fn check_file(path: &Path) -> Result<()> {
+    let failed = |error| at(path, error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    check_format(&connection, path)?;
+    let found: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(failed)?;
+    if found == "ok" {
+        return Ok(());
+    }
+    Err(StoreError::not_done(ErrorKind::Corrupt, OPEN, format!("file {}: {found}", path.display())))
+}
+
 /// Connects to a file that [`open_file`] has opened before.
 pub(crate) fn connect(path: &Path, options: &Options) -> Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    permissions::create(path);
     let connection = Connection::open_with_flags(path, flags).map_err(|error| at(path, error))?;
     configure(&connection, options).map_err(|error| at(path, error))?;
     Ok(connection)
@@ -236,7 +266,7 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
 }
 
 /// An error while opening this file.
-fn at(path: &Path, error: impl Into<Fault>) -> StoreError {
+pub(crate) fn at(path: &Path, error: impl Into<Fault>) -> StoreError {
     let error = error.into().into_error(OPEN);
     let context = format!("file {}: {}", path.display(), error.context());
     StoreError::not_done(error.kind(), OPEN, context).with_source(error)

@@ -16,7 +16,7 @@ use crate::readers::{QueryResult, View};
 use crate::recorded::Repeatable;
 use crate::redo::RedoLog;
 use crate::step::Step;
-use crate::{readers, schema, writer};
+use crate::{backup, readers, schema, writer};
 
 /// A store in one SQLite file. Clones share it; its threads stop when it is [closed](Self::close) or with the last clone,
 /// after they have finished the queued calls.
@@ -96,6 +96,32 @@ impl SqliteStore {
         // A reader with a snapshot would keep the writer from emptying the log.
         self.shared.readers.close().await;
         self.shared.writer.close().await
+    }
+
+    /// Writes a copy of the store to a new file, while it is in use: everything that was acknowledged before the call is in it.
+    /// The copy is one complete file that nobody else can read, and it was checked.
+    ///
+    /// # Errors
+    /// `Invalid` if the file exists already; `Full` and `Unavailable` if it cannot be written; `Corrupt` if the store is
+    /// damaged. No incomplete file is left behind.
+    ///
+    /// ```
+    /// use lazaret_store_sqlite::{Options, RestoreOptions, SqliteStore, restore};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let (path, copy) = (folder.path().join("lazaret.db"), folder.path().join("backup.db"));
+    /// let store = SqliteStore::open(&path, Options::default()).unwrap();
+    /// store.backup(&copy).await.unwrap();
+    /// # let path = folder.path().join("elsewhere.db");
+    /// restore(&copy, &path, RestoreOptions::default()).unwrap();
+    /// # });
+    /// ```
+    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<()> {
+        // What is only in the redo log would be missing in the copy.
+        self.shared.writer.catch_up(backup::BACKUP).await?;
+        let (from, to) = (self.shared.path.clone(), to.as_ref().to_owned());
+        backup::in_thread(move || backup::write(&from, &to)).await
     }
 
     /// The path of the file.

@@ -6,6 +6,7 @@ use lazaret_core::query::Query;
 use serde::Serialize;
 
 use super::Run;
+use super::backup::{self, StoreFile};
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -20,7 +21,7 @@ const MAX_IDS: usize = 1000;
 /// The most failures that are printed one by one.
 const MAX_FAILURES_SHOWN: usize = 10;
 
-/// The arguments of `restore` and `purge`.
+/// The arguments of `purge`, and those of `restore` for letters.
 #[derive(Debug, Args)]
 #[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub(super) struct Bulk {
@@ -36,11 +37,28 @@ pub(super) struct Bulk {
     yes: bool,
 }
 
-/// Restore evicted letters. A query without a state selects evicted letters.
+/// Restore evicted letters, or the embedded store from a backup. A query without a state selects evicted letters. The path of a file
+/// that `lazaret backup` wrote selects the store; stop its daemon first.
 #[derive(Debug, Args)]
+#[command(mut_arg("all", |all| all.help("Select every evicted letter")))]
 pub struct Restore {
     #[command(flatten)]
-    bulk: Bulk,
+    letters: Letters,
+
+    /// State the reason for the audit log; required for letters
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// Skip the confirmation
+    #[arg(long, short = 'y')]
+    yes: bool,
+
+    #[command(flatten)]
+    store: StoreFile,
+
+    /// Replace the existing store, which is kept under another name
+    #[arg(long)]
+    force: bool,
 }
 
 /// Delete closed letters permanently. A query without a state selects evicted letters.
@@ -52,7 +70,14 @@ pub struct Purge {
 
 impl Run for Restore {
     async fn run(self, context: &mut Context) -> Result<Exit> {
-        self.bulk.run(context, Verb::Restore).await
+        let Self { letters, reason, yes, store, force } = self;
+        if let Some(file) = backup::named_file(&letters.query.words, force || store.is_given())? {
+            return backup::restore(context, file, &store, force).await;
+        }
+        let Some(reason) = reason else {
+            return Err(Error::usage_hint("--reason is missing", "state the reason for the audit log"));
+        };
+        Bulk { letters, reason, yes }.run(context, Verb::Restore).await
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::Run;
 use super::op::{outcome_line, print_outcome};
-use super::plan::{excluded, freeze};
+use super::plan::{at_least, excluded, freeze};
 use crate::blockers::{Blocker, blockers};
 use crate::client::Client;
 use crate::context::Context;
@@ -87,7 +87,7 @@ impl Operate {
         let (plan, ids) = self.plan(&client, action).await?;
         let exclusions = PlanExclusions { holders: holders(&client, &plan, ids.as_deref()).await, plan };
         if !self.yes && exclusions.plan.letters > 0 {
-            ask(context, &exclusions)?;
+            ask(context, &exclusions, self.rollout.rate)?;
         }
         let mut request = BeginRequest {
             plan: Some(exclusions.plan.id.clone()),
@@ -132,11 +132,23 @@ impl Operate {
     }
 }
 
-fn ask(context: &Context, exclusions: &PlanExclusions) -> Result<()> {
+fn ask(context: &Context, exclusions: &PlanExclusions, rate: Option<f64>) -> Result<()> {
     exclusions.print_excluded(context);
     let plan = &exclusions.plan;
     if plan.needs_approval {
         context.screen.info("a second person must approve this operation");
+    }
+    // A rate of 0 is none.
+    let takes = match rate {
+        Some(rate) => (rate > 0.0).then(|| plan.seconds_at(rate)),
+        None => plan.takes_seconds,
+    };
+    let takes = takes.filter(|seconds| *seconds > 1).map(|seconds| format!("it takes {}", at_least(seconds)));
+    let behind = (plan.followers > 0)
+        .then(|| format!("{} behind them may run after them", plural(plan.followers, "letter")));
+    let notes: Vec<String> = behind.into_iter().chain(takes).collect();
+    if !notes.is_empty() {
+        context.screen.info(&notes.join("; "));
     }
     let letters = plural(plan.letters, "letter");
     let question =

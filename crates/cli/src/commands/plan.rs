@@ -11,7 +11,9 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
-use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, plural, print_page, time_with_age};
+use crate::output::{
+    Cell, Column, Fields, Format, Record, Tone, count, plural, print_page, span, time_with_age,
+};
 use crate::selection::Letters;
 use crate::values::duration;
 
@@ -93,6 +95,10 @@ fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
     );
     let letters = format!("{} of {}", plural(plan.letters, "letter"), plural(plan.sequences, "sequence"));
     fields.toned("includes", letters, Tone::Strong);
+    if plan.followers > 0 {
+        fields.add("behind them", format!("{}, which may run after them", plural(plan.followers, "letter")));
+    }
+    fields.maybe("takes", plan.takes_seconds.map(at_least));
     if !plan.excluded.is_empty() {
         let all: u64 = plan.excluded.iter().map(|excluded| excluded.letters).sum();
         fields.toned("excludes", format!("{}: {}", count(all), excluded(plan, holders)), Tone::Warning);
@@ -107,6 +113,11 @@ fn describe(plan: &Plan, holders: &[String], now: Timestamp) -> Fields {
     fields.add("valid until", time_with_age(plan.expires_at, now));
     fields.add("hash", &plan.hash);
     fields
+}
+
+/// Formats how long a plan takes: its rate is an upper limit.
+pub(super) fn at_least(seconds: u64) -> String {
+    format!("{} at least", span(seconds as f64))
 }
 
 /// Formats the excluded letters by reason, and the operations that hold them.
@@ -139,12 +150,14 @@ impl Record for Plan {
         Column::new("ACTION"),
         Column::new("LETTERS").right(),
         Column::new("SEQUENCES").right(),
+        Column::new("BEHIND").right(),
     ];
     const CSV: &'static [&'static str] = &[
         "id",
         "action",
         "letters",
         "sequences",
+        "followers",
         "excluded",
         "hash",
         "expires-at",
@@ -158,6 +171,7 @@ impl Record for Plan {
             Cell::new(self.action.as_str()),
             Cell::new(count(self.letters)),
             Cell::new(count(self.sequences)),
+            Cell::new(count(self.followers)),
         ]
     }
 }

@@ -389,3 +389,32 @@ fn the_letters_of_a_daemon_are_repaired_and_replayed_with_the_same_binary() {
     // I2: the waiting letter was handled without intervention.
     run(folder.path(), &["run", "--until-idle"]).ends(0);
 }
+
+#[test]
+fn a_store_is_backed_up_and_restored() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path();
+    configure(path);
+    run(path, &["backup", "early.db"]).ends(1);
+    assert!(!path.join("lazaret.db").exists(), "a backup creates no store");
+    run(path, &["run", "--until-idle"]).ends(3);
+    let done = run(path, &["backup", "backup.db", "-c", "lazaret.yaml"]).ends(0);
+    assert!(done.out.starts_with("lazaret.db backed up to backup.db, "), "{}", done.out);
+    run(path, &["backup", "backup.db"]).ends(1);
+
+    let refused = run(path, &["restore", "backup.db"]).ends(2);
+    assert!(refused.err.contains("--force"), "{}", refused.err);
+    run(path, &["restore", "no such file.db", "--force"]).ends(4);
+    run(path, &["restore", "--force", "--reason", "x"]).ends(2);
+    let restored = run(path, &["restore", "backup.db", "--force", "-o", "json"]).ends(0);
+    let answer: serde_json::Value = serde_json::from_str(&restored.out).unwrap();
+    assert_eq!(answer["set-aside"][0], "lazaret.db.replaced-1");
+    // The letters are there again, and the positions are those of the backup.
+    run(path, &["run", "--until-idle"]).ends(3);
+    fs::remove_file(path.join("lazaret.db")).unwrap();
+    run(path, &["restore", "backup.db", "--store", "sqlite:lazaret.db"]).ends(0);
+    run(path, &["run", "--until-idle"]).ends(3);
+    // Without a file, letters are restored, and that needs a reason.
+    let letters = run(path, &["restore", "state:evicted"]).ends(2);
+    assert!(letters.err.contains("--reason"), "{}", letters.err);
+}

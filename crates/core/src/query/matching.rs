@@ -1,12 +1,9 @@
 //! Matches a query against a letter.
 
-use std::fmt;
-
 use jiff::Timestamp;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
 use super::ast::{CountField, Needle, Term, Text, TextField, TimeField, lower};
+use super::payload::PayloadValues;
 use crate::failure::Failure;
 use crate::letter::Letter;
 use crate::sequence::SequenceId;
@@ -45,7 +42,7 @@ impl Term {
             }),
             Self::Poison(any) => any.contains(&letter.poison),
             Self::Payload { pointer, any } => {
-                letter.message.payload.as_ref().is_some_and(|json| payload(json, pointer, any))
+                PayloadValues::read(letter, [pointer.as_str()]).matches(pointer, any)
             }
             Self::Header { name, any } => letter.message.headers.iter().any(|(header, value)| {
                 header.eq_ignore_ascii_case(name)
@@ -98,103 +95,4 @@ fn free(letter: &Letter, needle: &Needle) -> bool {
         || found(letter.message.id.as_str())
         || found(letter.sequence.as_str())
         || found(&letter.id.to_string())
-}
-
-/// Returns whether the value at a JSON pointer is one of these. Numbers are compared as they are written: `1.0` is not
-/// `1`, and no digit of a long one is lost. Objects and lists have no text, but they are there.
-fn payload(json: &[u8], pointer: &str, any: &[Text]) -> bool {
-    let path: Vec<String> =
-        pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~")).collect();
-    let mut reader = serde_json::Deserializer::from_slice(json);
-    let Ok(Some(found)) = Place(&path).deserialize(&mut reader) else { return false };
-    if reader.end().is_err() {
-        return false;
-    }
-    let raw = found.get();
-    match raw.as_bytes().first() {
-        Some(b'"') => {
-            serde_json::from_str::<String>(raw).is_ok_and(|value| any.iter().any(|text| text.matches(&value)))
-        }
-        Some(b'{' | b'[') => any.iter().any(Text::is_anything),
-        _ => any.iter().any(|text| text.matches(raw)),
-    }
-}
-
-/// Looks for one value in a JSON text and passes over all others.
-struct Place<'p>(&'p [String]);
-
-impl<'de> DeserializeSeed<'de> for Place<'_> {
-    type Value = Option<Box<RawValue>>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        if self.0.is_empty() {
-            return serde::Deserialize::deserialize(deserializer).map(Some);
-        }
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Place<'_> {
-    type Value = Option<Box<RawValue>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let Some((wanted, rest)) = self.0.split_first() else { return Ok(None) };
-        let mut found = None;
-        while let Some(name) = map.next_key::<String>()? {
-            // Of two values under one name the later one counts, as with most readers.
-            if name == *wanted {
-                found = map.next_value_seed(Place(rest))?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let Some((wanted, rest)) = self.0.split_first() else { return Ok(None) };
-        // Only the one spelling of a number is an index (RFC 6901).
-        let wanted = wanted.parse().ok().filter(|index: &usize| index.to_string() == *wanted);
-        let mut found = None;
-        let mut index = 0;
-        loop {
-            if Some(index) == wanted {
-                match list.next_element_seed(Place(rest))? {
-                    Some(value) => found = value,
-                    None => return Ok(found),
-                }
-            } else if list.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(found);
-            }
-            index += 1;
-        }
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
 }

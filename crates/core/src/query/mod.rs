@@ -14,9 +14,11 @@ mod error;
 mod fields;
 mod matching;
 mod parse;
+mod payload;
 mod values;
 mod write;
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use jiff::Timestamp;
@@ -26,6 +28,8 @@ pub use ast::{
 };
 pub use error::QueryError;
 pub use parse::{DEPTH_LIMIT, LENGTH_LIMIT, PAYLOAD_TERMS_LIMIT, TERMS_LIMIT};
+
+use payload::PayloadValues;
 
 use crate::letter::{Letter, LetterState};
 use crate::message::QueueName;
@@ -133,7 +137,14 @@ impl Query {
 
     /// Returns whether a letter matches. A query that names no state matches open letters only.
     pub fn matches(&self, letter: &Letter, now: Timestamp) -> bool {
-        (self.names_state || letter.state.is_open()) && self.expr.evaluate(&|term| term.matches(letter, now))
+        // A payload is parsed once, and only if the answer depends on it.
+        let payload = OnceCell::new();
+        let values = || payload.get_or_init(|| PayloadValues::of(&self.expr, letter));
+        let holds = |term: &Term| match term {
+            Term::Payload { pointer, any } => values().matches(pointer, any),
+            term => term.matches(letter, now),
+        };
+        (self.names_state || letter.state.is_open()) && self.expr.evaluate(&holds)
     }
 
     /// Returns whether all letters of a queue in a state match, for callers that have counts. `None` when the query needs more than

@@ -16,6 +16,9 @@ pub const COMMENTS_LIMIT: usize = 100;
 pub const COMMENT_BYTES: usize = 4096;
 /// Maximum number of payload edits of a letter; further ones are refused, because no original may be lost (I7).
 pub const EDITS_LIMIT: usize = 100;
+/// Maximum size of the originals that a letter keeps of its payload edits, in bytes; an edit beyond it is refused, unless it is the
+/// first.
+pub const EDITS_BYTES: usize = 8 << 20;
 
 impl Change {
     /// Applies the change to the letter, updates its touch time, and returns the audit line, which never holds a payload.
@@ -28,6 +31,13 @@ impl Change {
             Self::Payload(payload) | Self::HeldPayload(payload) => {
                 check_room(letter, "edits", letter.edits.len(), EDITS_LIMIT)?;
                 let original = letter.message.payload.clone();
+                let kept: usize = letter.edits.iter().map(|edit| length(edit.original.as_ref())).sum();
+                // The first payload can always be put back.
+                let reverts = letter.edits.first().is_some_and(|first| first.original == *payload);
+                if kept > 0 && !reverts && kept.saturating_add(length(original.as_ref())) > EDITS_BYTES {
+                    let limit = format!("its edits keep {kept} bytes, and the limit is {EDITS_BYTES}");
+                    return refuse(format!("letter {} cannot keep another original: {limit}", letter.id));
+                }
                 let shown = (shown(original.as_ref()), shown(payload.as_ref()));
                 letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
                 // A payload that was supplied by an edit is no longer left out.
@@ -60,6 +70,10 @@ impl Change {
         letter.last_touched_at = now;
         Ok(AuditLine::new(by, self.as_str(), letter.id, before.as_deref(), after.as_deref()))
     }
+}
+
+fn length(payload: Option<&bytes::Bytes>) -> usize {
+    payload.map_or(0, bytes::Bytes::len)
 }
 
 /// A payload in the audit: its size and its digest, so that a later reader can tell which one ran.
@@ -103,6 +117,18 @@ mod tests {
         assert_eq!((l.edits.len(), l.message.payload.as_deref()), (EDITS_LIMIT, Some(b"100".as_slice())));
         let refused = Change::Payload(None).apply(&mut l, &ada(), now).unwrap_err();
         assert_eq!((refused.kind(), l.edits.len()), (ErrorKind::Invalid, EDITS_LIMIT));
+    }
+
+    #[test]
+    fn the_originals_have_a_byte_limit_and_the_first_can_be_put_back() {
+        let (mut l, now) = (letter(), Timestamp::UNIX_EPOCH);
+        let large = |byte: u8| Change::Payload(Some(vec![byte; 2 << 20].into()));
+        let edits = (0..25).take_while(|n| large(*n).apply(&mut l, &ada(), now).is_ok()).count();
+        assert_eq!(edits, 4, "the originals of the first four are 5 bytes and three payloads");
+        let kept: usize = l.edits.iter().map(|edit| length(edit.original.as_ref())).sum();
+        assert!(kept <= EDITS_BYTES);
+        Change::Payload(Some("first".into())).apply(&mut l, &ada(), now).unwrap();
+        assert_eq!(large(9).apply(&mut l, &ada(), now).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]

@@ -77,6 +77,10 @@ pub enum Placement {
     Behind,
     /// Outside of the sequence: the letter is closed from the start and blocks no other. For skipped messages.
     Closed,
+    /// An open letter like [`Open`](Self::Open), a closed one like [`Closed`](Self::Closed). For letters that an operator brings
+    /// from elsewhere: their ids and positions say nothing about the messages of this queue's sources. So an import raises no
+    /// horizon, has no grant, and a closed letter has the id [`LetterId::of_closed_import`], which no message finds.
+    Imported,
 }
 
 /// One message to store.
@@ -369,11 +373,14 @@ pub trait LetterStore: Send + Sync + 'static {
     /// Letters of one partition are ordered by offset within a sequence. A message that is redelivered
     /// after a crash is therefore inserted before later ones that were handed off before the crash. While
     /// it would precede the head of a leased sequence, the result is `Conflict`. This concerns only messages at or below the
-    /// horizon, and those without a grant, which arrive in any order.
+    /// horizon, and those without a grant, which arrive in any order. Letters of one partition are in the order of their
+    /// offsets, except imported ones with offsets that were not handed off yet: a live message never looks for its place
+    /// before it is redelivered.
     ///
     /// Idempotent by (queue, message id): a message that has a letter, open or closed, results in [`Placed::Held`].
     /// Refuses items above `limits` with `Full`, and items under an old grant with `Fenced`. Raises the
-    /// horizon of the message's partition in the same transaction, with or without a grant.
+    /// horizon of the message's partition in the same transaction, with or without a grant, but not for an
+    /// [import](Placement::Imported): lookups must find what this queue has settled, and nothing else.
     async fn hand_off(
         &self,
         queue: &QueueName,

@@ -11,7 +11,7 @@ use super::operations::{
     Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
 };
 use super::payload_digest::PayloadDigest;
-use super::rules::AuditLine;
+use super::rules::{AuditLine, Pace};
 use crate::letter::LetterId;
 
 const NANOS: f64 = 1e9;
@@ -29,7 +29,7 @@ const NANOS: f64 = 1e9;
 /// let now = Timestamp::UNIX_EPOCH;
 /// let by = Actor::new("ada", "cli", "the service is back");
 /// let plan = Plan {
-///     id: PlanId(1), action: Action::Retry, query: None, letters: 3, sequences: 3, excluded: Vec::new(),
+///     id: PlanId(1), action: Action::Retry, query: None, letters: 3, sequences: 3, followers: 0, excluded: Vec::new(),
 ///     hash: plan_hash(Action::Retry, []), by: by.clone(), frozen_at: now, expires_at: Timestamp::MAX,
 /// };
 /// let rollout = RolloutPolicy { ramp: vec![1], ..RolloutPolicy::default() };
@@ -54,6 +54,8 @@ pub struct OperationMachine {
     pub counted_ok: u64,
     /// Number of repeated failures when the stop rule was last reset.
     pub counted_failed: u64,
+    /// Number of letters outside of the plan that used up a part of the rate ([`pace_released`](Self::pace_released)).
+    pub released: u64,
 }
 
 fn refused<T>(kind: ErrorKind, operation: &'static str, context: String) -> Result<T> {
@@ -128,7 +130,7 @@ impl OperationMachine {
             updated_at: now,
             ended_at: state.is_over().then_some(now),
         };
-        Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0 })
+        Ok(Self { operation, next_at: None, counted_ok: 0, counted_failed: 0, released: 0 })
     }
 
     /// Applies a person's command, and returns the audit line. `Conflict` if the state does not allow it, `Denied` if the
@@ -266,8 +268,8 @@ impl OperationMachine {
     /// the store's clock was set back, and does not count.
     fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
         let rate = self.operation.rollout.rate?;
-        // One letter more than the allowance, against rounding.
-        let furthest = later(now, (burst(rate) + 1.0) * NANOS / rate);
+        // One letter more than the allowance, against rounding, and those that were released.
+        let furthest = later(now, (burst(rate) + 1.0 + self.released as f64) * NANOS / rate);
         self.next_at.filter(|next| *next <= furthest)
     }
 
@@ -276,6 +278,17 @@ impl OperationMachine {
         let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
         let from = self.next_at(now).map_or(now, |next| next.max(now));
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
+    }
+
+    /// The pace of letters that the operation lets run automatically, and deducts them from the rate's allowance: the rate bounds
+    /// every call that the operation causes. `None` without a rate, or without letters.
+    pub fn pace_released(&mut self, letters: u64, now: Timestamp) -> Option<Pace> {
+        let rate = self.operation.rollout.rate.filter(|_| letters > 0)?;
+        let next = self.pace_at(now);
+        self.spend(letters, now);
+        self.released = self.released.saturating_add(letters);
+        let interval = Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX);
+        Some(Pace { next, interval, left: letters })
     }
 
     /// When the rate allows the next letter.
@@ -373,6 +386,7 @@ mod tests {
             query: None,
             letters,
             sequences: letters,
+            followers: 0,
             excluded: Vec::new(),
             hash: String::new(),
             by: ada(),
@@ -452,10 +466,26 @@ mod tests {
     }
 
     #[test]
+    fn released_letters_use_up_the_rate_of_the_operation() {
+        let mut machine = paced(2.0);
+        machine.spend(machine.pace(NOW), NOW);
+        let pace = machine.pace_released(10, NOW).unwrap();
+        assert_eq!((pace.left, pace.interval), (10, Duration::from_millis(500)));
+        assert_eq!(
+            pace.next,
+            machine.pace_at(NOW) - Duration::from_secs(5),
+            "the next free slots are theirs"
+        );
+        assert_eq!(machine.pace(NOW + Duration::from_secs(4)), 0, "no other letter runs meanwhile");
+        assert_eq!(paced(2.0).pace_released(0, NOW), None);
+    }
+
+    #[test]
     fn without_a_rate_the_pace_is_unlimited() {
         let mut machine = machine(RolloutPolicy::unlimited(), 10);
         machine.spend(1_000_000, NOW);
         assert_eq!((machine.pace(NOW), machine.pace_at(NOW)), (u64::MAX, NOW));
+        assert_eq!(machine.pace_released(1_000_000, NOW), None);
     }
 
     #[test]

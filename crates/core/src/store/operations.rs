@@ -211,6 +211,8 @@ pub struct Plan {
     pub letters: u64,
     /// Number of sequences.
     pub sequences: u64,
+    /// Number of open letters behind those of the plan in the same sequences, which may run after them; 0 for `park`.
+    pub followers: u64,
     /// Number of excluded letters by reason, most frequent first, ties in the order of
     /// [`Exclusion::ALL`].
     pub excluded: Vec<(Exclusion, u64)>,
@@ -300,8 +302,8 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RolloutPolicy {
-    /// Letters per second over all queues and processes; `None` for no limit. Unused allowance accumulates up to
-    /// a second's worth, or one letter.
+    /// Letters per second over all queues and processes, including those behind the letters of the plan, which run after them;
+    /// `None` for no limit. Unused allowance accumulates up to a second's worth, or one letter.
     pub rate: Option<f64>,
     /// Number of letters in each stage; the letters after the last stage are a stage of their own. Empty: a single stage.
     /// A stage starts when every letter of the stages before has its outcome and the stop rule allows it.
@@ -614,6 +616,9 @@ pub trait Operations: Send + Sync + 'static {
     /// After a success, the letters behind it that are part of the same operation are reserved for it until
     /// they have their outcomes or it is over: [`claim_due`](super::LetterStore::claim_due) skips them, so that
     /// they cannot bypass its stages and rate.
+    ///
+    /// Letters that run automatically because the operation closed or released the letters before them are no part of it and get no
+    /// outcome, but its rate bounds their calls as well: they become due one after another.
     ///
     /// Only letters that run or are acted upon count against the rate, not skipped ones.
     async fn poll_work(

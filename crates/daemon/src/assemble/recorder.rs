@@ -1,5 +1,6 @@
 //! Opens the flight recorder of a consumer.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,10 +19,86 @@ pub(crate) fn open(
     consumer: &str,
     concurrency: usize,
 ) -> Result<Arc<dyn FlightRecorder>, ConsumerError> {
-    std::fs::create_dir_all(folder)
-        .map_err(|source| ConsumerError::Folder { folder: folder.to_owned(), source })?;
+    create(folder).map_err(|source| ConsumerError::Folder { folder: folder.to_owned(), source })?;
     // Consumer names contain no slash, so the path stays in the directory.
     let path = folder.join(format!("{consumer}.flight"));
     let slots = u32::try_from(concurrency).unwrap_or(u32::MAX).max(MIN_SLOTS);
-    Ok(Arc::new(MappedRecorder::open(path, Options { slots })?))
+    let (recorder, damaged) = MappedRecorder::open_or_replace(path, Options { slots })?;
+    if let Some((aside, error)) = damaged {
+        let kept = aside.display();
+        tracing::warn!(consumer, %error, %kept, "damaged flight recorder set aside, a crash before it is not attributed");
+    }
+    Ok(Arc::new(recorder))
+}
+
+/// Creates the directory for its owner only. An existing one that holds nothing but recorders is restricted, too.
+fn create(folder: &Path) -> io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)?;
+    #[cfg(unix)]
+    restrict(folder);
+    Ok(())
+}
+
+#[cfg(unix)]
+fn restrict(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+
+    let Ok(mode) = std::fs::metadata(folder).map(|metadata| metadata.permissions().mode()) else { return };
+    // Others may use a directory with other files, such as `/dev/shm`.
+    let is_recorder = |entry: io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".flight"))
+    };
+    let is_ours = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_recorder));
+    if mode & 0o077 == 0 || !is_ours {
+        return;
+    }
+    let shown = folder.display();
+    match std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o700)) {
+        Ok(()) => tracing::warn!(folder = %shown, "directory permissions restricted to the owner"),
+        Err(error) => {
+            tracing::warn!(folder = %shown, %error, "directory is open to others, and its permissions cannot be changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_recorder_is_set_aside_and_the_consumer_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("orders.flight");
+        std::fs::write(&path, "damaged by a power cut").unwrap();
+        let recorder = open(folder.path(), "orders", 4).unwrap();
+        assert_eq!(recorder.suspects(), []);
+        let aside = folder.path().join("orders.flight.damaged-1");
+        assert_eq!(std::fs::read(aside).unwrap(), b"damaged by a power cut");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_directory_and_its_files_belong_to_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let outer = tempfile::tempdir().unwrap();
+        let folder = outer.path().join("lazaret.flight");
+        drop(open(&folder, "orders", 4).unwrap());
+        let file = folder.join("orders.flight");
+        assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
+        for (path, open_to_all) in [(&folder, 0o755), (&file, 0o644)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(open_to_all)).unwrap();
+        }
+        drop(open(&folder, "orders", 4).unwrap());
+        assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600), "existing ones are restricted");
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(folder.join("something else"), "").unwrap();
+        drop(open(&folder, "orders", 4).unwrap());
+        assert_eq!(mode(&folder), 0o755, "a shared directory stays as it is");
+    }
 }

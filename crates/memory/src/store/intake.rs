@@ -91,7 +91,7 @@ impl Queue {
         if !matches!(placed, Placed::Held(_) | Placed::NotOpen(_)) {
             self.insert(letter, slot, step);
         }
-        if entry.is_durable() {
+        if entry.raises_horizon(placement) {
             self.grants.insert(partition, grant_row.raised(offset));
         }
         Ok(placed)
@@ -114,15 +114,15 @@ impl Queue {
     pub(super) fn first_later(&self, letter: &Letter) -> Option<LaterLetter> {
         let row = self.open.get(&letter.sequence)?;
         let position = &letter.message.position;
-        let is_later = |other: &Letter| {
+        let is_of_partition = |other: &&Letter| {
             let theirs = &other.message.position;
-            other.message.stream == letter.message.stream
-                && theirs.partition == position.partition
-                && theirs.offset > position.offset
+            other.message.stream == letter.message.stream && theirs.partition == position.partition
         };
-        let (index, _) = row.letters.iter().find(|(_, id)| is_later(self.stored(**id)))?;
+        let of_partition = row.letters.values().rev().map(|id| self.stored(*id)).filter(is_of_partition);
+        let later = of_partition.take_while(|other| other.message.position.offset > position.offset);
+        let index = later.last()?.index;
         let before = row.letters.range(..index).next_back().map(|(before, _)| *before);
-        Some(LaterLetter { index: *index, before })
+        Some(LaterLetter { index, before })
     }
 
     pub(super) fn note_attempts(&mut self, notes: Vec<AttemptNote>) {

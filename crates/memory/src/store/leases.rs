@@ -8,7 +8,7 @@ use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
     self, AfterSettle, HeldLease, LeaseKind, LetterView, SequenceRow, SettleView,
 };
-use lazaret_core::store::{Claim, Lease, Result, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, Outcome, Result, Settled, Settlement};
 
 use super::Step;
 use super::queue::{Queue, Row};
@@ -129,6 +129,12 @@ impl Queue {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
+            if outcome == Outcome::Ok
+                && let Some(pace) =
+                    step.operations.pace_released(operation, settle.effects.released(), step.now)
+            {
+                settle.effects.pace(pace);
+            }
         }
         self.apply(id, settle.effects, &mut step);
         Ok(match settle.after {

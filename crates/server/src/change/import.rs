@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use lazaret_api::{Code, ImportAnswer, ImportFailure, LetterDetail, Problem};
 use lazaret_core::source::jsonl::is_blank;
 use lazaret_core::store::{AuditNote, HandOff, Limits, Placed, Placement};
-use lazaret_core::{Letter, QueueName};
+use lazaret_core::{Letter, MessageId, QueueName};
 use serde::Deserialize;
 
 use crate::api_error::{ApiError, Result};
@@ -150,6 +150,24 @@ fn failed(answer: &mut ImportAnswer, line: u64, why: String) {
     }
 }
 
+/// Removes the closed letters whose messages have a letter in this queue. They are imported under ids of their own, so the
+/// store would not recognise them.
+async fn without_known(
+    app: &App,
+    queue: &QueueName,
+    letters: Vec<(u64, Letter)>,
+    answer: &mut ImportAnswer,
+) -> Result<Vec<(u64, Letter)>> {
+    let ids: Vec<MessageId> = letters.iter().map(|(_, letter)| letter.message.id.clone()).collect();
+    let held = app.store.lookup(queue, &ids).await?;
+    let (known, new): (Vec<_>, Vec<_>) = letters
+        .into_iter()
+        .zip(held)
+        .partition(|((_, letter), held)| !letter.state.is_open() && held.is_some());
+    answer.known += known.len() as u64;
+    Ok(new.into_iter().map(|(letter, _)| letter).collect())
+}
+
 async fn hand_off(
     app: &App,
     queue: &QueueName,
@@ -158,17 +176,13 @@ async fn hand_off(
 ) -> Result<()> {
     let mut letters = letters.into_iter();
     loop {
-        let (numbers, items): (Vec<u64>, Vec<HandOff>) = letters
-            .by_ref()
-            .take(CHUNK)
-            .map(|(line, letter)| {
-                let placement = if letter.state.is_open() { Placement::Open } else { Placement::Closed };
-                (line, HandOff { letter, placement, grant: None })
-            })
-            .unzip();
-        if items.is_empty() {
+        let chunk: Vec<(u64, Letter)> = letters.by_ref().take(CHUNK).collect();
+        if chunk.is_empty() {
             return Ok(());
         }
+        let chunk = without_known(app, queue, chunk, answer).await?;
+        let item = |(line, letter)| (line, HandOff { letter, placement: Placement::Imported, grant: None });
+        let (numbers, items): (Vec<u64>, Vec<HandOff>) = chunk.into_iter().map(item).unzip();
         let placed = app.store.hand_off(queue, &Limits::NONE, items).await?;
         for (placed, line) in placed.into_iter().zip(numbers) {
             match placed {

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::extract::{Json, Name};
 use crate::operation_watch;
-use crate::read::operations::{default_rate, needs_approval, operation, plan};
+use crate::read::operations::{default_rate, needs_approval, operation, plan, shown};
 
 /// The default validity of a plan.
 const VALID_FOR: Duration = Duration::from_secs(15 * 60);
@@ -41,8 +41,7 @@ pub(crate) async fn freeze(
     let by = caller.actor(reason_or(request.reason.as_deref(), "plan"))?;
     let valid_for = request.valid_for_seconds.map_or(VALID_FOR, Duration::from_secs);
     let frozen = frozen(&app, &caller, action, &request.selection, valid_for.min(MAX_VALID_FOR), &by).await?;
-    let needs_approval = needs_approval(&app, &frozen).await?;
-    Ok((StatusCode::CREATED, axum::Json(Plan::of(&frozen, needs_approval))))
+    Ok((StatusCode::CREATED, axum::Json(shown(&app, &frozen).await?)))
 }
 
 async fn frozen(

@@ -69,8 +69,13 @@ pub(crate) async fn show_plan(
     Name(id): Name,
 ) -> Result<axum::Json<Plan>> {
     let plan = plan(&app, &caller, &id).await?;
-    let needs_approval = needs_approval(&app, &plan).await?;
-    Ok(axum::Json(Plan::of(&plan, needs_approval)))
+    Ok(axum::Json(shown(&app, &plan).await?))
+}
+
+/// A plan with what its consumers decide: approval, and the rate.
+pub(crate) async fn shown(app: &App, plan: &store::Plan) -> Result<Plan> {
+    let rate = default_rate(app, plan).await?.unwrap_or(store::RolloutPolicy::default().rate);
+    Ok(Plan::of(plan, needs_approval(app, plan).await?, rate))
 }
 
 /// Reads a plan, if the caller may use the consumers of its letters.

@@ -348,3 +348,50 @@ async fn an_export_is_imported_once_and_in_order() {
     let wrong = to.request(Method::POST, "/v1/letters/import").header("content-type", "text/csv").body("x");
     to.send(wrong).await.problem(415, "LZ0212");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_imported_as_closed_does_not_swallow_the_message_that_comes_later() {
+    // I1, I8: its id and its position were never those of a message that this consumer settled.
+    let from = Bench::new().await;
+    from.letters(&[("a", "bad1"), ("b", "bad2")], 2).await;
+    let lines = from.request(Method::GET, "/v1/letters?view=full").header("accept", "application/x-ndjson");
+    let export = from.send(lines).await.expect(200).text;
+    let closed = |state: &str| {
+        let lines = export.lines().map(|line| {
+            let mut letter: Value = serde_json::from_str(line).unwrap();
+            letter["state"] = json!(state);
+            letter["message"]["position"] = json!("0:1000000");
+            letter.to_string()
+        });
+        lines.map(|line| line + "\n").collect::<String>()
+    };
+    let to = Bench::new().await;
+    let import = |body: String| {
+        let path = "/v1/letters/import?queue=billing%2Fmail";
+        to.request(Method::POST, path).header("content-type", "application/x-ndjson").body(body)
+    };
+    let taken = to.send(import(closed("resolved"))).await.expect(200).json;
+    assert_eq!((&taken["taken"], &taken["known"]), (&json!(2), &json!(0)), "{taken}");
+    let again = to.send(import(closed("resolved"))).await.expect(200).json;
+    assert_eq!((&again["taken"], &again["known"]), (&json!(0), &json!(2)), "{again}");
+
+    let queue = QueueName::from("billing/mail");
+    let message = Message::new("a-bad1", "events", Position::new(0, 7)).with_payload("x");
+    assert_eq!(to.store.lookup(&queue, std::slice::from_ref(&message.id)).await.unwrap(), [None]);
+    for stream in ["events", "orders"] {
+        let partition = lazaret_core::Partition::new(stream, 0);
+        let grant = to.store.assign(&queue, &[partition]).await.unwrap().remove(0);
+        assert_eq!(grant.horizon, None, "an import moves no horizon");
+    }
+    let partition = message.partition();
+    let fence = to.store.assign(&queue, std::slice::from_ref(&partition)).await.unwrap().remove(0).fence;
+    let mut letter = Letter::new(queue.clone(), "a".into(), message.into(), Timestamp::now());
+    letter.state = LetterState::Dead;
+    let grant = Some(lazaret_core::store::GrantFence { partition, fence, turn: 0 });
+    let item = HandOff { letter, placement: Placement::Open, grant };
+    let placed = to.store.hand_off(&queue, &StoreLimits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    assert_eq!(placed, lazaret_core::store::Placed::Opened, "the failed message has a letter of its own");
+    // What the queue knows itself is not imported beside it.
+    let known = to.send(import(closed("evicted"))).await.expect(200).json;
+    assert_eq!((&known["taken"], &known["known"]), (&json!(0), &json!(2)), "{known}");
+}

@@ -129,6 +129,7 @@ pub(crate) fn plan(plan: api::Plan) -> Plan {
         query: plan.query,
         letters: plan.letters,
         sequences: plan.sequences,
+        followers: plan.followers,
         excluded: plan
             .excluded
             .into_iter()

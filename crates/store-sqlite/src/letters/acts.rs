@@ -116,7 +116,7 @@ impl Queue<'_> {
         let mut rows = select.query([self.numbers.qid, revision, rows_of(PAGE)])?;
         let mut page = Vec::new();
         while let Some(row) = rows.next()? {
-            page.push((row.get(14)?, self.opened(OpenSequenceRow::read(row)?)?));
+            page.push((row.get("revision")?, self.opened(OpenSequenceRow::read(row)?)?));
         }
         Ok(page)
     }

@@ -118,7 +118,7 @@ impl Queue<'_> {
         if !matches!(placed, Placed::Held(_) | Placed::NotOpen(_)) {
             self.put(letter, slot, open.as_mut())?;
         }
-        if entry.is_durable() {
+        if entry.raises_horizon(letter.placement) {
             self.set_grant(&partition, known, known.raised(offset));
         }
         Ok(placed)

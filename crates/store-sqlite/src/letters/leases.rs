@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, SettleView};
-use lazaret_core::store::{Claim, Lease, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, Outcome, Settled, Settlement};
 
 use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
@@ -60,7 +60,8 @@ impl Queue<'_> {
     /// time like all others: `SequenceRow::expired`. Each lease expires once, so this costs no more than the claims did.
     fn end_expired_leases(&self) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE sequences SET lease_until = 0, due = head_due, busy = NULL WHERE qid = ?1 AND busy <= ?2",
+            "UPDATE sequences SET lease_until = 0, due = max(head_due, ifnull(pace_next, head_due)), busy = NULL
+             WHERE qid = ?1 AND busy <= ?2",
         )?;
         update.execute([self.numbers.qid, self.now])?;
         Ok(())
@@ -131,6 +132,11 @@ impl Queue<'_> {
         if let Some((operation, outcome)) = settle.outcome {
             let continues = self.settle_item(operation, id, outcome)?;
             settle.effects.reserve(continues.then_some(operation));
+            if outcome == Outcome::Ok
+                && let Some(pace) = self.pace_released(operation, settle.effects.released())?
+            {
+                settle.effects.pace(pace);
+            }
         }
         let head = head.ok_or_else(|| Fault::Corrupt(format!("letter {id} has no row")))?;
         let stored = Stored { lid: head.lid, id, sequence: None };

@@ -1,10 +1,11 @@
 //! The rows of open sequences.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lazaret_core::SequenceId;
 use lazaret_core::store::OperationId;
-use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Schedule, SequenceChange, SequenceRow};
+use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow};
 use rusqlite::{Row, params};
 
 use super::Queue;
@@ -29,7 +30,7 @@ macro_rules! select_sequence {
     ($rest:literal) => {
         concat!(
             "SELECT sid, name, count, head_idx, head_due, touched, paused, lease_owner, lease_fence, lease_until, \
-             lease_replay, lease_operation, head_gid, reserved ",
+             lease_replay, lease_operation, head_gid, reserved, pace_next, pace_interval, pace_left ",
             $rest
         )
     };
@@ -64,6 +65,14 @@ impl OpenSequenceRow {
             paused: row.get(6)?,
             lease,
             reserved: operation(row.get(13)?)?,
+            pace: match row.get::<_, Option<i64>>(14)? {
+                Some(next) => Some(Pace {
+                    next: time(next),
+                    interval: Duration::from_nanos(unsigned(row.get(15)?)?),
+                    left: unsigned(row.get(16)?)?,
+                }),
+                None => None,
+            },
         };
         let name = SequenceId::new(row.get::<_, Arc<str>>(1)?);
         Ok(Self { open: OpenSequence { sid: row.get(0)?, name, row: row_of }, head_gid: row.get(12)? })
@@ -98,7 +107,7 @@ impl Queue<'_> {
     }
 
     /// Writes the change of a sequence. Returns the number of its row, if it has one afterwards.
-    pub(super) fn write_sequence(
+    pub(crate) fn write_sequence(
         &mut self,
         name: Option<&SequenceId>,
         before: Option<&OpenSequence>,
@@ -163,7 +172,7 @@ impl Queue<'_> {
             update.execute([*sid, bound(row.count)])?;
             return Ok(());
         }
-        if (row.count, row.head, row.reserved) == (old.count, old.head, old.reserved) {
+        if (row.count, row.head, row.reserved, row.pace) == (old.count, old.head, old.reserved, old.pace) {
             return self.write_lease(*sid, row);
         }
         let gid = self.group_number(row.head.group)?;
@@ -172,7 +181,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE sequences SET count = ?2, head_idx = ?3, head_due = ?4, touched = ?5, lease_owner = ?6,
              lease_fence = ?7, lease_until = ?8, lease_replay = ?9, lease_operation = ?10, due = ?11, busy = ?12,
-             head_gid = ?13, reserved = ?14 WHERE sid = ?1",
+             head_gid = ?13, reserved = ?14, pace_next = ?15, pace_interval = ?16, pace_left = ?17 WHERE sid = ?1",
         )?;
         update.execute(params![
             sid,
@@ -189,6 +198,9 @@ impl Queue<'_> {
             busy.map(nanos),
             gid,
             row.reserved.map(|id| bound(id.0)),
+            row.pace.map(|pace| nanos(pace.next)),
+            row.pace.map(|pace| i64::try_from(pace.interval.as_nanos()).unwrap_or(i64::MAX)),
+            row.pace.map(|pace| bound(pace.left)),
         ])?;
         Ok(())
     }

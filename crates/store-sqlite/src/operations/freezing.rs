@@ -57,7 +57,8 @@ pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
         [],
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
-    let counts = (unsigned(letters)?, unsigned(sequences)?, excluded(connection, missing)?);
+    let followers = followers(connection, request.action, letters)?;
+    let counts = (unsigned(letters)?, unsigned(sequences)?, followers, excluded(connection, missing)?);
     let mut plan = rules::plan(PlanId(0), request, counts, String::new(), by, time(step.now))?;
     plan.id = insert(connection, &plan, step.now, later(step.now, request.valid_for))?;
     write_items(connection, plan.id)?;
@@ -65,6 +66,20 @@ pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
     connection.execute("UPDATE plans SET hash = ?2 WHERE plan = ?1", params![bound(plan.id.0), plan.hash])?;
     connection.execute_batch("DELETE FROM temp.selected; DELETE FROM temp.gaps")?;
     Ok(plan)
+}
+
+/// Number of letters outside of the plan in its sequences, which may run after it.
+fn followers(connection: &Connection, action: Action, letters: i64) -> Work<u64> {
+    if action == Action::Park {
+        return Ok(0);
+    }
+    let all: i64 = connection.query_row(
+        "SELECT coalesce(sum(count), 0) FROM sequences
+         WHERE sid IN (SELECT sid FROM temp.selected WHERE exclusion IS NULL)",
+        [],
+        |row| row.get(0),
+    )?;
+    unsigned(all.saturating_sub(letters).max(0))
 }
 
 /// Deletes some expired plans without an operation, so that the file does not grow with every preview.
@@ -186,8 +201,9 @@ fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u
 
 fn insert(connection: &Connection, plan: &Plan, now: i64, expires_at: i64) -> Work<PlanId> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO plans (action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, ?8, ?9, ?10)",
+        "INSERT INTO plans (action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at,
+                            followers)
+         VALUES (?1, ?2, ?3, ?4, ?5, '', ?6, ?7, ?8, ?9, ?10, ?11)",
     )?;
     insert.execute(params![
         plan.action.as_str(),
@@ -200,6 +216,7 @@ fn insert(connection: &Connection, plan: &Plan, now: i64, expires_at: i64) -> Wo
         plan.by.why,
         now,
         expires_at,
+        bound(plan.followers),
     ])?;
     Ok(PlanId(unsigned(connection.last_insert_rowid())?))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lazaret_core::store::rules::{
-    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
+    self, ItemAction, ItemView, LeaseKind, Pending, Poll, PollDecision, PollStep, SequenceChange, StageCursor,
 };
 use lazaret_core::store::{OperationMachine, Outcome, PayloadDigest, PolledWork};
 use lazaret_core::{Letter, Timestamp};
@@ -130,6 +130,13 @@ impl Queue<'_> {
                 self.act(item.letter, act, &machine.actor())?;
                 self.write_outcome(machine, item, Outcome::Ok)?;
                 poller.poll.acted(machine, stage, item);
+                let sequence = state.letter.as_ref().map(|letter| &letter.sequence);
+                let open = sequence.map(|sequence| self.sequence(sequence)).transpose()?.flatten();
+                if let Some(open) = open
+                    && let Some(row) = poller.poll.released(machine, item, &open.row)
+                {
+                    self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
+                }
             }
             (ItemAction::Postpone, _) => poller.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, _) => {

@@ -1,7 +1,7 @@
 //! The outcomes of an operation's letters, written in the same transaction as the letters.
 
 use lazaret_core::LetterId;
-use lazaret_core::store::rules::{self, ItemOutcomes, Pending};
+use lazaret_core::store::rules::{self, ItemOutcomes, Pace, Pending};
 use lazaret_core::store::{OperationId, OperationMachine, Outcome};
 
 use super::table;
@@ -31,6 +31,19 @@ impl Queue<'_> {
         self.advance(&mut machine)?;
         table::write_operation(self.connection, &machine)?;
         Ok(continues && !machine.operation.state.is_over())
+    }
+
+    /// The pace of letters that an operation lets run automatically, if it has a rate.
+    pub(crate) fn pace_released(&self, operation: OperationId, letters: u64) -> Work<Option<Pace>> {
+        if letters == 0 {
+            return Ok(None);
+        }
+        let mut machine = self.machine(operation)?;
+        let pace = machine.pace_released(letters, time(self.now));
+        if pace.is_some() {
+            table::write_operation(self.connection, &machine)?;
+        }
+        Ok(pace)
     }
 
     /// Handles the release of an operation's lease without a settlement: the letter is polled again, unless the

@@ -42,7 +42,7 @@ fn outcome(number: i64) -> Work<Outcome> {
 
 pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
     let mut select = connection.prepare_cached(
-        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at
+        "SELECT plan, action, query, letters, sequences, excluded, hash, who, via, why, frozen_at, expires_at, followers
          FROM plans WHERE plan = ?1",
     )?;
     first(select.query([bound(id.0)])?, |row| {
@@ -57,6 +57,7 @@ pub(crate) fn plan(connection: &Connection, id: PlanId) -> Work<Option<Plan>> {
             by: Actor { who: row.get(7)?, via: row.get(8)?, why: row.get(9)? },
             frozen_at: time(row.get(10)?),
             expires_at: time(row.get(11)?),
+            followers: unsigned(row.get(12)?)?,
         })
     })
 }
@@ -86,7 +87,8 @@ macro_rules! select_operation {
     ($rest:literal) => {
         concat!(
             "SELECT operation, plan, action, conduct, state, note, stage, letters, ok, failed_again, skipped, who, via, \
-             why, approved_by, created_at, updated_at, ended_at, next_at, counted_ok, counted_failed \
+             why, approved_by, created_at, updated_at, ended_at, next_at, counted_ok, counted_failed, \
+             released \
              FROM operations ",
             $rest
         )
@@ -121,6 +123,7 @@ fn read_operation(row: &Row<'_>) -> Work<OperationMachine> {
         next_at: moment(18)?,
         counted_ok: number(19)?,
         counted_failed: number(20)?,
+        released: number(21)?,
     })
 }
 
@@ -219,7 +222,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
     let mut update = connection.prepare_cached(
         "UPDATE operations SET state = ?2, note = ?3, stage = ?4, ok = ?5, failed_again = ?6, skipped = ?7,
          approved_by = ?8, updated_at = ?9, ended_at = ?10, next_at = ?11, counted_ok = ?12, counted_failed = ?13,
-         served_at = CASE WHEN ?14 THEN served_at END
+         served_at = CASE WHEN ?14 THEN served_at END, released = ?15
          WHERE operation = ?1",
     )?;
     update.execute(params![
@@ -237,6 +240,7 @@ pub(super) fn write_operation(connection: &Connection, machine: &OperationMachin
         bound(machine.counted_ok),
         bound(machine.counted_failed),
         machine.pending() > 0,
+        bound(machine.released),
     ])?;
     Ok(())
 }
@@ -350,8 +354,9 @@ pub(super) fn write_outcomes(
 pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
     let mut update = connection.prepare_cached(
         "UPDATE sequences SET reserved = NULL,
-         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN head_due END,
-         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL THEN max(head_due, lease_until) END
+         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN max(head_due, ifnull(pace_next, head_due)) END,
+         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL
+                THEN max(head_due, ifnull(pace_next, head_due), lease_until) END
          WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
     )?;
     update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;

@@ -70,6 +70,8 @@ struct Transaction {
     since: Instant,
     /// `true` if the redo log may hold records of it.
     is_recorded: bool,
+    /// The number of rows that the connection had changed before.
+    changes: u64,
 }
 
 impl Transaction {
@@ -100,7 +102,10 @@ impl Writer {
         waiting: mpsc::Receiver<Command>,
         end: watch::Sender<ExitStatus>,
     ) -> Result<()> {
-        self.recover().map_err(|failure| failure.error("open"))?;
+        let is_recovered = self.recover().map_err(|failure| failure.error("open"))?;
+        if is_recovered {
+            self.renew_mark();
+        }
         let run = move || _ = end.send_replace(Some(self.run(waiting)));
         let spawned = thread::Builder::new().name("lazaret-writer".into()).spawn(run);
         spawned.map(drop).map_err(|error| {
@@ -109,18 +114,34 @@ impl Writer {
         })
     }
 
-    /// Repeats valid records. If their owner is alive and busy, it will commit them.
-    fn recover(&mut self) -> Outcome<()> {
+    /// Repeats valid records. `false` if their owner is alive and busy: it will commit them.
+    fn recover(&mut self) -> Outcome<bool> {
         let first = self.redo.first().map_err(|error| GroupFailure::of(self.redo.fault(&error)))?;
-        let Some(connection) = self.connection.as_ref().filter(|_| first.is_some()) else { return Ok(()) };
+        let Some(connection) = self.connection.as_ref().filter(|_| first.is_some()) else { return Ok(true) };
         if first != Some(Mark::read(connection).map_err(GroupFailure::of)?) {
-            return Ok(());
+            return Ok(true);
         }
         match self.begin() {
-            Ok(()) => self.commit(Certainty::NotDone),
-            Err(failure) if failure.kind == ErrorKind::Unavailable => Ok(()),
+            Ok(()) => self.commit(Certainty::NotDone).map(|()| true),
+            Err(failure) if failure.kind == ErrorKind::Unavailable => Ok(false),
             Err(failure) => Err(failure),
         }
+    }
+
+    /// Gives the file the mark of this opening. Without it the last one stays, under which generations are unique, too: so
+    /// neither a full disk nor another process that holds the lock keeps a store from opening.
+    fn renew_mark(&mut self) {
+        if self.begin().is_err() {
+            return;
+        }
+        let renewed = self.connection.as_ref().is_none_or(|connection| Mark::renew(connection).is_ok());
+        if !renewed {
+            return self.roll_back();
+        }
+        if let (Some(open), Some(Ok(mark))) = (&mut self.open, self.connection.as_ref().map(Mark::read)) {
+            open.end = End::start(mark);
+        }
+        _ = self.commit(Certainty::NotDone);
     }
 
     fn run(mut self, mut waiting: mpsc::Receiver<Command>) -> Outcome<()> {
@@ -224,7 +245,9 @@ impl Writer {
         let end = End::start(mark);
         let is_recorded = !records.is_empty();
         self.is_behind = is_recorded;
-        self.open = Some(Transaction { end, size: Size::default(), since: Instant::now(), is_recorded });
+        let changes = connection.total_changes();
+        let since = Instant::now();
+        self.open = Some(Transaction { end, size: Size::default(), since, is_recorded, changes });
         Ok(records)
     }
 
@@ -298,7 +321,9 @@ impl Writer {
     fn commit(&mut self, before: Certainty) -> Outcome<()> {
         let (Some(open), Some(connection)) = (&self.open, &self.connection) else { return Ok(()) };
         let prepared = self.cache.write(connection).and_then(|()| {
-            Ok(if open.is_recorded { open.end.mark.invalidate(connection)? } else { open.end.mark })
+            // Also without records: a mark stands for one state, so that a log fits no copy of another one.
+            let has_changed = open.is_recorded || connection.total_changes() != open.changes;
+            Ok(if has_changed { open.end.mark.invalidate(connection)? } else { open.end.mark })
         });
         let mark = match prepared {
             Ok(mark) => mark,

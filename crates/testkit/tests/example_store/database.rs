@@ -50,6 +50,8 @@ pub(crate) struct ItemOutcome {
     pub(crate) outcome: Outcome,
     /// Whether it counts for the rate only now.
     pub(crate) spend: bool,
+    /// Number of letters outside of the plan that the operation lets run.
+    pub(crate) released: u64,
     pub(crate) at: Timestamp,
 }
 

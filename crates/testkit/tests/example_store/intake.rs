@@ -71,8 +71,11 @@ impl DocumentStore {
             let decided = entry.and_then(|entry| Ok((entry, view.insert(letter, entry)?)));
             // The horizon rises before the letter is stored: one that is too high costs a lookup, one that is too low a letter.
             let (raised, stores) = match &decided {
-                Ok((entry, change)) if entry.is_durable() => (row.raised(offset), change.is_some()),
-                _ => (row, false),
+                Ok((entry, change)) if entry.raises_horizon(*placement) => {
+                    (row.raised(offset), change.is_some())
+                }
+                Ok((_, change)) => (row, change.is_some()),
+                Err(_) => (row, false),
             };
             let under_way = (stores && grant.is_some()).then_some(&letter.sequence);
             if !self.admit(&key, (known.version, known.value), raised, under_way)? {

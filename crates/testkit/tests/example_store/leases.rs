@@ -100,7 +100,8 @@ impl DocumentStore {
             let over = operation.filter(|operation| self.is_over(*operation));
             if let (Some(operation), Some((_, letter))) = (over, view.doc.letters.first_key_value()) {
                 let (outcome, at) = (Outcome::SkippedCancelled, view.now);
-                let outcome = ItemOutcome { operation, letter: *letter, outcome, spend: false, at };
+                let outcome =
+                    ItemOutcome { operation, letter: *letter, outcome, spend: false, released: 0, at };
                 change.left.push(Left::Outcome(outcome));
             }
             Ok(((), Some(change)))
@@ -127,7 +128,13 @@ impl DocumentStore {
             let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
             let outcome = settle.outcome.map(|(operation, outcome)| {
                 settle.effects.reserve(self.continues(operation, id, outcome).then_some(operation));
-                ItemOutcome { operation, letter: id, outcome, spend: false, at: view.now }
+                let released = if outcome == Outcome::Ok { settle.effects.released() } else { 0 };
+                let pace = self.pace(operation, released, view.now);
+                if let Some(pace) = pace {
+                    settle.effects.pace(pace);
+                }
+                let released = pace.map_or(0, |pace| pace.left);
+                ItemOutcome { operation, letter: id, outcome, spend: false, released, at: view.now }
             });
             // 3. The effects.
             let head = head.ok_or_else(|| missing(id))?;

@@ -96,14 +96,15 @@ impl DocumentStore {
 
     /// Writes down what became of a letter, and of those behind it. A letter that has its outcome keeps it.
     pub(crate) fn write_outcome(&self, left: &ItemOutcome) -> Result<()> {
-        let ItemOutcome { operation, letter, outcome, spend, at } = *left;
+        let ItemOutcome { operation, letter, outcome, spend, released, at } = *left;
         let written = self.change_plan(operation, |doc, _| {
             let Some(item) = doc.pending_letter(letter) else { return Ok(((), Vec::new())) };
             for (ordinals, outcome) in rules::item_outcomes(&item, outcome).outcomes {
                 doc.write(ordinals, outcome, at);
             }
-            if let Some(machine) = doc.machine.as_mut().filter(|_| spend) {
-                machine.spend(1, at);
+            if let Some(machine) = doc.machine.as_mut() {
+                machine.spend(u64::from(spend), at);
+                machine.pace_released(released, at);
             }
             Ok(((), self.advance(doc, at)))
         });
@@ -115,6 +116,12 @@ impl DocumentStore {
         let doc = self.plan_of(id).ok().flatten().filter(|doc| doc.value.is_live());
         let item = doc.and_then(|doc| doc.value.pending_letter(letter));
         item.is_some_and(|item| rules::item_outcomes(&item, outcome).continues)
+    }
+
+    /// The pace of letters that an operation lets run automatically. The outcome that is left behind deducts them from its rate.
+    pub(crate) fn pace(&self, id: OperationId, letters: u64, now: Timestamp) -> Option<rules::Pace> {
+        let doc = self.plan_of(id).ok().flatten()?;
+        doc.value.machine?.pace_released(letters, now)
     }
 
     pub(crate) fn is_over(&self, id: OperationId) -> bool {
@@ -224,6 +231,12 @@ impl Operations for DocumentStore {
             freeze = freeze.without_gaps(|queue, sequence| {
                 let doc = self.db.sequences.get(&(queue.clone(), sequence.clone())).unwrap_or_default();
                 Arc::unwrap_or_clone(doc.value.value.letters).into_keys()
+            });
+        }
+        if request.action != Action::Park {
+            freeze = freeze.with_followers(|queue, sequence| {
+                let doc = self.db.sequences.get(&(queue.clone(), sequence.clone())).unwrap_or_default();
+                doc.value.value.letters.len() as u64
             });
         }
         let mut frozen = freeze.finish(PlanId(0), request, by, now)?;

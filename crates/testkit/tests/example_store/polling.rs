@@ -6,10 +6,11 @@ use lazaret_core::store::rules::{
     self, ItemAction, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
 use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
-use lazaret_core::{QueueName, Timestamp};
+use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
-use crate::database::{ItemOutcome, Left};
+use crate::commit::Change;
+use crate::database::{ItemOutcome, Left, SequenceDoc};
 
 /// One call: who asks, and what it has handed out.
 struct Poller<'a> {
@@ -131,17 +132,21 @@ impl Poller<'_> {
                     None => self.poll.postponed(machine, stage, item),
                 }
             }
-            (ItemAction::Act(act), _) => {
+            (ItemAction::Act(act), sequence) => {
                 let outcome = ItemOutcome {
                     operation: id,
                     letter: item.letter,
                     outcome: Outcome::Ok,
                     spend: true,
+                    released: 0,
                     at: now,
                 };
                 let by = machine.actor();
                 self.store.act_on(self.queue, item.letter, act, &by, |_| Some(Left::Outcome(outcome)))?;
                 self.poll.acted(machine, stage, item);
+                if let Some(sequence) = sequence {
+                    self.pace(machine, item, &sequence)?;
+                }
             }
             (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, _) => {
@@ -152,6 +157,26 @@ impl Poller<'_> {
                 self.poll.skipped(machine, stage, item);
             }
         }
+        Ok(())
+    }
+
+    /// Gives the letters that an act lets run automatically the pace of the operation.
+    fn pace(&self, machine: &mut OperationMachine, item: &Pending, sequence: &SequenceId) -> Result<()> {
+        let paced = self.store.change(self.queue, sequence, |view| {
+            let row = view.doc.row.as_ref();
+            let Some(row) = row.and_then(|row| self.poll.released(&mut machine.clone(), item, row)) else {
+                return Ok((0, None));
+            };
+            let letters = row.pace.map_or(0, |pace| pace.left);
+            let doc = SequenceDoc { row: Some(row), ..view.doc.clone() };
+            Ok((letters, Some(Change { doc, left: Vec::new() })))
+        })?;
+        let now = self.now;
+        machine.pace_released(paced, now);
+        self.store.change_plan(machine.operation.id, |doc, _| {
+            doc.machine.iter_mut().for_each(|machine| _ = machine.pace_released(paced, now));
+            Ok(((), Vec::new()))
+        })?;
         Ok(())
     }
 

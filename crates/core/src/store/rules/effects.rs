@@ -307,6 +307,21 @@ impl Effects {
         Self { audit: Some(line), ..self }
     }
 
+    /// Number of letters that run automatically from now on; 0 if the sequence is closed, reserved, or its head does not run by itself.
+    pub fn released(&self) -> u64 {
+        match &self.sequence {
+            SequenceChange::Put(row) | SequenceChange::Reopen(row) => row.released(),
+            _ => 0,
+        }
+    }
+
+    /// Sets the pace of released letters.
+    pub fn pace(&mut self, pace: super::Pace) {
+        if let SequenceChange::Put(row) | SequenceChange::Reopen(row) = &mut self.sequence {
+            row.pace = Some(pace);
+        }
+    }
+
     /// Reserves the sequence for an operation, or ends the reservation.
     pub fn reserve(&mut self, operation: Option<crate::store::OperationId>) {
         if let SequenceChange::Put(row) | SequenceChange::Reopen(row) = &mut self.sequence {

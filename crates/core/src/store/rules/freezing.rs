@@ -64,6 +64,7 @@ pub struct Freeze<'a> {
     counts: BTreeMap<Exclusion, u64>,
     /// The remaining letters by queue and sequence, in the order of the sequence.
     sequences: BTreeMap<(&'a QueueName, &'a SequenceId), BTreeMap<u64, &'a Letter>>,
+    followers: u64,
 }
 
 /// A plan and its letters in order.
@@ -116,6 +117,18 @@ impl<'a> Freeze<'a> {
         self
     }
 
+    /// Counts the letters outside of the plan in its sequences, which may run after it. Not for `park`. `size` returns the number of
+    /// open letters of a sequence.
+    #[must_use]
+    pub fn with_followers(mut self, size: impl Fn(&QueueName, &SequenceId) -> u64) -> Self {
+        let behind = self
+            .sequences
+            .iter()
+            .map(|((queue, sequence), letters)| size(queue, sequence).saturating_sub(letters.len() as u64));
+        self.followers = behind.sum();
+        self
+    }
+
     /// Builds the plan. `Invalid` if it exceeds the maximum number of letters.
     pub fn finish(self, id: PlanId, request: &PlanRequest, by: &Actor, now: Timestamp) -> Result<Frozen> {
         let mut ordered: Vec<_> = self.sequences.into_values().collect();
@@ -136,18 +149,18 @@ impl<'a> Freeze<'a> {
             }));
         }
         let hash = plan_hash(request.action, items.iter().map(|item| (item.letter, item.digest)));
-        let counts = (items.len() as u64, ordered.len() as u64, self.counts);
+        let counts = (items.len() as u64, ordered.len() as u64, self.followers, self.counts);
         let plan = plan(id, request, counts, hash, by, now)?;
         Ok(Frozen { plan, items })
     }
 }
 
-/// Builds a plan with these numbers of letters and sequences, excluded ones not included. `Invalid` if it exceeds the maximum
+/// Builds a plan with these numbers of letters, sequences and followers, excluded ones not included. `Invalid` if it exceeds the maximum
 /// number of letters. For stores that select in the database.
 pub fn plan(
     id: PlanId,
     request: &PlanRequest,
-    (letters, sequences, excluded): (u64, u64, BTreeMap<Exclusion, u64>),
+    (letters, sequences, followers, excluded): (u64, u64, u64, BTreeMap<Exclusion, u64>),
     hash: String,
     by: &Actor,
     now: Timestamp,
@@ -168,6 +181,7 @@ pub fn plan(
         query,
         letters,
         sequences,
+        followers,
         excluded,
         hash,
         by: by.clone(),

@@ -120,15 +120,22 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// `true` if the message is durable afterwards, so that the horizon rises.
+    /// `true` if the message is durable afterwards.
     pub const fn is_durable(self) -> bool {
         !matches!(self, Self::NotOpen(_))
+    }
+
+    /// `true` if the horizon rises to the offset of the message. An import raises none: its position is not that of a
+    /// message that a source delivered.
+    pub fn raises_horizon(self, placement: Placement) -> bool {
+        self.is_durable() && placement != Placement::Imported
     }
 }
 
 /// Decides where a letter is stored. Check its grant first ([`GrantRow::admit`]).
 ///
-/// `Invalid` for a letter of another queue, or in a state that its placement does not allow; `Full` if a limit is reached;
+/// `Invalid` for a letter of another queue, in a state that its placement does not allow, or for an import that could be
+/// taken for a message that this queue has settled; `Full` if a limit is reached;
 /// the kind of the earlier error if an item of its sequence was refused in this call, which it must not overtake (I2).
 pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<Entry> {
     let HandOffRequest { id, queue, state, placement, .. } = request;
@@ -136,9 +143,13 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         let context = format!("letter {id} belongs to queue {queue}, not {}", view.queue);
         return refuse(ErrorKind::Invalid, HAND_OFF, context);
     }
-    if state.is_open() == (*placement == Placement::Closed) {
-        let context = format!("letter {id} is {state}, which placement {placement:?} does not allow");
-        return refuse(ErrorKind::Invalid, HAND_OFF, context);
+    match placement {
+        Placement::Imported => check_import(request)?,
+        _ if state.is_open() == (*placement == Placement::Closed) => {
+            let context = format!("letter {id} is {state}, which placement {placement:?} does not allow");
+            return refuse(ErrorKind::Invalid, HAND_OFF, context);
+        }
+        _ => {}
     }
     match (view.held, view.refused) {
         // I8: a message has one letter.
@@ -149,7 +160,7 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
         (None, None) => {}
     }
     match (placement, view.row) {
-        (Placement::Closed, _) => return Ok(Entry::Closed),
+        _ if !state.is_open() => return Ok(Entry::Closed),
         (Placement::Behind, None) => return Ok(Entry::NotOpen(view.revision)),
         _ => {}
     }
@@ -171,7 +182,24 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
     })
 }
 
-/// The first letter of a sequence with a later offset in the partition of the handed-off one.
+/// An imported letter has no grant. A closed one would absorb the message with its id if it had the id of that message's
+/// letter (I1).
+fn check_import(request: &HandOffRequest<'_>) -> Result<()> {
+    let HandOffRequest { id, queue, state, message, granted, .. } = request;
+    if *granted {
+        return refuse(ErrorKind::Invalid, HAND_OFF, format!("letter {id} is imported under a grant"));
+    }
+    if !state.is_open() && *id != LetterId::of_closed_import(queue, message) {
+        let context = format!("letter {id} is imported as {state} with the id of a message's own letter");
+        return refuse(ErrorKind::Invalid, HAND_OFF, context);
+    }
+    Ok(())
+}
+
+/// The first of the letters at the end of a sequence that have a later offset in the partition of the handed-off one: the
+/// search goes from the end to the first letter of the partition that is not later. Delivered letters are in the order of their
+/// offsets, and so this is the first later one. An imported letter with a later offset may precede them, and is not found
+/// behind an earlier one: the order of the delivered ones holds (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaterLetter {
     /// Its index.
@@ -345,6 +373,35 @@ mod tests {
         assert_eq!(row.admit(&grant(2, 6)).unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(row.admit(&grant(2, 7)).unwrap(), row, "all items of a call have the same number");
         assert_eq!(row.raised(9).raised(3).horizon, Some(9));
+    }
+
+    #[test]
+    fn an_import_raises_no_horizon_and_a_closed_one_has_an_id_that_no_message_finds() {
+        // I1, I8
+        for entry in
+            [Entry::Open, Entry::Append, Entry::Insert, Entry::Closed, Entry::Held(LetterState::Dead)]
+        {
+            assert!(!entry.raises_horizon(Placement::Imported));
+            assert!(entry.raises_horizon(Placement::Open));
+        }
+        assert!(!Entry::NotOpen(1).raises_horizon(Placement::Behind));
+        let import = |state: LetterState, own_id: bool, granted: bool| {
+            ask(|request, _| {
+                (request.placement, request.state, request.granted) = (Placement::Imported, state, granted);
+                if !own_id {
+                    request.id = LetterId::of_closed_import(request.queue, request.message);
+                }
+            })
+        };
+        assert_eq!(import(LetterState::Dead, true, false).unwrap(), Entry::Open);
+        assert_eq!(import(LetterState::Resolved, false, false).unwrap(), Entry::Closed);
+        for (state, own_id, granted) in [
+            (LetterState::Resolved, true, false),
+            (LetterState::Resolved, false, true),
+            (LetterState::Dead, true, true),
+        ] {
+            assert_eq!(import(state, own_id, granted).unwrap_err().kind(), ErrorKind::Invalid);
+        }
     }
 
     #[test]

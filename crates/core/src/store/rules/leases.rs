@@ -180,13 +180,16 @@ fn close_and_continue(
     close: impl FnOnce(&SequenceRow, Option<super::Head>) -> Effects,
 ) -> (AfterSettle, Effects) {
     let next = view.next.map(|next| next.head());
-    let may_run = next.and_then(|next| next.due).is_some_and(|due| due <= view.now) && !row.paused;
-    let continues = match held.kind {
-        LeaseKind::Due => may_run,
-        LeaseKind::Replay => true,
-        LeaseKind::Operation(_) => false,
-    };
     let mut effects = close(row, next);
+    if let (SequenceChange::Put(row), LeaseKind::Due) = (&mut effects.sequence, held.kind) {
+        *row = row.clone().after_run(true, view.now);
+    }
+    let may_run = |row: &SequenceRow| row.due().is_some_and(|due| due <= view.now) && !row.paused;
+    let continues = match (held.kind, &effects.sequence) {
+        (LeaseKind::Due, SequenceChange::Put(row)) => may_run(row),
+        (LeaseKind::Due, _) | (LeaseKind::Operation(_), _) => false,
+        (LeaseKind::Replay, _) => true,
+    };
     match &mut effects.sequence {
         SequenceChange::Put(row) if continues => {
             row.lease = Some(held.clone());
@@ -210,7 +213,10 @@ fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Ti
     let group = requeue.cause.as_ref().map(|cause| cause.fingerprint).or(head.group);
     let due_at = requeue.due_at.filter(|_| state == LetterState::Retrying);
     let after = LetterView { state, due_at, touched_at: now, group, ..*head };
-    let sequence = SequenceChange::Put(SequenceRow { lease: None, ..row.changed(&after) });
+    let is_automatic = row.lease.as_ref().is_some_and(|held| held.kind == LeaseKind::Due);
+    let changed = row.changed(&after);
+    let changed = if is_automatic { changed.after_run(false, now) } else { changed };
+    let sequence = SequenceChange::Put(SequenceRow { lease: None, ..changed });
     let failed = failed_at.filter(|_| group.is_some()).map(|at| Failed { at, enters: group != head.group });
     let ended = is_end(Some(head.state), state);
     let effects = Effects::on_open(LetterChange::Requeue(requeue), head, &after, row, sequence);
@@ -278,6 +284,26 @@ mod tests {
             );
             assert_eq!(settled.outcome.is_some(), kind == operation);
         }
+    }
+
+    #[test]
+    fn a_paced_sequence_stops_after_each_letter_until_its_pace_ends() {
+        use super::super::sequence::Pace;
+        let (row, lease) = claimed(3, LeaseKind::Due);
+        let interval = Duration::from_secs(2);
+        let settled = |left, settlement: Settlement| {
+            let row = SequenceRow { pace: Some(Pace { next: NOW, interval, left }), ..row.clone() };
+            let (head, next) = (letter(1, LetterState::Waiting), letter(2, LetterState::Waiting));
+            let view = SettleView { row: Some(&row), head: Some(head), next: Some(next), now: NOW };
+            settle(&view, &lease, head.id, settlement).unwrap()
+        };
+        let one = settled(2, Settlement::Resolve(None));
+        let row_after = one.effects.sequence.row().unwrap();
+        assert_eq!(one.after, AfterSettle::Blocked);
+        assert_eq!(row_after.pace, Some(Pace { next: NOW + interval, interval, left: 1 }));
+        assert_eq!(row_after.schedule().due, Some(NOW + interval), "the next letter is due a step later");
+        let last = settled(1, Settlement::Resolve(None));
+        assert_eq!((last.after, last.effects.sequence.row().unwrap().pace), (AfterSettle::Next, None));
     }
 
     #[test]

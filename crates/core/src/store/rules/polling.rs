@@ -231,6 +231,20 @@ impl Poll {
         stage.from = item.ordinal + 1;
     }
 
+    /// The row of a sequence after an act on the last of its letters in the plan, if the act lets others run automatically: the
+    /// operation's rate bounds them, too. The store writes it.
+    pub fn released(
+        &self,
+        machine: &mut OperationMachine,
+        item: &Pending,
+        row: &SequenceRow,
+    ) -> Option<SequenceRow> {
+        let is_last = item.ordinal == item.last && !row.is_leased(self.now);
+        let letters = if is_last { row.released() } else { 0 };
+        let pace = machine.pace_released(letters, self.now)?;
+        Some(SequenceRow { pace: Some(pace), ..row.clone() })
+    }
+
     /// Records a letter that was skipped as [`SkippedChanged`](Outcome::SkippedChanged). Returns `true` if the sequence's
     /// reservation for the operation ends.
     pub fn skipped(
@@ -312,6 +326,7 @@ mod tests {
             query: None,
             letters: 3,
             sequences: 1,
+            followers: 0,
             excluded: Vec::new(),
             hash: String::new(),
             by: by.clone(),

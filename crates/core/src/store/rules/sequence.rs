@@ -94,6 +94,30 @@ pub struct SequenceRow {
     pub lease: Option<HeldLease>,
     /// The operation for which the remaining letters are reserved: until it is over, they do not run automatically.
     pub reserved: Option<OperationId>,
+    /// The pace at which its letters run automatically, if an operation with a rate released them.
+    pub pace: Option<Pace>,
+}
+
+/// The pace of letters that run automatically because an operation with a rate released them: they stood behind letters that it
+/// closed, or were released themselves. Its rate bounds their calls as well
+/// ([`OperationMachine::pace_released`](crate::store::OperationMachine::pace_released)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The earliest time of the next run.
+    pub next: Timestamp,
+    /// The time between two runs.
+    pub interval: Duration,
+    /// Number of letters to run at this pace; those behind them run at once.
+    pub left: u64,
+}
+
+impl Pace {
+    /// The pace after a run: one letter fewer if it `closed`.
+    fn after_run(self, closed: bool, now: Timestamp) -> Option<Self> {
+        let left = self.left.saturating_sub(u64::from(closed));
+        let next = later(self.next.max(now), self.interval);
+        (left > 0).then_some(Self { next, left, ..self })
+    }
 }
 
 /// The times of a sequence in the scheduler's two indexes.
@@ -122,7 +146,7 @@ pub enum SequenceChange {
 
 impl SequenceRow {
     pub(super) const fn opened(head: Head, paused: bool) -> Self {
-        Self { count: 1, head, paused, lease: None, reserved: None }
+        Self { count: 1, head, paused, lease: None, reserved: None, pace: None }
     }
 
     /// `true` if it is leased now.
@@ -146,10 +170,26 @@ impl SequenceRow {
         self.lease.as_ref().filter(|lease| lease.until > now)?.kind.operation()
     }
 
+    /// When the head may run automatically, apart from pauses, reservations and leases.
+    pub fn due(&self) -> Option<Timestamp> {
+        let due = self.head.due?;
+        Some(self.pace.map_or(due, |pace| due.max(pace.next)))
+    }
+
+    /// Number of letters that run automatically from now on.
+    pub fn released(&self) -> u64 {
+        if self.head.due.is_some() && self.reserved.is_none() { self.count } else { 0 }
+    }
+
+    /// The row after an automatic run of its head.
+    pub(super) fn after_run(self, closed: bool, now: Timestamp) -> Self {
+        Self { pace: self.pace.and_then(|pace| pace.after_run(closed, now)), ..self }
+    }
+
     /// Its times in the scheduler's indexes.
     pub fn schedule(&self) -> Schedule {
         let may_run = !self.paused && self.reserved.is_none();
-        match (self.head.due.filter(|_| may_run), &self.lease) {
+        match (self.due().filter(|_| may_run), &self.lease) {
             (Some(due), Some(lease)) if lease.until > EXPIRED => {
                 Schedule { due: None, busy: Some(due.max(lease.until)) }
             }

@@ -23,6 +23,11 @@ impl State {
                 row.into_iter().flat_map(|row| row.letters.keys().copied())
             });
         }
+        if request.action != Action::Park {
+            freeze = freeze.with_followers(|queue, sequence| {
+                self.queues.get(queue).and_then(|queue| queue.row(sequence)).map_or(0, |row| row.count)
+            });
+        }
         let frozen = freeze.finish(self.operations.next_plan(), request, by, now)?;
         let plan = frozen.plan.clone();
         self.operations.insert_plan(frozen);

@@ -144,12 +144,17 @@ impl Poller<'_> {
                 let claim = self.queue.lease_sequence(&sequence, self.owner, self.lease, kind, self.now);
                 self.poll.tried(machine, stage, item, claim);
             }
-            (ItemAction::Act(act), _) => {
+            (ItemAction::Act(act), sequence) => {
                 let (audit, operations) = (&mut *self.audit, &mut *self.operations);
                 let mut step = Step { now: self.now, audit, operations, fences_hold: true };
                 self.queue.act(item.letter, act, &machine.actor(), &mut step)?;
                 self.write_outcome(machine, item, Outcome::Ok);
                 self.poll.acted(machine, stage, item);
+                let released = sequence.as_ref().and_then(|sequence| self.queue.row(sequence));
+                let paced = released.and_then(|row| self.poll.released(machine, item, row));
+                if let (Some(sequence), Some(row)) = (sequence, paced) {
+                    self.queue.put_row(&sequence, row);
+                }
             }
             (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
             (ItemAction::Skip | ItemAction::Try, sequence) => {

@@ -51,6 +51,16 @@ fn place(ordinal: u64) -> usize {
 }
 
 impl OperationTable {
+    /// The pace of letters that an operation lets run automatically, if it has a rate.
+    pub(in crate::store) fn pace_released(
+        &mut self,
+        id: OperationId,
+        letters: u64,
+        now: Timestamp,
+    ) -> Option<rules::Pace> {
+        self.operations.get_mut(&id)?.machine.pace_released(letters, now)
+    }
+
     pub(super) fn next_plan(&self) -> PlanId {
         PlanId(self.last_plan + 1)
     }

@@ -3,7 +3,7 @@
 use lazaret_core::store::{
     Act, AttemptNote, ErrorKind, GrantFence, HandOff, Limits, Placed, Placement, Settlement, Store,
 };
-use lazaret_core::{Letter, LetterState, Partition};
+use lazaret_core::{Letter, LetterId, LetterState, Partition};
 
 use super::fixture::{Fixture, failure, kind, requeue_of, requeued, resolve};
 use crate::suite::secs;
@@ -369,6 +369,68 @@ pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Fixture<S>
     t.act("1", Act::Resolve).await.unwrap();
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     assert_eq!(grant.horizon, Some(offset));
+}
+
+/// A letter that is imported closed.
+fn imported_closed<S>(t: &Fixture<S>, sequence: &str, id: &str, state: LetterState) -> Letter {
+    let letter = t.dead(sequence, id);
+    Letter { id: LetterId::of_closed_import(&t.queue, &letter.message.id), state, ..letter }
+}
+
+pub async fn an_import_moves_no_horizon<S: Store>(t: Fixture<S>) {
+    // Its position may be that of a message that is still to come, and says nothing about what was settled here.
+    let (open, closed) = (t.dead("a", "open"), imported_closed(&t, "b", "closed", LetterState::Resolved));
+    assert_eq!(t.put(open, Placement::Imported).await, Placed::Opened);
+    assert_eq!(t.put(closed, Placement::Imported).await, Placed::Closed);
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(grant.horizon, None);
+    let delivered = t.dead("c", "delivered");
+    let offset = delivered.message.position.offset;
+    t.under_grant(delivered, Placement::Open, grant.fence).await.unwrap();
+    t.put(t.dead("c", "later"), Placement::Imported).await;
+    let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
+    assert_eq!(grant.horizon, Some(offset));
+}
+
+pub async fn a_letter_imported_as_closed_absorbs_no_message<S: Store>(t: Fixture<S>) {
+    // I1: nobody has handled this message here, whatever became of a letter with its id elsewhere.
+    for state in [LetterState::Resolved, LetterState::Evicted, LetterState::Skipped, LetterState::Expired] {
+        let id = format!("m-{state}");
+        let imported = imported_closed(&t, "a", &id, state);
+        assert_eq!(t.put(imported.clone(), Placement::Imported).await, Placed::Closed);
+        assert_eq!(t.put(imported.clone(), Placement::Imported).await, Placed::Held(state), "once");
+        assert_eq!(t.store.lookup(&t.queue, &[id.as_str().into()]).await.unwrap(), [None]);
+        let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+        let delivered = t.dead(&format!("of {id}"), &id);
+        assert_eq!(t.under_grant(delivered, Placement::Open, fence).await.unwrap(), Placed::Opened);
+        assert_eq!(t.state(&id).await, LetterState::Dead);
+        let kept = t.store.get(&t.queue, imported.id).await.unwrap().unwrap();
+        assert_eq!((kept.state, kept.message.id.as_str()), (state, id.as_str()));
+    }
+    let own = Letter { state: LetterState::Resolved, ..t.dead("a", "own") };
+    assert_eq!(kind(t.try_put(own, Placement::Imported, &Limits::NONE).await), ErrorKind::Invalid);
+}
+
+pub async fn delivered_messages_stay_in_order_among_imported_ones<S: Store>(t: Fixture<S>) {
+    // I2: imports may have offsets that were not delivered yet.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    let letters: Vec<Letter> = (0..10).map(|n| t.waiting("a", &n.to_string())).collect();
+    t.put(letters[9].clone(), Placement::Imported).await;
+    t.under_grant(letters[3].clone(), Placement::Behind, fence).await.unwrap();
+    t.put(letters[2].clone(), Placement::Imported).await;
+    t.put(letters[7].clone(), Placement::Imported).await;
+    t.under_grant(letters[6].clone(), Placement::Behind, fence).await.unwrap();
+    // Delivered again after a crash.
+    let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+    for number in [1, 4, 5] {
+        t.under_grant(letters[number].clone(), Placement::Behind, fence).await.unwrap();
+    }
+    t.under_grant(letters[8].clone(), Placement::Behind, fence).await.unwrap();
+    let order = t.messages("a").await;
+    let delivered: Vec<&str> =
+        order.iter().map(String::as_str).filter(|id| !["2", "7", "9"].contains(id)).collect();
+    assert_eq!(delivered, ["1", "3", "4", "5", "6", "8"], "{order:?}");
+    assert_eq!(order.len(), 9);
 }
 
 pub async fn a_restored_letter_finds_its_place_among_those_delivered_again<S: Store>(t: Fixture<S>) {

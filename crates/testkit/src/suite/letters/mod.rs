@@ -200,6 +200,9 @@ macro_rules! __store_test_suite {
                 messages_under_no_grant_find_their_place_by_their_offsets
                 a_message_under_no_grant_does_not_go_before_a_head_in_work
                 a_message_under_no_grant_raises_the_horizon
+                an_import_moves_no_horizon
+                a_letter_imported_as_closed_absorbs_no_message
+                delivered_messages_stay_in_order_among_imported_ones
                 a_restored_letter_finds_its_place_among_those_delivered_again
                 a_message_delivered_again_waits_while_a_later_head_is_in_work
                 a_letter_restored_beside_one_that_was_put_before_it_keeps_its_order
@@ -412,6 +415,9 @@ macro_rules! __store_test_suite {
                 the_rate_is_never_exceeded
                 a_store_says_when_the_rate_allows_the_next_letter
                 a_skipped_letter_costs_nothing_of_the_rate
+                a_rate_bounds_the_letters_behind_the_heads_too
+                a_rate_bounds_what_an_evicted_head_releases
+                letters_that_arrive_behind_paced_ones_run_at_once_after_them
                 a_letter_that_was_closed_or_overtaken_is_skipped
                 a_letter_that_was_quarantined_meanwhile_is_skipped
                 a_letter_that_lost_its_payload_meanwhile_is_skipped

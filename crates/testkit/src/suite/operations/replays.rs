@@ -5,7 +5,8 @@ use std::time::Duration;
 use lazaret_core::Letter;
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
-    Act, Action, Command, ErrorKind, OperationState, Outcome, RolloutPolicy, Settlement, Store,
+    Act, Action, Claim, Command, ErrorKind, OperationState, Outcome, RolloutPolicy, Settled, Settlement,
+    Store,
 };
 
 use super::fixture::{names, ramp};
@@ -256,4 +257,95 @@ pub async fn a_skipped_letter_costs_nothing_of_the_rate<S: Store>(t: Fixture<S>)
     }
     let polled = t.poll(10).await;
     assert_eq!((names(&polled.items), polled.settled), (vec!["a-003"], 3));
+}
+
+/// Runs everything that may run, at intervals of a quarter of a second: the letters of operations, and those that are due. Returns the times
+/// of the calls, in seconds.
+async fn calls<S: Store>(t: &Fixture<S>, seconds: u32) -> Vec<(f64, String)> {
+    let mut calls = Vec::new();
+    for quarter in 0..=seconds * 4 {
+        let at = f64::from(quarter) / 4.0;
+        loop {
+            let polled = t.store.poll_work(&t.queue, "worker", LEASE, 16).await.unwrap();
+            let due = t.store.claim_due(&t.queue, "worker", LEASE, 16).await.unwrap();
+            let given: Vec<Claim> = polled.items.into_iter().map(|item| item.claim).chain(due).collect();
+            if given.is_empty() {
+                break;
+            }
+            for mut claim in given {
+                loop {
+                    calls.push((at, claim.head.message.id.to_string()));
+                    match t.settle(&claim, &claim.head, resolve()).await.unwrap() {
+                        Settled::Next(next) => claim.head = *next,
+                        _ => break,
+                    }
+                }
+            }
+        }
+        t.advance(Duration::from_millis(250));
+    }
+    calls
+}
+
+/// Fails unless no more letters ran by any time than the rate allows, whose burst is one letter.
+fn at_most(rate: f64, calls: &[(f64, String)]) {
+    for (number, (at, _)) in calls.iter().enumerate() {
+        let allowed = 1.0 + at * rate;
+        assert!((number + 1) as f64 <= allowed + 1e-6, "call {} after {at} s: {calls:?}", number + 1);
+    }
+}
+
+pub async fn a_rate_bounds_the_letters_behind_the_heads_too<S: Store>(t: Fixture<S>) {
+    for sequence in ["a", "b"] {
+        t.enqueue(sequence, &format!("{sequence}0")).await;
+        for number in 1..=3 {
+            t.behind(t.waiting(sequence, &format!("{sequence}{number}"))).await;
+        }
+    }
+    let plan = t.freeze_named(Action::Retry, &["a0", "b0"]).await;
+    assert_eq!((plan.letters, plan.sequences, plan.followers), (2, 2, 6));
+    t.begin(&plan, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    let calls = calls(&t, 12).await;
+    at_most(1.0, &calls);
+    let mut ran: Vec<&str> = calls.iter().map(|(_, id)| id.as_str()).collect();
+    for sequence in ["a", "b"] {
+        // I2
+        let of_sequence: Vec<&str> = ran.iter().copied().filter(|id| id.starts_with(sequence)).collect();
+        assert!(of_sequence.is_sorted(), "{ran:?}");
+    }
+    ran.sort_unstable();
+    assert_eq!(ran, ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"], "all of them run in the end");
+}
+
+pub async fn a_rate_bounds_what_an_evicted_head_releases<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "a0").await;
+    for number in 1..=4 {
+        t.behind(t.waiting("a", &format!("a{number}"))).await;
+    }
+    let plan = t.freeze_named(Action::Evict, &["a0"]).await;
+    assert_eq!((plan.letters, plan.followers), (1, 4));
+    t.begin(&plan, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    let calls = calls(&t, 8).await;
+    at_most(1.0, &calls);
+    assert_eq!(calls.len(), 4);
+    let parked = t.enqueue("b", "b0").await;
+    t.behind(t.waiting("b", "b1")).await;
+    let plan = t.freeze_named(Action::Park, &[parked.message.id.as_str()]).await;
+    assert_eq!((plan.letters, plan.followers), (1, 0), "a parked head releases nothing");
+}
+
+pub async fn letters_that_arrive_behind_paced_ones_run_at_once_after_them<S: Store>(t: Fixture<S>) {
+    t.enqueue("a", "a0").await;
+    t.behind(t.waiting("a", "a1")).await;
+    let plan = t.freeze_named(Action::Retry, &["a0"]).await;
+    t.begin(&plan, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    let first = calls(&t, 0).await;
+    assert_eq!(first.len(), 1);
+    for number in 2..=4 {
+        t.behind(t.waiting("a", &format!("a{number}"))).await;
+    }
+    let rest = calls(&t, 2).await;
+    let ran: Vec<&str> = rest.iter().map(|(_, id)| id.as_str()).collect();
+    assert_eq!(ran, ["a1", "a2", "a3", "a4"]);
+    assert!(rest[3].0 - rest[0].0 < 1.0, "only what stood behind the plan has its pace: {rest:?}");
 }

@@ -1,0 +1,206 @@
+//! Values of a JSON payload, found by their pointers in one pass.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::ast::{Expr, Term, Text};
+use crate::letter::Letter;
+
+/// The values that a query asks of one payload. The payload is parsed once, however many terms ask.
+#[derive(Debug, Default)]
+pub(super) struct PayloadValues(HashMap<String, Box<RawValue>>);
+
+impl PayloadValues {
+    /// Reads the values of all payload terms of a query.
+    pub(super) fn of(expr: &Expr, letter: &Letter) -> Self {
+        let pointers = RefCell::new(Vec::new());
+        expr.any_term(&|term| {
+            if let Term::Payload { pointer, .. } = term {
+                pointers.borrow_mut().push(pointer.clone());
+            }
+            false
+        });
+        let pointers = pointers.into_inner();
+        Self::read(letter, pointers.iter().map(String::as_str))
+    }
+
+    /// Reads the values at these JSON pointers. A payload that is not JSON has none.
+    pub(super) fn read<'p>(letter: &Letter, pointers: impl IntoIterator<Item = &'p str>) -> Self {
+        let Some(json) = letter.message.payload.as_deref() else { return Self::default() };
+        let mut paths = Paths::default();
+        pointers.into_iter().for_each(|pointer| paths.add(pointer));
+        let values = RefCell::new(HashMap::new());
+        let mut reader = serde_json::Deserializer::from_slice(json);
+        let read = Search { paths: &paths, values: &values }.deserialize(&mut reader);
+        match read.and_then(|()| reader.end()) {
+            Ok(()) => Self(values.into_inner()),
+            Err(_) => Self::default(),
+        }
+    }
+
+    /// Returns whether the value at a pointer is one of these. Numbers are compared as they are written: `1.0` is not
+    /// `1`, and no digit of a long one is lost. Objects and lists have no text, but they are there.
+    pub(super) fn matches(&self, pointer: &str, any: &[Text]) -> bool {
+        let Some(raw) = self.0.get(pointer).map(|raw| raw.get()) else { return false };
+        match raw.as_bytes().first() {
+            Some(b'"') => serde_json::from_str::<String>(raw)
+                .is_ok_and(|value| any.iter().any(|text| text.matches(&value))),
+            Some(b'{' | b'[') => any.iter().any(Text::is_anything),
+            _ => any.iter().any(|text| text.matches(raw)),
+        }
+    }
+}
+
+/// JSON pointers as a tree of names.
+#[derive(Debug, Default)]
+struct Paths {
+    /// The pointer that ends here.
+    here: Option<String>,
+    below: BTreeMap<String, Paths>,
+}
+
+impl Paths {
+    fn add(&mut self, pointer: &str) {
+        let names = pointer.split('/').skip(1).map(|name| name.replace("~1", "/").replace("~0", "~"));
+        let end = names.fold(self, |paths, name| paths.below.entry(name).or_default());
+        end.here = Some(pointer.to_owned());
+    }
+
+    /// Removes the values found below: of two values under one name the later one counts, as with most readers.
+    fn forget(&self, values: &RefCell<HashMap<String, Box<RawValue>>>) {
+        if let Some(pointer) = &self.here {
+            values.borrow_mut().remove(pointer);
+        }
+        self.below.values().for_each(|paths| paths.forget(values));
+    }
+}
+
+/// Looks for values in a JSON text and passes over all others.
+#[derive(Clone, Copy)]
+struct Search<'p> {
+    paths: &'p Paths,
+    values: &'p RefCell<HashMap<String, Box<RawValue>>>,
+}
+
+impl<'p> Search<'p> {
+    fn below(self, paths: &'p Paths) -> Self {
+        paths.forget(self.values);
+        Self { paths, ..self }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Search<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let Some(pointer) = &self.paths.here else { return deserializer.deserialize_any(self) };
+        let raw: Box<RawValue> = serde::Deserialize::deserialize(deserializer)?;
+        if !self.paths.below.is_empty() {
+            // Pointers into a value that is wanted as a whole: it is valid JSON.
+            let mut reader = serde_json::Deserializer::from_str(raw.get());
+            reader.deserialize_any(self).map_err(serde::de::Error::custom)?;
+        }
+        self.values.borrow_mut().insert(pointer.clone(), raw);
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Search<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            match self.paths.below.get(&name) {
+                Some(paths) => map.next_value_seed(self.below(paths))?,
+                None => map.next_value::<IgnoredAny>().map(drop)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        for index in 0_usize.. {
+            // Only the one spelling of a number is an index (RFC 6901).
+            let wanted = self.paths.below.get(&index.to_string());
+            let next = match wanted {
+                Some(paths) => list.next_element_seed(self.below(paths))?,
+                None => list.next_element::<IgnoredAny>()?.map(drop),
+            };
+            if next.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Message, Position, QueueName};
+
+    fn letter(payload: &str) -> Letter {
+        let message = Message::new("m", "s", Position::new(0, 0)).with_payload(payload.to_owned());
+        Letter::new(QueueName::of("c", "c"), "k".into(), message.into(), jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn all_values_are_found_in_one_pass() {
+        let letter = letter(r#"{"a": {"b": [1, {"c": "x"}]}, "a/d": true, "a": {"b": [2, {"c": "y"}]}}"#);
+        let pointers = ["", "/a", "/a/b", "/a/b/0", "/a/b/1/c", "/a~1d", "/nothing", "/a/b/01"];
+        let values = PayloadValues::read(&letter, pointers);
+        let text = |pointer: &str| values.0.get(pointer).map(|raw| raw.get().to_owned());
+        assert_eq!(text("/a/b/0").as_deref(), Some("2"), "the later of two values counts");
+        assert_eq!(text("/a/b/1/c").as_deref(), Some("\"y\""));
+        assert_eq!(text("/a/b").as_deref(), Some(r#"[2, {"c": "y"}]"#));
+        assert_eq!(text("/a~1d").as_deref(), Some("true"));
+        assert_eq!((text("/nothing"), text("/a/b/01")), (None, None));
+        assert_eq!(text("").map(|whole| whole.len()), Some(letter.message.payload.as_ref().unwrap().len()));
+    }
+
+    #[test]
+    fn a_later_value_without_the_wanted_part_hides_an_earlier_one() {
+        let values = PayloadValues::read(&letter(r#"{"a": {"b": 1}, "a": 3}"#), ["/a/b", "/a"]);
+        assert!(!values.0.contains_key("/a/b"));
+        assert_eq!(values.0["/a"].get(), "3");
+    }
+
+    #[test]
+    fn broken_json_has_no_values() {
+        for broken in [r#"{"a": 1"#, r#"{"a": 1} x"#, "", "nonsense"] {
+            assert!(PayloadValues::read(&letter(broken), ["/a"]).0.is_empty(), "{broken}");
+        }
+    }
+}
