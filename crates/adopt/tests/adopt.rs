@@ -303,7 +303,7 @@ fn assert_contains(error: &AdoptError, words: &[&str]) {
 async fn a_topic_that_does_not_exist_is_named() {
     let Some(broker) = broker() else { return };
     let topic = Topic::existing(broker, &unique("missing-"));
-    let impatient = topic.options().with_topic_timeout(std::time::Duration::from_millis(500));
+    let impatient = topic.options().with_topic_timeout(Duration::from_millis(500));
     let adoption = Adoption::of(&impatient, &topic.name).into_queue(queue());
     let error = adoption.run(&MemoryStore::default()).await.unwrap_err();
     assert_contains(&error, &[&topic.name, "does not exist"]);

@@ -342,7 +342,7 @@ async fn oversized_letters_get_a_claim_check_and_the_others_are_mirrored() {
 async fn a_topic_that_does_not_exist_is_named() {
     let Some(broker) = broker() else { return };
     let topic = Topic::existing(broker, &unique("missing-"));
-    let impatient = topic.options().with_topic_timeout(std::time::Duration::from_millis(500));
+    let impatient = topic.options().with_topic_timeout(Duration::from_millis(500));
     let mirror = Mirror::of(&impatient, queue(), &topic.name);
     let error = mirror.run(&MemoryStore::default(), std::future::pending()).await.unwrap_err();
     let text = error.to_string();

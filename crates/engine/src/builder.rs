@@ -141,6 +141,15 @@ impl Builder {
         self
     }
 
+    /// Sets how many messages failing, throttled and paused sequences may hold back in memory beside the
+    /// [window](Self::window), and how many bytes these may have.
+    #[must_use]
+    pub fn hold_limit(mut self, messages: usize, bytes: usize) -> Self {
+        self.options.hold_limit = messages;
+        self.options.hold_limit_bytes = bytes;
+        self
+    }
+
     /// Sets how many tasks share the lanes; 0 for one per core.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
@@ -259,6 +268,7 @@ mod tests {
             .attempt_timeout(secs(4))
             .max_payload(1024)
             .window(7)
+            .hold_limit(8, 9)
             .shards(2)
             .commit_interval(secs(5))
             .drain_deadline(secs(6))
@@ -284,6 +294,7 @@ mod tests {
         assert_eq!((options.commit_interval, options.drain_deadline), (secs(5), secs(6)));
         assert_eq!((options.lease, options.refresh), (secs(7), secs(8)));
         assert_eq!((options.blocked_limit, &*options.instance), (11, "i-1"));
+        assert_eq!((options.hold_limit, options.hold_limit_bytes), (8, 9));
         assert_eq!((options.delay_queue, options.delay_queue_bytes), (12, 13));
         assert_eq!((options.seed, options.until_idle), (14, true));
     }

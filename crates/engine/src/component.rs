@@ -19,6 +19,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RetryLimits;
 use crate::options::Options;
 use crate::panics::guarded;
+use crate::stored::ActiveRuns;
 use crate::telemetry::Telemetry;
 use crate::time;
 
@@ -28,6 +29,8 @@ pub(crate) struct Component {
     pub(crate) queue: QueueName,
     pub(crate) handler: BoxHandler,
     pub(crate) signals: QueueSignals,
+    /// The stored sequences that are being run.
+    pub(crate) active_runs: ActiveRuns,
     pub(crate) options: Arc<Options>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) clock: Arc<dyn Clock>,

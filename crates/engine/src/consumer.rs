@@ -31,6 +31,7 @@ use crate::retention;
 use crate::scheduler;
 use crate::shard::Shard;
 use crate::store_refresh;
+use crate::stored::ActiveRuns;
 use crate::telemetry::{Stats, Telemetry};
 
 /// A named subscription: a source, handlers and a policy. It owns its letters.
@@ -118,10 +119,11 @@ impl Consumer {
         let mut tasks = JoinSet::new();
         tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
         tasks.spawn(dedupe::release(first.dedupe.clone(), dropped_claims));
-        for mailbox in shards.iter() {
+        for (index, mailbox) in shards.iter().enumerate() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
-            tasks.spawn(Shard::new(components.clone(), open, mailbox.clone(), notices.clone()).run());
+            let shard = Shard::new(index, components.clone(), open, mailbox.clone(), notices.clone());
+            tasks.spawn(shard.run());
         }
         // Retries may take half of the attempts that run at once, so that live messages always have the other half (I3).
         let places = Arc::new(Semaphore::new((options.concurrency / 2).max(1)));
@@ -242,7 +244,7 @@ impl Builder {
         let consumer = ConsumerName::from(name.as_str());
         let identity = Arc::new(Identity::new(consumer, &options, &*clock));
         let telemetry = Arc::new(Telemetry::new(observers));
-        let guards = Arc::new(Guards::new(&options, clock.clone(), telemetry.clone()));
+        let guards = Arc::new(Guards::new(&options, components.len(), clock.clone(), telemetry.clone()));
         let lifecycle = Arc::new(Lifecycle::default());
         let flight = Arc::new(Flight::new(&options));
         let (dedupe, dropped_claims) = DuplicateFilter::new(&options, &identity);
@@ -252,6 +254,7 @@ impl Builder {
                 queue: QueueName::of(&name, &component),
                 handler,
                 signals: QueueSignals::default(),
+                active_runs: ActiveRuns::default(),
                 options: options.clone(),
                 identity: identity.clone(),
                 clock: clock.clone(),

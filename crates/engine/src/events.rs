@@ -113,6 +113,14 @@ pub enum Event<'a> {
         /// The operation that replayed it, if one did.
         replay: Option<&'a str>,
     },
+    /// The lease of a stored sequence was lost while it was run: the process stalled, or the store did not answer. What the run
+    /// did since then is not recorded, and the sequence runs again.
+    LeaseLost {
+        /// In which queue.
+        queue: &'a QueueName,
+        /// Which sequence.
+        sequence: &'a SequenceId,
+    },
     /// A letter could not be stored. The message stays unsettled, the source waits.
     HandOffFailed {
         /// In which queue.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lazaret_core::recorder::{FlightRecorder, Slot, Suspect};
 use lazaret_core::{Message, MessageId, Partition, QueueName};
-use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
 use crate::mutation::mutated;
@@ -29,7 +29,7 @@ pub(crate) struct Flight {
     suspicious: AtomicBool,
     until: Instant,
     /// Suspects hold it for writing, others for reading. It is not taken while there is no suspect.
-    alone: Arc<RwLock<()>>,
+    alone: RwLock<()>,
 }
 
 struct TrackedSuspect {
@@ -57,17 +57,17 @@ pub(crate) struct Watched<'a> {
     flight: &'a Flight,
     suspect: Option<(&'a QueueName, &'a MessageId)>,
     recorded: Option<Recorded>,
-    _turn: Turn,
+    _isolation: Isolation<'a>,
 }
 
-/// The right to run an attempt, and which other attempts may run meanwhile.
-pub(crate) enum Turn {
+/// Which other attempts may run meanwhile.
+pub(crate) enum Isolation<'a> {
     /// All of them: there are no suspects.
-    Free,
+    None,
     /// All but those of suspects.
-    Shared(#[expect(dead_code, reason = "held, not read")] OwnedRwLockReadGuard<()>),
+    Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>),
     /// None.
-    Alone(#[expect(dead_code, reason = "held, not read")] OwnedRwLockWriteGuard<()>),
+    Exclusive(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'a, ()>),
 }
 
 impl Drop for Watched<'_> {
@@ -100,7 +100,7 @@ impl Flight {
                     .collect(),
             ),
             until: Instant::now() + SUSPECT_TIMEOUT,
-            alone: Arc::default(),
+            alone: RwLock::new(()),
         }
     }
 
@@ -114,28 +114,28 @@ impl Flight {
         self.recorder.as_ref()
     }
 
-    /// Waits until an attempt at this message may run beside the others, or alone.
-    pub(crate) async fn turn(&self, queue: &QueueName, message: &MessageId) -> Turn {
+    /// Waits until an attempt at this message may run beside the others, or alone if it is a suspect.
+    pub(crate) async fn isolate(&self, queue: &QueueName, message: &MessageId) -> Isolation<'_> {
         if !self.is_suspicious() || self.in_company {
-            Turn::Free
+            Isolation::None
         } else if self.is_suspect(queue, message) {
-            Turn::Alone(self.alone.clone().write_owned().await)
+            Isolation::Exclusive(self.alone.write().await)
         } else {
-            Turn::Shared(self.alone.clone().read_owned().await)
+            Isolation::Shared(self.alone.read().await)
         }
     }
 
-    /// Records an attempt that has its turn.
+    /// Records an attempt that starts now.
     pub(crate) fn watch<'a>(
         &'a self,
-        turn: Turn,
+        isolation: Isolation<'a>,
         queue: &'a QueueName,
         message: &'a Message,
         attempt: u32,
     ) -> Watched<'a> {
-        let suspect = matches!(turn, Turn::Alone(_)).then_some((queue, &message.id));
+        let suspect = matches!(isolation, Isolation::Exclusive(_)).then_some((queue, &message.id));
         let recorded = self.recorder.as_ref().map(|recorder| record(recorder, queue, message, attempt));
-        Watched { flight: self, suspect, recorded, _turn: turn }
+        Watched { flight: self, suspect, recorded, _isolation: isolation }
     }
 
     fn is_suspect(&self, queue: &QueueName, message: &MessageId) -> bool {

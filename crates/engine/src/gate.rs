@@ -34,6 +34,8 @@ struct State {
     /// The number of the last query for pauses, and of the last one that was answered.
     asked: u64,
     answered: u64,
+    /// Answers to earlier queries may lack a pause that was written meanwhile.
+    valid_from: u64,
     breaker: Option<Breaker>,
 }
 
@@ -77,6 +79,7 @@ impl Gate {
                 unstored: Vec::new(),
                 asked: 0,
                 answered: 0,
+                valid_from: 0,
                 breaker: breaker.map(Breaker::new),
             }),
             changed: Arc::default(),
@@ -178,11 +181,14 @@ impl Gate {
     }
 
     /// Replaces the pauses by those in the store; pauses that are not written yet stay. A stale answer changes nothing.
-    /// Returns what is new and what has ended.
-    pub(crate) fn set_pauses(&self, asked: u64, mut pauses: Vec<Pause>) -> (Vec<Pause>, Vec<Pause>) {
+    /// Returns what is new and what has ended; `None` when a pause was written since the query, which must be repeated.
+    pub(crate) fn set_pauses(&self, asked: u64, mut pauses: Vec<Pause>) -> Option<(Vec<Pause>, Vec<Pause>)> {
         let mut state = self.lock();
+        if asked < state.valid_from {
+            return None;
+        }
         if asked < state.answered {
-            return (Vec::new(), Vec::new());
+            return Some((Vec::new(), Vec::new()));
         }
         state.answered = asked;
         let missing_in = |others: &[Pause], pause: &Pause| !others.iter().any(|o| o.scope == pause.scope);
@@ -199,7 +205,7 @@ impl Gate {
             // A pause of replays suspends no live attempt, but replays wait for its end.
             self.changed.notify_all();
         }
-        (new, gone)
+        Some((new, gone))
     }
 
     /// Pauses at once, before that is written to the store. Returns `false` when the scope was paused already.
@@ -219,9 +225,12 @@ impl Gate {
         self.lock().unstored.clone()
     }
 
-    /// Records that this pause is written to the store, or was lifted.
+    /// Records that this pause is written to the store, or was lifted. A query that was sent before may return a list without
+    /// it, so its answer is not applied.
     pub(crate) fn stored(&self, scope: &PauseScope) {
-        self.lock().unstored.retain(|pause| pause.scope != *scope);
+        let mut state = self.lock();
+        state.unstored.retain(|pause| pause.scope != *scope);
+        state.valid_from = state.asked + 1;
     }
 
     /// Reports a failure of a dependency to the breaker. Returns until when it opened, if it did.
@@ -436,6 +445,25 @@ mod tests {
 
     fn gate() -> Gate {
         Gate::new(Some(BreakerPolicy { failures: 3, ..BreakerPolicy::default() }))
+    }
+
+    #[test]
+    fn an_answer_from_before_a_pause_was_written_does_not_end_it() {
+        let gate = gate();
+        let since = Timestamp::UNIX_EPOCH;
+        let by = lazaret_core::store::Actor::engine("fuse: all failed");
+        let pause = Pause { scope: PauseScope::Consumer, by, since };
+        let asked = gate.ask_pauses();
+        assert!(gate.pause_now(pause.clone()));
+        gate.stored(&pause.scope);
+        assert!(gate.set_pauses(asked, Vec::new()).is_none(), "it is to be asked again");
+        assert!(!gate.is_open());
+        let asked = gate.ask_pauses();
+        assert!(gate.set_pauses(asked, vec![pause]).is_some());
+        assert!(!gate.is_open());
+        let asked = gate.ask_pauses();
+        assert!(gate.set_pauses(asked, Vec::new()).is_some());
+        assert!(gate.is_open());
     }
 
     #[test]

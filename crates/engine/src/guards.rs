@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lazaret_core::policy::{BreakerState, Budget, Charge, Fuse};
+use lazaret_core::policy::{Blown, BreakerState, Budget, Charge, Fuse, FusePolicy};
 use lazaret_core::store::{Actor, Pause, PauseScope};
 use lazaret_core::{Clock, Message, Timestamp};
 use tokio::sync::Semaphore;
 
 use crate::events::Event;
 use crate::gate::{Gate, Health, Pass};
+use crate::handled::HandledCount;
 use crate::hash::SequenceHash;
+use crate::held::{Held, Usage};
 use crate::options::Options;
 use crate::telemetry::Telemetry;
 use crate::time::{SteadyTime, later, until};
@@ -24,8 +26,14 @@ pub(crate) struct Guards {
     pub(crate) starved_shards: AtomicUsize,
     /// The retry backlog has reached its limit: no more messages are read.
     backlog_full: AtomicBool,
+    /// The messages that failing sequences hold back in memory.
+    pub(crate) held: Held,
     budget: Mutex<Budget>,
-    fuse: Option<Mutex<Fuse>>,
+    fuse: Option<Mutex<CountingFuse>>,
+    /// The messages that each shard handled itself.
+    handled_by_shard: Box<[Arc<HandledCount>]>,
+    /// The messages that were handled beyond their first poll, or as letters.
+    handled_elsewhere: HandledCount,
     clock: Arc<dyn Clock>,
     /// The time of breaker and budget.
     steady: SteadyTime,
@@ -33,14 +41,27 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    pub(crate) fn new(options: &Options, clock: Arc<dyn Clock>, telemetry: Arc<Telemetry>) -> Self {
+    pub(crate) fn new(
+        options: &Options,
+        components: usize,
+        clock: Arc<dyn Clock>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        // Each component holds its own copy of a message back, as in the window.
+        let held = Usage {
+            messages: options.hold_limit.saturating_mul(components),
+            bytes: options.hold_limit_bytes.saturating_mul(components),
+        };
         Self {
+            held: Held::new(held),
             gate: Arc::new(Gate::new(options.breaker.clone())),
             permits: Arc::new(Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS))),
             starved_shards: AtomicUsize::new(0),
             backlog_full: AtomicBool::new(false),
             budget: Mutex::new(Budget::new(options.budget.clone())),
-            fuse: options.fuse.clone().map(|policy| Mutex::new(Fuse::new(policy))),
+            fuse: options.fuse.clone().map(|policy| Mutex::new(CountingFuse::new(policy))),
+            handled_by_shard: (0..options.shard_count()).map(|_| Arc::default()).collect(),
+            handled_elsewhere: HandledCount::default(),
             steady: SteadyTime::starting_at(clock.now()),
             clock,
             telemetry,
@@ -117,18 +138,27 @@ impl Guards {
         }
     }
 
-    /// Counts messages that were handled for the fuse.
-    pub(crate) fn record_handled(&self, messages: u64) {
-        if let Some(fuse) = &self.fuse {
-            lock(fuse).on_ok(messages);
-        }
+    /// The counter of the messages that this shard handles itself. The fuse reads it at every failure.
+    pub(crate) fn handled_by_shard(&self, shard: usize) -> Arc<HandledCount> {
+        self.handled_by_shard[shard].clone()
     }
 
-    /// Counts a message that failed for good for the fuse. Call it before its letter is written: meanwhile others would
-    /// fail. A fuse that blows pauses the consumer: at once in memory, and in the store as soon as that accepts it.
+    /// Counts a message that was handled outside of the fast path of a shard, for the fuse.
+    pub(crate) fn record_handled(&self) {
+        self.handled_elsewhere.add_one_shared();
+    }
+
+    fn handled(&self) -> u64 {
+        let by_shard = self.handled_by_shard.iter().map(|count| count.get());
+        by_shard.fold(self.handled_elsewhere.get(), u64::wrapping_add)
+    }
+
+    /// Counts a message that failed for good for the fuse, after all that were handled before it. Call it before anything
+    /// else starts, and before its letter is written: meanwhile others would fail. A fuse that blows pauses the consumer:
+    /// at once in memory, and in the store as soon as that accepts it.
     pub(crate) fn record_terminal(&self) {
         let Some(fuse) = &self.fuse else { return };
-        let Some(blown) = lock(fuse).on_terminal() else { return };
+        let Some(blown) = lock(fuse).on_terminal(|| self.handled()) else { return };
         let why = PauseCause::Fuse.reason(&blown.to_string());
         let pause =
             Pause { scope: PauseScope::Consumer, by: Actor::engine(why.clone()), since: self.clock.now() };
@@ -145,8 +175,34 @@ impl Guards {
     /// Resets the fuse after the consumer was resumed.
     pub(crate) fn reset_fuse(&self) {
         if let Some(fuse) = &self.fuse {
-            lock(fuse).reset();
+            lock(fuse).reset(|| self.handled());
         }
+    }
+}
+
+/// A fuse that learns of handled messages when one fails: only their number and their place in the order matter to it.
+struct CountingFuse {
+    fuse: Fuse,
+    /// The number of handled messages that it knows of.
+    known: u64,
+}
+
+impl CountingFuse {
+    fn new(policy: FusePolicy) -> Self {
+        Self { fuse: Fuse::new(policy), known: 0 }
+    }
+
+    /// Records a message that failed for good. `handled` is read under the lock, so that the number never goes back.
+    fn on_terminal(&mut self, handled: impl FnOnce() -> u64) -> Option<Blown> {
+        let handled = handled();
+        self.fuse.on_ok(handled.wrapping_sub(self.known));
+        self.known = handled;
+        self.fuse.on_terminal()
+    }
+
+    fn reset(&mut self, handled: impl FnOnce() -> u64) {
+        self.known = handled();
+        self.fuse.reset();
     }
 }
 
@@ -199,7 +255,31 @@ fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use lazaret_core::SystemClock;
+
     use super::*;
+
+    #[test]
+    fn a_success_in_another_shard_counts_before_a_failure_that_follows_it() {
+        let fuse = Some(FusePolicy { consecutive: 3, ..FusePolicy::default() });
+        let options = Options { fuse, shards: 2, ..Options::default() };
+        let guards = Guards::new(&options, 1, Arc::new(SystemClock), Arc::new(Telemetry::default()));
+        let (other, is_open) = (guards.handled_by_shard(1), || guards.gate.is_open());
+        for _ in 0..10 {
+            guards.record_terminal();
+            guards.record_terminal();
+            other.add_one();
+        }
+        assert!(is_open(), "never three in a row");
+        guards.record_terminal();
+        guards.record_terminal();
+        guards.record_handled();
+        guards.record_terminal();
+        guards.record_terminal();
+        assert!(is_open(), "a message that was handled elsewhere counts, too");
+        guards.record_terminal();
+        assert!(!is_open(), "exactly at the third");
+    }
 
     fn pause(scope: PauseScope, by: Actor) -> Pause {
         Pause { scope, by, since: Timestamp::UNIX_EPOCH }

@@ -8,6 +8,9 @@ use std::time::Duration;
 use lazaret_core::Timestamp;
 use lazaret_core::policy::{Limit, Next, PoisonPolicy, RetryPolicy};
 
+/// The number of crashes in replays that end them, where `max-crashes` is not limited.
+const REPLAY_CRASHES: u32 = 3;
+
 /// The policies that limit the attempts of one message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryLimits<'a> {
@@ -69,6 +72,23 @@ impl RetryLimits<'_> {
         }
     }
 
+    /// Returns `true` when a letter that was replayed crashed the process too often. Replays have a limit also where attempts
+    /// have none: somebody waits for their end.
+    pub(crate) const fn crashes_too_often_in_replays(&self, crashes: u32) -> bool {
+        let limit = if self.retry.max_crashes == 0 { REPLAY_CRASHES } else { self.retry.max_crashes };
+        crashes >= limit
+    }
+
+    /// The number of attempts after one whose end is unknown, because its lease was lost. It counts, except that it never is the
+    /// last one while crashes are limited: a message that no handler refused is tried again until that limit.
+    pub(crate) fn attempts_after_lost_lease(&self, attempts: u32) -> u32 {
+        let counted = attempts.saturating_add(1);
+        match self.retry.max_crashes {
+            0 => counted,
+            _ => counted.min(self.retry.max_attempts.saturating_sub(1)).max(attempts),
+        }
+    }
+
     /// Returns `true` when the message failed too often in the same way, or crashed the process too often.
     pub(crate) fn is_poison(&self, usage: &AttemptUsage) -> bool {
         self.poison.is_poison(usage.same_failure) || self.retry.too_many_crashes(usage.crashes)
@@ -101,6 +121,23 @@ mod tests {
         assert_eq!(reached(usage, 11), Some(Limit::Elapsed));
         assert_eq!(reached(AttemptUsage { attempts: 3, ..usage }, 1), Some(Limit::Attempts));
         assert_eq!(reached(AttemptUsage { attempts: 3, crashes: 2, ..usage }, 1), Some(Limit::Crashes));
+    }
+
+    #[test]
+    fn a_lost_lease_costs_an_attempt_but_never_the_last_one() {
+        // I4
+        let after = |max_attempts, max_crashes, attempts| {
+            let retry = RetryPolicy { max_attempts, max_crashes, ..RetryPolicy::default() };
+            RetryLimits { retry: &retry, poison: &PoisonPolicy::default() }
+                .attempts_after_lost_lease(attempts)
+        };
+        assert_eq!((after(3, 3, 0), after(3, 3, 1), after(3, 3, 2)), (1, 2, 2));
+        assert_eq!((after(1, 3, 0), after(1, 3, 1)), (0, 1));
+        assert_eq!(
+            (after(3, 0, 1), after(3, 0, 2)),
+            (2, 3),
+            "without a limit of crashes, attempts are the limit"
+        );
     }
 
     #[test]

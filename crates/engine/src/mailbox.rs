@@ -42,6 +42,11 @@ impl<T> Mailbox<T> {
         self.arrived.notify_one();
     }
 
+    /// Wakes the receiver without an item.
+    pub(crate) fn wake(&self) {
+        self.arrived.notify_one();
+    }
+
     /// Moves all items into `into`, which must be empty. Returns `true` when there were any.
     pub(crate) fn take(&self, into: &mut Vec<T>) -> bool {
         debug_assert!(into.is_empty(), "the last batch was processed");

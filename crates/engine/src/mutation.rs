@@ -34,6 +34,10 @@ pub enum Mutation {
     IgnoreConsumerPauses,
     /// Returns partitions without a last commit.
     LeaveWithoutCommit,
+    /// Lets messages that wait behind a failed one fill the window.
+    CountHeldInWindow,
+    /// Lets lanes wait in memory, however many messages they hold back.
+    NeverMoveEarly,
     /// Claims messages in the duplicate filter for the process, not for one attempt.
     ShareClaims,
     /// Marks no message as handled in the duplicate filter.

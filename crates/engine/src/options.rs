@@ -38,6 +38,11 @@ pub struct Options {
     /// The maximum number of messages in flight: read and not settled. At the limit the source is held; the batch that reaches
     /// it is still taken in.
     pub window: usize,
+    /// The maximum number of messages that failing, throttled and paused sequences hold back in memory, beside the window. From
+    /// half of it on, sequences that wait for a retry move to the store before their `hold` has passed.
+    pub hold_limit: usize,
+    /// The maximum size of these in bytes.
+    pub hold_limit_bytes: usize,
     /// The time limit of one attempt; `None` for no limit.
     pub attempt_timeout: Option<Duration>,
     /// The largest payload that is passed to a handler. A message with a larger one is dead-lettered.
@@ -168,6 +173,8 @@ impl Default for Options {
             concurrency: 64,
             shards: 0,
             window: 8192,
+            hold_limit: 65_536,
+            hold_limit_bytes: 64 << 20,
             attempt_timeout: Some(Duration::from_secs(60)),
             max_payload: None,
             filter: None,
@@ -207,6 +214,8 @@ impl Options {
         };
         at_least("concurrency", self.concurrency as u128, 1)?;
         at_least("window", self.window as u128, 1)?;
+        at_least("hold-limit", self.hold_limit as u128, 1)?;
+        at_least("hold-limit-bytes", self.hold_limit_bytes as u128, 1)?;
         at_least("delay-queue", self.delay_queue as u128, 1)?;
         at_least("delay-queue-bytes", self.delay_queue_bytes as u128, 1)?;
         at_least("blocked-limit", self.blocked_limit as u128, 1)?;

@@ -63,9 +63,13 @@ async fn refresh(components: &[Arc<Component>], shards: &Shards) -> Result<()> {
 /// Loads the pauses of the consumer from the store, and reports what changed.
 pub(crate) async fn reload_pauses(component: &Component) -> Result<()> {
     let Component { identity, store, guards, telemetry, .. } = component;
-    let asked = guards.gate.ask_pauses();
-    let pauses = store.pauses(&identity.consumer).await?;
-    let (new, ended) = guards.gate.set_pauses(asked, pauses);
+    let (new, ended) = loop {
+        let asked = guards.gate.ask_pauses();
+        let pauses = store.pauses(&identity.consumer).await?;
+        if let Some(changes) = guards.gate.set_pauses(asked, pauses) {
+            break changes;
+        }
+    };
     for pause in &new {
         telemetry.emit(&Event::Paused { scope: &pause.scope, why: &pause.by.why });
     }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lazaret_core::{Message, QueueName};
+use lazaret_core::{Message, QueueName, SequenceId};
 
 use crate::events::{Event, Observer};
 
@@ -27,6 +27,13 @@ impl Telemetry {
             // I10: an observer that panics loses its own event and nothing else.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.on(event)));
         }
+    }
+
+    /// Counts and reports a lease that was lost during a run.
+    pub(crate) fn report_lost_lease(&self, queue: &QueueName, sequence: &SequenceId) {
+        Counters::add(&self.counters.leases_lost, 1);
+        tracing::warn!(%queue, %sequence, "lease lost, run of the sequence stopped");
+        self.emit(&Event::LeaseLost { queue, sequence });
     }
 
     /// Counts and logs a message whose id belongs to another one.
@@ -94,6 +101,8 @@ counters! {
     relayed,
     /// Calls to relay a message that failed.
     relay_failures,
+    /// Leases of stored sequences that were lost during a run.
+    leases_lost,
     /// Commits that succeeded.
     commits,
     /// Messages read from the source.

@@ -148,31 +148,63 @@ async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
     running.stop().await;
 }
 
+/// Replays the only letter, and lets the process crash meanwhile.
+async fn crash_in_replay(bench: &Bench, running: Running, recorder: &Recorder) {
+    let replayer = running.replayer();
+    let replay = tokio::spawn(async move { replayer.process_any().await });
+    eventually("the replay runs", || !recorder.flying().is_empty()).await;
+    replay.abort();
+    assert!(replay.await.is_err_and(|error| error.is_cancelled()));
+    // The abort took the replay out of the recorder; a crash would not have.
+    let message = bench.letter("x").message.clone();
+    let slot = recorder.enter(&Bench::queue(), &message, 2);
+    assert!(slot.index().is_some());
+    die(running, recorder).await;
+    let_pass(secs(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_replay_that_crashed_the_process_is_not_repeated() {
+async fn a_replay_that_was_cut_off_by_a_crash_is_tried_again_before_it_counts() {
+    let (bench, recorder) = (Bench::new(), Recorder::default());
+    bench.push(&["x1"]);
+    let script = |this: &Try| match (&this.replay, this.before) {
+        (None, _) => Reply::Fail(fatal()),
+        (Some(_), 1) => Reply::Hang,
+        (Some(_), _) => Reply::Done,
+    };
+    let running = bench.start(recorded(&recorder), script);
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    crash_in_replay(&bench, running, &recorder).await;
+    let running = bench.start(recorded(&recorder), script);
+    let_pass(secs(1)).await;
+    assert!(running.replayer().process_any().await.unwrap());
+    let letter = bench.letter_at(0).expect("it is kept");
+    assert_eq!((letter.state, letter.crash_attempts), (LetterState::Resolved, 0));
+    assert_eq!(bench.calls.attempts_of("x1"), [1, 2, 3]);
+    assert!(recorder.suspects().is_empty());
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_whose_replays_crash_the_process_is_not_replayed_beyond_the_limit() {
+    // I4
     let (bench, recorder) = (Bench::new(), Recorder::default());
     bench.push(&["x1"]);
     let script = |this: &Try| match this.replay {
         None => Reply::Fail(fatal()),
         Some(_) => Reply::Hang,
     };
-    let running = bench.start(recorded(&recorder), script);
+    let mut running = bench.start(recorded(&recorder), script);
     eventually("it is a letter", || bench.committed() == Some(0)).await;
-    let replayer = running.replayer();
-    let replay = tokio::spawn(async move { replayer.process_any().await });
-    eventually("the replay runs", || !recorder.flying().is_empty()).await;
-    replay.abort();
-    assert!(replay.await.is_err_and(|error| error.is_cancelled()));
-    // The abort took the replay out of the recorder; a death would not have.
-    let message = bench.letter("x").message.clone();
-    let slot = recorder.enter(&Bench::queue(), &message, 2);
-    assert!(slot.index().is_some());
-    die(running, &recorder).await;
-    let running = bench.start(recorded(&recorder), script);
-    let_pass(secs(60)).await;
+    for _ in 0..3 {
+        crash_in_replay(&bench, running, &recorder).await;
+        running = bench.start(recorded(&recorder), script);
+        let_pass(secs(1)).await;
+    }
     assert!(!running.replayer().process_any().await.unwrap());
     let letter = bench.letter("x");
-    assert_eq!((letter.state, letter.crash_attempts, letter.replay_attempts), (LetterState::Dead, 1, 1));
-    assert_eq!(bench.calls.len(), 2, "it was not tried again");
+    assert_eq!((letter.state, letter.crash_attempts, letter.replay_attempts), (LetterState::Dead, 3, 3));
+    assert_eq!(letter.cause.map(|cause| cause.reason), Some(Reason::CRASHED));
+    assert_eq!(bench.calls.len(), 4, "it was not tried again");
     running.stop().await;
 }

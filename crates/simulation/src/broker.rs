@@ -108,6 +108,7 @@ impl World {
             same_failure,
             due_at: letter.due_at.unwrap_or(failed_at),
             twin: false,
+            conflict: false,
         };
         let message = Message { hop: Some(Box::new(hop)), ..(*letter.message).clone() };
         let position = self.log.push_with(partition, |_| message);

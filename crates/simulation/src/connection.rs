@@ -164,6 +164,7 @@ fn may_be_late(call: Call) -> bool {
             | "clear"
             | "pause"
             | "resume"
+            | "set_pause"
             | "note"
             | "change"
             | "purge"

@@ -17,7 +17,8 @@
 //! - `world`, `history`: the state that outlives processes, and the record of every attempt.
 //! - `chaos`, `connection`, `source`: the phase with faults: crashes, lost answers, rebalances, operators.
 //! - `broker`, `filter`, `recorder`: the retry topic, the duplicate filter and the flight recorders, with their checks.
-//! - `invariants`: the checks. `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
+//! - `invariants`: the checks. `isolation`: a scenario of its own, for I3.
+//! - `mutation`: the known bugs. `command`: the command line (`cargo xtask sim`).
 
 mod block_on;
 mod broker;
@@ -27,6 +28,7 @@ mod connection;
 mod filter;
 mod history;
 mod invariants;
+mod isolation;
 mod mutation;
 mod pauses;
 mod plan;
@@ -153,7 +155,8 @@ async fn simulate(
     staying.extend(members.join_all().await.into_iter().flatten());
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
-    let (violations, trace) = world.findings();
+    let (mut violations, trace) = world.findings();
+    violations.extend(isolation::check(seed, mutation).await);
     Report { seed, violations, trace }
 }
 

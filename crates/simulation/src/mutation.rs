@@ -68,6 +68,12 @@ pub enum Mutation {
     /// The engine gives letters half of the time until they expire.
     #[cfg(feature = "mutations")]
     ExpireEarly,
+    /// The engine lets messages that wait behind a failed one fill its window.
+    #[cfg(feature = "mutations")]
+    CountHeldInWindow,
+    /// The engine lets lanes wait in memory, however many messages they hold back.
+    #[cfg(feature = "mutations")]
+    NeverMoveEarly,
 }
 
 impl Mutation {
@@ -113,6 +119,10 @@ impl Mutation {
         Self::RunSuspectsInCompany,
         #[cfg(feature = "mutations")]
         Self::ExpireEarly,
+        #[cfg(feature = "mutations")]
+        Self::CountHeldInWindow,
+        #[cfg(feature = "mutations")]
+        Self::NeverMoveEarly,
     ];
 
     #[cfg(feature = "mutations")]
@@ -138,6 +148,8 @@ impl Mutation {
             Self::ForgetMarks => Some(EngineMutation::ForgetMarks),
             Self::RunSuspectsInCompany => Some(EngineMutation::RunSuspectsInCompany),
             Self::ExpireEarly => Some(EngineMutation::ExpireEarly),
+            Self::CountHeldInWindow => Some(EngineMutation::CountHeldInWindow),
+            Self::NeverMoveEarly => Some(EngineMutation::NeverMoveEarly),
         }
     }
 }

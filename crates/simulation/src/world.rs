@@ -383,7 +383,8 @@ impl World {
         let since = process.draining_since.load(Ordering::Relaxed);
         let late =
             self.elapsed_millis() - i128::from(since) >= self.plan.options.drain_deadline.as_millis() as i128;
-        if !late && self.plan.copies == 0 && !self.plan.topics {
+        // With the duplicate filter a message is settled when it is marked, not when its handler returns.
+        if !late && !self.plan.dedupe && !self.plan.topics {
             self.check_returned(process, partitions);
         }
         if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {

@@ -103,6 +103,8 @@ families! {
         "Messages skipped with an audit entry.";
     COMMIT_FAILURES = Counter "lazaret_commit_failures_total" ["consumer"]
         "Failed position commits. They are retried.";
+    LEASES_LOST = Counter "lazaret_leases_lost_total" ["consumer", "queue"]
+        "Leases lost while a letter was being handled: the process stalled, or the store did not answer. The attempt counts, and the letter runs again.";
     CONSUMER_INFO = Gauge "lazaret_consumer_info" ["consumer", "owner"]
         "Always 1; the label names the team that owns the consumer's dead letters.";
     ALERTS_DROPPED = Counter "lazaret_alerts_dropped_total" ["webhook"]

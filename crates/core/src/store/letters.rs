@@ -165,6 +165,9 @@ pub struct Claim {
     pub lease: Lease,
     /// The letter at the head.
     pub head: Letter,
+    /// `true` if the last lease was for due letters and ended without a settlement or a release: its owner crashed or stalled,
+    /// perhaps during an attempt. See [`SequenceRow::was_interrupted`](super::rules::SequenceRow::was_interrupted).
+    pub interrupted: bool,
 }
 
 /// The outcome of an attempt on the head of a leased sequence.

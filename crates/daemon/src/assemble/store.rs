@@ -112,6 +112,6 @@ impl Stores {
 #[cfg(all(feature = "kafka", feature = "sqlite"))]
 fn new_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    // The keys of the hasher are random.
-    format!("{:016x}", RandomState::new().build_hasher().finish())
+    // The keys of the hasher are random. With a letter in front it is no number in YAML.
+    format!("s{:016x}", RandomState::new().build_hasher().finish())
 }

@@ -2,15 +2,25 @@
 
 use super::state::Stage;
 use super::task::Intake;
+use crate::mutation::mutated;
 
 impl Intake {
     pub(super) fn update_window(&mut self) {
         let window = self.options.window * self.components.len();
-        let in_flight = self.in_flight - self.delayed.deliveries();
+        // Messages that failing sequences hold back have a limit of their own, so that they stop no others (I3).
+        let apart = self.delayed.deliveries() + self.held_beside_window();
+        let in_flight = self.in_flight.saturating_sub(apart);
         let full = if self.full { in_flight > window / 4 * 3 } else { in_flight >= window };
         if full != self.full {
             self.full = full;
             self.update_holds();
+        }
+    }
+
+    fn held_beside_window(&self) -> usize {
+        match mutated!(self.options, CountHeldInWindow) {
+            true => 0,
+            false => self.guards.held.beside_window(),
         }
     }
 

@@ -117,6 +117,8 @@ impl Intake {
                 self.apply_notices(&mut batch);
             }
             self.release_due();
+            // Shards report what they hold back without a notice.
+            self.update_window();
             self.finish_revocations().await;
             telemetry.gauges.publish_in_flight(self.in_flight);
             if self.draining && self.is_drained() {

@@ -1,18 +1,20 @@
 //! Builds letters, and the changes of letters that failed again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
-use lazaret_core::letter::Diagnostics;
+use lazaret_core::letter::{AttemptKind, Diagnostics};
 use lazaret_core::policy::{Decision, Stage};
 use lazaret_core::store::{Requeue, Settlement};
 use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId, Timestamp};
 
+use crate::classify;
 use crate::component::Component;
 use crate::limits::AttemptUsage;
 use crate::mutation::mutated;
 use crate::panics::guarded;
-use crate::record::{FailureRecord, crash};
+use crate::record::{FailureRecord, lost_lease};
 use crate::time::later;
 
 /// Builds a new letter for a live message.
@@ -129,12 +131,37 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
     }))
 }
 
-/// Ends the replays of a letter whose replay crashed the process.
-pub(crate) fn crashed_in_replay(component: &Component, letter: &Letter, crashes: u32) -> Settlement {
-    let crash_attempts = letter.crash_attempts + crashes;
-    let letter =
-        Letter { crash_attempts, replay_attempts: letter.replay_attempts + crashes, ..letter.clone() };
-    dead(component, &letter, Some(crash(crash_attempts)))
+/// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless it was the last one.
+pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
+    let (now, limits) = (component.now(), component.limits(&letter.message));
+    let crash_attempts = letter.crash_attempts + 1;
+    let attempts = limits.attempts_after_lost_lease(letter.attempts);
+    let cause = lost_lease(crash_attempts);
+    let counted = Letter { attempts, crash_attempts, ..letter.clone() };
+    let usage = AttemptUsage {
+        attempts,
+        crashes: crash_attempts,
+        same_failure: 0,
+        first_failed_at: letter.first_failed_at.unwrap_or(now),
+    };
+    if limits.reached(&usage, now).is_some() {
+        return dead(component, &counted, Some(cause));
+    }
+    let (kind, number) = (AttemptKind::Retry, letter.attempts + letter.replay_attempts + 1);
+    let attempt = classify::attempt_record(component, kind, number, Duration::ZERO, Some(&cause));
+    Settlement::Requeue(Box::new(Requeue {
+        state: LetterState::Retrying,
+        // The lease has delayed it already.
+        due_at: Some(now),
+        cause: Some(cause),
+        attempts,
+        crash_attempts,
+        replay_attempts: letter.replay_attempts,
+        poison: letter.poison,
+        diagnostics: letter.diagnostics.clone(),
+        attempt: Some(attempt),
+        leave_out_payload: false,
+    }))
 }
 
 fn leaves_out_payload(component: &Component, state: LetterState) -> bool {

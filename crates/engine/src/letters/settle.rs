@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lazaret_core::store::{Certainty, Lease, Settled, Settlement};
+use lazaret_core::store::{Certainty, ErrorKind, Lease, Settled, Settlement};
 use lazaret_core::{Letter, LetterState};
 
 use crate::component::Component;
@@ -41,6 +41,10 @@ impl Settler<'_> {
                 }
                 Err(error) => {
                     maybe_done |= error.certainty() == Certainty::MaybeDone;
+                    if error.kind() == ErrorKind::Fenced && !maybe_done {
+                        let Lease { queue, sequence, .. } = self.lease;
+                        self.component.telemetry.report_lost_lease(queue, sequence);
+                    }
                     if !error.kind().is_temporary() {
                         if maybe_done {
                             self.report(letter, &settlement);

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
+use lazaret_core::policy::Strategy;
 use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -14,10 +15,12 @@ use crate::attempt::{self, Outcome};
 use crate::component::Component;
 use crate::dedupe::{self, Claim, Claimed};
 use crate::events::Event;
-use crate::flight::Turn;
+use crate::flight::Isolation;
 use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
+use crate::held::{Holding, NewHold};
+use crate::mailbox::Mailbox;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 use crate::ownership::PartitionOwnership;
@@ -37,6 +40,13 @@ pub(crate) enum Begin {
     Unsequenced,
 }
 
+/// The permission for an attempt, and what it needs to start at once.
+struct Permission<'c> {
+    pass: Pass,
+    permit: OwnedSemaphorePermit,
+    isolation: Isolation<'c>,
+}
+
 /// An attempt that ended.
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
@@ -47,9 +57,9 @@ pub(super) struct Ended {
 }
 
 /// The answer to a message that waits for its next attempt.
-enum Admitted {
+enum Admitted<'c> {
     /// The attempt starts.
-    Start { pass: Pass, permit: OwnedSemaphorePermit, claim: Option<Claim>, turn: Turn },
+    Start { permission: Permission<'c>, claim: Option<Claim> },
     /// The message, or a copy of it, was handled or is a letter.
     Duplicate,
     /// The message was settled instead.
@@ -71,6 +81,9 @@ pub(crate) struct LiveMessage {
     /// Computed when it is first needed.
     sequence: OnceLock<SequenceId>,
     pub(super) record: Option<Box<FailureRecord>>,
+    holds: Arc<Mailbox<NewHold>>,
+    /// Set while its lane is held back.
+    pub(super) holding: Option<Holding>,
     /// The message has waited for its next attempt. The clock may have been set back since.
     pub(super) waited: bool,
 }
@@ -79,6 +92,7 @@ impl LiveMessage {
     pub(crate) fn new(
         component: Arc<Component>,
         open: Arc<OpenSequences>,
+        holds: Arc<Mailbox<NewHold>>,
         ownership: Arc<PartitionOwnership>,
         delivery: Delivery,
         hash: SequenceHash,
@@ -91,7 +105,35 @@ impl LiveMessage {
             hash,
             sequence: OnceLock::new(),
             record: None,
+            holds,
+            holding: None,
             waited: false,
+        }
+    }
+
+    /// Reports that the lane is held back until this message is settled or abandoned: those behind it cannot run.
+    pub(super) fn hold_lane(&mut self) {
+        if self.holding.is_none() {
+            let component = self.component.index as u32;
+            self.holding = Some(Holding::begin(component, self.hash.low, &self.holds));
+        }
+    }
+
+    /// Returns `true` when the message may wait in the store as well as in memory.
+    pub(super) fn may_move_to_store(&self) -> bool {
+        let options = &self.component.options;
+        !mutated!(options, NeverMoveEarly)
+            && self.record.is_some()
+            && options.dead_letter.is_some()
+            && options.retry.strategy == Strategy::Ordered
+    }
+
+    /// Waits until the message is to move to the store, because too many are held back in memory. Never if it may not.
+    pub(super) async fn must_move_to_store(&self) {
+        match &self.holding {
+            Some(_) if self.may_move_to_store() && self.component.guards.held.is_pressed() => {}
+            Some(holding) if self.may_move_to_store() => holding.must_move().await,
+            _ => std::future::pending().await,
         }
     }
 
@@ -230,15 +272,16 @@ impl LiveMessage {
 
     /// Makes the next attempt as soon as it may start. `None` when the message was settled instead.
     async fn attempt(&mut self) -> Result<Option<Ended>, Abandoned> {
-        let (pass, permit, claim, turn) = match self.start().await? {
-            Admitted::Start { pass, permit, claim, turn } => (pass, permit, claim, turn),
+        let component = self.component.clone();
+        let (permission, claim) = match self.admission_and_claim(&component).await? {
+            Admitted::Start { permission, claim } => (permission, claim),
             Admitted::Duplicate => {
                 let (outcome, took) = (Outcome::Duplicate, Duration::ZERO);
                 return Ok(Some(Ended { outcome, pass: Pass::free(), took, claim: None }));
             }
             Admitted::Settled => return Ok(None),
         };
-        let component = self.component.clone();
+        let Permission { pass, permit, isolation } = permission;
         let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         if let Some(record) = &self.record {
@@ -250,7 +293,7 @@ impl LiveMessage {
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
         let run = async {
-            let watched = flight.watch(turn, queue, message, attempt);
+            let watched = flight.watch(isolation, queue, message, attempt);
             let started = Instant::now();
             let outcome = attempt::run(&component, &self.delivery).await;
             drop(watched);
@@ -261,31 +304,27 @@ impl LiveMessage {
         Ok(Some(Ended { outcome, pass, took, claim }))
     }
 
-    /// Waits until an attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone. Waits for
-    /// the claims of others happen without a permit: they are no attempts (I3).
-    async fn start(&mut self) -> Result<Admitted, Abandoned> {
-        let component = self.component.clone();
-        let Component { queue, store, flight, .. } = &*component;
-        let id = [self.delivery.message().id.clone()];
-        let mut waits = component.dedupe.as_ref().map(|filter| (filter, filter.delays()));
-        let mut retry = StoreRetry::new(&component);
+    /// Waits until an attempt may start and the duplicate filter has no other one. Waits for others happen without a permit:
+    /// they are no attempts (I3).
+    async fn admission_and_claim<'c>(&mut self, component: &'c Component) -> Result<Admitted<'c>, Abandoned> {
+        let Component { queue, store, .. } = component;
+        let Some(filter) = &component.dedupe else {
+            return Ok(match self.admission(component, false).await? {
+                Some(permission) => Admitted::Start { permission, claim: None },
+                None => Admitted::Settled,
+            });
+        };
+        let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(component));
         let mut charged = false;
         loop {
-            let Some((pass, permit)) = self.admission(charged).await? else { return Ok(Admitted::Settled) };
-            charged = true;
-            let Some((filter, delays)) = &mut waits else {
-                if !flight.is_suspicious() {
-                    return Ok(Admitted::Start { pass, permit, claim: None, turn: Turn::Free });
-                }
-                // From here on it waits, and what it was admitted by may end.
-                drop(pass);
-                let turn = flight.turn(queue, &id[0]).await;
-                if let Some(pass) = self.still_admitted() {
-                    return Ok(Admitted::Start { pass, permit, claim: None, turn });
-                }
-                continue;
+            let Some(permission) = self.admission(component, charged).await? else {
+                return Ok(Admitted::Settled);
             };
+            charged = true;
+            // From here on it waits, and what it was admitted by may end.
+            let Permission { pass, permit, isolation } = permission;
             drop(pass);
+            let id = [self.delivery.message().id.clone()];
             let error = match filter.claim(queue, &id[0]).await {
                 Ok(Claimed::Done) => return Ok(Admitted::Duplicate),
                 Ok(Claimed::InFlight) => None,
@@ -296,11 +335,11 @@ impl LiveMessage {
                         return Ok(Admitted::Duplicate);
                     }
                     Ok(false) => {
-                        let turn = dedupe::renewed_during(Some(&claim), flight.turn(queue, &id[0])).await;
                         if let Some(pass) = self.still_admitted() {
-                            return Ok(Admitted::Start { pass, permit, claim: Some(claim), turn });
+                            let permission = Permission { pass, permit, isolation };
+                            return Ok(Admitted::Start { permission, claim: Some(claim) });
                         }
-                        drop((turn, permit));
+                        drop((permit, isolation));
                         claim.end().await;
                         continue;
                     }
@@ -311,13 +350,13 @@ impl LiveMessage {
                 },
                 Err(error) => Some(error),
             };
-            drop(permit);
+            drop((permit, isolation));
             if let Some(error) = error {
                 retry.failed(error).await?;
                 continue;
             }
             // The store has answered: nothing holds the source back.
-            retry = StoreRetry::new(&component);
+            retry = StoreRetry::new(component);
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
@@ -349,37 +388,60 @@ impl LiveMessage {
 
     /// Waits until an attempt may start. `None` when the message was settled instead.
     ///
-    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
-    async fn admission(&mut self, charged: bool) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Abandoned> {
-        let mut changed = self.component.guards.gate.watch();
+    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
+    async fn admission<'c>(
+        &mut self,
+        component: &'c Component,
+        charged: bool,
+    ) -> Result<Option<Permission<'c>>, Abandoned> {
+        let Component { queue, flight, guards, .. } = component;
+        let mut changed = guards.gate.watch();
         loop {
-            let permits = self.component.guards.permits.clone();
-            let permit = tokio::select! {
+            let prepared = async {
+                let permit = guards.permits.clone().acquire_owned().await.map_err(|_| Abandoned::Revoked)?;
+                Ok::<_, Abandoned>((permit, flight.isolate(queue, &self.delivery.message().id).await))
+            };
+            let (permit, isolation) = tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-                permit = permits.acquire_owned() => permit.map_err(|_| Abandoned::Revoked)?,
+                prepared = prepared => prepared?,
             };
+            let mut throttled_until = None;
             let wake_at = match admission::check(&self.component, &self.candidate(charged)) {
-                Admission::Start(pass) => return Ok(Some((pass, permit))),
+                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.end_retries(exhausted).await?;
                     return Ok(None);
                 }
                 Admission::HoldInStore => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.hold_in_store().await?;
                     return Ok(None);
                 }
-                Admission::NotBefore(time) => Some(time),
-                Admission::Held(again) => again,
+                Admission::NotBefore(time) => {
+                    self.hold_lane();
+                    throttled_until = Some(time);
+                    throttled_until
+                }
+                Admission::Held(again) => {
+                    // A pause may concern this partition alone; the breaker holds all messages alike.
+                    if again.is_none() {
+                        self.hold_lane();
+                    }
+                    again
+                }
             };
-            drop(permit);
+            drop((permit, isolation));
             let wait = wake_at.map(|time| until(self.component.now(), time));
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 () = change_or(&mut changed, wait) => {}
+                () = self.must_move_to_store(), if throttled_until.is_some() => {
+                    self.keep(LetterState::Retrying, throttled_until).await?;
+                    return Ok(None);
+                }
             }
         }
     }

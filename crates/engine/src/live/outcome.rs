@@ -39,8 +39,7 @@ impl LiveMessage {
                 let next = dedupe::renewed_during(claim.as_ref(), failed).await?;
                 dedupe::end(claim).await;
                 if let Some(due) = next {
-                    self.wait(due).await?;
-                    return Ok(After::TryAgain);
+                    return self.wait(due).await;
                 }
             }
             Outcome::Handled => {
@@ -70,7 +69,7 @@ impl LiveMessage {
         match outcome {
             Outcome::Handled => {
                 Counters::add(&telemetry.counters.handled, 1);
-                guards.record_handled(1);
+                guards.record_handled();
             }
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
@@ -87,6 +86,7 @@ impl LiveMessage {
         pass: Pass,
         took: Duration,
     ) -> Result<Option<Timestamp>, Abandoned> {
+        self.hold_lane();
         let component = self.component.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts + 1);
         let classified = classify::classify(&component, &self.delivery, &error, attempt);
@@ -123,29 +123,37 @@ impl LiveMessage {
         Ok(None)
     }
 
-    /// Notes the attempts so far. They are durable before the next one starts, and before the partition is revoked: a restart
-    /// gives no message more attempts (I4).
+    /// Notes the attempts so far, unless too much is held back in memory: then the message waits in the store. The attempts
+    /// are durable before the next one starts, and before the partition is revoked: a restart gives no message more (I4).
     async fn note_wait(&mut self, due: Timestamp) -> Result<Option<Timestamp>, Abandoned> {
         if let Some(record) = &mut self.record {
             record.due_at = Some(due);
         }
         self.waited = false;
-        let Component { queue, hand_offs, .. } = &*self.component;
+        let Component { queue, hand_offs, guards, .. } = &*self.component;
+        if self.may_move_to_store() && guards.held.is_pressed() {
+            self.keep(LetterState::Retrying, Some(due)).await?;
+            return Ok(None);
+        }
         if let Some(note) = self.note(due) {
             retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
         }
         Ok(Some(due))
     }
 
-    /// Waits in memory for the next attempt.
-    async fn wait(&mut self, due: Timestamp) -> Result<(), Abandoned> {
+    /// Waits in memory for the next attempt, or moves to the store when too much is held back in memory.
+    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
         tokio::select! {
             biased;
             () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
             () = self.component.sleep_until(due) => {}
+            () = self.must_move_to_store() => {
+                self.keep(LetterState::Retrying, Some(due)).await?;
+                return Ok(After::Settled);
+            }
         }
         self.waited = true;
-        Ok(())
+        Ok(After::TryAgain)
     }
 
     /// The note of the attempts so far; `None` when there were none. Crashes stay in the flight recorder until the message
@@ -187,6 +195,7 @@ impl LiveMessage {
             let (limit, reason) = (exhausted.limit(), &record.failure.reason);
             self.component.telemetry.emit(&Event::RetryExhausted { queue, message, limit, reason });
         }
+        self.component.guards.record_terminal();
         self.keep(LetterState::Dead, None).await
     }
 
@@ -196,7 +205,7 @@ impl LiveMessage {
     }
 
     /// Makes the message a letter, in the store or in the broker, unless the enqueue policy says otherwise.
-    async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
+    pub(super) async fn keep(&self, state: LetterState, due: Option<Timestamp>) -> Result<(), Abandoned> {
         let component = &*self.component;
         if component.options.dead_letter.is_none() {
             return Err(self.stop(StopReason::DeadLettersDisabled));

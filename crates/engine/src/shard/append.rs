@@ -8,6 +8,7 @@ use super::lane::{LaneItem, LaneKey};
 use super::task::Shard;
 use super::work::{Done, Work};
 use crate::flow::{Fate, Notice};
+use crate::held::Usage;
 use crate::live::{LiveMessage, append_all};
 
 /// The time for which messages of an open sequence linger before they are appended.
@@ -19,7 +20,10 @@ impl Shard {
     /// Lets a message of an open sequence linger for others: nothing waits for it, and many in one call cost other
     /// sequences less (I3).
     pub(super) fn linger(&mut self, lane: LaneKey, item: LaneItem) {
-        self.lanes.entry(lane).or_default().queue.push_front(item);
+        self.change_lane(lane, |lane| {
+            lane.push_front(item);
+            lane.hold_by_open_sequence();
+        });
         self.lingering.push(lane);
         self.append_at.get_or_insert_with(|| Instant::now() + APPEND_LINGER);
     }
@@ -28,13 +32,20 @@ impl Shard {
     pub(super) fn append_lingering(&mut self) {
         self.append_at = None;
         for lane in std::mem::take(&mut self.lingering) {
-            let Some(queued) = self.lanes.get_mut(&lane) else { continue };
-            let mut items = Vec::new();
-            while items.len() < APPEND_LIMIT
-                && let Some(item) = queued.queue.pop_front_if(|item| !item.unsequenced)
-            {
-                items.push(item);
+            if !self.lanes.contains_key(&lane) {
+                continue;
             }
+            let items = self.change_lane(lane, |lane| {
+                let (mut items, mut usage) = (Vec::new(), Usage::default());
+                while items.len() < APPEND_LIMIT
+                    && let Some(item) = lane.pop_front_if(|item| !item.unsequenced)
+                {
+                    usage += item.usage();
+                    items.push(item);
+                }
+                lane.processes(usage);
+                items
+            });
             match items.is_empty() {
                 true => self.next_in_lane(lane),
                 false => self.append(lane, items),

@@ -29,16 +29,18 @@ impl Shard {
             }
             Done::Appended(lane, items) => {
                 let mut ended = Vec::with_capacity(items.len());
-                let back = self.lanes.entry(lane).or_default();
-                for (item, fate) in items.into_iter().rev() {
-                    match fate {
-                        Some(fate) => ended.push((item.ticket, fate)),
-                        None => {
-                            back.queue.push_front(item);
-                            back.singly += 1;
+                self.change_lane(lane, |lane| {
+                    lane.release();
+                    for (item, fate) in items.into_iter().rev() {
+                        match fate {
+                            Some(fate) => ended.push((item.ticket, fate)),
+                            None => {
+                                lane.push_front(item);
+                                lane.singly += 1;
+                            }
                         }
                     }
-                }
+                });
                 ended.into_iter().for_each(|(ticket, fate)| self.ended(ticket, fate));
                 self.next_in_lane(lane);
             }
@@ -51,7 +53,7 @@ impl Shard {
         if !matches!(outcome, Outcome::Handled) {
             return self.process(item, lane, Begin::Ended(outcome, started.elapsed()));
         }
-        self.handled += 1;
+        self.count_handled();
         self.finish_now(lane, true, item.ticket, Fate::Settled);
     }
 
@@ -77,7 +79,9 @@ impl Shard {
     /// Starts the next message of a lane, or appends all of them when the sequence is open in the store.
     pub(super) fn next_in_lane(&mut self, lane: LaneKey) {
         let Some(queued) = self.lanes.get_mut(&lane) else { return };
-        let Some(item) = queued.queue.pop_front() else {
+        self.held -= queued.held();
+        queued.release();
+        let Some(item) = queued.pop_front() else {
             self.lanes.remove(&lane);
             return;
         };
@@ -106,7 +110,7 @@ impl Shard {
             !abandoned
         });
         for lane in self.lanes.values_mut() {
-            lane.queue.retain(|item| {
+            lane.retain(|item| {
                 let abandoned = belongs(item);
                 if abandoned {
                     pending.push(Notice { ticket: item.ticket, fate: Fate::Abandoned });
@@ -114,6 +118,7 @@ impl Shard {
                 !abandoned
             });
         }
+        self.recount_held();
         if mutated!(self.options, StallFreedLanes) {
             return;
         }

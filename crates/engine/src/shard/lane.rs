@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use lazaret_core::handler::Delivery;
 
 use crate::flow::Ticket;
 use crate::hash::SequenceHash;
+use crate::held::{LaneHold, Usage};
 
 /// A lane: one sequence in one component.
 pub(super) type LaneKey = (u32, u64);
@@ -26,14 +28,105 @@ impl LaneItem {
     pub(super) fn lane(&self) -> LaneKey {
         (self.component, self.hash.low)
     }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage::of(self.delivery.message())
+    }
 }
 
 /// The messages that queue behind the one that is being processed.
 #[derive(Default)]
 pub(super) struct Lane {
-    pub(super) queue: VecDeque<LaneItem>,
+    queue: VecDeque<LaneItem>,
+    queued: Usage,
+    /// The messages that are being processed, as far as they can hold the lane.
+    processing: Usage,
+    hold: Hold,
     /// The number of them to process one by one: the sequence looked open and was not.
     pub(super) singly: usize,
+}
+
+/// What holds a lane back.
+#[derive(Default)]
+enum Hold {
+    /// Nothing: a handler runs.
+    #[default]
+    None,
+    /// The message that is being processed.
+    Message(Arc<LaneHold>),
+    /// Its open sequence: the messages are appended to it.
+    OpenSequence,
+}
+
+impl Lane {
+    /// The messages that are held back here.
+    pub(super) fn held(&self) -> Usage {
+        match self.hold {
+            Hold::None => Usage::default(),
+            Hold::Message(_) | Hold::OpenSequence => {
+                let mut held = self.queued;
+                held += self.processing;
+                held
+            }
+        }
+    }
+
+    pub(super) fn hold_by_message(&mut self, hold: Arc<LaneHold>) {
+        self.hold = Hold::Message(hold);
+    }
+
+    pub(super) fn hold_by_open_sequence(&mut self) {
+        self.hold = Hold::OpenSequence;
+    }
+
+    /// Asks the message that holds the lane to move to the store, if one does.
+    pub(super) fn move_to_store(&self) {
+        if let Hold::Message(hold) = &self.hold {
+            hold.move_to_store();
+        }
+    }
+
+    /// Ends the hold: what was being processed has ended.
+    pub(super) fn release(&mut self) {
+        self.hold = Hold::None;
+        self.processing = Usage::default();
+    }
+
+    pub(super) fn processes(&mut self, usage: Usage) {
+        self.processing = usage;
+    }
+
+    pub(super) fn push_back(&mut self, item: LaneItem) {
+        self.queued += item.usage();
+        self.queue.push_back(item);
+    }
+
+    pub(super) fn push_front(&mut self, item: LaneItem) {
+        self.queued += item.usage();
+        self.queue.push_front(item);
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<LaneItem> {
+        self.pop_front_if(|_| true)
+    }
+
+    pub(super) fn pop_front_if(&mut self, predicate: impl FnOnce(&LaneItem) -> bool) -> Option<LaneItem> {
+        let item = self.queue.pop_front_if(|item| predicate(item))?;
+        self.queued -= item.usage();
+        Some(item)
+    }
+
+    /// Removes the messages for which the predicate says `false`.
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(&LaneItem) -> bool) {
+        let queued = &mut self.queued;
+        self.queue.retain(|item| {
+            let stays = stays(item);
+            if !stays {
+                *queued -= item.usage();
+            }
+            stays
+        });
+    }
 }
 
 /// A message that may start as soon as there is a permit.

@@ -7,10 +7,12 @@
 //! - `task.rs`: the loop of the shard.
 //! - `start.rs`, `finish.rs`: the begin and the end of attempts.
 //! - `append.rs`: messages of open sequences, in batches.
+//! - `held.rs`: the count of messages in lanes that are held back.
 //! - `lane.rs`: the queues. `work.rs`: the futures.
 
 mod append;
 mod finish;
+mod held;
 mod lane;
 mod start;
 mod task;

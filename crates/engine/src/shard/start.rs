@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -18,6 +18,7 @@ use crate::attempt::{self, Outcome, Running, Start};
 use crate::flight::{self, Recorded};
 use crate::flow::Fate;
 use crate::hash::SequenceHash;
+use crate::held::Usage;
 use crate::live::{Begin, LiveMessage};
 use crate::mutation::mutated;
 
@@ -41,14 +42,13 @@ impl Shard {
     }
 
     pub(super) fn start(&mut self, ready: Ready, cx: &mut Context<'_>) {
-        let Ready { item, holds_lane } = ready;
+        let Ready { mut item, holds_lane } = ready;
         let lane = item.lane();
-        if !holds_lane
-            && !self.lanes.is_empty()
-            && let Some(lane) = self.lanes.get_mut(&lane)
-        {
-            lane.queue.push_back(item);
-            return;
+        if !holds_lane && !self.lanes.is_empty() {
+            match self.queue_behind(lane, item) {
+                Some(back) => item = back,
+                None => return,
+            }
         }
         let index = item.component as usize;
         let Some(ownership) = self.ownerships.get(item.ticket.slot as usize).and_then(Option::as_ref) else {
@@ -90,7 +90,7 @@ impl Shard {
             slot.idle();
         }
         match outcome {
-            Outcome::Handled => self.handled += 1,
+            Outcome::Handled => self.count_handled(),
             Outcome::Filtered => self.filtered += 1,
             outcome => return self.process(item, lane, Begin::Ended(outcome, Duration::ZERO)),
         }
@@ -171,10 +171,21 @@ impl Shard {
         let Some(live) = self.live_message(item) else {
             return self.finish_now(lane, true, ticket, Fate::Abandoned);
         };
-        self.lanes.entry(lane).or_default();
+        let usage = Usage::of(live.delivery.message());
+        self.change_lane(lane, |lane| lane.processes(usage));
         let ownership = live.ownership.clone();
+        let attempted = matches!(begin, Begin::Ended(..) | Begin::Unsequenced);
         let future = Box::pin(live.process(begin).map(move |fate| Done::Live(lane, ticket, fate)));
-        self.work.push(Work::Live { ownership, lane, ticket, future });
+        let mut work = Work::Live { ownership, lane, ticket, future };
+        if attempted {
+            // A failure counts for the fuse and the breaker before the next attempt starts, and after the successes before
+            // it: the first poll reports it. The work is polled again as soon as it is among the others.
+            self.publish_handled();
+            if let Poll::Ready(done) = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop())) {
+                return self.finished(done);
+            }
+        }
+        self.work.push(work);
     }
 
     pub(super) fn live_message(&self, item: LaneItem) -> Option<LiveMessage> {
@@ -184,6 +195,7 @@ impl Shard {
             return None;
         }
         let component = self.components[index].clone();
-        Some(LiveMessage::new(component, self.open.clone(), ownership, item.delivery, item.hash))
+        let (open, holds) = (self.open.clone(), self.holds.clone());
+        Some(LiveMessage::new(component, open, holds, ownership, item.delivery, item.hash))
     }
 }

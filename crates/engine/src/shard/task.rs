@@ -19,6 +19,8 @@ use crate::dead_letter_sink::LiveSink;
 use crate::flight::Recorded;
 use crate::flow::{Arrival, Notice, ToShard};
 use crate::guards::Guards;
+use crate::handled::HandledCount;
+use crate::held::{NewHold, Usage};
 use crate::mailbox::Mailbox;
 use crate::open_sequences::OpenSequences;
 use crate::options::Options;
@@ -53,14 +55,23 @@ pub(crate) struct Shard {
     pub(super) append_at: Option<Instant>,
     /// The time at which the oldest running handler may time out.
     pub(super) next_overdue: Option<Instant>,
+    /// The messages of lanes that are held back, now and as last published.
+    pub(super) held: Usage,
+    pub(super) held_published: Usage,
+    /// Messages that failed or began to wait, and so hold their lane.
+    pub(super) holds: Arc<Mailbox<NewHold>>,
     /// Notices that are not in the intake's mailbox yet.
     pub(super) pending: Vec<Notice>,
+    /// Messages that were handled at their first poll since the counters were last published.
     pub(super) handled: u64,
+    /// All of them, for the fuse.
+    handled_count: Arc<HandledCount>,
     pub(super) filtered: u64,
 }
 
 impl Shard {
     pub(crate) fn new(
+        index: usize,
         components: Vec<Arc<Component>>,
         open: Arc<OpenSequences>,
         mailbox: Arc<Mailbox<ToShard>>,
@@ -80,11 +91,15 @@ impl Shard {
             share: components[0].options.concurrency / components[0].options.shard_count(),
             options: components[0].options.clone(),
             guards: components[0].guards.clone(),
+            handled_count: components[0].guards.handled_by_shard(index),
             starved: false,
             recorder_slot: None,
             lingering: Vec::new(),
             append_at: None,
             next_overdue: None,
+            held: Usage::default(),
+            held_published: Usage::default(),
+            holds: Arc::default(),
             pending: Vec::new(),
             handled: 0,
             filtered: 0,
@@ -96,6 +111,7 @@ impl Shard {
     pub(crate) async fn run(mut self) {
         let permits = self.guards.permits.clone();
         let mailbox = self.mailbox.clone();
+        let holds = self.holds.clone();
         let mut arrivals = Vec::new();
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
@@ -137,6 +153,7 @@ impl Shard {
                 biased;
                 Some(done) = self.work.next(), if !self.work.is_empty() => self.finished(done),
                 () = mailbox.arrived() => {}
+                () = holds.arrived() => {}
                 () = &mut timer, if next_timer.is_some() => self.fire_timers(),
                 permit = permits.clone().acquire_owned(), if !self.ready.is_empty() => self.permit = permit.ok(),
             }
@@ -205,18 +222,31 @@ impl Shard {
         }
     }
 
-    /// Publishes counters and notices.
-    fn hand_over(&mut self) {
+    /// Counts a message that was handled here. The fuse sees it at once; the other counters follow in batches.
+    pub(super) fn count_handled(&mut self) {
+        self.handled += 1;
+        self.handled_count.add_one();
+    }
+
+    /// Publishes the messages that were handled here. The breaker must know of them before it learns of a failure that
+    /// followed.
+    pub(super) fn publish_handled(&mut self) {
         if self.handled > 0 {
             Counters::add(&self.components[0].telemetry.counters.handled, self.handled);
-            self.guards.record_handled(self.handled);
             self.guards.record_success();
             self.handled = 0;
         }
+    }
+
+    /// Publishes counters and notices.
+    fn hand_over(&mut self) {
+        self.publish_handled();
         if self.filtered > 0 {
             Counters::add(&self.components[0].telemetry.counters.filtered, self.filtered);
             self.filtered = 0;
         }
+        self.receive_holds();
+        self.publish_held();
         self.notices.append(&mut self.pending);
     }
 }

@@ -21,7 +21,7 @@ use crate::dead_letter_sink::{GivenUp, StoredSink};
 use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
-use crate::flight::Turn;
+use crate::flight::Isolation;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::letters::Settler;
@@ -43,6 +43,13 @@ pub(super) struct HeadAttempt<'a> {
     pub(super) hash: SequenceHash,
 }
 
+/// The permission for an attempt, and what it needs to start at once.
+struct Permission<'a> {
+    pass: Pass,
+    permit: OwnedSemaphorePermit,
+    isolation: Isolation<'a>,
+}
+
 /// An attempt that ended.
 struct Ended {
     delivery: Delivery,
@@ -55,11 +62,9 @@ struct Ended {
 }
 
 /// An attempt that may start.
-struct Admitted {
-    pass: Pass,
-    permit: OwnedSemaphorePermit,
+struct Admitted<'a> {
+    permission: Permission<'a>,
     claim: Option<Claim>,
-    turn: Turn,
 }
 
 /// What keeps a letter from its attempt.
@@ -71,18 +76,29 @@ enum Refused {
 }
 
 impl HeadAttempt<'_> {
-    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop.
-    pub(super) async fn run(&self, mut letter: Letter) -> Option<Settled> {
+    /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop. `interrupted` says that
+    /// the lease before this one ended during a run.
+    pub(super) async fn run(&self, mut letter: Letter, interrupted: bool) -> Option<Settled> {
         if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
-            if *self.purpose != Purpose::Retry {
-                // A replay that crashed the process has failed: it must not crash the next one, too.
-                let settlement = draft::crashed_in_replay(self.component, &letter, suspect.crashes);
-                return self.settle(&letter, settlement).await;
-            }
-            letter.attempts += suspect.crashes;
             letter.crash_attempts += suspect.crashes;
-            letter.cause = Some(crash(letter.crash_attempts));
-            letter.first_failed_at.get_or_insert(self.component.now());
+            if *self.purpose == Purpose::Retry {
+                letter.attempts += suspect.crashes;
+                letter.cause = Some(crash(letter.crash_attempts));
+                letter.first_failed_at.get_or_insert(self.component.now());
+            } else {
+                letter.replay_attempts += suspect.crashes;
+                // Something else may have ended the process, so the replay is repeated, alone. One that crashes the process
+                // each time has failed.
+                if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
+                {
+                    let cause = Some(crash(letter.crash_attempts));
+                    return self.settle(&letter, draft::dead(self.component, &letter, cause)).await;
+                }
+            }
+        } else if interrupted && *self.purpose == Purpose::Retry {
+            // The attempt counts before the next one begins (I4).
+            let settlement = draft::interrupted(self.component, &letter);
+            return self.settle(&letter, settlement).await;
         }
         let record = FailureRecord::from_letter(&letter);
         let admitted = match self.start(&letter, record.as_ref()).await {
@@ -112,48 +128,45 @@ impl HeadAttempt<'_> {
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
-    ) -> Result<Option<Admitted>, Refused> {
-        let Component { queue, flight, dedupe, .. } = &**self.component;
-        let id = &letter.message.id;
-        let mut waits = dedupe.as_ref().map(|filter| (filter, filter.delays()));
-        let mut retry = StoreRetry::new(self.component);
+    ) -> Result<Option<Admitted<'_>>, Refused> {
+        let Component { queue, dedupe, .. } = &**self.component;
+        let Some(filter) = dedupe else {
+            let admitted = self.admission(letter, record, false).await.map_err(Refused::Exhausted)?;
+            return Ok(admitted.map(|permission| Admitted { permission, claim: None }));
+        };
+        let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
         let mut charged = false;
         loop {
             let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
-            let Some((pass, permit)) = admitted else { return Ok(None) };
+            let Some(Permission { pass, permit, isolation }) = admitted else { return Ok(None) };
             charged = true;
-            if waits.is_none() && !flight.is_suspicious() {
-                return Ok(Some(Admitted { pass, permit, claim: None, turn: Turn::Free }));
-            }
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
-            let mut claim = None;
-            if let Some((filter, delays)) = &mut waits {
-                match filter.claim(queue, id).await {
-                    Ok(Claimed::Yes(claimed)) => claim = Some(claimed),
-                    Ok(Claimed::Done) => return Err(Refused::Duplicate),
-                    Ok(Claimed::InFlight) => {
-                        drop(permit);
-                        // The store has answered: nothing holds the source back.
-                        retry = StoreRetry::new(self.component);
-                        self.sleep(delays.next()).await;
-                        continue;
-                    }
-                    Err(error) => {
-                        drop(permit);
-                        if retry.failed(error).await.is_err() {
-                            return Ok(None);
+            match filter.claim(queue, &letter.message.id).await {
+                Ok(Claimed::Yes(claim)) => {
+                    match admission::check(self.component, &self.candidate(letter, record, true)) {
+                        Admission::Start(pass) => {
+                            let permission = Permission { pass, permit, isolation };
+                            return Ok(Some(Admitted { permission, claim: Some(claim) }));
                         }
-                        continue;
+                        _ => drop((permit, isolation)),
+                    }
+                    claim.end().await;
+                }
+                Ok(Claimed::Done) => return Err(Refused::Duplicate),
+                Ok(Claimed::InFlight) => {
+                    drop((permit, isolation));
+                    // The store has answered: nothing holds the source back.
+                    retry = StoreRetry::new(self.component);
+                    self.sleep(delays.next()).await;
+                }
+                Err(error) => {
+                    drop((permit, isolation));
+                    if retry.failed(error).await.is_err() {
+                        return Ok(None);
                     }
                 }
             }
-            let turn = dedupe::renewed_during(claim.as_ref(), flight.turn(queue, id)).await;
-            match admission::check(self.component, &self.candidate(letter, record, true)) {
-                Admission::Start(pass) => return Ok(Some(Admitted { pass, permit, claim, turn })),
-                _ => drop((turn, permit)),
-            }
-            dedupe::end(claim).await;
         }
     }
 
@@ -177,34 +190,38 @@ impl HeadAttempt<'_> {
 
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
     ///
-    /// The permit comes first: nothing that was admitted waits for one while a pause or the breaker begins.
+    /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
     async fn admission(
         &self,
         letter: &Letter,
         record: Option<&FailureRecord>,
         charged: bool,
-    ) -> Result<Option<(Pass, OwnedSemaphorePermit)>, Exhausted> {
+    ) -> Result<Option<Permission<'_>>, Exhausted> {
         let candidate = self.candidate(letter, record, charged);
-        let Component { guards, lifecycle, .. } = &**self.component;
+        let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
         while !lifecycle.is_draining() {
-            let permit = tokio::select! {
+            let prepared = async {
+                let permit = guards.permits.clone().acquire_owned().await.ok()?;
+                Some((permit, flight.isolate(queue, &letter.message.id).await))
+            };
+            let prepared = tokio::select! {
                 biased;
                 () = lifecycle.draining() => return Ok(None),
-                permit = guards.permits.clone().acquire_owned() => permit.ok(),
+                prepared = prepared => prepared,
             };
-            let Some(permit) = permit else { return Ok(None) };
+            let Some((permit, isolation)) = prepared else { return Ok(None) };
             match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some((pass, permit))),
+                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
                     if letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
-                    return Ok(Some((Pass::free(), permit)));
+                    return Ok(Some(Permission { pass: Pass::free(), permit, isolation }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
                 Admission::NotBefore(time) => {
-                    drop(permit);
+                    drop((permit, isolation));
                     self.sleep_until(time).await;
                 }
             }
@@ -245,8 +262,8 @@ impl HeadAttempt<'_> {
     }
 
     /// Makes the attempt.
-    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted) -> Ended {
-        let Admitted { pass, permit, claim, turn } = admitted;
+    async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted<'_>) -> Ended {
+        let Admitted { permission: Permission { pass, permit, isolation }, claim } = admitted;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts + letter.replay_attempts + 1;
@@ -264,7 +281,7 @@ impl HeadAttempt<'_> {
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
         let run = async {
-            let watched = flight.watch(turn, queue, &letter.message, attempt);
+            let watched = flight.watch(isolation, queue, &letter.message, attempt);
             let started = Instant::now();
             let outcome = attempt::run(component, &delivery).await;
             drop(watched);
@@ -292,7 +309,10 @@ impl HeadAttempt<'_> {
             }
             Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
                 component.guards.report_health(outcome.health(), pass);
-                component.guards.record_handled(1);
+                // Replays count neither way.
+                if !replayed {
+                    component.guards.record_handled();
+                }
                 let entry = classify::attempt_record(component, kind, attempt, took, None);
                 return Some(Settlement::Resolve(Some(entry)));
             }

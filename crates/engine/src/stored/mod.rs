@@ -4,9 +4,12 @@
 //! the work is dropped before another instance can claim the sequence (I6).
 //!
 //! - `run.rs`: one claimed sequence and its lease.
+//! - `active.rs`: the sequences that are being run.
 //! - `head.rs`: one attempt at the head of it.
 
+mod active;
 mod head;
 mod run;
 
+pub(crate) use active::ActiveRuns;
 pub(crate) use run::{Purpose, Run, RunEnd};

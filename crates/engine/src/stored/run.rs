@@ -91,26 +91,30 @@ impl Run {
 
     /// Runs the sequence to its end, or until the lease is lost.
     pub(crate) async fn run(self) -> RunEnd {
-        let (hash, index) = (self.hash(), self.component.index);
-        let (component, open) = (self.component.clone(), self.open.clone());
+        let component = self.component.clone();
         let _guard = RunGuard::new(&component);
-        if let Some(open) = &open {
-            open.run_begins(index, hash);
+        let (lease, claimed_at) = (self.claim.lease.clone(), self.claimed_at);
+        tokio::select! {
+            biased;
+            end = self.run_alone() => end,
+            () = keep_lease(&component, &lease, claimed_at) => lease_lost(&component, &lease),
+            () = component.lifecycle.aborted() => release_lease(&component, &lease).await,
         }
+    }
+
+    /// Runs the sequence, after an earlier run of it in this process has ended (I6).
+    async fn run_alone(self) -> RunEnd {
+        let component = self.component.clone();
         let lease = self.claim.lease.clone();
-        let claimed_at = self.claimed_at;
+        let active = component.active_runs.begin(&lease.sequence).await;
+        let hash = self.hash();
+        let mut listed = ListedRun::new(&component, self.open.clone(), hash);
         let end = tokio::select! {
             biased;
+            () = active.superseded() => lease_lost(&component, &lease),
             end = self.letters(hash) => end,
-            () = keep_lease(&component, &lease, claimed_at) => RunEnd::Stopped,
-            () = component.lifecycle.aborted() => release_lease(&component, &lease).await,
         };
-        if let Some(open) = &open {
-            open.run_ended(index, hash, end == RunEnd::Closed);
-            if end == RunEnd::Closed && mutated!(component.options, CloseReopenedSequences) {
-                open.not_open(index, hash, u64::MAX);
-            }
-        }
+        listed.closed = end == RunEnd::Closed;
         end
     }
 
@@ -118,9 +122,10 @@ impl Run {
         let Self { component, claim, purpose, .. } = self;
         let lease = claim.lease;
         let mut next = Some(claim.head);
+        let mut interrupted = claim.interrupted;
         while let Some(letter) = next.take() {
             let attempt = HeadAttempt { component: &component, lease: &lease, purpose: &purpose, hash };
-            match attempt.run(letter).await {
+            match attempt.run(letter, std::mem::take(&mut interrupted)).await {
                 Some(Settled::Next(letter)) => next = Some(*letter),
                 Some(Settled::Closed) => return RunEnd::Closed,
                 Some(Settled::Requeued | Settled::Blocked) => return RunEnd::Held,
@@ -129,6 +134,40 @@ impl Run {
         }
         RunEnd::Held
     }
+}
+
+/// A run in the list of the shard that runs it, if one does.
+struct ListedRun<'a> {
+    component: &'a Component,
+    open: Option<Arc<OpenSequences>>,
+    hash: SequenceHash,
+    /// The run closed the sequence.
+    closed: bool,
+}
+
+impl<'a> ListedRun<'a> {
+    fn new(component: &'a Component, open: Option<Arc<OpenSequences>>, hash: SequenceHash) -> Self {
+        if let Some(open) = &open {
+            open.run_begins(component.index, hash);
+        }
+        Self { component, open, hash, closed: false }
+    }
+}
+
+impl Drop for ListedRun<'_> {
+    fn drop(&mut self) {
+        let Some(open) = &self.open else { return };
+        open.run_ended(self.component.index, self.hash, self.closed);
+        if self.closed && mutated!(self.component.options, CloseReopenedSequences) {
+            open.not_open(self.component.index, self.hash, u64::MAX);
+        }
+    }
+}
+
+/// Reports that a run ends because its lease is lost.
+fn lease_lost(component: &Component, lease: &Lease) -> RunEnd {
+    component.telemetry.report_lost_lease(&component.queue, &lease.sequence);
+    RunEnd::Stopped
 }
 
 /// Releases the lease of a run that was interrupted. Best effort: a lease that is not released expires.

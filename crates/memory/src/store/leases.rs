@@ -48,8 +48,8 @@ impl Queue {
     /// time like all others. Each lease expires once, so this costs no more than the claims did.
     fn end_expired_leases(&mut self, now: Timestamp) {
         while let Some((_, sequence)) = self.busy.first().filter(|(free, _)| *free <= now).cloned() {
-            let row = self.row(&sequence).expect("a busy sequence is open").clone();
-            self.put_row(&sequence, SequenceRow { lease: None, ..row });
+            let row = self.row(&sequence).expect("a busy sequence is open").expired();
+            self.put_row(&sequence, row);
         }
     }
 
@@ -81,10 +81,11 @@ impl Queue {
         self.fence += 1;
         let row = self.open.get(sequence).expect("only open sequences are leased");
         let head = self.stored(row.head()).clone();
+        let interrupted = row.state.was_interrupted(now);
         let row = row.state.claimed(owner, lease, kind, self.fence, now);
         let lease = row.lease_of(&self.name, sequence).expect("it was claimed above");
         self.put_row(sequence, row);
-        Claim { lease, head }
+        Claim { lease, head, interrupted }
     }
 
     /// The row under a lease. Without fencing, every lease is current.

@@ -103,6 +103,16 @@ fn a_letter_that_expires_early_is_found() {
     is_found(Mutation::ExpireEarly, "expired before its time");
 }
 
+#[test]
+fn messages_behind_a_failed_one_that_fill_the_window_are_found() {
+    is_found(Mutation::CountHeldInWindow, "healthy messages were handled");
+}
+
+#[test]
+fn lanes_that_never_move_to_the_store_early_are_found() {
+    is_found(Mutation::NeverMoveEarly, "healthy messages were handled");
+}
+
 /// One seed on a SQLite file of its own. With every other seed all hand-offs and notes go through the redo log.
 fn run_on_sqlite(seed: u64, mutation: Mutation) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();

@@ -57,11 +57,10 @@ impl Queue<'_> {
     }
 
     /// Returns sequences with an expired lease and a due head to the due index, so that they are ordered by their due
-    /// time like all others. Each lease expires once, so this costs no more than the claims did.
+    /// time like all others: `SequenceRow::expired`. Each lease expires once, so this costs no more than the claims did.
     fn end_expired_leases(&self) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE sequences SET lease_owner = NULL, lease_fence = NULL, lease_until = NULL, lease_replay = NULL,
-             lease_operation = NULL, due = max(head_due, ifnull(pace_next, head_due)), busy = NULL
+            "UPDATE sequences SET lease_until = 0, due = max(head_due, ifnull(pace_next, head_due)), busy = NULL
              WHERE qid = ?1 AND busy <= ?2",
         )?;
         update.execute([self.numbers.qid, self.now])?;
@@ -92,7 +91,8 @@ impl Queue<'_> {
         self.write_lease(open.sid, &row)?;
         let head = self.first_from(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?;
         let lease = row.lease_of(self.name, &open.name).ok_or_else(missing)?;
-        Ok(Claim { lease, head: self.whole(head.lid)? })
+        let interrupted = open.row.was_interrupted(self.time());
+        Ok(Claim { lease, head: self.whole(head.lid)?, interrupted })
     }
 
     pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration) -> Work<Lease> {

@@ -94,6 +94,9 @@ impl Observer for MetricsObserver {
                 }
             }
             Event::Expired { queue, letters } => self.letters(queue, LetterState::Expired, None, *letters),
+            Event::LeaseLost { queue, .. } => {
+                self.instruments.counter(&names::LEASES_LOST, self.of(queue, [])).increment(1);
+            }
             Event::CommitFailed { .. } => {
                 let labels = vec![label("consumer", &self.consumer)];
                 self.instruments.counter(&names::COMMIT_FAILURES, labels).increment(1);

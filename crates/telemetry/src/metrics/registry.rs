@@ -158,6 +158,7 @@ impl Metrics {
                 labels
             };
             instruments.counter(&names::POISON, with(&[])).increment(0);
+            instruments.counter(&names::LEASES_LOST, with(&[])).increment(0);
             let undecodable = [("reason", "INVALID_SCHEMA"), ("phase", Phase::Decode.as_str())];
             instruments.counter(&names::FAILURES, with(&undecodable)).increment(0);
             for outcome in ReplayOutcome::ALL {

@@ -74,8 +74,9 @@ impl DocumentStore {
             };
             let Some(head) = view.open_from(0).next() else { return Ok((None, None)) };
             let fence = view.doc.fence + 1;
+            let interrupted = row.was_interrupted(view.now);
             let row = row.claimed(owner, lease, kind, fence, view.now);
-            let claim = row.lease_of(queue, sequence).map(|lease| Claim { lease, head });
+            let claim = row.lease_of(queue, sequence).map(|lease| Claim { lease, head, interrupted });
             let mut change = view.put(row);
             change.doc.fence = fence;
             Ok((claim, Some(change)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::effects::{AuditLine, Effects, Failed, LetterChange, LetterView, failed_at};
-use super::sequence::{HeldLease, LeaseKind, SequenceChange, SequenceRow};
+use super::sequence::{EXPIRED, HeldLease, LeaseKind, SequenceChange, SequenceRow};
 use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
 use crate::store::{Actor, ErrorKind, Lease, OperationId, Outcome, Requeue, Result, Settlement, is_end};
@@ -19,6 +19,9 @@ fn check<'a>(
 ) -> Result<(&'a SequenceRow, &'a HeldLease)> {
     let state = match row.map(|row| (row, &row.lease)) {
         Some((row, Some(held))) if held.fence == lease.fence && held.until > now => return Ok((row, held)),
+        Some((_, Some(held))) if held.fence == lease.fence && held.until == EXPIRED => {
+            "it expired".to_owned()
+        }
         Some((_, Some(held))) if held.fence == lease.fence => format!("it ended at {}", held.until),
         Some((_, Some(held))) => format!("{} holds the sequence under fence {}", held.owner, held.fence),
         Some((_, None)) => "the sequence is not leased".to_owned(),

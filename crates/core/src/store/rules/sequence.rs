@@ -44,6 +44,9 @@ pub struct Head {
     pub group: Option<Fingerprint>,
 }
 
+/// The end of a lease that expired.
+pub(super) const EXPIRED: Timestamp = Timestamp::UNIX_EPOCH;
+
 /// The stored lease of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLease {
@@ -51,7 +54,7 @@ pub struct HeldLease {
     pub owner: String,
     /// Its number in the queue.
     pub fence: u64,
-    /// When it ends.
+    /// When it ends. 1970 for one that [expired](SequenceRow::expired): its sequence is in the index of due ones again.
     pub until: Timestamp,
     /// Its purpose.
     pub kind: LeaseKind,
@@ -156,6 +159,12 @@ impl SequenceRow {
         self.is_leased(now) && index <= self.head.index
     }
 
+    /// `true` if its last lease was for due letters and has expired: neither a settlement nor a release ended it, so an attempt
+    /// at the head may have begun, and its end is unknown. Ask before the row is [claimed](Self::claimed) again.
+    pub fn was_interrupted(&self, now: Timestamp) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.until <= now && lease.kind == LeaseKind::Due)
+    }
+
     /// The operation for which it is leased now.
     pub fn operation(&self, now: Timestamp) -> Option<OperationId> {
         self.lease.as_ref().filter(|lease| lease.until > now)?.kind.operation()
@@ -181,7 +190,9 @@ impl SequenceRow {
     pub fn schedule(&self) -> Schedule {
         let may_run = !self.paused && self.reserved.is_none();
         match (self.due().filter(|_| may_run), &self.lease) {
-            (Some(due), Some(lease)) => Schedule { due: None, busy: Some(due.max(lease.until)) },
+            (Some(due), Some(lease)) if lease.until > EXPIRED => {
+                Schedule { due: None, busy: Some(due.max(lease.until)) }
+            }
             (due, _) => Schedule { due, busy: None },
         }
     }
@@ -189,6 +200,13 @@ impl SequenceRow {
     /// Its contribution to the group of its head, which blocks all letters behind it.
     pub fn blocked(&self) -> Option<Blocked> {
         self.head.group.map(|group| Blocked { group, behind: self.count - 1 })
+    }
+
+    /// The row after its lease expired: in the index of due sequences again. The lease stays, so that the next claim can
+    /// report it.
+    pub fn expired(&self) -> Self {
+        let lease = self.lease.clone().map(|lease| HeldLease { until: EXPIRED, ..lease });
+        Self { lease, ..self.clone() }
     }
 
     /// The row under a new lease. The fence must be new in this queue.
@@ -264,6 +282,19 @@ mod tests {
         {
             assert_eq!(row.schedule(), Schedule::default());
         }
+    }
+
+    #[test]
+    fn only_an_expired_lease_for_due_letters_was_interrupted() {
+        let claimed = |kind| row().claimed("w", Duration::from_secs(30), kind, 1, at(0));
+        let due = claimed(LeaseKind::Due);
+        assert!(due.was_interrupted(at(30)) && !due.was_interrupted(at(29)));
+        let expired = due.expired();
+        assert!(expired.was_interrupted(at(30)) && !expired.is_leased(at(1)));
+        assert_eq!(expired.schedule(), row().schedule(), "it is due again");
+        assert!(!row().was_interrupted(at(30)), "never leased, or released");
+        assert!(!claimed(LeaseKind::Replay).was_interrupted(at(30)));
+        assert!(!claimed(LeaseKind::Operation(OperationId(1))).was_interrupted(at(30)));
     }
 
     #[test]

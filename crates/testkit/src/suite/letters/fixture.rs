@@ -311,7 +311,7 @@ impl<S: Store> Fixture<S> {
     ) -> bool {
         for head in self.heads(10).await.iter().filter(|head| fits(head)) {
             let claimed = self.store.claim(&self.queue, &head.sequence, "processor", LEASE).await.unwrap();
-            let Some(Claim { lease, head }) = claimed else { continue };
+            let Some(Claim { lease, head, .. }) = claimed else { continue };
             let mut letter = head;
             loop {
                 match self.store.settle(&lease, letter.id, task(&letter)).await.unwrap() {

@@ -77,6 +77,21 @@ pub async fn a_leased_sequence_is_not_claimed_again<S: Store>(t: Fixture<S>) {
     assert!(t.claim("a", "first").await.is_none(), "not even by its owner");
 }
 
+pub async fn a_claim_reports_that_the_lease_before_it_expired<S: Store>(t: Fixture<S>) {
+    // I4: the attempt under the lost lease counts.
+    t.open(t.retrying("a", "1", secs(0))).await;
+    let first = t.due_one("w").await;
+    assert!(!first.interrupted, "there was none before it");
+    t.advance(LEASE + secs(1));
+    let second = t.due_one("w").await;
+    assert!(second.interrupted);
+    t.store.release(&second.lease).await.unwrap();
+    let third = t.due_one("w").await;
+    assert!(!third.interrupted, "the one before it was released");
+    t.store.settle(&third.lease, third.head.id, fail_again(&third.head)).await.unwrap();
+    assert!(!t.due_one("w").await.interrupted, "the one before it was settled");
+}
+
 pub async fn a_lease_names_its_sequence_owner_and_end<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let lease = t.due_one("w").await.lease;

@@ -1,0 +1,135 @@
+//! A process that stalls for longer than its lease: nothing runs twice at once, the loss is reported, the attempt counts.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lazaret_core::handler::{BoxHandler, Context, handler};
+use lazaret_core::policy::{RetryPolicy, Strategy};
+use lazaret_core::{HandlerError, LetterState, Reason};
+use lazaret_engine::Options;
+use support::{Bench, Running, eventually, fatal, let_pass, millis, options, retry, secs, transient};
+
+/// Counts calls, and how many of them ran at once at most.
+#[derive(Clone, Default)]
+struct Calls {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    attempts: Arc<std::sync::Mutex<Vec<u32>>>,
+}
+
+/// A call, until it returns or is dropped.
+struct Call(Arc<AtomicUsize>);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Calls {
+    fn begin(&self, attempt: u32) -> Call {
+        self.attempts.lock().unwrap().push(attempt);
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        Call(self.now.clone())
+    }
+
+    fn attempts(&self) -> Vec<u32> {
+        self.attempts.lock().unwrap().clone()
+    }
+
+    /// A handler that fails live messages, and takes this long for letters.
+    fn handler(&self, first: fn() -> HandlerError, takes: Duration) -> BoxHandler {
+        let calls = self.clone();
+        handler(move |context: Context| {
+            let calls = calls.clone();
+            async move {
+                let _call = calls.begin(context.attempt());
+                if calls.attempts().len() == 1 {
+                    return Err(first());
+                }
+                tokio::time::sleep(takes).await;
+                Ok(())
+            }
+        })
+    }
+}
+
+/// Stored retries after one second, under a lease of one second.
+fn short_lease() -> Options {
+    let retry = RetryPolicy { hold: secs(0), max_attempts: 6, ..retry(Strategy::Ordered) };
+    Options { lease: secs(1), retry, shards: 1, ..options() }
+}
+
+/// Lets the clock jump, as it does for a process that was stopped for a while. Nothing else runs before this returns.
+fn stall(time: Duration) {
+    let mut jump = Box::pin(tokio::time::advance(time));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(jump.as_mut().poll(&mut context).is_pending(), "the clock has jumped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stalled_does_not_run_a_letter_beside_itself() {
+    // I6
+    for first in [transient as fn() -> HandlerError, fatal] {
+        let (bench, calls) = (Bench::new(), Calls::default());
+        bench.push(&["a1"]);
+        let running = Running::start(bench.builder(short_lease()).handler(calls.handler(first, secs(7))));
+        eventually("it is a letter", || bench.committed() == Some(0)).await;
+        let dead = bench.letter("a").state == LetterState::Dead;
+        let replayer = running.replayer();
+        let replay =
+            tokio::spawn(async move { if dead { replayer.process_any().await.map(drop) } else { Ok(()) } });
+        eventually("its retry or replay runs", || calls.attempts().len() == 2).await;
+        let_pass(millis(500)).await;
+        stall(millis(2_500));
+        // The lease has ended, and nobody has noticed.
+        assert!(running.replayer().process_any().await.unwrap());
+        replay.await.unwrap().unwrap();
+        assert_eq!(calls.most.load(Ordering::SeqCst), 1, "at once");
+        assert_eq!(bench.letter_at(0).map(|letter| letter.state), Some(LetterState::Resolved));
+        assert_eq!((bench.events.count("LeaseLost"), running.stats().leases_lost), (1, 1));
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_lease_was_lost_counts() {
+    // I4
+    let (bench, calls) = (Bench::new(), Calls::default());
+    bench.push(&["a1"]);
+    let running = Running::start(bench.builder(short_lease()).handler(calls.handler(transient, secs(7))));
+    for attempt in 2..=4 {
+        eventually("a retry runs", || calls.attempts().last() == Some(&attempt)).await;
+        let_pass(millis(100)).await;
+        stall(millis(2_500));
+    }
+    eventually("it is given up", || bench.letter("a").state == LetterState::Dead).await;
+    let letter = bench.letter("a");
+    assert_eq!((letter.attempts, letter.crash_attempts, letter.poison), (4, 3, true), "one live, three lost");
+    let cause = letter.cause.expect("why it is dead");
+    assert_eq!((cause.reason, &*cause.error_type), (Reason::CRASHED, "lease lost"));
+    assert_eq!((calls.attempts(), calls.most.load(Ordering::SeqCst)), (vec![1, 2, 3, 4], 1));
+    assert_eq!(bench.events.count("LeaseLost"), 3);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_does_not_use_up_the_last_attempt() {
+    let (bench, calls) = (Bench::new(), Calls::default());
+    bench.push(&["a1"]);
+    let mut options = short_lease();
+    options.retry.max_attempts = 2;
+    let running = Running::start(bench.builder(options).handler(calls.handler(transient, secs(7))));
+    eventually("its retry runs", || calls.attempts().len() == 2).await;
+    stall(millis(2_500));
+    eventually("it is handled", || {
+        bench.letter_at(0).is_some_and(|letter| letter.state == LetterState::Resolved)
+    })
+    .await;
+    assert_eq!(calls.attempts(), [1, 2, 2]);
+    running.stop().await;
+}
