@@ -264,13 +264,7 @@ fn letter(random: &mut Random, queue: &QueueName, clock: &ManualClock) -> (Lette
     let message = Message::new(format!("m{number}"), "orders", Position::new(0, number)).with_payload("{}");
     let sequence = SequenceId::from(["a", "b", "c", "d", "e"][usize::try_from(number % 5).unwrap()]);
     let mut letter = Letter::new(queue.clone(), sequence, message.into(), clock.now());
-    let placement = random.pick(&[
-        Placement::Open,
-        Placement::Open,
-        Placement::Behind,
-        Placement::Closed,
-        Placement::Imported,
-    ]);
+    let placement = random.pick(&[Placement::Open, Placement::Open, Placement::Behind, Placement::Closed]);
     letter.state = match placement {
         Placement::Open | Placement::Imported => {
             random.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Parked])
