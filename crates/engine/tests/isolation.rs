@@ -11,9 +11,7 @@ use lazaret_core::policy::{BudgetPolicy, RetryPolicy, Strategy};
 use lazaret_core::store::PauseScope;
 use lazaret_core::{HandlerError, LetterState, Partition};
 use lazaret_engine::Options;
-use support::{
-    Bench, Reply, Running, eventually, let_pass, operator, options, retry, secs, transient,
-};
+use support::{Bench, Reply, Running, eventually, let_pass, operator, options, retry, secs, transient};
 
 /// Small limits, so that few messages reach them.
 fn narrow() -> Options {

@@ -194,7 +194,9 @@ async fn secrets_of_this_process_are_inherited_only_if_they_are_named() {
 
     // Variables of an outer Lazaret are not inherited, whatever is named.
     let (folder, options) = scratch("env > $OUT/env");
-    call(&run(options.inherit_env(["OTHER", "MINE_*", "LAZARET_*", "TRACEPARENT"])), message()).await.unwrap();
+    call(&run(options.inherit_env(["OTHER", "MINE_*", "LAZARET_*", "TRACEPARENT"])), message())
+        .await
+        .unwrap();
     let env = read(&folder, "env");
     for named in ["OTHER=named", "MINE_1=first", "MINE_2=second"] {
         assert!(env.contains(named), "{named} is missing: {env}");

@@ -100,7 +100,9 @@ impl World {
         }
         let mut made = None;
         self.log.push_with(partition, |message| {
-            let message = message
+            // An id as a sender gives it, so that copies can have it, too.
+            let id = message.id.as_str().replace('/', "-");
+            let message = Message { id: id.into(), ..message }
                 .with_key(key.to_owned())
                 .with_header("n", number.to_string())
                 .with_payload(key.to_owned());

@@ -40,6 +40,8 @@ pub struct FileSource {
     paused: bool,
     /// Whether the reader must seek to the committed position first.
     rewound: bool,
+    /// The position of the last message that was returned.
+    delivered: u64,
     /// When the end was reached. Kept here, so that a cancelled wait is not restarted.
     at_end: Option<Instant>,
     /// Whether `End` was returned.
@@ -132,6 +134,7 @@ impl FileSource {
             paused: false,
             rewound: false,
             at_end: None,
+            delivered: 0,
             ended: false,
             follow: options.follow,
             closed: false,
@@ -225,6 +228,8 @@ impl Source for FileSource {
                 std::future::pending::<()>().await;
             }
             if !self.ready.is_empty() {
+                let last = self.ready.iter().map(|message| message.position.offset).max();
+                self.delivered = last.map_or(self.delivered, |last| last.max(self.delivered));
                 return Ok(SourceEvent::Messages(std::mem::take(&mut self.ready)));
             }
             if let Some(reached) = self.at_end {
@@ -244,10 +249,12 @@ impl Source for FileSource {
     }
 
     async fn commit(&mut self, commits: Vec<Commit>) -> Result<(), SourceError> {
-        for commit in commits {
+        for mut commit in commits {
             if !self.assigned || !self.contains_own(std::slice::from_ref(&commit.partition)) {
                 continue;
             }
+            // Nothing else can be settled, and the file need not reach there.
+            commit.settled_beyond.retain(|range| *range.end() <= self.delivered);
             let position = self.committed.after(commit);
             if position == self.committed {
                 continue;

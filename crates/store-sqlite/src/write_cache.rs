@@ -10,7 +10,7 @@ pub(crate) mod inboxes;
 
 use std::collections::HashMap;
 
-use lazaret_core::store::rules::{ClockWatch, GrantRow};
+use lazaret_core::store::rules::{self, ClockWatch, GrantRow};
 use lazaret_core::{Partition, QueueName};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -19,8 +19,8 @@ use crate::rows::{bound, unsigned};
 use groups::Groups;
 use inboxes::Inboxes;
 
-/// The first index of a queue, with a gap below for letters that are inserted before the first.
-const FIRST_INDEX: i64 = 1 << 40;
+/// The index below the first letter of a queue, as a column.
+const FIRST_INDEX: i64 = rules::FIRST_INDEX.cast_signed();
 
 /// `true` if a queue with this last index ever held a letter: each takes one.
 pub(crate) fn is_used(index: i64) -> bool {

@@ -132,9 +132,13 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
 }
 
 /// Counts an attempt whose end is unknown because its lease was lost. The letter is due at once, unless it was the last one.
+///
+/// It counts as a crash only where nothing else tells which message crashed the process: a flight recorder does, and it does not
+/// blame those that merely ran beside it.
 pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
     let (now, limits) = (component.now(), component.limits(&letter.message));
-    let crash_attempts = letter.crash_attempts + 1;
+    let may_be_crash = component.flight.recorder().is_none();
+    let crash_attempts = letter.crash_attempts + u32::from(may_be_crash);
     let attempts = limits.attempts_after_lost_lease(letter.attempts);
     let cause = lost_lease(crash_attempts);
     let counted = Letter { attempts, crash_attempts, ..letter.clone() };

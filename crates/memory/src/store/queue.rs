@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
-    ClockWatch, CountChange, Effects, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange, LetterLookup,
-    LetterView, SequenceChange, SequenceRow, Slot,
+    ClockWatch, CountChange, Effects, FIRST_INDEX, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange,
+    LetterLookup, LetterView, SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{
     AttemptNote, Counts, ErrorKind, Group, GroupId, HeadsPage, OpenedPage, OperationId, Result, StoreError,
@@ -103,7 +103,7 @@ impl Queue {
             revision: 0,
             clock_watch: ClockWatch::default(),
             fence: 0,
-            index: 0,
+            index: FIRST_INDEX,
             by_state: [0; 9],
             grants: BTreeMap::new(),
             notes: BTreeMap::new(),

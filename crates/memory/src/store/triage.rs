@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use lazaret_core::QueueName;
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
+use lazaret_core::store::rules::FIRST_INDEX;
 use lazaret_core::store::{
     Actor, Change, ErrorKind, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches,
     QueueSummary, Result, StoreError, Triage,
@@ -74,7 +75,7 @@ impl Triage for MemoryStore {
     async fn queues(&self) -> Result<Vec<QueueSummary>> {
         let (state, _) = self.begin();
         // Every letter takes an index, so a queue without one never held a letter.
-        let used = state.queues.values().filter(|queue| queue.index > 0);
+        let used = state.queues.values().filter(|queue| queue.index > FIRST_INDEX);
         Ok(used
             .map(|queue| QueueSummary {
                 queue: queue.name.clone(),

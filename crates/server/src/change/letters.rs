@@ -9,7 +9,7 @@ use lazaret_api::{
     ActRequest, AssignRequest, Code, CommentRequest, EditRequest, ExpiryRequest, Letter, Problem,
 };
 use lazaret_core::store::{Act, Actor, Change};
-use lazaret_core::{LetterId, QueueName};
+use lazaret_core::{LetterId, QueueName, Timestamp};
 
 use super::publish::letter_changed;
 use super::reason::reason_or;
@@ -166,6 +166,9 @@ pub(crate) async fn own(
     change(&app, &caller, &id, Change::Owner(request.name), &by).await
 }
 
+/// The latest expiry, 2200-01-01: stores keep times as nanoseconds in 64 bits, and a later one would be changed silently.
+const LATEST_EXPIRY: Timestamp = Timestamp::constant(7_258_118_400, 0);
+
 pub(crate) async fn expire(
     State(app): State<App>,
     caller: Caller,
@@ -173,6 +176,10 @@ pub(crate) async fn expire(
     Json(request): Json<ExpiryRequest>,
 ) -> Result<axum::Json<Letter>> {
     let by = caller.actor(request.reason.as_deref())?;
+    if request.expires_at.is_some_and(|at| at > LATEST_EXPIRY) {
+        let detail = format!("{LATEST_EXPIRY} is the latest time; use null for letters that never expire");
+        return Err(ApiError::invalid("/expires-at", detail));
+    }
     change(&app, &caller, &id, Change::ExpiresAt(request.expires_at), &by).await
 }
 

@@ -59,7 +59,9 @@ async fn a_change_that_leaves_out_its_value_changes_nothing() {
     let letter = bench.letters(&[("a", "bad")], 1).await.remove(0);
     let path = |field: &str| format!("/v1/letters/{}/{field}", letter["id"].as_str().unwrap());
     let whole = format!("/v1/letters/{}", letter["id"].as_str().unwrap());
-    let before = json!("2999-01-01T00:00:00Z");
+    let before = json!("2199-01-01T00:00:00Z");
+    let too_late = json!({"expires-at": "2999-01-01T00:00:00Z", "reason": "x"});
+    bench.put(&path("expiry"), too_late).await.problem(400, "LZ0200");
     bench.put(&path("expiry"), json!({"expires-at": before, "reason": "x"})).await.expect(200);
     bench.put(&path("expiry"), json!({"reason": "x"})).await.problem(400, "LZ0200");
     bench.put(&path("assignee"), json!({"reason": "x"})).await.problem(400, "LZ0200");
@@ -370,12 +372,18 @@ async fn a_letter_imported_as_closed_does_not_swallow_the_message_that_comes_lat
         let path = "/v1/letters/import?queue=billing%2Fmail";
         to.request(Method::POST, path).header("content-type", "application/x-ndjson").body(body)
     };
+    // Imports go to queues that exist.
+    let queue = QueueName::from("billing/mail");
+    let other = Message::new("other", "other", Position::new(0, 0)).with_payload("x");
+    let mut other = Letter::new(queue.clone(), "other".into(), other.into(), Timestamp::now());
+    other.state = LetterState::Dead;
+    let item = HandOff { letter: other, placement: Placement::Open, grant: None };
+    to.store.hand_off(&queue, &StoreLimits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
     let taken = to.send(import(closed("resolved"))).await.expect(200).json;
     assert_eq!((&taken["taken"], &taken["known"]), (&json!(2), &json!(0)), "{taken}");
     let again = to.send(import(closed("resolved"))).await.expect(200).json;
     assert_eq!((&again["taken"], &again["known"]), (&json!(0), &json!(2)), "{again}");
 
-    let queue = QueueName::from("billing/mail");
     let message = Message::new("a-bad1", "events", Position::new(0, 7)).with_payload("x");
     assert_eq!(to.store.lookup(&queue, std::slice::from_ref(&message.id)).await.unwrap(), [None]);
     for stream in ["events", "orders"] {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lazaret_core::letter::Letter;
 use lazaret_core::store::rules::{
-    self, Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView, Slot,
+    self, Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, LetterView,
+    Slot,
 };
 use lazaret_core::store::{ErrorKind, Grant, HandOff, Limits, Placed, Result};
 use lazaret_core::{Partition, QueueName, SequenceId};
@@ -138,7 +139,7 @@ impl DocumentStore {
     pub(crate) fn next_index(&self, queue: &QueueName) -> Result<u64> {
         loop {
             let stored = self.db.indexes.get(queue).unwrap_or_default();
-            let next = stored.value + INDEX_STEP;
+            let next = stored.value.max(FIRST_INDEX) + INDEX_STEP;
             if self.db.indexes.put_if_version(queue, stored.version, next)? {
                 return Ok(next);
             }

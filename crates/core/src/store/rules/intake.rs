@@ -14,6 +14,10 @@ use crate::store::{Actor, ErrorKind, GrantFence, Limits, Placement, Result};
 /// The distance between the indexes of consecutive letters, which leaves space for redelivered ones between them.
 pub const INDEX_STEP: u64 = 1 << 20;
 
+/// The index below the first letter of a queue. The gap below it takes letters that are inserted before the first one, in
+/// every store alike: the order of sequences in a plan depends on it.
+pub const FIRST_INDEX: u64 = 1 << 40;
+
 /// The share of the gap before a letter that an inserted one uses: many fit in order, and some out of order.
 const ROOM_SHARE: u64 = 1024;
 

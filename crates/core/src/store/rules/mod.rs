@@ -67,8 +67,8 @@ pub use effects::{AuditLine, Blocked, CountChange, CountedAs, Effects, Failed, L
 pub use freezing::{Candidate, Freeze, Frozen, FrozenItem, exclusion, plan};
 pub use groups::{GroupRow, LatestFailure};
 pub use intake::{
-    Entry, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off, insert, place,
-    skip_audit,
+    Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,
+    insert, place, skip_audit,
 };
 pub use leases::{
     AfterSettle, ClockWatch, Settle, SettleView, clamp_lease, latest_lease_end, release, renew, settle,
