@@ -215,12 +215,13 @@ pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: impl Future<O
     let Some(claim) = claim else { return work.await };
     let renewal = async {
         claim.renew().await;
-        std::future::pending().await
+        // Whatever became of the claim, the work goes on to its end.
+        std::future::pending::<T>().await
     };
     tokio::select! {
         biased;
         value = work => value,
-        () = renewal => unreachable!("the renewal never ends"),
+        value = renewal => value,
     }
 }
 

@@ -34,10 +34,10 @@ pub(crate) fn restrict(path: &Path) {
     let file = path.display();
     match std::fs::set_permissions(path, Permissions::from_mode(mode & 0o700)) {
         Ok(()) => {
-            tracing::warn!(%file, before = format!("{:o}", mode & 0o777), "file permissions restricted to the owner")
+            tracing::warn!(%file, before = format!("{:o}", mode & 0o777), "file permissions restricted to the owner");
         }
         Err(error) => {
-            tracing::warn!(%file, %error, "file is readable by others, and its permissions cannot be changed")
+            tracing::warn!(%file, %error, "file is readable by others, and its permissions cannot be changed");
         }
     }
 }

@@ -136,7 +136,7 @@ impl Intake {
             self.delayed.waiting.extend(paused.into_iter().map(Reverse));
         }
         let window = self.options.window * self.components.len();
-        while self.in_flight - self.delayed.deliveries < window
+        while self.in_window() < window
             && self.delayed.waiting.peek().is_some_and(|Reverse(next)| next.due <= now)
             && let Some(Reverse(delayed)) = self.delayed.waiting.pop()
         {

@@ -6,15 +6,18 @@ use crate::mutation::mutated;
 
 impl Intake {
     pub(super) fn update_window(&mut self) {
-        let window = self.options.window * self.components.len();
-        // Messages that failing sequences hold back have a limit of their own, so that they stop no others (I3).
-        let apart = self.delayed.deliveries() + self.held_beside_window();
-        let in_flight = self.in_flight.saturating_sub(apart);
+        let (window, in_flight) = (self.options.window * self.components.len(), self.in_window());
         let full = if self.full { in_flight > window / 4 * 3 } else { in_flight >= window };
         if full != self.full {
             self.full = full;
             self.update_holds();
         }
+    }
+
+    /// The number of messages that take part in the window. Those that failing sequences hold back and those in the delay queue
+    /// have limits of their own, so that they stop no others (I3).
+    pub(super) fn in_window(&self) -> usize {
+        self.in_flight.saturating_sub(self.delayed.deliveries() + self.held_beside_window())
     }
 
     fn held_beside_window(&self) -> usize {
