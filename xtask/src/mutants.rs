@@ -188,7 +188,7 @@ fn summary(name: &str, all: usize, outcomes: &Value) -> String {
     // A mutant that hangs is noticed, too.
     let caught = count("caught") + count("timeout");
     let viable = caught + count("missed");
-    let share = if viable == 0 { 100 } else { caught * 100 / viable };
+    let share = (caught * 100).checked_div(viable).unwrap_or(100);
     let mut text = format!(
         "{name}: {caught} of {viable} mutants caught, {share} % ({all} in all, {} of the sample do not compile)",
         count("unviable")

@@ -1,6 +1,8 @@
 //! Messages that handlers send to the dead letters: the fate of a letter whose write is not answered, and contexts that
 //! outlive their attempt.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};

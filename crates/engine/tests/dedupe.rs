@@ -1,5 +1,7 @@
 //! The duplicate filter: copies of a message, marks that the store does not take, and claims of instances that died.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::collections::BTreeMap;

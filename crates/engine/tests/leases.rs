@@ -1,5 +1,7 @@
 //! A process that stalls for longer than its lease: nothing runs twice at once, the loss is reported, the attempt counts.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
+
 mod support;
 
 use std::sync::Arc;

@@ -345,8 +345,8 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
         // An operator accepts failures here: the engine or the store is unavailable, or refuses the act.
         match choice {
             0..=3 => act(&world, component, &mut random, &by),
-            4 => drop(bounded(&process.crash, replayer.process_any()).await),
-            5 => drop(bounded(&process.crash, replayer.process_all("op")).await),
+            4 => drop(Box::pin(bounded(&process.crash, replayer.process_any())).await),
+            5 => drop(Box::pin(bounded(&process.crash, replayer.process_all("op"))).await),
             6 => begin_operation(&world, component, &by),
             7 => hold(&world, &engine, PauseScope::Sequence(key.as_str().into()), pause_millis, &by).await,
             8 => hold(&world, &engine, PauseScope::Consumer, pause_millis, &by).await,
@@ -354,7 +354,7 @@ pub(crate) async fn operator(world: Arc<World>, handles: Arc<Handles>, over: Arc
                 let during = async {
                     // Ask for replays while they are paused, too.
                     tokio::time::sleep(random.millis(0, 500)).await;
-                    bounded(&process.crash, replayer.process_all("op")).await
+                    Box::pin(bounded(&process.crash, replayer.process_all("op"))).await
                 };
                 let held = hold(&world, &engine, PauseScope::Replay, pause_millis, &by);
                 drop(tokio::join!(held, during));

@@ -98,9 +98,11 @@ pub struct KafkaOptions {
     pub(crate) topic_notice: TopicNotice,
 }
 
+type Notify = dyn Fn(&str) + Send + Sync;
+
 /// Is called with a description when a topic is waited for.
 #[derive(Clone, Default)]
-pub(crate) struct TopicNotice(Option<Arc<dyn Fn(&str) + Send + Sync>>);
+pub(crate) struct TopicNotice(Option<Arc<Notify>>);
 
 impl TopicNotice {
     /// Logs that a topic is waited for, and calls the callback.
