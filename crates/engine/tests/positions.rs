@@ -33,6 +33,19 @@ async fn a_position_is_committed_only_over_the_contiguous_settled_prefix() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_run_until_idle_waits_for_partitions_that_the_store_prepares() {
+    // The source has delivered everything before the store has granted the partition.
+    let bench = Bench::new();
+    bench.push(&["a1", "b1"]);
+    bench.log.close();
+    bench.store.slow_down("assign", secs(5));
+    let handler = bench.handler(|_: &Try| Reply::Done);
+    let builder = bench.builder(options()).until_idle().handler(handler);
+    Running::start(builder).ended().await.expect("the consumer ends well");
+    assert_eq!((bench.calls.done().len(), bench.committed()), (2, Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn positions_are_committed_at_most_once_per_interval() {
     let bench = Bench::new();
     let options = Options { commit_interval: secs(1), ..options() };

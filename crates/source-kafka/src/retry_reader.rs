@@ -41,7 +41,7 @@ impl RetryReader {
     /// Creates a reader. `None` when the partition does not belong to a retry topic.
     pub(crate) fn new(topology: &Arc<Topology>, partition: &Partition, start: u64) -> Option<Self> {
         topology.of_retry_topic(partition.stream.as_str())?;
-        topology.record_read(partition, Some(start));
+        topology.record_start(partition, Some(start));
         Some(Self {
             topology: topology.clone(),
             partition: partition.clone(),
@@ -55,7 +55,7 @@ impl RetryReader {
     pub(crate) fn rewind(&mut self, start: u64) {
         self.order.clear();
         self.seen.clear();
-        self.topology.record_read(&self.partition, Some(start));
+        self.topology.record_start(&self.partition, Some(start));
     }
 
     /// Returns the offset after the last record that this relay wrote.
@@ -72,7 +72,6 @@ impl RetryReader {
         ids: &mut PositionIds,
     ) -> Message {
         let stored = reader.read(record, offset, ids);
-        self.topology.record_read(&self.partition, Some(offset + 1));
         let topics = self.topology.of_retry_topic(self.partition.stream.as_str());
         let invalid = |headers::InvalidHeaders(reason)| reason;
         let relayed = headers::read(&stored.headers).map_err(invalid).and_then(|relayed| {
@@ -156,7 +155,7 @@ impl RetryReader {
 
 impl Drop for RetryReader {
     fn drop(&mut self) {
-        self.topology.record_read(&self.partition, None);
+        self.topology.record_start(&self.partition, None);
     }
 }
 

@@ -19,12 +19,15 @@ use crate::options::KafkaOptions;
 use crate::read_ahead::{Item, ReadAhead, closed_error};
 use crate::relay::KafkaRelay;
 use crate::state::KafkaState;
+use crate::topology::Topology;
 
 /// One member of a Kafka consumer group. Dropping it without [`close`](Source::close) commits nothing.
 pub struct KafkaSource {
     commands: mpsc::UnboundedSender<Command>,
     read: Arc<ReadAhead>,
     state: watch::Receiver<KafkaState>,
+    /// The retry topics, if there are any.
+    topology: Option<Arc<Topology>>,
     paused: HashSet<Partition>,
     /// Messages that were read before their partition was paused, in order.
     buffered: VecDeque<(Partition, Vec<Message>)>,
@@ -46,7 +49,7 @@ impl KafkaSource {
     /// # Errors
     /// When an option is invalid.
     pub fn open(options: KafkaOptions) -> Result<Self, SourceError> {
-        Self::drive(Membership::join(options, None, None)?)
+        Self::drive(Membership::join(options, None, None)?, None)
     }
 
     /// Joins the group and also reads the retry topics of this relay: relayed messages are restored, with their attempts so
@@ -55,24 +58,27 @@ impl KafkaSource {
     /// # Errors
     /// When an option is invalid.
     pub fn open_with(options: KafkaOptions, relay: &KafkaRelay) -> Result<Self, SourceError> {
-        Self::drive(Membership::join(options, Some(relay.topology()), relay.transactions())?)
+        let topology = Some(relay.topology());
+        Self::drive(Membership::join(options, topology.clone(), relay.transactions())?, topology)
     }
 
-    fn drive(membership: Membership) -> Result<Self, SourceError> {
+    fn drive(membership: Membership, topology: Option<Arc<Topology>>) -> Result<Self, SourceError> {
         let state = membership.state();
         let (commands, read) = driver::start(membership)?;
-        Ok(Self::new(commands, read, state))
+        Ok(Self::new(commands, read, state, topology))
     }
 
     fn new(
         commands: mpsc::UnboundedSender<Command>,
         read: Arc<ReadAhead>,
         state: watch::Receiver<KafkaState>,
+        topology: Option<Arc<Topology>>,
     ) -> Self {
         Self {
             commands,
             read,
             state,
+            topology,
             paused: HashSet::new(),
             buffered: VecDeque::new(),
             resuming: HashSet::new(),
@@ -92,7 +98,7 @@ impl KafkaSource {
     fn step(&mut self) -> Option<Result<SourceEvent, SourceError>> {
         loop {
             if let Some(messages) = self.take_buffered() {
-                return Some(Ok(SourceEvent::Messages(messages)));
+                return Some(Ok(self.deliver(messages)));
             }
             if self.ended && self.buffered.is_empty() {
                 self.ended = false;
@@ -102,7 +108,7 @@ impl KafkaSource {
                 Item::Event(SourceEvent::Messages(messages)) => {
                     let messages = self.buffer_paused(messages);
                     if !messages.is_empty() {
-                        return Some(Ok(SourceEvent::Messages(messages)));
+                        return Some(Ok(self.deliver(messages)));
                     }
                 }
                 Item::Event(SourceEvent::End) => self.ended = true,
@@ -129,6 +135,18 @@ impl KafkaSource {
                 Item::Error(error) => return Some(Err(error)),
             }
         }
+    }
+
+    /// Notes which records of retry topics the engine takes, so that a consumer that runs until idle waits for the others.
+    fn deliver(&self, messages: Vec<Message>) -> SourceEvent {
+        if let Some(topology) = &self.topology {
+            // Other records of a retry topic are undecodable.
+            let retried = |message: &&Message| message.hop.is_some() || message.undecodable.is_some();
+            for (stream, position) in messages.iter().filter(retried).map(Message::place) {
+                topology.record_taken(stream, position);
+            }
+        }
+        SourceEvent::Messages(messages)
     }
 
     /// Takes the first buffered messages whose partition is not paused.
@@ -274,16 +292,19 @@ impl fmt::Debug for KafkaSource {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lazaret_core::Position;
     use lazaret_core::source::Assignment;
 
     use super::*;
+    use crate::retry_topics::RetryTopics;
 
     /// Creates a source whose driver is the test.
     fn source() -> (KafkaSource, mpsc::UnboundedReceiver<Command>) {
         let (commands, received) = mpsc::unbounded_channel();
         let (_, state) = watch::channel(KafkaState::Joining);
-        (KafkaSource::new(commands, Arc::new(ReadAhead::new()), state), received)
+        (KafkaSource::new(commands, Arc::new(ReadAhead::new()), state, None), received)
     }
 
     fn partition(index: u32) -> Partition {
@@ -348,6 +369,27 @@ mod tests {
         source.resume(&[partition(0)]);
         assert_eq!(ids(source.step()), ["0/1"]);
         assert!(source.step().is_none(), "the new partition has another end");
+    }
+
+    #[test]
+    fn a_record_of_a_retry_topic_is_expected_until_the_engine_takes_it() {
+        let topics = RetryTopics::new("mail", [Duration::from_secs(1)]);
+        let topology = Arc::new(Topology::new(&topics, &["orders".to_owned()]).unwrap());
+        let retries = Partition::new("orders.mail.retry.1s", 0);
+        let (mut source, _received) = source();
+        source.topology = Some(topology.clone());
+        topology.record_start(&retries, Some(0));
+        topology.record_write(retries.clone(), 0);
+        let mut message = Message::new("m", retries.stream.clone(), Position::new(0, 0));
+        message.undecodable = Some("not a record of the relay".into());
+        source.read.put(Item::Event(SourceEvent::Messages(vec![message])));
+        assert!(topology.is_expecting(), "it was only read ahead");
+        source.pause(std::slice::from_ref(&retries));
+        assert!(source.step().is_none());
+        assert!(topology.is_expecting(), "it is buffered");
+        source.resume(&[retries]);
+        assert_eq!(ids(source.step()), ["m"]);
+        assert!(!topology.is_expecting());
     }
 
     #[test]

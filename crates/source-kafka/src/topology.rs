@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lazaret_core::Partition;
 use lazaret_core::source::SourceError;
+use lazaret_core::{Partition, Position, StreamName};
 
 use crate::retry_topics::RetryTopics;
 
@@ -45,8 +45,8 @@ impl StreamTopics {
 struct Progress {
     /// The offset after the last record that this relay wrote.
     written: u64,
-    /// The offset after the last record that was read; `None` when the partition is not assigned.
-    read: Option<u64>,
+    /// The offset after the last record that the engine took; `None` when the partition is not assigned.
+    taken: Option<u64>,
 }
 
 /// All retry topics and dead-letter topics of a consumer.
@@ -110,9 +110,18 @@ impl Topology {
         entry.written = entry.written.max(offset + 1);
     }
 
-    /// Notes that an assigned partition was read up to this offset; `None` when it was revoked.
-    pub(crate) fn record_read(&self, partition: &Partition, next: Option<u64>) {
-        self.progress().entry(partition.clone()).or_default().read = next;
+    /// Notes that a partition is read from this offset on; `None` when it was revoked.
+    pub(crate) fn record_start(&self, partition: &Partition, start: Option<u64>) {
+        self.progress().entry(partition.clone()).or_default().taken = start;
+    }
+
+    /// Notes that the engine took the record at this place. A record that was only read ahead is still expected.
+    pub(crate) fn record_taken(&self, stream: &StreamName, position: &Position) {
+        let mut progress = self.progress();
+        let partition = Partition::new(stream.clone(), position.partition);
+        if let Some(Progress { taken: Some(taken), .. }) = progress.get_mut(&partition) {
+            *taken = position.offset + 1;
+        }
     }
 
     /// Returns the offset after the last record that this relay wrote.
@@ -120,9 +129,9 @@ impl Topology {
         self.progress().get(partition).map_or(0, |progress| progress.written)
     }
 
-    /// Returns whether an assigned partition holds records of this relay that were not read yet.
+    /// Returns whether an assigned partition holds records of this relay that the engine has not taken yet.
     pub(crate) fn is_expecting(&self) -> bool {
-        self.progress().values().any(|progress| progress.read.is_some_and(|read| read < progress.written))
+        self.progress().values().any(|progress| progress.taken.is_some_and(|taken| taken < progress.written))
     }
 }
 
@@ -199,10 +208,13 @@ mod tests {
         let partition = Partition::new("orders.mail.retry.1s", 0);
         topology.record_write(partition.clone(), 4);
         assert!(!topology.is_expecting(), "another member owns it");
-        topology.record_read(&partition, Some(3));
+        topology.record_start(&partition, Some(3));
         assert!(topology.is_expecting());
-        topology.record_read(&partition, Some(5));
+        topology.record_taken(&partition.stream, &Position::new(0, 4));
         assert!(!topology.is_expecting());
         assert_eq!(topology.written(&partition), 5);
+        topology.record_start(&partition, None);
+        topology.record_taken(&partition.stream, &Position::new(0, 2));
+        assert!(!topology.is_expecting(), "it was revoked, and an old record was taken late");
     }
 }

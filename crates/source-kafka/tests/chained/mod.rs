@@ -69,6 +69,8 @@ pub(crate) struct Chained {
     commit_interval: Duration,
     change: fn(RetryTopics) -> RetryTopics,
     draining: Vec<Duration>,
+    /// Later attempts than this one never end.
+    last_attempt: u32,
     spring: bool,
     transactional_id: Option<String>,
     /// Where in a transaction to die.
@@ -122,6 +124,7 @@ impl Chained {
             commit_interval: millis(50),
             change: RetryTopics::creating_topics,
             draining: Vec::new(),
+            last_attempt: u32::MAX,
             spring: false,
             transactional_id: None,
             die_at: None,
@@ -142,6 +145,11 @@ impl Chained {
 
     pub(crate) fn draining(&self, delay: Duration) -> Self {
         Self { draining: vec![delay], ..self.clone() }
+    }
+
+    /// Consumers that make no attempt after this one, however long they live: a slow test may stop them too late.
+    pub(crate) fn up_to_attempt(&self, last_attempt: u32) -> Self {
+        Self { last_attempt, ..self.clone() }
     }
 
     pub(crate) fn with_spring_headers(&self) -> Self {
@@ -232,10 +240,14 @@ impl Chained {
         let relay = KafkaRelay::open(&kafka, self.topics(&policy)).await.unwrap();
         let source = KafkaSource::open_with(kafka, &relay).unwrap();
         let (calls, open, script) = (self.calls.clone(), self.open.clone(), Arc::new(script));
+        let last_attempt = self.last_attempt;
         let handler = move |message: Message, Attempt(attempt): Attempt| {
             let call = Call { message, attempt, at: Timestamp::now() };
             let (calls, open, script) = (calls.clone(), open.clone(), script.clone());
             async move {
+                if call.attempt > last_attempt {
+                    std::future::pending::<()>().await;
+                }
                 if payload_of(&call.message).starts_with("wait") {
                     open.subscribe().wait_for(|open| *open).await.unwrap();
                 }
