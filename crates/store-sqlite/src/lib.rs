@@ -46,7 +46,8 @@
 //! - `inbox_source/`: the inbox: posts, and the source that delivers them.
 //! - `audit`, `pauses`: the audit chain, and pauses.
 //! - `schema/`, `rows`: tables, format versions and migrations, encoding of values.
-//! - `consistency`, `comparison` (tests): counters compared with letters, and random walks compared with the memory store.
+//! - `consistency`, `comparison`, `power_loss/` (tests): counters compared with letters, random walks compared with the memory store,
+//!   and the states of the files after a power cut.
 
 mod audit;
 mod backup;
@@ -64,6 +65,8 @@ mod operations;
 mod options;
 mod pauses;
 mod permissions;
+#[cfg(all(test, target_os = "linux"))]
+mod power_loss;
 mod readers;
 mod recorded;
 mod redo;

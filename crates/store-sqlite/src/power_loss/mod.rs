@@ -1,0 +1,180 @@
+//! Power cuts at any point in the life of a store: nothing answered is lost, and the store opens.
+//!
+//! The layer below ([`lazaret_power_loss`]) records what the store and SQLite write, and rebuilds the states in which a power cut may
+//! leave the files. Each of them is opened, and compared with what had been answered before the cut.
+
+mod life;
+mod picture;
+
+use std::path::Path;
+use std::time::Duration;
+
+use lazaret_power_loss::{Exploration, Explored, Recording, State, scratch};
+
+use crate::{Options, RestoreOptions, SqliteStore, backup, restore};
+use life::{FILE, Life};
+
+/// Runs a test on a thread of its own; the store needs others only.
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
+}
+
+/// All groups go to the redo log, and stay in it until a call that it cannot hold.
+fn by_redo_log() -> Options {
+    Options { redo_from: 0, redo_time: Duration::from_secs(3600), ..Options::default() }
+}
+
+/// Every group is committed.
+fn by_commits() -> Options {
+    Options { redo_from: usize::MAX, ..Options::default() }
+}
+
+/// Bursts go to the redo log, and are committed soon.
+fn by_both() -> Options {
+    Options { redo_from: 4, redo_time: Duration::from_millis(20), ..Options::default() }
+}
+
+/// Opens the store of a state, checks all that it holds, and closes it.
+async fn check(life: &Life, cut: usize, file: &Path) {
+    let store = SqliteStore::open(file, life.later()).unwrap();
+    picture::check(life, cut, &store).await;
+    store.close().await.unwrap();
+    picture::check_file(file);
+}
+
+/// Two openings of a store with all kinds of calls, and a power cut at each point.
+fn survives(options: Options, states: usize) -> Explored {
+    let life = block_on(async {
+        let life = Life::begin(options);
+        life.open_and_run(0).await;
+        life.open_and_run(1).await;
+        life.end()
+    });
+    let rebuilt = scratch();
+    life.log().explore(&Exploration::of(states), |state| {
+        state.write_to(rebuilt.path());
+        block_on(check(&life, state.cut(), &rebuilt.path().join(FILE)));
+    })
+}
+
+#[test]
+fn nothing_committed_is_lost_by_a_power_cut() {
+    // I1, I8
+    let explored = survives(by_commits(), 200);
+    assert!(explored.states > 100, "{explored:?}");
+}
+
+#[test]
+fn nothing_in_the_redo_log_alone_is_lost_by_a_power_cut() {
+    // I1, I8
+    let explored = survives(by_redo_log(), 250);
+    assert!(explored.states > 100, "{explored:?}");
+}
+
+#[test]
+fn nothing_is_lost_by_a_power_cut_between_redo_log_and_commit() {
+    // I1, I8
+    let explored = survives(by_both(), 120);
+    assert!(explored.states > 60, "{explored:?}");
+}
+
+#[test]
+fn nothing_is_lost_by_a_second_power_cut_during_recovery() {
+    // I1
+    let life = block_on(async {
+        let life = Life::begin(by_redo_log());
+        life.open_and_run(0).await;
+        life.end()
+    });
+    let (first, second) = (scratch(), scratch());
+    let mut recovered = 0;
+    let all = Exploration::of(8);
+    life.log().explore(&all, |state| {
+        state.write_to(first.path());
+        let recording = Recording::start(first.path());
+        block_on(async {
+            SqliteStore::open(first.path().join(FILE), life.later()).unwrap().close().await.unwrap();
+        });
+        let log = recording.finish();
+        let explored = log.explore(&Exploration { limit: 16, ..all }, |again| {
+            again.write_to(second.path());
+            block_on(check(&life, state.cut(), &second.path().join(FILE)));
+        });
+        recovered += explored.states;
+    });
+    assert!(recovered > 60, "{recovered}");
+}
+
+#[test]
+fn a_power_cut_leaves_a_whole_backup_or_none() {
+    // I1
+    let life = block_on(async {
+        let life = Life::begin(by_redo_log());
+        let store = life.open();
+        life.hand_offs(&store, 0).await;
+        let to = life.folder().join("backup.db");
+        life.call(&[("backup", "there")], store.backup(&to)).await;
+        life.end()
+    });
+    // All letters had been answered before the backup began.
+    let end = life.log().events().len();
+    let rebuilt = scratch();
+    let explored = life.log().explore(&Exploration::of(80), |state| {
+        state.write_to(rebuilt.path());
+        let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
+        block_on(async {
+            let is_there = copy.exists();
+            assert!(is_there || !life.is_answered("backup", state.cut()), "the backup is lost");
+            if is_there {
+                check(&life, end, &copy).await;
+            } else if life.is_requested("backup", state.cut()) {
+                // What is left of the first one does not matter.
+                backup(&file, &copy).await.unwrap();
+                check(&life, end, &copy).await;
+            }
+            check(&life, state.cut(), &file).await;
+        });
+    });
+    assert!(explored.states > 40, "{explored:?}");
+}
+
+#[test]
+fn a_restore_that_was_cut_off_can_be_repeated() {
+    // I1
+    let (life, folder) = (block_on(backed_up()), scratch());
+    let path = |name: &str| folder.path().join(name);
+    life.1.write_to(folder.path());
+    let recording = Recording::start(folder.path());
+    let replace = RestoreOptions { replace: true };
+    restore(path("backup.db"), path(FILE), replace).unwrap();
+    let restored = recording.mark();
+    let log = recording.finish();
+    let (life, end) = (&life.0, life.0.log().events().len());
+    let rebuilt = scratch();
+    let explored = log.explore(&Exploration::of(80), |state| {
+        state.write_to(rebuilt.path());
+        let (file, copy) = (rebuilt.path().join(FILE), rebuilt.path().join("backup.db"));
+        if state.cut() < restored {
+            restore(&copy, &file, replace).unwrap();
+        }
+        block_on(check(life, end, &file));
+    });
+    assert!(explored.states > 30, "{explored:?}");
+}
+
+/// A life whose last state is a backup beside another store, which a power cut has stopped with records in its redo log.
+async fn backed_up() -> (Life, State) {
+    let life = Life::begin(by_redo_log());
+    let store = life.open();
+    life.hand_offs(&store, 0).await;
+    store.backup(life.folder().join("backup.db")).await.unwrap();
+    let life = life.end();
+    let other = Life::begin(by_redo_log());
+    let store = other.open();
+    other.hand_offs(&store, 5).await;
+    let other = other.end();
+    let mut state = other.log().last();
+    state.insert("backup.db", life.log().last().files()["backup.db"].clone());
+    assert!(!state.files()[&format!("{FILE}-redo")].is_empty());
+    (life, state)
+}
