@@ -347,11 +347,7 @@ fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
 fn rename(names: &mut BTreeMap<String, FileId>, change: &Event) {
     match change {
         Event::Create { name, file } => _ = names.insert(name.clone(), *file),
-        Event::Remove { name, file } => {
-            if names.get(name) == Some(file) {
-                names.remove(name);
-            }
-        }
+        Event::Remove { name, file } if names.get(name) == Some(file) => _ = names.remove(name),
         Event::Rename { from, to, file } => {
             // Another file may have taken the old name since, and was synced with it.
             if names.get(from) == Some(file) {

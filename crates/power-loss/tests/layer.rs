@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 use lazaret_power_loss::{Event, Exploration, History, Log, Recording, Survival, scratch};
 
-const ALL: Exploration = Exploration { seed: 1, limit: usize::MAX, random: 50 };
+const ALL: Exploration = Exploration { seed: 1, limit: usize::MAX, random: 400 };
 
 /// Ends a recording with a mark, so that the states at the end are not those that were explored before it.
 fn finish(recording: Recording) -> Log {

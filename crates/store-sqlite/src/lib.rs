@@ -65,7 +65,8 @@ mod operations;
 mod options;
 mod pauses;
 mod permissions;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod power_loss;
 mod readers;
 mod recorded;
