@@ -23,16 +23,22 @@ use support::{
 struct Filter {
     inner: Arc<dyn Dedupe>,
     failing: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    slow: Arc<Mutex<BTreeMap<&'static str, Duration>>>,
 }
 
 impl Filter {
     fn new(bench: &Bench) -> Self {
-        Self { inner: Arc::new(bench.store.memory().clone()), failing: Arc::default() }
+        Self { inner: Arc::new(bench.store.memory().clone()), failing: Arc::default(), slow: Arc::default() }
     }
 
     /// Lets the next calls of this kind fail.
     fn fail_next(&self, operation: &'static str, times: usize) {
         self.failing.lock().unwrap().insert(operation, times);
+    }
+
+    /// Lets calls of this kind take this long before they do anything.
+    fn slow_down(&self, operation: &'static str, by: Duration) {
+        self.slow.lock().unwrap().insert(operation, by);
     }
 
     fn mend(&self) {
@@ -43,7 +49,9 @@ impl Filter {
         self.failing.lock().unwrap().get(operation).copied().unwrap_or_default()
     }
 
-    fn check(&self, operation: &'static str) -> store::Result<()> {
+    async fn check(&self, operation: &'static str) -> store::Result<()> {
+        let delay = self.slow.lock().unwrap().get(operation).copied().unwrap_or_default();
+        let_pass(delay).await;
         let mut failing = self.failing.lock().unwrap();
         match failing.get_mut(operation).filter(|left| **left > 0) {
             Some(left) => {
@@ -77,7 +85,7 @@ impl Dedupe for Filter {
         owner: &str,
         lease: Duration,
     ) -> store::Result<DedupeClaim> {
-        self.check("claim")?;
+        self.check("claim").await?;
         self.inner.claim(queue, id, owner, lease).await
     }
 
@@ -88,12 +96,12 @@ impl Dedupe for Filter {
         owner: &str,
         window: Duration,
     ) -> store::Result<()> {
-        self.check("done")?;
+        self.check("done").await?;
         self.inner.done(queue, id, owner, window).await
     }
 
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> store::Result<()> {
-        self.check("abandon")?;
+        self.check("abandon").await?;
         self.inner.abandon(queue, id, owner).await
     }
 }
@@ -183,6 +191,28 @@ async fn a_handled_letter_is_resolved_when_its_mark_fails() {
     bench.run(filter.on(Options { retry, ..options() }), script).await;
     assert_eq!(bench.calls.tried(), ["a1", "a1"]);
     assert_eq!(bench.letter_at(0).map(|letter| letter.state), Some(LetterState::Resolved));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_the_claim_of_a_failed_letter_loses_no_lease() {
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { hold: Duration::ZERO, ..options().retry };
+    let slow = filter.clone();
+    let script = move |this: &Try| match this.before {
+        0 => Reply::Fail(transient()),
+        _ => {
+            slow.slow_down("abandon", secs(10));
+            Reply::Fail(fatal())
+        }
+    };
+    let options = Options { lease: secs(3), retry, ..options() };
+    let running = bench.start(filter.on(options), script);
+    eventually("it is dead", || bench.counts().of(LetterState::Dead) == 1).await;
+    let_pass(secs(20)).await;
+    assert_eq!((bench.events.count("LeaseLost"), running.stats().leases_lost), (0, 0));
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

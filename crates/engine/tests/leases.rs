@@ -12,7 +12,7 @@ use lazaret_core::handler::{BoxHandler, Context, handler};
 use lazaret_core::policy::{RetryPolicy, Strategy};
 use lazaret_core::{HandlerError, LetterState, Reason};
 use lazaret_engine::Options;
-use support::{Bench, Running, eventually, fatal, let_pass, millis, options, retry, secs, transient};
+use support::{Bench, Reply, Running, eventually, fatal, let_pass, millis, options, retry, secs, transient};
 
 /// Counts calls, and how many of them ran at once at most.
 #[derive(Clone, Default)]
@@ -133,5 +133,24 @@ async fn a_lost_lease_does_not_use_up_the_last_attempt() {
     })
     .await;
     assert_eq!(calls.attempts(), [1, 2, 2]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_that_is_answered_late_loses_no_lease() {
+    // The settlement ends the lease before its answer arrives; a renewal in between is refused.
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    bench.store.answer_late("settle", secs(5));
+    let running = bench.start(short_lease(), |this| match this.before {
+        0 | 1 => Reply::Fail(transient()),
+        _ => Reply::Fail(fatal()),
+    });
+    eventually("it is dead", || bench.letter_at(0).is_some_and(|l| l.state == LetterState::Dead)).await;
+    let_pass(secs(10)).await;
+    assert_eq!((bench.events.count("LeaseLost"), running.stats().leases_lost), (0, 0));
+    let letter = bench.letter("a");
+    assert_eq!((letter.attempts, bench.calls.attempts_of("a1")), (3, vec![1, 2, 3]));
+    assert_eq!(bench.events.count("LetterStored"), 3, "every outcome is reported");
     running.stop().await;
 }

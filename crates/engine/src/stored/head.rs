@@ -6,12 +6,12 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
-use lazaret_core::relay::Relay;
-use lazaret_core::store::{Lease, Settled, Settlement};
+use lazaret_core::store::{Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::lease::RunLease;
 use super::run::Purpose;
 use crate::admission::{self, Admission, Candidate, Exhausted};
 use crate::attempt::{self, Outcome};
@@ -38,7 +38,7 @@ use crate::time::until;
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
     pub(super) component: &'a Arc<Component>,
-    pub(super) lease: &'a Lease,
+    pub(super) lease: &'a RunLease<'a>,
     pub(super) purpose: &'a Purpose,
     pub(super) hash: SequenceHash,
 }
@@ -61,6 +61,29 @@ struct Ended {
     claim: Option<Claim>,
 }
 
+/// The work that is left when a letter is settled: nothing of it needs the lease.
+#[derive(Default)]
+pub(super) struct LeftOver {
+    /// The claim of an attempt that did not succeed.
+    claim: Option<Claim>,
+    /// The letter, if it is dead now.
+    dead: Option<Letter>,
+}
+
+impl LeftOver {
+    /// Ends the claim, and publishes a claim check for a letter that died in the store although the broker keeps the dead
+    /// letters: it did not take the message, for example because it is too large. So whoever reads the dead-letter topic learns
+    /// of every dead letter.
+    pub(super) async fn finish(self, component: &Component) {
+        dedupe::end(self.claim).await;
+        if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
+            let (message, from) = (&*letter.message, letter.message.partition());
+            let publish = Publish { component, message, from: &from, same_failure: 1 };
+            publish.claim(relay, &letter).await;
+        }
+    }
+}
+
 /// An attempt that may start.
 struct Admitted<'a> {
     permission: Permission<'a>,
@@ -78,7 +101,14 @@ enum Refused {
 impl HeadAttempt<'_> {
     /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop. `interrupted` says that
     /// the lease before this one ended during a run.
-    pub(super) async fn run(&self, mut letter: Letter, interrupted: bool) -> Option<Settled> {
+    ///
+    /// If the lease ends with the outcome, `left` is the work that remains.
+    pub(super) async fn run(
+        &self,
+        mut letter: Letter,
+        interrupted: bool,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
         if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
             letter.crash_attempts += suspect.crashes;
             if *self.purpose == Purpose::Retry {
@@ -92,21 +122,23 @@ impl HeadAttempt<'_> {
                 if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
                 {
                     let cause = Some(crash(letter.crash_attempts));
-                    return self.settle(&letter, draft::dead(self.component, &letter, cause)).await;
+                    return self.settle(&letter, draft::dead(self.component, &letter, cause), left).await;
                 }
             }
         } else if interrupted && *self.purpose == Purpose::Retry {
             // The attempt counts before the next one begins (I4).
             let settlement = draft::interrupted(self.component, &letter);
-            return self.settle(&letter, settlement).await;
+            return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
         let admitted = match self.start(&letter, record.as_ref()).await {
             Ok(admitted) => admitted?,
             Err(Refused::Exhausted(exhausted)) => {
-                return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
+                return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
             }
-            Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
+            Err(Refused::Duplicate) => {
+                return self.settle(&letter, Settlement::Resolve(None), left).await;
+            }
         };
         let letter = Arc::new(letter);
         let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
@@ -117,8 +149,11 @@ impl HeadAttempt<'_> {
             claim.handled(self.component).await.ok()?;
         }
         let settlement = self.settlement(&letter, ended)?;
-        let settled = self.settle(&letter, settlement).await;
-        dedupe::end(claim).await;
+        left.claim = claim;
+        let settled = self.settle(&letter, settlement, left).await;
+        if let Some(Settled::Next(_)) = &settled {
+            std::mem::take(left).finish(self.component).await;
+        }
         settled
     }
 
@@ -361,27 +396,26 @@ impl HeadAttempt<'_> {
         Step::End { state, why: End::Verdict }
     }
 
-    async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
-        let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        let dead = died(letter, &settlement);
+    async fn settle(
+        &self,
+        letter: &Letter,
+        settlement: Settlement,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
+        let settler = Settler { component: self.component, lease: self.lease.lease, purpose: self.purpose };
+        let dead = newly_dead(letter, &settlement);
+        self.lease.settlement_begins();
         let settled = settler.settle(letter, settlement).await?;
-        if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
-            self.publish_claim(relay, &letter).await;
+        if let Settled::Next(_) = &settled {
+            self.lease.continues();
         }
+        left.dead = dead;
         Some(settled)
-    }
-
-    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
-    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
-    async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
-        let (message, from) = (&*letter.message, letter.message.partition());
-        let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
-        publish.claim(relay, letter).await;
     }
 }
 
-/// Returns the letter as it is when this settlement makes it a dead one.
-fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+/// Returns the letter as it will be when this settlement makes it a dead one.
+fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
     let Settlement::Requeue(requeue) = settlement else { return None };
     (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
         state: LetterState::Dead,
