@@ -45,7 +45,7 @@ pub use forward::Call;
 pub use identity::store_id;
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
-    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
+    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LeaseUse, LetterStore,
     Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
 };
 pub use locks::{LockState, Locks};

@@ -165,12 +165,18 @@ impl HeadAttempt<'_> {
         record: Option<&FailureRecord>,
     ) -> Result<Option<Admitted<'_>>, Refused> {
         let Component { queue, dedupe, .. } = &**self.component;
+        let mut charged = false;
         let Some(filter) = dedupe else {
-            let admitted = self.admission(letter, record, false).await.map_err(Refused::Exhausted)?;
-            return Ok(admitted.map(|permission| Admitted { permission, claim: None }));
+            loop {
+                let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
+                let Some(permission) = admitted else { return Ok(None) };
+                charged = true;
+                if let Some(permission) = self.confirm(permission, letter, record).await {
+                    return Ok(Some(Admitted { permission, claim: None }));
+                }
+            }
         };
         let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
-        let mut charged = false;
         loop {
             let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
             let Some(Permission { pass, permit, isolation }) = admitted else { return Ok(None) };
@@ -179,6 +185,7 @@ impl HeadAttempt<'_> {
             drop(pass);
             match filter.claim(queue, &letter.message.id).await {
                 Ok(Claimed::Yes(claim)) => {
+                    self.lease.attempts().await;
                     match admission::check(self.component, &self.candidate(letter, record, true)) {
                         Admission::Start(pass) => {
                             let permission = Permission { pass, permit, isolation };
@@ -197,11 +204,31 @@ impl HeadAttempt<'_> {
                 }
                 Err(error) => {
                     drop((permit, isolation));
-                    if retry.failed(error).await.is_err() {
+                    if self.lease.wait(retry.failed(error)).await.is_err() {
                         return Ok(None);
                     }
                 }
             }
+        }
+    }
+
+    /// Confirms a permission after a wait: the lease says that an attempt begins, and nothing holds it back. `None` when a pause or
+    /// the breaker began meanwhile.
+    async fn confirm<'p>(
+        &self,
+        permission: Permission<'p>,
+        letter: &Letter,
+        record: Option<&FailureRecord>,
+    ) -> Option<Permission<'p>> {
+        if self.lease.is_for_attempt() {
+            return Some(permission);
+        }
+        let Permission { pass, permit, isolation } = permission;
+        drop(pass);
+        self.lease.attempts().await;
+        match admission::check(self.component, &self.candidate(letter, record, true)) {
+            Admission::Start(pass) => Some(Permission { pass, permit, isolation }),
+            _ => None,
         }
     }
 
@@ -239,12 +266,14 @@ impl HeadAttempt<'_> {
                 let permit = guards.permits.clone().acquire_owned().await.ok()?;
                 Some((permit, flight.isolate(queue, &letter.message.id).await))
             };
-            let prepared = tokio::select! {
-                biased;
-                () = lifecycle.draining() => return Ok(None),
-                prepared = prepared => prepared,
+            let prepared = async {
+                tokio::select! {
+                    biased;
+                    () = lifecycle.draining() => None,
+                    prepared = prepared => prepared,
+                }
             };
-            let Some((permit, isolation)) = prepared else { return Ok(None) };
+            let Some((permit, isolation)) = self.lease.wait(prepared).await else { return Ok(None) };
             match admission::check(self.component, &candidate) {
                 Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
                 Admission::Exhausted(exhausted) => return Err(exhausted),
@@ -266,6 +295,7 @@ impl HeadAttempt<'_> {
 
     /// Sleeps for this long, or until the consumer drains.
     async fn sleep(&self, time: Duration) {
+        self.lease.waits_for(time).await;
         tokio::select! {
             biased;
             () = self.component.lifecycle.draining() => {}
@@ -275,6 +305,7 @@ impl HeadAttempt<'_> {
 
     /// Sleeps until then, or until the consumer drains.
     async fn sleep_until(&self, time: Timestamp) {
+        self.lease.waits_for(until(self.component.now(), time)).await;
         tokio::select! {
             biased;
             () = self.component.lifecycle.draining() => {}

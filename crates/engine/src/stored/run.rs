@@ -91,7 +91,7 @@ impl Run {
         let component = self.component.clone();
         let _guard = RunGuard::new(&component);
         let (claimed, claimed_at) = (self.claim.lease.clone(), self.claimed_at);
-        let lease = RunLease::new(&component, &claimed, claimed_at);
+        let lease = RunLease::new(&component, &claimed, &self.purpose, claimed_at);
         let mut left = LeftOver::default();
         let end = tokio::select! {
             biased;
@@ -111,7 +111,7 @@ impl Run {
     /// Runs the sequence, after an earlier run of it in this process has ended (I6).
     async fn run_alone(self, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
         let component = self.component.clone();
-        let active = component.active_runs.begin(&lease.lease.sequence).await;
+        let active = lease.wait(component.active_runs.begin(&lease.lease.sequence)).await;
         let hash = self.hash();
         let mut listed = ListedRun::new(&component, self.open.clone(), hash);
         let superseded = async {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, SettleView};
-use lazaret_core::store::{Claim, Lease, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
 
 use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
@@ -95,9 +95,10 @@ impl Queue<'_> {
         Ok(Claim { lease, head: self.whole(head.lid)?, interrupted })
     }
 
-    pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration) -> Work<Lease> {
+    pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Work<Lease> {
         let open = self.sequence(&lease.sequence)?;
-        let (row, renewed) = rules::renew(open.as_ref().map(|open| &open.row), lease, duration, self.time())?;
+        let row = open.as_ref().map(|open| &open.row);
+        let (row, renewed) = rules::renew(row, lease, duration, used_for, self.time())?;
         if let Some(open) = open {
             self.write_lease(open.sid, &row)?;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::SequenceId;
-use lazaret_core::store::OperationId;
+use lazaret_core::store::{LeaseUse, OperationId};
 use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow};
 use rusqlite::{Row, params};
 
@@ -17,6 +17,18 @@ pub(crate) struct OpenSequence {
     pub(crate) sid: i64,
     pub(crate) name: SequenceId,
     pub(crate) row: SequenceRow,
+}
+
+/// A bit of the column `lease_replay`: the lease is not for due letters.
+const REPLAY: i64 = 1;
+/// A bit of the column `lease_replay`: the owner of the lease waits.
+const WAITING: i64 = 2;
+
+/// The column `lease_replay`.
+fn lease_bits(lease: &HeldLease) -> i64 {
+    let replay = if lease.kind == LeaseKind::Due { 0 } else { REPLAY };
+    let waiting = if lease.used_for == LeaseUse::Wait { WAITING } else { 0 };
+    replay | waiting
 }
 
 /// The columns of an [`OpenSequence`].
@@ -45,10 +57,14 @@ impl OpenSequenceRow {
                 owner: row.get(7)?,
                 fence: unsigned(fence)?,
                 until: time(row.get(9)?),
-                kind: match (operation(row.get(11)?)?, row.get(10)?) {
+                kind: match (operation(row.get(11)?)?, row.get::<_, i64>(10)? & REPLAY) {
                     (Some(operation), _) => LeaseKind::Operation(operation),
-                    (None, true) => LeaseKind::Replay,
-                    (None, false) => LeaseKind::Due,
+                    (None, REPLAY) => LeaseKind::Replay,
+                    (None, _) => LeaseKind::Due,
+                },
+                used_for: match row.get::<_, i64>(10)? & WAITING {
+                    WAITING => LeaseUse::Wait,
+                    _ => LeaseUse::Attempt,
                 },
             }),
             None => None,
@@ -192,7 +208,7 @@ impl Queue<'_> {
             lease.map(|lease| &lease.owner),
             lease.map(|lease| bound(lease.fence)),
             lease.map(|lease| nanos(lease.until)),
-            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.map(lease_bits),
             lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
             due.map(nanos),
             busy.map(nanos),
@@ -218,7 +234,7 @@ impl Queue<'_> {
             lease.map(|lease| &lease.owner),
             lease.map(|lease| bound(lease.fence)),
             lease.map(|lease| nanos(lease.until)),
-            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.map(lease_bits),
             lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
             due.map(nanos),
             busy.map(nanos),

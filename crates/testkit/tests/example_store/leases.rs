@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
-use lazaret_core::store::{Claim, ErrorKind, Lease, Outcome, Result, Settled, Settlement, StoreError};
+use lazaret_core::store::{
+    Claim, ErrorKind, Lease, LeaseUse, Outcome, Result, Settled, Settlement, StoreError,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
@@ -83,9 +85,14 @@ impl DocumentStore {
         })
     }
 
-    pub(crate) fn renew_lease(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
+    pub(crate) fn renew_lease(
+        &self,
+        lease: &Lease,
+        duration: Duration,
+        used_for: LeaseUse,
+    ) -> Result<Lease> {
         self.change(&lease.queue, &lease.sequence, |view| {
-            let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, view.now)?;
+            let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, used_for, view.now)?;
             Ok((lease, Some(view.put(row))))
         })
     }

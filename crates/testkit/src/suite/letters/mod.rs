@@ -220,6 +220,7 @@ macro_rules! __store_test_suite {
                 heads_that_need_a_person_are_not_claimed
                 a_leased_sequence_is_not_claimed_again
                 a_claim_reports_that_the_lease_before_it_expired
+                a_lease_that_expired_while_its_owner_waited_was_no_attempt
                 a_lease_names_its_sequence_owner_and_end
                 a_lease_that_ended_frees_the_sequence
                 a_settlement_after_the_lease_ended_is_fenced
