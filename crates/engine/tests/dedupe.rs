@@ -298,22 +298,26 @@ async fn a_claim_lasts_as_long_as_its_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn the_claim_of_a_revoked_partition_is_released_at_once() {
-    let bench = Bench::with_partitions(2);
-    let filter = Filter::new(&bench);
-    bench.push_to(1, &["a1"]);
-    let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
-    let running = bench.start(options.clone(), |_| Reply::Hang);
-    eventually("it runs", || bench.calls.len() == 1).await;
-    let other = Running::start(
-        bench
-            .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
-            .handler(bench.handler(|_| Reply::Done)),
-    );
-    // No one waits for the end of a lease of 30 s.
-    let_pass(secs(10)).await;
-    assert_eq!(bench.calls.done(), ["a1"]);
-    other.stop().await;
-    running.stop().await;
+    // Also when the handler has run for longer than the lease of 30 s, and the claim was renewed.
+    for running_for in [secs(0), secs(40)] {
+        let bench = Bench::with_partitions(2);
+        let filter = Filter::new(&bench);
+        bench.push_to(1, &["a1"]);
+        let options = Options { drain_deadline: secs(1), attempt_timeout: None, ..filter.on(options()) };
+        let running = bench.start(options.clone(), |_| Reply::Hang);
+        eventually("it runs", || bench.calls.len() == 1).await;
+        let_pass(running_for).await;
+        let other = Running::start(
+            bench
+                .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
+                .handler(bench.handler(|_| Reply::Done)),
+        );
+        // No one waits for the end of the lease.
+        let_pass(secs(10)).await;
+        assert_eq!(bench.calls.done(), ["a1"], "after {running_for:?}");
+        other.stop().await;
+        running.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
