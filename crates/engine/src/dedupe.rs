@@ -17,6 +17,7 @@ use lazaret_core::store::{self, Certainty, Dedupe, DedupeClaim};
 use lazaret_core::{MessageId, QueueName};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::component::Component;
 use crate::identity::Identity;
@@ -270,13 +271,18 @@ impl DroppedClaim {
     }
 }
 
-/// Marks or releases the claims that were dropped, until the consumer ends.
-pub(crate) async fn release(filter: Option<Arc<DuplicateFilter>>, mut dropped: Dropped) {
+/// Marks or releases the claims that were dropped. From `last` on no more are taken, and those that are left are finished.
+pub(crate) async fn release(
+    filter: Option<Arc<DuplicateFilter>>,
+    mut dropped: Dropped,
+    last: CancellationToken,
+) {
     let Some(filter) = filter else { return };
     let mut writing = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
+            () = last.cancelled(), if !dropped.0.is_closed() => dropped.0.close(),
             Some(release) = dropped.0.recv(), if writing.len() < RELEASE_LIMIT => {
                 writing.push(release.write_until_ok(&filter));
             }

@@ -15,7 +15,7 @@ use lazaret_core::{LetterState, Message, MessageId, Position, QueueName};
 use lazaret_engine::{DedupeOptions, Options};
 use support::recorder::Recorder;
 use support::{
-    Bench, Reply, Running, Try, eventually, fatal, let_pass, one_attempt, options, secs, transient,
+    Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, one_attempt, options, secs, transient,
 };
 
 /// A duplicate filter in memory whose calls fail as a test wants.
@@ -318,6 +318,41 @@ async fn the_claim_of_a_revoked_partition_is_released_at_once() {
         other.stop().await;
         running.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_stops_releases_the_claims_of_what_it_interrupts() {
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    bench.push(&["a1"]);
+    let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
+    let running = bench.start(options.clone(), |_| Reply::Hang);
+    eventually("it runs", || bench.calls.len() == 1).await;
+    filter.fail_next("abandon", 2);
+    running.stop().await;
+    let stopped_at = bench.clock.elapsed();
+    let next = bench.start(Options { instance: "next".to_owned(), ..options }, |_| Reply::Done);
+    eventually("it is handled", || bench.calls.done() == ["a1"]).await;
+    assert!(bench.clock.elapsed() < stopped_at + secs(5), "no one waits for the end of the lease");
+    next.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_stops_marks_what_it_handled() {
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    filter.fail_next("done", usize::MAX);
+    bench.push(&["a1"]);
+    let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
+    let running = bench.start(options.clone(), |_| Reply::Done);
+    eventually("it is handled", || bench.calls.len() == 1).await;
+    running.begin_stop();
+    // Beyond the deadline, when the message is given up.
+    let_pass(millis(1_100)).await;
+    filter.mend();
+    running.ended().await.unwrap();
+    let stats = bench.run(Options { instance: "next".to_owned(), ..options }, |_| Reply::Done).await;
+    assert_eq!((bench.calls.len(), stats.duplicates), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
