@@ -137,8 +137,12 @@ impl Queue {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
             if outcome == Outcome::Ok
-                && let Some(pace) =
-                    step.operations.pace_released(operation, settle.effects.released(), step.now)
+                && let Some(from) = settle.effects.released_from()
+                && let Some(pace) = step.operations.pace_released(
+                    operation,
+                    self.released_letters(&lease.sequence, from),
+                    step.now,
+                )
             {
                 settle.effects.pace(pace);
             }

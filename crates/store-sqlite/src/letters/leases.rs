@@ -134,7 +134,8 @@ impl Queue<'_> {
             let continues = self.settle_item(operation, id, outcome)?;
             settle.effects.reserve(continues.then_some(operation));
             if outcome == Outcome::Ok
-                && let Some(pace) = self.pace_released(operation, settle.effects.released())?
+                && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+                && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
                 settle.effects.pace(pace);
             }

@@ -31,6 +31,18 @@ pub fn due_of(state: LetterState, due_at: Option<Timestamp>, enqueued_at: Timest
     }
 }
 
+/// Number of letters that run automatically one after the other: up to the first one that does not, which blocks those behind it.
+/// The states are those of the letters of a sequence in order, [from](SequenceRow::released_from) the first one that runs.
+///
+/// ```
+/// use lazaret_core::LetterState::{Dead, Retrying, Waiting};
+/// use lazaret_core::store::rules::released_letters;
+/// assert_eq!(released_letters([Retrying, Waiting, Dead, Waiting]), 2);
+/// ```
+pub fn released_letters(states: impl IntoIterator<Item = LetterState>) -> u64 {
+    states.into_iter().take_while(|state| state.is_automatic()).count() as u64
+}
+
 /// The head of a sequence, as its row keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -181,9 +193,10 @@ impl SequenceRow {
         Some(self.pace.map_or(due, |pace| due.max(pace.next)))
     }
 
-    /// Number of letters that run automatically from now on.
-    pub fn released(&self) -> u64 {
-        if self.head.due.is_some() && self.reserved.is_none() { self.count } else { 0 }
+    /// The index from which its letters run automatically from now on: that of the head. `None` if that does not run by itself.
+    /// [`released_letters`] counts them.
+    pub fn released_from(&self) -> Option<u64> {
+        (self.head.due.is_some() && self.reserved.is_none()).then_some(self.head.index)
     }
 
     /// The row after an automatic run of its head.

@@ -417,6 +417,7 @@ macro_rules! __store_test_suite {
                 a_store_says_when_the_rate_allows_the_next_letter
                 a_skipped_letter_costs_nothing_of_the_rate
                 a_rate_bounds_the_letters_behind_the_heads_too
+                letters_that_cannot_run_cost_nothing_of_the_rate
                 a_rate_bounds_what_an_evicted_head_releases
                 letters_that_arrive_behind_paced_ones_run_at_once_after_them
                 a_letter_that_was_closed_or_overtaken_is_skipped
