@@ -58,7 +58,7 @@ impl DeadLetterSink for LiveSink {
             let from = &self.ownership.partition;
             let publish = Publish { component, message, from, same_failure: record.same_failure };
             if publish.publish(relay, &letter).await.is_ok() {
-                delivery.end_dead_letter();
+                delivery.end_dead_letter(attempt, true);
                 return Ok(());
             }
         }
@@ -71,8 +71,10 @@ impl DeadLetterSink for LiveSink {
             grant: Some(self.ownership.grant(*index)),
         };
         let written = writer.write(&letter, Placement::Open).await;
-        if !matches!(&written, Err(error) if error.certainty() == Certainty::MaybeDone) {
-            delivery.end_dead_letter();
+        match &written {
+            Ok(()) => delivery.end_dead_letter(attempt, true),
+            Err(error) if error.certainty() == Certainty::MaybeDone => {}
+            Err(_) => delivery.end_dead_letter(attempt, false),
         }
         written
     }
@@ -98,8 +100,13 @@ impl StoredSink {
 
 #[async_trait]
 impl DeadLetterSink for StoredSink {
-    async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenUp { reason, why });
+    async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
+        // Locked until it is marked: whoever finds the mark finds the reason.
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delivery.mark_sent(delivery.attempt()) {
+            return Err(over("the attempt is over"));
+        }
+        *given_up = Some(GivenUp { reason, why });
         Ok(())
     }
 }
