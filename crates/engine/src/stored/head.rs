@@ -33,7 +33,7 @@ use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
 use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
-use crate::time::until;
+use crate::time::{later, until};
 
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
@@ -90,6 +90,16 @@ struct Admitted<'a> {
     claim: Option<Claim>,
 }
 
+/// A letter that waits for its attempt.
+struct Waiting<'a> {
+    letter: &'a Letter,
+    record: Option<&'a FailureRecord>,
+    /// The earliest time of the attempt, until it was waited for: the clock may have been set back since.
+    due_at: Option<Timestamp>,
+    /// The retry budget was charged for it.
+    charged: bool,
+}
+
 /// What keeps a letter from its attempt.
 enum Refused {
     /// It gets no more attempts.
@@ -131,7 +141,7 @@ impl HeadAttempt<'_> {
             return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.start(&letter, record.as_ref()).await {
+        let admitted = match self.start(self.waiting(&letter, record.as_ref())).await {
             Ok(admitted) => admitted?,
             Err(Refused::Exhausted(exhausted)) => {
                 return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
@@ -157,36 +167,39 @@ impl HeadAttempt<'_> {
         settled
     }
 
+    fn waiting<'a>(&self, letter: &'a Letter, record: Option<&'a FailureRecord>) -> Waiting<'a> {
+        let Component { options, .. } = &**self.component;
+        // No delay is longer: the clock was set back since it was noted.
+        let longest = self.component.retry_policy(&letter.message).longest_delay();
+        let latest = later(self.component.now(), longest);
+        // I12: the store's clock said that it is due; ours must agree.
+        let due_at = letter.due_at.filter(|_| !mutated!(options, TrustStoreClock));
+        Waiting { letter, record, due_at: due_at.map(|due| due.min(latest)), charged: false }
+    }
+
     /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
     /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
-    async fn start(
-        &self,
-        letter: &Letter,
-        record: Option<&FailureRecord>,
-    ) -> Result<Option<Admitted<'_>>, Refused> {
+    async fn start(&self, mut waiting: Waiting<'_>) -> Result<Option<Admitted<'_>>, Refused> {
         let Component { queue, dedupe, .. } = &**self.component;
-        let mut charged = false;
         let Some(filter) = dedupe else {
             loop {
-                let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
+                let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
                 let Some(permission) = admitted else { return Ok(None) };
-                charged = true;
-                if let Some(permission) = self.confirm(permission, letter, record).await {
+                if let Some(permission) = self.confirm(permission, &waiting).await {
                     return Ok(Some(Admitted { permission, claim: None }));
                 }
             }
         };
         let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
         loop {
-            let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
+            let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
             let Some(Permission { pass, permit, isolation }) = admitted else { return Ok(None) };
-            charged = true;
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
-            match filter.claim(queue, &letter.message.id).await {
+            match filter.claim(queue, &waiting.letter.message.id).await {
                 Ok(Claimed::Yes(claim)) => {
                     self.lease.attempts().await;
-                    match admission::check(self.component, &self.candidate(letter, record, true)) {
+                    match admission::check(self.component, &self.candidate(&waiting)) {
                         Admission::Start(pass) => {
                             let permission = Permission { pass, permit, isolation };
                             return Ok(Some(Admitted { permission, claim: Some(claim) }));
@@ -217,8 +230,7 @@ impl HeadAttempt<'_> {
     async fn confirm<'p>(
         &self,
         permission: Permission<'p>,
-        letter: &Letter,
-        record: Option<&FailureRecord>,
+        waiting: &Waiting<'_>,
     ) -> Option<Permission<'p>> {
         if self.lease.is_for_attempt() {
             return Some(permission);
@@ -226,26 +238,21 @@ impl HeadAttempt<'_> {
         let Permission { pass, permit, isolation } = permission;
         drop(pass);
         self.lease.attempts().await;
-        match admission::check(self.component, &self.candidate(letter, record, true)) {
+        match admission::check(self.component, &self.candidate(waiting)) {
             Admission::Start(pass) => Some(Permission { pass, permit, isolation }),
             _ => None,
         }
     }
 
-    fn candidate<'a>(
-        &self,
-        letter: &'a Letter,
-        record: Option<&'a FailureRecord>,
-        charged: bool,
-    ) -> Candidate<'a> {
+    fn candidate<'a>(&self, waiting: &Waiting<'a>) -> Candidate<'a> {
+        let Waiting { letter, record, due_at, charged } = *waiting;
         Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
             sequence: &letter.sequence,
             hash: self.hash,
             record,
-            // I12: the store's clock said that it is due; ours must agree.
-            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
+            due_at,
             charged,
         }
     }
@@ -253,18 +260,12 @@ impl HeadAttempt<'_> {
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
     ///
     /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
-    async fn admission(
-        &self,
-        letter: &Letter,
-        record: Option<&FailureRecord>,
-        charged: bool,
-    ) -> Result<Option<Permission<'_>>, Exhausted> {
-        let candidate = self.candidate(letter, record, charged);
+    async fn admission(&self, waiting: &mut Waiting<'_>) -> Result<Option<Permission<'_>>, Exhausted> {
         let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
         while !lifecycle.is_draining() {
             let prepared = async {
                 let permit = guards.permits.clone().acquire_owned().await.ok()?;
-                Some((permit, flight.isolate(queue, &letter.message.id).await))
+                Some((permit, flight.isolate(queue, &waiting.letter.message.id).await))
             };
             let prepared = async {
                 tokio::select! {
@@ -274,11 +275,14 @@ impl HeadAttempt<'_> {
                 }
             };
             let Some((permit, isolation)) = self.lease.wait(prepared).await else { return Ok(None) };
-            match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
+            match admission::check(self.component, &self.candidate(waiting)) {
+                Admission::Start(pass) => {
+                    waiting.charged = true;
+                    return Ok(Some(Permission { pass, permit, isolation }));
+                }
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
-                    if letter.state == LetterState::Waiting
+                    if waiting.letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
                     return Ok(Some(Permission { pass: Pass::free(), permit, isolation }));
@@ -287,6 +291,7 @@ impl HeadAttempt<'_> {
                 Admission::NotBefore(time) => {
                     drop((permit, isolation));
                     self.sleep_until(time).await;
+                    waiting.due_at = None;
                 }
             }
         }
