@@ -194,6 +194,23 @@ async fn a_handled_letter_is_resolved_when_its_mark_fails() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stored_duplicate_counts_as_one() {
+    // A copy is handled while the letter of the first one waits for its retry.
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { hold: Duration::ZERO, ..options().retry };
+    let running = bench.start(filter.on(Options { retry, ..options() }), |_| Reply::Fail(transient()));
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    filter.inner.done(&Bench::queue(), &"events/0/0".into(), "another", secs(3600)).await.unwrap();
+    let is_resolved = || bench.letter_at(0).is_some_and(|letter| letter.state == LetterState::Resolved);
+    eventually("it is resolved", is_resolved).await;
+    let stats = running.stop().await;
+    assert_eq!((stats.handled, stats.resolved, stats.duplicates), (0, 0, 1));
+    assert_eq!((bench.events.count("Duplicate"), bench.calls.len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn ending_the_claim_of_a_failed_letter_loses_no_lease() {
     let bench = Bench::new();
     let filter = Filter::new(&bench);

@@ -24,7 +24,7 @@ use crate::events::Event;
 use crate::flight::Isolation;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
-use crate::letters::Settler;
+use crate::letters::{ResolvedBy, Settler};
 use crate::letters::draft::{self, FailedLetter};
 use crate::limits::End;
 use crate::mutation::mutated;
@@ -147,7 +147,8 @@ impl HeadAttempt<'_> {
                 return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
             }
             Err(Refused::Duplicate) => {
-                return self.settle(&letter, Settlement::Resolve(None), left).await;
+                let (settlement, by) = (Settlement::Resolve(None), ResolvedBy::Duplicate);
+                return self.settle_by(&letter, settlement, by, left).await;
             }
         };
         let letter = Arc::new(letter);
@@ -158,9 +159,9 @@ impl HeadAttempt<'_> {
         {
             claim.handled(self.component).await.ok()?;
         }
-        let settlement = self.settlement(&letter, ended)?;
+        let (settlement, by) = self.settlement(&letter, ended)?;
         left.claim = claim;
-        let settled = self.settle(&letter, settlement, left).await;
+        let settled = self.settle_by(&letter, settlement, by, left).await;
         if let Some(Settled::Next(_)) = &settled {
             std::mem::take(left).finish(self.component).await;
         }
@@ -363,8 +364,9 @@ impl HeadAttempt<'_> {
         Ended { delivery, outcome, sink, pass, took, claim }
     }
 
-    /// The settlement that follows from the attempt. `None` when the consumer stops instead.
-    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<Settlement> {
+    /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
+    /// instead.
+    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<(Settlement, ResolvedBy)> {
         let component = &**self.component;
         let Ended { delivery, outcome, sink, pass, took, .. } = ended;
         let (kind, replayed) = match self.purpose {
@@ -380,12 +382,17 @@ impl HeadAttempt<'_> {
             }
             Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
                 component.guards.report_health(outcome.health(), pass);
+                let by = match outcome {
+                    Outcome::Filtered => ResolvedBy::Filter,
+                    Outcome::Duplicate => ResolvedBy::Duplicate,
+                    _ => ResolvedBy::Handler,
+                };
                 // Replays count neither way.
-                if !replayed {
+                if !replayed && by == ResolvedBy::Handler {
                     component.guards.record_handled();
                 }
                 let entry = classify::attempt_record(component, kind, attempt, took, None);
-                return Some(Settlement::Resolve(Some(entry)));
+                return Some((Settlement::Resolve(Some(entry)), by));
             }
         };
         let classified = classify::classify(component, &delivery, &error, attempt);
@@ -409,8 +416,8 @@ impl HeadAttempt<'_> {
             Step::End { state: LetterState::Retrying, .. } => (LetterState::Retrying, letter.due_at),
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
-            Step::Skip => return Some(Settlement::Skip(failure.to_string())),
-            Step::Duplicate => return Some(Settlement::Resolve(None)),
+            Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),
+            Step::Duplicate => return Some((Settlement::Resolve(None), ResolvedBy::Duplicate)),
             Step::Stop => {
                 let (message, why) = (letter.message.id.to_string(), StopReason::Classified);
                 let failure = Some(Box::new(failure));
@@ -420,7 +427,7 @@ impl HeadAttempt<'_> {
         };
         let (delivery, record) = (&delivery, &record);
         let failed = FailedLetter { letter, delivery, failure, record, replayed, state, due_at };
-        Some(draft::requeue(component, failed))
+        Some((draft::requeue(component, failed), ResolvedBy::Handler))
     }
 
     /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
@@ -438,7 +445,18 @@ impl HeadAttempt<'_> {
         settlement: Settlement,
         left: &mut LeftOver,
     ) -> Option<Settled> {
-        let settler = Settler { component: self.component, lease: self.lease.lease, purpose: self.purpose };
+        self.settle_by(letter, settlement, ResolvedBy::Handler, left).await
+    }
+
+    async fn settle_by(
+        &self,
+        letter: &Letter,
+        settlement: Settlement,
+        resolved_by: ResolvedBy,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
+        let (component, purpose) = (&**self.component, self.purpose);
+        let settler = Settler { component, lease: self.lease.lease, purpose, resolved_by };
         let dead = newly_dead(letter, &settlement);
         self.lease.settlement_begins();
         let settled = settler.settle(letter, settlement).await?;
