@@ -36,7 +36,7 @@ impl Queue<'_> {
     /// Shortens the leases that a clock which was set back prolongs.
     fn clamp_leases(&mut self, lease: Duration) -> Work<()> {
         let now = self.time();
-        if !self.cache.clock_watches.entry(self.name.clone()).or_default().went_back(now) {
+        if !self.cache.clock_went_back(self.name, now) {
             return Ok(());
         }
         let mut select = self
