@@ -18,7 +18,9 @@ mod sequences;
 
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
-pub(crate) use sequences::OpenSequence;
+pub(crate) use sequences::{OpenSequence, set_schedule};
+#[cfg(test)]
+pub(crate) use sequences::{OpenSequenceRow, select_sequence};
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{LetterLookup, LetterView, released_letters};

@@ -32,8 +32,8 @@ fn lease_bits(lease: &HeldLease) -> i64 {
 }
 
 /// The columns of an [`OpenSequence`].
-pub(super) struct OpenSequenceRow {
-    open: OpenSequence,
+pub(crate) struct OpenSequenceRow {
+    pub(crate) open: OpenSequence,
     head_gid: Option<i64>,
 }
 
@@ -47,10 +47,30 @@ macro_rules! select_sequence {
         )
     };
 }
-pub(super) use select_sequence;
+pub(crate) use select_sequence;
+
+/// The columns `due` and `busy` of rows that change in bulk, as [`SequenceRow::schedule`] has them; `$paused` and `$reserved` are the new
+/// values. An expired lease ends in 1970.
+macro_rules! set_schedule {
+    ($paused:literal, $reserved:literal) => {
+        concat!(
+            "due = CASE WHEN NOT ",
+            $paused,
+            " AND ",
+            $reserved,
+            " IS NULL AND ifnull(lease_until, 0) <= 0 THEN max(head_due, ifnull(pace_next, head_due)) END, \
+             busy = CASE WHEN NOT ",
+            $paused,
+            " AND ",
+            $reserved,
+            " IS NULL AND lease_until > 0 THEN max(head_due, ifnull(pace_next, head_due), lease_until) END "
+        )
+    };
+}
+pub(crate) use set_schedule;
 
 impl OpenSequenceRow {
-    pub(super) fn read(row: &Row<'_>) -> Work<Self> {
+    pub(crate) fn read(row: &Row<'_>) -> Work<Self> {
         let operation = |number: Option<i64>| number.map(|id| unsigned(id).map(OperationId)).transpose();
         let lease = match row.get::<_, Option<i64>>(8)? {
             Some(fence) => Some(HeldLease {
