@@ -420,6 +420,25 @@ async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_wh
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dead_message_that_the_broker_refuses_has_a_claim_check_in_every_path() {
+    for kind in [RelayErrorKind::TooLarge, RelayErrorKind::Permanent] {
+        for gives_up in [false, true] {
+            let place = Place::new();
+            place.bench.push(&["a1"]);
+            place.broker.fail(Fault::Refuse(kind));
+            let script = move |_: &Try| match gives_up {
+                true => Reply::SendToDlq("enough"),
+                false => Reply::Fail(fatal()),
+            };
+            place.run(place.options(), script).await;
+            let letter = place.bench.letter_at(0).unwrap();
+            assert_eq!(letter.state, LetterState::Dead);
+            assert_eq!(*place.broker.claims.lock().unwrap(), [letter.id], "{kind:?}, {gives_up}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_check_that_takes_longer_than_the_lease_is_published_and_no_lease_is_lost() {
     let place = Place::new();
     place.bench.push(&["b1"]);

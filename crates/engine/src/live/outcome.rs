@@ -51,9 +51,12 @@ impl LiveMessage {
             Outcome::Unconfirmed(letter) => {
                 drop(pass);
                 self.component.guards.record_terminal();
-                let stored = self.store_letter(*letter, Placement::Open);
+                let stored = self.store_letter((*letter).clone(), Placement::Open);
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
+                if let Some(relay) = self.component.options.relay() {
+                    self.publisher().claim(relay, &letter).await;
+                }
             }
             outcome => {
                 self.succeeded(&outcome, pass);
@@ -231,24 +234,28 @@ impl LiveMessage {
         let Some(relay) = self.component.options.relay().filter(|_| publishes) else {
             return self.store_letter(letter, Placement::Open).await;
         };
-        let publish = Publish {
-            component: &self.component,
-            message: self.delivery.message(),
-            from: &self.ownership.partition,
-            same_failure: self.record.as_ref().map_or(0, |record| record.same_failure),
-        };
+        let publish = self.publisher();
         let closing = &self.ownership.closing;
         let end = publish.until_taken(relay, &letter, closing, || self.note_attempts(&letter)).await?;
         let claim = match end {
             PublishEnd::Relayed => return Ok(()),
-            PublishEnd::TooLarge => (letter.state == LetterState::Dead).then(|| letter.clone()),
-            PublishEnd::Refused => None,
+            PublishEnd::Refused => (letter.state == LetterState::Dead).then(|| letter.clone()),
+            PublishEnd::TimedOut => None,
         };
         self.store_letter(letter, Placement::Open).await?;
         if let Some(letter) = claim {
             publish.claim(relay, &letter).await;
         }
         Ok(())
+    }
+
+    fn publisher(&self) -> Publish<'_> {
+        Publish {
+            component: &self.component,
+            message: self.delivery.message(),
+            from: &self.ownership.partition,
+            same_failure: self.record.as_ref().map_or(0, |record| record.same_failure),
+        }
     }
 
     fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Letter {

@@ -73,7 +73,7 @@ pub(super) struct LeftOver {
 impl LeftOver {
     /// Ends the claim, and publishes a claim check for a letter that died in the store although the broker keeps the dead
     /// letters: it did not take the message, for example because it is too large. So whoever reads the dead-letter topic learns
-    /// of every dead letter.
+    /// of it.
     pub(super) async fn finish(self, component: &Component) {
         dedupe::end(self.claim).await;
         if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
