@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::policy::RetryPolicy;
+use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::store::{self, Dedupe, DedupeClaim, ErrorKind, StoreError};
 use lazaret_core::{LetterState, Message, MessageId, Position, QueueName};
 use lazaret_engine::{DedupeOptions, Options};
-use support::recorder::Recorder;
+use lazaret_testkit::RecorderFile;
 use support::{
     Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, one_attempt, options, secs, transient,
 };
@@ -379,10 +380,15 @@ async fn a_suspect_that_waits_for_a_claim_does_not_hold_the_others() {
     let filter = Filter::new(&bench);
     bench.push(&["a1", "b1"]);
     filter.claimed_by_the_dead(0, secs(20)).await;
-    let recorder = Recorder::default();
+    let recorder = RecorderFile::default();
     let suspect = Message::new("events/0/0", "events", Position::new(0, 0));
-    recorder.suspect(&Bench::queue(), &suspect);
-    let options = Options { flight_recorder: Some(Arc::new(recorder)), ..filter.on(options()) };
+    let beside = Message::new("beside", "events", Position::new(0, 9));
+    let crashed = recorder.open();
+    let slots = [&suspect, &beside].map(|message| crashed.enter(&Bench::queue(), message, 1));
+    assert!(slots.iter().all(|slot| slot.index().is_some()));
+    let next = recorder.open();
+    next.forget(&Bench::queue(), &beside.id);
+    let options = Options { flight_recorder: Some(Arc::new(next)), ..filter.on(options()) };
     let running = bench.start(options, |_| Reply::Done);
     let_pass(secs(5)).await;
     assert_eq!(bench.calls.tried(), ["b1"]);
