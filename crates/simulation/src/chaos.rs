@@ -10,6 +10,7 @@ use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, 
 use lazaret_core::store::{Act, Action, Actor, PauseScope, PlanRequest, RolloutPolicy, Selection, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, DedupeOptions, Handle};
+use lazaret_testkit::RecorderFile;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -15,7 +15,7 @@ use lazaret_core::{Message, MessageId, Partition, QueueName};
 ///
 /// let (file, queue) = (RecorderFile::default(), QueueName::of("orders", "orders"));
 /// let process = file.open();
-/// process.enter(&queue, &Message::new("evt-1", "orders", Position::new(0, 0)), 1);
+/// let _slot = process.enter(&queue, &Message::new("evt-1", "orders", Position::new(0, 0)), 1);
 /// file.crashed();
 /// assert_eq!(file.open().crashes(&queue, &"evt-1".into()), 1, "it was alone in flight");
 /// ```
@@ -65,10 +65,8 @@ impl RecorderFile {
             (suspect.alone, suspect.crashes) = (alone, crashes + u32::from(alone));
             state.suspects.push(suspect);
         }
-        let place = |suspect: &Suspect| (suspect.partition.clone(), suspect.offset);
-        state.suspects.sort_by(|a, b| {
-            let ((a, a_offset), (b, b_offset)) = (place(a), place(b));
-            (a.stream, a.index, a_offset).cmp(&(b.stream, b.index, b_offset))
+        state.suspects.sort_by_key(|suspect| {
+            (suspect.partition.stream.clone(), suspect.partition.index, suspect.offset)
         });
     }
 

@@ -8,12 +8,11 @@ use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::lease::RunLease;
 use super::run::Purpose;
-use crate::admission::{self, Admission, Candidate, Exhausted};
+use crate::admission::{self, Admission, AttemptSlot, Candidate, Exhausted, Permission};
 use crate::attempt::{self, Outcome};
 use crate::classify::{self, Classified};
 use crate::component::Component;
@@ -21,7 +20,6 @@ use crate::dead_letter_sink::{GivenUp, StoredSink};
 use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
-use crate::flight::Isolation;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
 use crate::letters::{ResolvedBy, Settler};
@@ -41,13 +39,6 @@ pub(super) struct HeadAttempt<'a> {
     pub(super) lease: &'a RunLease<'a>,
     pub(super) purpose: &'a Purpose,
     pub(super) hash: SequenceHash,
-}
-
-/// The permission for an attempt, and what it needs to start at once.
-struct Permission<'a> {
-    pass: Pass,
-    permit: OwnedSemaphorePermit,
-    isolation: Isolation<'a>,
 }
 
 /// An attempt that ended.
@@ -194,7 +185,7 @@ impl HeadAttempt<'_> {
         let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
         loop {
             let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
-            let Some(Permission { pass, permit, isolation }) = admitted else { return Ok(None) };
+            let Some(Permission { pass, slot }) = admitted else { return Ok(None) };
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
             match filter.claim(queue, &waiting.letter.message.id).await {
@@ -202,22 +193,22 @@ impl HeadAttempt<'_> {
                     self.lease.attempts().await;
                     match admission::check(self.component, &self.candidate(&waiting)) {
                         Admission::Start(pass) => {
-                            let permission = Permission { pass, permit, isolation };
+                            let permission = Permission { pass, slot };
                             return Ok(Some(Admitted { permission, claim: Some(claim) }));
                         }
-                        _ => drop((permit, isolation)),
+                        _ => drop(slot),
                     }
                     claim.end().await;
                 }
                 Ok(Claimed::Done) => return Err(Refused::Duplicate),
                 Ok(Claimed::InFlight) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     // The store has answered: nothing holds the source back.
                     retry = StoreRetry::new(self.component);
                     self.sleep(delays.next()).await;
                 }
                 Err(error) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     if self.lease.wait(retry.failed(error)).await.is_err() {
                         return Ok(None);
                     }
@@ -236,11 +227,11 @@ impl HeadAttempt<'_> {
         if self.lease.is_for_attempt() {
             return Some(permission);
         }
-        let Permission { pass, permit, isolation } = permission;
+        let Permission { pass, slot } = permission;
         drop(pass);
         self.lease.attempts().await;
         match admission::check(self.component, &self.candidate(waiting)) {
-            Admission::Start(pass) => Some(Permission { pass, permit, isolation }),
+            Admission::Start(pass) => Some(Permission { pass, slot }),
             _ => None,
         }
     }
@@ -262,35 +253,31 @@ impl HeadAttempt<'_> {
     ///
     /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
     async fn admission(&self, waiting: &mut Waiting<'_>) -> Result<Option<Permission<'_>>, Exhausted> {
-        let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
+        let lifecycle = &self.component.lifecycle;
         while !lifecycle.is_draining() {
-            let prepared = async {
-                let permit = guards.permits.clone().acquire_owned().await.ok()?;
-                Some((permit, flight.isolate(queue, &waiting.letter.message.id).await))
-            };
-            let prepared = async {
+            let slot = async {
                 tokio::select! {
                     biased;
                     () = lifecycle.draining() => None,
-                    prepared = prepared => prepared,
+                    slot = admission::slot(self.component, &waiting.letter.message.id) => slot,
                 }
             };
-            let Some((permit, isolation)) = self.lease.wait(prepared).await else { return Ok(None) };
+            let Some(slot) = self.lease.wait(slot).await else { return Ok(None) };
             match admission::check(self.component, &self.candidate(waiting)) {
                 Admission::Start(pass) => {
                     waiting.charged = true;
-                    return Ok(Some(Permission { pass, permit, isolation }));
+                    return Ok(Some(Permission { pass, slot }));
                 }
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
                     if waiting.letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
-                    return Ok(Some(Permission { pass: Pass::free(), permit, isolation }));
+                    return Ok(Some(Permission { pass: Pass::free(), slot }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
                 Admission::NotBefore(time) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     self.sleep_until(time).await;
                     waiting.due_at = None;
                 }
@@ -335,7 +322,8 @@ impl HeadAttempt<'_> {
 
     /// Makes the attempt.
     async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted<'_>) -> Ended {
-        let Admitted { permission: Permission { pass, permit, isolation }, claim } = admitted;
+        let Admitted { permission: Permission { pass, slot }, claim } = admitted;
+        let AttemptSlot { permit, isolation } = slot;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
