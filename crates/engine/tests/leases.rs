@@ -12,7 +12,9 @@ use lazaret_core::handler::{BoxHandler, Context, handler};
 use lazaret_core::policy::{BudgetPolicy, RetryPolicy, Strategy};
 use lazaret_core::{HandlerError, Letter, LetterState, Reason};
 use lazaret_engine::Options;
-use support::{Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient};
+use support::{
+    Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient,
+};
 
 /// Counts calls, and how many of them ran at once at most.
 #[derive(Clone, Default)]

@@ -125,11 +125,17 @@ fn check_schedules(connection: &Connection) {
     let mut rows = select.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
         let open = OpenSequenceRow::read(row).unwrap().open;
-        let columns = connection.query_row("SELECT due, busy FROM sequences WHERE sid = ?1", [open.sid], |row| {
-            Ok([row.get(0)?, row.get(1)?])
-        });
+        let columns =
+            connection.query_row("SELECT due, busy FROM sequences WHERE sid = ?1", [open.sid], |row| {
+                Ok([row.get::<_, Option<i64>>(0)?, row.get(1)?])
+            });
         let Schedule { due, busy } = open.row.schedule();
-        assert_eq!(columns.unwrap(), [due.map(nanos), busy.map(nanos)], "due and busy of sequence {}", open.name);
+        assert_eq!(
+            columns.unwrap(),
+            [due.map(nanos), busy.map(nanos)],
+            "due and busy of sequence {}",
+            open.name
+        );
     }
 }
 

@@ -108,7 +108,8 @@ impl<'a> Replacement<'a> {
         rename: Rename<'_>,
     ) -> io::Result<()> {
         for suffix in FILES {
-            let (here, there) = (beside(self.path, suffix), beside(&aside(self.path, self.old.number), suffix));
+            let (here, there) =
+                (beside(self.path, suffix), beside(&aside(self.path, self.old.number), suffix));
             let is_old = self.old.files.iter().any(|old| old == suffix);
             let was_set_aside = is_old && there.exists();
             if here.exists() && is_old && !was_set_aside {
@@ -219,7 +220,8 @@ mod tests {
     fn after_an_error_every_file_has_its_old_name() {
         for renames in 0..5 {
             let place = Place::new();
-            let error = place.run(&mut after(renames, || Err(io::ErrorKind::StorageFull.into()))).unwrap_err();
+            let error =
+                place.run(&mut after(renames, || Err(io::ErrorKind::StorageFull.into()))).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::StorageFull);
             assert_eq!(place.files("lazaret.db"), ["old", "old-wal", "old-redo"], "after {renames}");
             assert_eq!(place.files("lazaret.db.replaced-1"), [""; 0], "after {renames}");
@@ -232,7 +234,8 @@ mod tests {
     fn after_a_crash_no_store_is_opened_and_a_repeated_call_keeps_the_old_one_whole() {
         for renames in 0..5 {
             let place = Place::new();
-            let crashed = catch_unwind(AssertUnwindSafe(|| place.run(&mut after(renames, || panic!("crash")))));
+            let crashed =
+                catch_unwind(AssertUnwindSafe(|| place.run(&mut after(renames, || panic!("crash")))));
             assert!(crashed.is_err() && is_unfinished(&place.store()), "after {renames}");
             place.write_new();
             place.run(&mut after(usize::MAX, || Ok(()))).unwrap();

@@ -130,7 +130,7 @@ impl WriteCache {
         }
         self.groups.keep();
         self.inboxes.keep();
-        if std::mem::take(&mut self.forget_queues) {
+        if take(&mut self.forget_queues) {
             self.write(connection)?;
             self.queues.clear();
         }

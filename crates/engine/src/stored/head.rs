@@ -22,8 +22,8 @@ use crate::error::{Error, StopReason};
 use crate::events::Event;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
-use crate::letters::{ResolvedBy, Settler};
 use crate::letters::draft::{self, FailedLetter};
+use crate::letters::{ResolvedBy, Settler};
 use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
@@ -219,11 +219,7 @@ impl HeadAttempt<'_> {
 
     /// Confirms a permission after a wait: the lease says that an attempt begins, and nothing holds it back. `None` when a pause or
     /// the breaker began meanwhile.
-    async fn confirm<'p>(
-        &self,
-        permission: Permission<'p>,
-        waiting: &Waiting<'_>,
-    ) -> Option<Permission<'p>> {
+    async fn confirm<'p>(&self, permission: Permission<'p>, waiting: &Waiting<'_>) -> Option<Permission<'p>> {
         if self.lease.is_for_attempt() {
             return Some(permission);
         }
@@ -427,12 +423,7 @@ impl HeadAttempt<'_> {
         Step::End { state, why: End::Verdict }
     }
 
-    async fn settle(
-        &self,
-        letter: &Letter,
-        settlement: Settlement,
-        left: &mut LeftOver,
-    ) -> Option<Settled> {
+    async fn settle(&self, letter: &Letter, settlement: Settlement, left: &mut LeftOver) -> Option<Settled> {
         self.settle_by(letter, settlement, ResolvedBy::Handler, left).await
     }
 

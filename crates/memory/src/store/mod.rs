@@ -28,8 +28,8 @@ use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease, LeaseUse,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
+    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::SequenceId;
-use lazaret_core::store::{LeaseUse, OperationId};
 use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow};
+use lazaret_core::store::{LeaseUse, OperationId};
 use rusqlite::{Row, params};
 
 use super::Queue;

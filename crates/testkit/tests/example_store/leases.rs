@@ -85,12 +85,7 @@ impl DocumentStore {
         })
     }
 
-    pub(crate) fn renew_lease(
-        &self,
-        lease: &Lease,
-        duration: Duration,
-        used_for: LeaseUse,
-    ) -> Result<Lease> {
+    pub(crate) fn renew_lease(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
         self.change(&lease.queue, &lease.sequence, |view| {
             let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, used_for, view.now)?;
             Ok((lease, Some(view.put(row))))

@@ -337,7 +337,10 @@ mod tests {
         let clamped = clamp_lease(&row, LEASE, set_back).unwrap();
         assert!(clamped.is_leased(set_back) && !clamped.is_leased(set_back + LEASE));
         assert_eq!(clamped.lease.as_ref().map(|held| held.fence), Some(lease.fence));
-        assert!(renew(Some(&clamped), &lease, LEASE, LeaseUse::Attempt, set_back).is_ok(), "a living owner goes on");
+        assert!(
+            renew(Some(&clamped), &lease, LEASE, LeaseUse::Attempt, set_back).is_ok(),
+            "a living owner goes on"
+        );
     }
 
     #[test]

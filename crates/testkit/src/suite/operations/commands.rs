@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
-    Action, Actor, Command, ErrorKind, LeaseUse, OperationState, Outcome, PlanRequest, RolloutPolicy, Settled,
-    Store,
+    Action, Actor, Command, ErrorKind, LeaseUse, OperationState, Outcome, PlanRequest, RolloutPolicy,
+    Settled, Store,
 };
 
 use super::fixture::{everything, names, request, second};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
-    Act, Action, Change, Command, ErrorKind, HandOff, LeaseUse, Limits, OperationState, Outcome, PauseScope, Placement,
-    RolloutPolicy, Settled, Store,
+    Act, Action, Change, Command, ErrorKind, HandOff, LeaseUse, Limits, OperationState, Outcome, PauseScope,
+    Placement, RolloutPolicy, Settled, Store,
 };
 use lazaret_core::{Letter, Message, Position, QueueName};
 
