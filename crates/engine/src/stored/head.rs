@@ -1,5 +1,6 @@
 //! One attempt at the head of a stored sequence.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub(super) struct LeftOver {
     /// The claim of an attempt that did not succeed.
     claim: Option<Claim>,
     /// The letter, if it is dead now.
-    dead: Option<Letter>,
+    dead: Option<Box<Letter>>,
 }
 
 impl LeftOver {
@@ -209,7 +210,7 @@ impl HeadAttempt<'_> {
                 }
                 Err(error) => {
                     drop(slot);
-                    if self.lease.wait(retry.failed(error)).await.is_err() {
+                    if self.lease.wait(pin!(retry.failed(error))).await.is_err() {
                         return Ok(None);
                     }
                 }
@@ -258,7 +259,7 @@ impl HeadAttempt<'_> {
                     slot = admission::slot(self.component, &waiting.letter.message.id) => slot,
                 }
             };
-            let Some(slot) = self.lease.wait(slot).await else { return Ok(None) };
+            let Some(slot) = self.lease.wait(pin!(slot)).await else { return Ok(None) };
             match admission::check(self.component, &self.candidate(waiting)) {
                 Admission::Start(pass) => {
                     waiting.charged = true;
@@ -336,14 +337,16 @@ impl HeadAttempt<'_> {
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
-        let run = async {
-            let watched = flight.watch(isolation, queue, &letter.message, attempt);
-            let started = Instant::now();
-            let outcome = attempt::run(component, &delivery).await;
-            drop(watched);
-            (outcome, started.elapsed())
+        let (outcome, took) = {
+            let run = pin!(async {
+                let watched = flight.watch(isolation, queue, &letter.message, attempt);
+                let started = Instant::now();
+                let outcome = attempt::run(component, &delivery).await;
+                drop(watched);
+                (outcome, started.elapsed())
+            });
+            dedupe::renewed_during(claim.as_ref(), run).await
         };
-        let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
         Ended { delivery, outcome, sink, pass, took, claim }
     }
@@ -448,14 +451,17 @@ impl HeadAttempt<'_> {
 }
 
 /// Returns the letter as it will be when this settlement makes it a dead one.
-fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Box<Letter>> {
     let Settlement::Requeue(requeue) = settlement else { return None };
-    (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
+    if requeue.state != LetterState::Dead || letter.state == LetterState::Dead {
+        return None;
+    }
+    Some(Box::new(Letter {
         state: LetterState::Dead,
         due_at: None,
         cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
         attempts: requeue.attempts,
         crash_attempts: requeue.crash_attempts,
         ..letter.clone()
-    })
+    }))
 }

@@ -3,6 +3,7 @@
 //! A lease that expires counts as an attempt at its letter, because nothing else tells whether one had begun. A run that waits for
 //! its attempt says so in the lease, and takes that back before the attempt begins: a crash charges no letter that only waited.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use lazaret_core::store::{ErrorKind, Lease, LeaseUse};
@@ -91,9 +92,8 @@ impl<'a> RunLease<'a> {
     }
 
     /// Waits for `ready`. If that takes a while, the lease says so.
-    pub(super) async fn wait<T>(&self, ready: impl Future<Output = T>) -> T {
-        tokio::pin!(ready);
-        if let Ok(value) = tokio::time::timeout(SHORT_WAIT, &mut ready).await {
+    pub(super) async fn wait<T>(&self, mut ready: Pin<&mut impl Future<Output = T>>) -> T {
+        if let Ok(value) = tokio::time::timeout(SHORT_WAIT, ready.as_mut()).await {
             return value;
         }
         self.waits_for(Duration::MAX).await;

@@ -1,5 +1,6 @@
 //! The run of one claimed sequence.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use lazaret_core::store::{Claim, Settled};
@@ -111,7 +112,7 @@ impl Run {
     /// Runs the sequence, after an earlier run of it in this process has ended (I6).
     async fn run_alone(self, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
         let component = self.component.clone();
-        let active = lease.wait(component.active_runs.begin(&lease.lease.sequence)).await;
+        let active = lease.wait(pin!(component.active_runs.begin(&lease.lease.sequence))).await;
         let hash = self.hash();
         let mut listed = ListedRun::new(&component, self.open.clone(), hash);
         let superseded = async {
