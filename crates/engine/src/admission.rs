@@ -4,9 +4,11 @@
 //! [`Start`](Admission::Start): a live message waits in its lane, a stored run returns its lease.
 
 use lazaret_core::policy::{Charge, Dimension, Limit};
-use lazaret_core::{Message, SequenceId, Timestamp};
+use lazaret_core::{Message, MessageId, SequenceId, Timestamp};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::component::Component;
+use crate::flight::Isolation;
 use crate::gate::{Entry, Pass};
 use crate::hash::SequenceHash;
 use crate::mutation::mutated;
@@ -77,6 +79,26 @@ impl Exhausted {
             *text = format!("retry budget {} used up; {text}", dimension.as_str());
         }
     }
+}
+
+/// What an attempt needs besides its admission: one of the attempts that may run at once, and that no suspect of a crash has to run
+/// alone.
+pub(crate) struct AttemptSlot<'a> {
+    pub(crate) permit: OwnedSemaphorePermit,
+    pub(crate) isolation: Isolation<'a>,
+}
+
+/// The permission for an attempt that starts at once.
+pub(crate) struct Permission<'a> {
+    pub(crate) pass: Pass,
+    pub(crate) slot: AttemptSlot<'a>,
+}
+
+/// Waits for a slot. `None` when the consumer has ended.
+pub(crate) async fn slot<'a>(component: &'a Component, message: &MessageId) -> Option<AttemptSlot<'a>> {
+    let Component { queue, guards, flight, .. } = component;
+    let permit = guards.permits.clone().acquire_owned().await.ok()?;
+    Some(AttemptSlot { permit, isolation: flight.isolate(queue, message).await })
 }
 
 /// Answers a candidate as of now.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lazaret_core::handler::{Delivery, HandlerFuture};
+use lazaret_core::handler::{AttemptEnd, Delivery, HandlerFuture};
 use lazaret_core::{HandlerError, Letter, Phase, Reason};
 
 use crate::component::Component;
@@ -132,9 +132,9 @@ pub(crate) fn timed_out(delivery: &Delivery, after: Duration) -> Outcome {
 /// The outcome of a handler that returned.
 pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Outcome {
     match (delivery.end_attempt(), result) {
-        _ if delivery.sent_to_dlq() => Outcome::SentToDlq,
-        (Some(letter), _) => Outcome::Unconfirmed(letter),
-        (None, Ok(())) => Outcome::Handled,
-        (None, Err(error)) => Outcome::Failed(error),
+        (AttemptEnd::Sent, _) => Outcome::SentToDlq,
+        (AttemptEnd::Unconfirmed(letter), _) => Outcome::Unconfirmed(letter),
+        (AttemptEnd::NotSent, Ok(())) => Outcome::Handled,
+        (AttemptEnd::NotSent, Err(error)) => Outcome::Failed(error),
     }
 }

@@ -8,6 +8,7 @@ use lazaret_core::store::Store;
 use lazaret_core::{Clock, ConsumerName, QueueName, Source, SystemClock};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::component::{Component, QueueSignals};
@@ -20,7 +21,7 @@ use crate::guards::Guards;
 use crate::hand_offs::{self, HandOffs, Inbound};
 use crate::handle::Handle;
 use crate::identity::Identity;
-use crate::intake::Intake;
+use crate::intake::{GRACE, Intake};
 use crate::lifecycle::Lifecycle;
 use crate::mailbox::Mailbox;
 use crate::open_sequences::OpenSequences;
@@ -118,7 +119,9 @@ impl Consumer {
         let notices = Arc::new(Mailbox::default());
         let mut tasks = JoinSet::new();
         tasks.spawn(hand_offs::write(inbound, store.clone(), options.clone()));
-        tasks.spawn(dedupe::release(first.dedupe.clone(), dropped_claims));
+        // A set of its own: it outlives the other tasks, whose claims it releases.
+        let (mut releasing, last_claims) = (JoinSet::new(), CancellationToken::new());
+        releasing.spawn(dedupe::release(first.dedupe.clone(), dropped_claims, last_claims.clone()));
         for (index, mailbox) in shards.iter().enumerate() {
             let per_shard = options.blocked_limit.div_ceil(shards.len());
             let open = Arc::new(OpenSequences::new(components.len(), per_shard));
@@ -138,18 +141,35 @@ impl Consumer {
         tasks.spawn(store_refresh::run(components.clone(), shards.clone()));
         let intake = Intake::new(source, components, shards, notices).run();
         tokio::pin!(intake);
+        let mut deadline = None;
         loop {
-            tokio::select! {
+            let ended = tokio::select! {
                 biased;
-                () = drain.cancelled(), if !lifecycle.drain.is_cancelled() => lifecycle.drain.cancel(),
-                Some(ended) = tasks.join_next() => match ended {
-                    Ok(()) => {}
-                    Err(panicked) => return Err(Error::Panicked(panicked.to_string())),
-                },
+                () = drain.cancelled(), if !lifecycle.drain.is_cancelled() => {
+                    lifecycle.drain.cancel();
+                    continue;
+                }
+                () = lifecycle.drain.cancelled(), if deadline.is_none() => {
+                    deadline = Some(Instant::now() + options.drain_deadline);
+                    continue;
+                }
+                Some(ended) = tasks.join_next() => ended,
+                Some(ended) = releasing.join_next() => ended,
                 () = &mut intake => break,
+            };
+            if let Err(panicked) = ended {
+                return Err(Error::Panicked(panicked.to_string()));
             }
         }
-        drop(tasks);
+        let end = async {
+            tasks.shutdown().await;
+            last_claims.cancel();
+            while releasing.join_next().await.is_some() {}
+        };
+        let now = Instant::now();
+        // What is not released by then ends with its lease.
+        _ = tokio::time::timeout_at(deadline.unwrap_or(now).max(now + GRACE), end).await;
+        drop((tasks, releasing));
         lifecycle.end();
         match lifecycle.take_error() {
             Some(error) => Err(error),

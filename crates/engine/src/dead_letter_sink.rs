@@ -14,7 +14,7 @@ use crate::component::Component;
 use crate::letters::{LetterWriter, draft};
 use crate::open_sequences::OpenSequences;
 use crate::ownership::PartitionOwnership;
-use crate::publish::Publish;
+use crate::publish::{Publish, is_refused};
 use crate::record::FailureRecord;
 
 /// Writes a letter for a live message whose handler gives it up, under the grant of the assignment that delivered it.
@@ -54,12 +54,17 @@ impl DeadLetterSink for LiveSink {
         if !delivery.begin_dead_letter(attempt, letter.clone()) {
             return Err(over("the attempt is over"));
         }
+        let from = &self.ownership.partition;
+        let publish = Publish { component, message, from, same_failure: record.same_failure };
+        let mut refused_by = None;
         if let Some(relay) = options.relay() {
-            let from = &self.ownership.partition;
-            let publish = Publish { component, message, from, same_failure: record.same_failure };
-            if publish.publish(relay, &letter).await.is_ok() {
-                delivery.end_dead_letter();
-                return Ok(());
+            match publish.publish(relay, &letter).await {
+                Ok(()) => {
+                    delivery.end_dead_letter(attempt, true);
+                    return Ok(());
+                }
+                Err(error) if is_refused(&error) => refused_by = Some(relay),
+                Err(_) => {}
             }
         }
         let writer = LetterWriter {
@@ -71,8 +76,13 @@ impl DeadLetterSink for LiveSink {
             grant: Some(self.ownership.grant(*index)),
         };
         let written = writer.write(&letter, Placement::Open).await;
-        if !matches!(&written, Err(error) if error.certainty() == Certainty::MaybeDone) {
-            delivery.end_dead_letter();
+        match &written {
+            Ok(()) => delivery.end_dead_letter(attempt, true),
+            Err(error) if error.certainty() == Certainty::MaybeDone => {}
+            Err(_) => delivery.end_dead_letter(attempt, false),
+        }
+        if let Some(relay) = refused_by.filter(|_| written.is_ok()) {
+            publish.claim(relay, &letter).await;
         }
         written
     }
@@ -98,8 +108,13 @@ impl StoredSink {
 
 #[async_trait]
 impl DeadLetterSink for StoredSink {
-    async fn send_to_dlq(&self, _: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(GivenUp { reason, why });
+    async fn send_to_dlq(&self, delivery: &Delivery, reason: Reason, why: String) -> Result<(), StoreError> {
+        // Locked until it is marked: whoever finds the mark finds the reason.
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !delivery.mark_sent(delivery.attempt()) {
+            return Err(over("the attempt is over"));
+        }
+        *given_up = Some(GivenUp { reason, why });
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use lazaret_core::store::{self, Certainty, Dedupe, DedupeClaim};
 use lazaret_core::{MessageId, QueueName};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::component::Component;
 use crate::identity::Identity;
@@ -46,7 +47,7 @@ pub(crate) struct DuplicateFilter {
     /// Mutations: one owner for all attempts, and no marks.
     shares_claims: bool,
     forgets_marks: bool,
-    dropped: mpsc::Sender<Release>,
+    dropped: mpsc::Sender<DroppedClaim>,
 }
 
 /// The answer to a claim.
@@ -74,12 +75,18 @@ pub(crate) struct Release {
     owner: String,
     /// The handler succeeded: the message is marked as handled.
     handled: bool,
-    /// After this time the claim has ended by itself.
-    until: Instant,
+}
+
+/// A claim that was dropped.
+#[derive(Debug)]
+struct DroppedClaim {
+    release: Release,
+    /// By then the claim has ended by itself, whenever it was renewed last.
+    ends_by: Instant,
 }
 
 /// The claims that were dropped before they were marked or released.
-pub(crate) struct Dropped(mpsc::Receiver<Release>);
+pub(crate) struct Dropped(mpsc::Receiver<DroppedClaim>);
 
 impl DuplicateFilter {
     /// The filter that the options ask for, and the claims of it that are dropped.
@@ -113,7 +120,6 @@ impl DuplicateFilter {
             message: message.clone(),
             owner: format!("{}/{number}", self.process),
             handled: false,
-            until: Instant::now() + self.lease,
         };
         // Made before the call: a claim whose answer is lost is released, too.
         let mut claim = Claim { filter: self.clone(), release: Some(release) };
@@ -200,7 +206,8 @@ impl Drop for Claim {
     fn drop(&mut self) {
         if let Some(release) = self.release.take() {
             // If there is no room, or the consumer has ended, the claim ends with its lease.
-            let _ = self.filter.dropped.try_send(release);
+            let ends_by = Instant::now() + self.filter.lease;
+            let _ = self.filter.dropped.try_send(DroppedClaim { release, ends_by });
         }
     }
 }
@@ -243,17 +250,20 @@ impl Release {
             false => filter.store.abandon(queue, message, owner).await,
         }
     }
+}
 
+impl DroppedClaim {
     /// Asks the store until it answers. A claim that would have ended meanwhile is not released.
     async fn write_until_ok(self, filter: &DuplicateFilter) {
+        let Self { release, ends_by } = self;
         let mut delays = backoff(MIN_DELAY, MAX_DELAY);
-        while self.handled || Instant::now() < self.until {
-            match self.write(filter).await {
+        while release.handled || Instant::now() < ends_by {
+            match release.write(filter).await {
                 Err(error) if error.kind().is_temporary() => {
                     tokio::time::sleep(delays.next().unwrap_or(MAX_DELAY)).await;
                 }
                 Err(error) => {
-                    let Self { queue, message, .. } = &self;
+                    let Release { queue, message, .. } = &release;
                     tracing::warn!(%queue, %message, %error, "claim not released");
                     return;
                 }
@@ -263,13 +273,18 @@ impl Release {
     }
 }
 
-/// Marks or releases the claims that were dropped, until the consumer ends.
-pub(crate) async fn release(filter: Option<Arc<DuplicateFilter>>, mut dropped: Dropped) {
+/// Marks or releases the claims that were dropped. From `last` on no more are taken, and those that are left are finished.
+pub(crate) async fn release(
+    filter: Option<Arc<DuplicateFilter>>,
+    mut dropped: Dropped,
+    last: CancellationToken,
+) {
     let Some(filter) = filter else { return };
     let mut writing = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
+            () = last.cancelled(), if !dropped.0.is_closed() => dropped.0.close(),
             Some(release) = dropped.0.recv(), if writing.len() < RELEASE_LIMIT => {
                 writing.push(release.write_until_ok(&filter));
             }

@@ -13,9 +13,7 @@ use lazaret_core::Message;
 use tokio::sync::Notify;
 
 use crate::mailbox::Mailbox;
-
-/// The memory of a message besides its payload, roughly.
-const FIXED: usize = 256;
+use crate::message_size::memory_size;
 
 /// A number of messages, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +25,7 @@ pub(crate) struct Usage {
 impl Usage {
     /// One message.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { messages: 1, bytes: message.payload_len() + FIXED }
+        Self { messages: 1, bytes: memory_size(message) }
     }
 }
 

@@ -47,6 +47,7 @@ mod lifecycle;
 mod limits;
 mod live;
 mod mailbox;
+mod message_size;
 #[cfg(not(feature = "mutations"))]
 mod mutation;
 #[cfg(feature = "mutations")]

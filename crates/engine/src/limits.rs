@@ -73,7 +73,7 @@ impl RetryLimits<'_> {
     }
 
     /// Returns `true` when a letter that was replayed crashed the process too often. Replays have a limit also where attempts
-    /// have none: somebody waits for their end.
+    /// have none: their caller waits for their end.
     pub(crate) const fn crashes_too_often_in_replays(&self, crashes: u32) -> bool {
         let limit = if self.retry.max_crashes == 0 { REPLAY_CRASHES } else { self.retry.max_crashes };
         crashes >= limit

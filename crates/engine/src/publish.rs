@@ -27,10 +27,15 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) enum PublishEnd {
     /// The broker has it.
     Relayed,
-    /// The broker does not take messages of this size.
-    TooLarge,
-    /// The broker did not take it for another reason, or not in time.
+    /// The broker does not take it, for example because of its size.
     Refused,
+    /// The broker did not take it in time.
+    TimedOut,
+}
+
+/// Returns `true` if the broker does not take the message, whenever it is asked. It may take a claim check in its place.
+pub(crate) fn is_refused(error: &RelayError) -> bool {
+    matches!(error.kind(), RelayErrorKind::TooLarge | RelayErrorKind::Permanent)
 }
 
 /// A message that is published to the broker.
@@ -59,19 +64,18 @@ impl Publish<'_> {
             let Err(error) = self.publish(relay, letter).await else { return Ok(PublishEnd::Relayed) };
             match error.kind() {
                 RelayErrorKind::Fenced => return Err(Abandoned::Fenced),
-                RelayErrorKind::TooLarge => return Ok(PublishEnd::TooLarge),
-                RelayErrorKind::Permanent => return Ok(PublishEnd::Refused),
-                RelayErrorKind::Temporary => {}
+                _ if is_refused(&error) => return Ok(PublishEnd::Refused),
+                _ => {}
             }
             let delay = backoff.next().unwrap_or(MAX_DELAY);
             if Instant::now() + delay >= until {
-                return Ok(PublishEnd::Refused);
+                return Ok(PublishEnd::TimedOut);
             }
             noted = noted || note().await;
             tokio::select! {
                 biased;
                 // The partition is being revoked: the store answers sooner than the broker.
-                () = closing.cancelled() => return Ok(PublishEnd::Refused),
+                () = closing.cancelled() => return Ok(PublishEnd::TimedOut),
                 () = tokio::time::sleep(delay) => {}
             }
         }
@@ -105,7 +109,8 @@ impl Publish<'_> {
         published
     }
 
-    /// Publishes a small record in the place of a message that is too large. The letter itself is in the store.
+    /// Publishes a small record in the place of a dead message that the broker did not take, for example because it is too large.
+    /// The letter itself is in the store.
     pub(crate) async fn claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
         if let Err(error) = relay.claim(self.handover(letter)).await {
             self.report_failed(&error);

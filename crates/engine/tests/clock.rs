@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use lazaret_core::policy::{BreakerPolicy, BudgetPolicy};
+use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, RetryPolicy};
 use lazaret_core::{Clock, HandlerError, Reason, Timestamp};
 use lazaret_engine::Options;
 use support::{
@@ -22,7 +22,11 @@ impl SetBack {
     }
 
     fn by_an_hour(&self) {
-        self.1.fetch_add(3600, Ordering::SeqCst);
+        self.by(3600);
+    }
+
+    fn by(&self, seconds: i64) {
+        self.1.fetch_add(seconds, Ordering::SeqCst);
     }
 }
 
@@ -90,6 +94,25 @@ async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
     let running = start(&bench, &clock, options(), script);
     eventually("it is handled", || bench.committed() == Some(0)).await;
     assert_eq!(bench.calls.times_of("a1"), [0.0, 1.0]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_retry_does_not_wait_for_the_clock_to_catch_up() {
+    let bench = Bench::new();
+    let clock = SetBack::of(&bench);
+    // The store is five seconds ahead: it says that the letter is due when it is not, by our clock.
+    clock.by(5);
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { hold: secs(0), initial_delay: secs(10), ..options().retry };
+    let running = start(&bench, &clock, Options { retry, ..options() }, |this| match this.before {
+        0 => Reply::Fail(transient()),
+        _ => Reply::Done,
+    });
+    eventually("it is claimed", || bench.store.calls("renew") > 0).await;
+    clock.by_an_hour();
+    eventually("it is handled", || bench.calls.done() == ["a1"]).await;
+    assert_eq!(bench.calls.times_of("a1"), [0.0, 10.0]);
     running.stop().await;
 }
 

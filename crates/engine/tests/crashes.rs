@@ -9,20 +9,19 @@ use lazaret_core::policy::RetryPolicy;
 use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::{LetterState, Message, Reason};
 use lazaret_engine::Options;
-use support::recorder::Recorder;
+use lazaret_testkit::RecorderFile;
 use support::{Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs};
 
-fn recorded(recorder: &Recorder) -> Options {
+/// The options of the next process.
+fn recorded(recorder: &RecorderFile) -> Options {
     let retry = RetryPolicy { max_attempts: 10, ..retry(lazaret_core::policy::Strategy::Ordered) };
-    Options { flight_recorder: Some(Arc::new(recorder.clone())), retry, ..options() }
+    Options { flight_recorder: Some(Arc::new(recorder.open())), retry, ..options() }
 }
 
 /// The engine crashes with what it has in flight: nothing is released in the recorder.
-async fn die(running: Running, recorder: &Recorder) {
-    let flying = std::mem::take(&mut recorder.state().flying);
+async fn die(running: Running, recorder: &RecorderFile) {
+    recorder.crashed();
     running.crash().await;
-    recorder.state().flying = flying;
-    recorder.restart();
 }
 
 /// A handler for whom `x1` hangs, which stands for a death, and all others take a while.
@@ -35,7 +34,7 @@ fn deadly(this: &Try) -> Reply {
 
 #[tokio::test(start_paused = true)]
 async fn healthy_messages_leave_the_recorder_empty() {
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["a1", "b1", "a2"]);
     let stats = bench.run(recorded(&recorder), |_| Reply::Done).await;
     assert_eq!((stats.handled, recorder.flying().len()), (3, 0));
@@ -44,7 +43,7 @@ async fn healthy_messages_leave_the_recorder_empty() {
 
 #[tokio::test(start_paused = true)]
 async fn the_culprit_is_charged_and_its_neighbours_are_not() {
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["a1", "x1", "b1", "x2", "c1"]);
     let running = bench.start(recorded(&recorder), deadly);
     eventually("several are in flight", || recorder.flying().len() >= 3).await;
@@ -52,9 +51,9 @@ async fn the_culprit_is_charged_and_its_neighbours_are_not() {
     assert!(recorder.suspects().iter().all(|suspect| suspect.crashes == 0), "none was alone");
     for crashes in 1..=3 {
         let running = bench.start(recorded(&recorder), deadly);
-        eventually("the culprit is alone", || recorder.flying() == ["events/0/1"]).await;
+        eventually("the culprit is alone", || recorder.flying() == ["events/0/1".into()]).await;
         let_pass(secs(5)).await;
-        assert_eq!(recorder.flying(), ["events/0/1"], "nothing runs beside a suspect");
+        assert_eq!(recorder.flying(), ["events/0/1".into()], "nothing runs beside a suspect");
         die(running, &recorder).await;
         assert_eq!(recorder.suspects().iter().map(|suspect| suspect.crashes).max(), Some(crashes));
     }
@@ -78,7 +77,7 @@ async fn the_culprit_is_charged_and_its_neighbours_are_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_suspect_that_does_no_harm_is_cleared() {
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["a1", "b1"]);
     let running = bench.start(recorded(&recorder), |_| Reply::Hang);
     eventually("both are in flight", || recorder.flying().len() == 2).await;
@@ -92,10 +91,13 @@ async fn a_suspect_that_does_no_harm_is_cleared() {
 #[tokio::test(start_paused = true)]
 async fn attempts_count_on_over_crashes_and_deaths_in_company() {
     // I4
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1"]);
-    let mut options = recorded(&recorder);
-    (options.retry.max_crashes, options.retry.hold) = (0, secs(600));
+    let options = || {
+        let mut options = recorded(&recorder);
+        (options.retry.max_crashes, options.retry.hold) = (0, secs(600));
+        options
+    };
     let script = |this: &Try| match this.before {
         // It crashes the process, alone.
         0 => Reply::Hang,
@@ -105,19 +107,19 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
         2 => Reply::Fail(support::transient()),
         _ => Reply::Hang,
     };
-    let running = bench.start(options.clone(), script);
-    eventually("it is alone", || recorder.flying() == ["events/0/0"]).await;
+    let running = bench.start(options(), script);
+    eventually("it is alone", || recorder.flying() == ["events/0/0".into()]).await;
     die(running, &recorder).await;
-    let running = bench.start(options.clone(), script);
-    eventually("it runs", || recorder.flying() == ["events/0/0"]).await;
+    let running = bench.start(options(), script);
+    eventually("it runs", || recorder.flying() == ["events/0/0".into()]).await;
     let other = Message::new("other", "events", lazaret_core::Position::new(0, 99));
-    let slot = recorder.enter(&Bench::queue(), &other, 1);
+    let slot = recorder.current().enter(&Bench::queue(), &other, 1);
     assert!(slot.index().is_some());
     die(running, &recorder).await;
     for calls in [4, 5] {
-        let running = bench.start(options.clone(), script);
+        let running = bench.start(options(), script);
         eventually("it runs", || bench.calls.len() == calls).await;
-        let slot = recorder.enter(&Bench::queue(), &other, 1);
+        let slot = recorder.current().enter(&Bench::queue(), &other, 1);
         assert!(slot.index().is_some());
         die(running, &recorder).await;
     }
@@ -127,20 +129,23 @@ async fn attempts_count_on_over_crashes_and_deaths_in_company() {
 
 #[tokio::test(start_paused = true)]
 async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1", "x2"]);
     let script = |this: &Try| match this.letter {
         None => Reply::Fail(support::transient()),
         Some(_) => Reply::Hang,
     };
-    let mut options = recorded(&recorder);
-    options.retry.hold = secs(0);
+    let options = || {
+        let mut options = recorded(&recorder);
+        options.retry.hold = secs(0);
+        options
+    };
     for _ in 1..=3 {
-        let running = bench.start(options.clone(), script);
-        eventually("the retry runs", || recorder.flying() == ["events/0/0"]).await;
+        let running = bench.start(options(), script);
+        eventually("the retry runs", || recorder.flying() == ["events/0/0".into()]).await;
         die(running, &recorder).await;
     }
-    let running = bench.start(options, script);
+    let running = bench.start(options(), script);
     eventually("it is dead", || bench.letters("x")[0].state == LetterState::Dead).await;
     let letter = bench.letters("x").remove(0);
     assert_eq!((letter.crash_attempts, letter.poison), (3, true));
@@ -149,7 +154,7 @@ async fn crashes_in_a_stored_retry_are_counted_in_the_letter() {
 }
 
 /// Replays the only letter, and lets the process crash meanwhile.
-async fn crash_in_replay(bench: &Bench, running: Running, recorder: &Recorder) {
+async fn crash_in_replay(bench: &Bench, running: Running, recorder: &RecorderFile) {
     let replayer = running.replayer();
     let replay = tokio::spawn(async move { replayer.process_any().await });
     eventually("the replay runs", || !recorder.flying().is_empty()).await;
@@ -157,7 +162,7 @@ async fn crash_in_replay(bench: &Bench, running: Running, recorder: &Recorder) {
     assert!(replay.await.is_err_and(|error| error.is_cancelled()));
     // The abort took the replay out of the recorder; a crash would not have.
     let message = bench.letter("x").message.clone();
-    let slot = recorder.enter(&Bench::queue(), &message, 2);
+    let slot = recorder.current().enter(&Bench::queue(), &message, 2);
     assert!(slot.index().is_some());
     die(running, recorder).await;
     let_pass(secs(60)).await;
@@ -165,7 +170,7 @@ async fn crash_in_replay(bench: &Bench, running: Running, recorder: &Recorder) {
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_that_was_cut_off_by_a_crash_is_tried_again_before_it_counts() {
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1"]);
     let script = |this: &Try| match (&this.replay, this.before) {
         (None, _) => Reply::Fail(fatal()),
@@ -188,7 +193,7 @@ async fn a_replay_that_was_cut_off_by_a_crash_is_tried_again_before_it_counts() 
 #[tokio::test(start_paused = true)]
 async fn a_letter_whose_replays_crash_the_process_is_not_replayed_beyond_the_limit() {
     // I4
-    let (bench, recorder) = (Bench::new(), Recorder::default());
+    let (bench, recorder) = (Bench::new(), RecorderFile::default());
     bench.push(&["x1"]);
     let script = |this: &Try| match this.replay {
         None => Reply::Fail(fatal()),

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::policy::RetryPolicy;
+use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::store::{self, Dedupe, DedupeClaim, ErrorKind, StoreError};
 use lazaret_core::{LetterState, Message, MessageId, Position, QueueName};
 use lazaret_engine::{DedupeOptions, Options};
-use support::recorder::Recorder;
+use lazaret_testkit::RecorderFile;
 use support::{
-    Bench, Reply, Running, Try, eventually, fatal, let_pass, one_attempt, options, secs, transient,
+    Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, one_attempt, options, secs, transient,
 };
 
 /// A duplicate filter in memory whose calls fail as a test wants.
@@ -23,16 +24,22 @@ use support::{
 struct Filter {
     inner: Arc<dyn Dedupe>,
     failing: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    slow: Arc<Mutex<BTreeMap<&'static str, Duration>>>,
 }
 
 impl Filter {
     fn new(bench: &Bench) -> Self {
-        Self { inner: Arc::new(bench.store.memory().clone()), failing: Arc::default() }
+        Self { inner: Arc::new(bench.store.memory().clone()), failing: Arc::default(), slow: Arc::default() }
     }
 
     /// Lets the next calls of this kind fail.
     fn fail_next(&self, operation: &'static str, times: usize) {
         self.failing.lock().unwrap().insert(operation, times);
+    }
+
+    /// Lets calls of this kind take this long before they do anything.
+    fn slow_down(&self, operation: &'static str, by: Duration) {
+        self.slow.lock().unwrap().insert(operation, by);
     }
 
     fn mend(&self) {
@@ -43,7 +50,9 @@ impl Filter {
         self.failing.lock().unwrap().get(operation).copied().unwrap_or_default()
     }
 
-    fn check(&self, operation: &'static str) -> store::Result<()> {
+    async fn check(&self, operation: &'static str) -> store::Result<()> {
+        let delay = self.slow.lock().unwrap().get(operation).copied().unwrap_or_default();
+        let_pass(delay).await;
         let mut failing = self.failing.lock().unwrap();
         match failing.get_mut(operation).filter(|left| **left > 0) {
             Some(left) => {
@@ -77,7 +86,7 @@ impl Dedupe for Filter {
         owner: &str,
         lease: Duration,
     ) -> store::Result<DedupeClaim> {
-        self.check("claim")?;
+        self.check("claim").await?;
         self.inner.claim(queue, id, owner, lease).await
     }
 
@@ -88,12 +97,12 @@ impl Dedupe for Filter {
         owner: &str,
         window: Duration,
     ) -> store::Result<()> {
-        self.check("done")?;
+        self.check("done").await?;
         self.inner.done(queue, id, owner, window).await
     }
 
     async fn abandon(&self, queue: &QueueName, id: &MessageId, owner: &str) -> store::Result<()> {
-        self.check("abandon")?;
+        self.check("abandon").await?;
         self.inner.abandon(queue, id, owner).await
     }
 }
@@ -186,6 +195,45 @@ async fn a_handled_letter_is_resolved_when_its_mark_fails() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stored_duplicate_counts_as_one() {
+    // A copy is handled while the letter of the first one waits for its retry.
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { hold: Duration::ZERO, ..options().retry };
+    let running = bench.start(filter.on(Options { retry, ..options() }), |_| Reply::Fail(transient()));
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    filter.inner.done(&Bench::queue(), &"events/0/0".into(), "another", secs(3600)).await.unwrap();
+    let is_resolved = || bench.letter_at(0).is_some_and(|letter| letter.state == LetterState::Resolved);
+    eventually("it is resolved", is_resolved).await;
+    let stats = running.stop().await;
+    assert_eq!((stats.handled, stats.resolved, stats.duplicates), (0, 0, 1));
+    assert_eq!((bench.events.count("Duplicate"), bench.calls.len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ending_the_claim_of_a_failed_letter_loses_no_lease() {
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { hold: Duration::ZERO, ..options().retry };
+    let slow = filter.clone();
+    let script = move |this: &Try| match this.before {
+        0 => Reply::Fail(transient()),
+        _ => {
+            slow.slow_down("abandon", secs(10));
+            Reply::Fail(fatal())
+        }
+    };
+    let options = Options { lease: secs(3), retry, ..options() };
+    let running = bench.start(filter.on(options), script);
+    eventually("it is dead", || bench.counts().of(LetterState::Dead) == 1).await;
+    let_pass(secs(20)).await;
+    assert_eq!((bench.events.count("LeaseLost"), running.stats().leases_lost), (0, 0));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_the_store_does_not_take_costs_no_attempt() {
     // I4, I9
     let bench = Bench::new();
@@ -268,22 +316,61 @@ async fn a_claim_lasts_as_long_as_its_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn the_claim_of_a_revoked_partition_is_released_at_once() {
-    let bench = Bench::with_partitions(2);
+    // Also when the handler has run for longer than the lease of 30 s, and the claim was renewed.
+    for running_for in [secs(0), secs(40)] {
+        let bench = Bench::with_partitions(2);
+        let filter = Filter::new(&bench);
+        bench.push_to(1, &["a1"]);
+        let options = Options { drain_deadline: secs(1), attempt_timeout: None, ..filter.on(options()) };
+        let running = bench.start(options.clone(), |_| Reply::Hang);
+        eventually("it runs", || bench.calls.len() == 1).await;
+        let_pass(running_for).await;
+        let other = Running::start(
+            bench
+                .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
+                .handler(bench.handler(|_| Reply::Done)),
+        );
+        // No one waits for the end of the lease.
+        let_pass(secs(10)).await;
+        assert_eq!(bench.calls.done(), ["a1"], "after {running_for:?}");
+        other.stop().await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_stops_releases_the_claims_of_what_it_interrupts() {
+    let bench = Bench::new();
     let filter = Filter::new(&bench);
-    bench.push_to(1, &["a1"]);
+    bench.push(&["a1"]);
     let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
     let running = bench.start(options.clone(), |_| Reply::Hang);
     eventually("it runs", || bench.calls.len() == 1).await;
-    let other = Running::start(
-        bench
-            .builder_on(Options { instance: "other".to_owned(), ..options }, bench.log.join())
-            .handler(bench.handler(|_| Reply::Done)),
-    );
-    // No one waits for the end of a lease of 30 s.
-    let_pass(secs(10)).await;
-    assert_eq!(bench.calls.done(), ["a1"]);
-    other.stop().await;
+    filter.fail_next("abandon", 2);
     running.stop().await;
+    let stopped_at = bench.clock.elapsed();
+    let next = bench.start(Options { instance: "next".to_owned(), ..options }, |_| Reply::Done);
+    eventually("it is handled", || bench.calls.done() == ["a1"]).await;
+    assert!(bench.clock.elapsed() < stopped_at + secs(5), "no one waits for the end of the lease");
+    next.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_stops_marks_what_it_handled() {
+    let bench = Bench::new();
+    let filter = Filter::new(&bench);
+    filter.fail_next("done", usize::MAX);
+    bench.push(&["a1"]);
+    let options = Options { drain_deadline: secs(1), ..filter.on(options()) };
+    let running = bench.start(options.clone(), |_| Reply::Done);
+    eventually("it is handled", || bench.calls.len() == 1).await;
+    running.begin_stop();
+    // Beyond the deadline, when the message is given up.
+    let_pass(millis(1_100)).await;
+    filter.mend();
+    running.ended().await.unwrap();
+    let stats = bench.run(Options { instance: "next".to_owned(), ..options }, |_| Reply::Done).await;
+    assert_eq!((bench.calls.len(), stats.duplicates), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,10 +380,15 @@ async fn a_suspect_that_waits_for_a_claim_does_not_hold_the_others() {
     let filter = Filter::new(&bench);
     bench.push(&["a1", "b1"]);
     filter.claimed_by_the_dead(0, secs(20)).await;
-    let recorder = Recorder::default();
+    let recorder = RecorderFile::default();
     let suspect = Message::new("events/0/0", "events", Position::new(0, 0));
-    recorder.suspect(&Bench::queue(), &suspect);
-    let options = Options { flight_recorder: Some(Arc::new(recorder)), ..filter.on(options()) };
+    let beside = Message::new("beside", "events", Position::new(0, 9));
+    let crashed = recorder.open();
+    let slots = [&suspect, &beside].map(|message| crashed.enter(&Bench::queue(), message, 1));
+    assert!(slots.iter().all(|slot| slot.index().is_some()));
+    let next = recorder.open();
+    next.forget(&Bench::queue(), &beside.id);
+    let options = Options { flight_recorder: Some(Arc::new(next)), ..filter.on(options()) };
     let running = bench.start(options, |_| Reply::Done);
     let_pass(secs(5)).await;
     assert_eq!(bench.calls.tried(), ["b1"]);

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lazaret_core::handler::{BoxHandler, Context, handler};
-use lazaret_core::policy::{RetryPolicy, Strategy};
-use lazaret_core::{HandlerError, LetterState, Reason};
+use lazaret_core::policy::{BudgetPolicy, RetryPolicy, Strategy};
+use lazaret_core::{HandlerError, Letter, LetterState, Reason};
 use lazaret_engine::Options;
-use support::{Bench, Running, eventually, fatal, let_pass, millis, options, retry, secs, transient};
+use support::{
+    Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient,
+};
 
 /// Counts calls, and how many of them ran at once at most.
 #[derive(Clone, Default)]
@@ -133,5 +135,101 @@ async fn a_lost_lease_does_not_use_up_the_last_attempt() {
     })
     .await;
     assert_eq!(calls.attempts(), [1, 2, 2]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_settlement_that_is_answered_late_loses_no_lease() {
+    // The settlement ends the lease before its answer arrives; a renewal in between is refused.
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    bench.store.answer_late("settle", secs(5));
+    let running = bench.start(short_lease(), |this| match this.before {
+        0 | 1 => Reply::Fail(transient()),
+        _ => Reply::Fail(fatal()),
+    });
+    eventually("it is dead", || bench.letter_at(0).is_some_and(|l| l.state == LetterState::Dead)).await;
+    let_pass(secs(10)).await;
+    assert_eq!((bench.events.count("LeaseLost"), running.stats().leases_lost), (0, 0));
+    let letter = bench.letter("a");
+    assert_eq!((letter.attempts, bench.calls.attempts_of("a1")), (3, vec![1, 2, 3]));
+    assert_eq!(bench.events.count("LetterStored"), 3, "every outcome is reported");
+    running.stop().await;
+}
+
+/// Stored retries after one second, of which the budget allows so many.
+fn throttled(rate: &str) -> Options {
+    let retry = RetryPolicy { hold: secs(0), max_attempts: 9, ..retry(Strategy::Ordered) };
+    let budget = BudgetPolicy { rate: rate.parse().ok(), ..BudgetPolicy::default() };
+    Options { budget, retry, ..options() }
+}
+
+/// Fails live messages, and never returns for letters.
+fn hanging_letters(this: &Try) -> Reply {
+    if this.before == 0 { Reply::Fail(transient()) } else { Reply::Hang }
+}
+
+/// Lets the process crash, and its leases expire.
+async fn crash(running: Running) {
+    running.crash().await;
+    let_pass(options().lease + secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_charges_no_letter_that_waited_for_its_attempt() {
+    // I4: three of four letters wait for the budget whenever the process crashes.
+    let bench = Bench::new();
+    bench.push(&["a1", "b1", "c1", "d1"]);
+    for crashes in 1..=6 {
+        let running = bench.start(throttled("1/h"), hanging_letters);
+        eventually("one retry runs", || bench.calls.len() == 4 + crashes).await;
+        let_pass(secs(5)).await;
+        crash(running).await;
+    }
+    let running = bench.start(throttled("1/h"), hanging_letters);
+    eventually("one more runs", || bench.calls.len() == 11).await;
+    let letters: Vec<Letter> = ["a", "b", "c", "d"].into_iter().flat_map(|key| bench.letters(key)).collect();
+    assert!(letters.iter().all(|letter| letter.state == LetterState::Retrying), "{letters:?}");
+    let charged = |of: fn(&Letter) -> u32| letters.iter().map(of).sum::<u32>();
+    assert_eq!(charged(|letter| letter.attempts), 10, "four live, six lost, and one that runs");
+    assert_eq!(charged(|letter| letter.crash_attempts), 6);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_began_after_a_wait_counts() {
+    // I4
+    let bench = Bench::new();
+    bench.push(&["a1", "b1"]);
+    let running = bench.start(throttled("12/m"), hanging_letters);
+    eventually("both retries run", || bench.calls.len() == 4).await;
+    crash(running).await;
+    let running = bench.start(throttled("12/m"), hanging_letters);
+    eventually("both run again", || bench.calls.len() == 6).await;
+    for (key, name) in [("a", "a1"), ("b", "b1")] {
+        let letter = bench.letter(key);
+        assert_eq!((letter.attempts, letter.crash_attempts), (2, 1), "{name}");
+        assert_eq!(bench.calls.attempts_of(name), [1, 2, 3]);
+    }
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_charges_no_letter_that_waited_for_a_permit() {
+    let bench = Bench::new();
+    bench.push(&["a1", "z1"]);
+    let options = Options { concurrency: 1, shards: 1, ..throttled("100/s") };
+    let running = bench.start(options.clone(), |this| match (&*this.name, this.before) {
+        ("a1", 0) => Reply::Fail(transient()),
+        ("z1", _) => Reply::Hang,
+        _ => Reply::Done,
+    });
+    eventually("the live message has the permit", || bench.calls.tried() == ["a1", "z1"]).await;
+    let_pass(secs(5)).await;
+    assert_eq!(bench.calls.tried(), ["a1", "z1"], "the letter waits");
+    crash(running).await;
+    let running = bench.start(options, |_| Reply::Done);
+    eventually("all is handled", || bench.calls.done().len() == 2).await;
+    assert_eq!(bench.calls.attempts_of("a1"), [1, 2]);
     running.stop().await;
 }

@@ -7,6 +7,7 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lazaret_core::policy::{RetryPolicy, Strategy};
@@ -39,14 +40,16 @@ struct Broker {
     fault: Mutex<Option<Fault>>,
     dead: Mutex<Vec<Letter>>,
     claims: Mutex<Vec<LetterId>>,
+    /// How long it takes to publish a claim check.
+    claim_delay: Mutex<Duration>,
     /// How often it was asked.
     asked: Mutex<usize>,
 }
 
 impl Broker {
     fn new(log: &MemoryLog) -> Arc<Self> {
-        let (fault, dead, claims, asked) = Default::default();
-        Arc::new(Self { log: log.clone(), fault, dead, claims, asked })
+        let (fault, dead, claims, claim_delay, asked) = Default::default();
+        Arc::new(Self { log: log.clone(), fault, dead, claims, claim_delay, asked })
     }
 
     fn fail(&self, fault: impl Into<Option<Fault>>) {
@@ -108,6 +111,8 @@ impl Relay for Broker {
     }
 
     async fn claim(&self, handover: Handover<'_>) -> Result<(), RelayError> {
+        let delay = *self.claim_delay.lock().unwrap();
+        let_pass(delay).await;
         self.claims.lock().unwrap().push(handover.letter.id);
         Ok(())
     }
@@ -412,6 +417,40 @@ async fn a_dead_message_that_is_too_large_is_in_the_store_and_the_broker_says_wh
         letters,
         "the second died after its retries in the store"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_message_that_the_broker_refuses_has_a_claim_check_in_every_path() {
+    for kind in [RelayErrorKind::TooLarge, RelayErrorKind::Permanent] {
+        for gives_up in [false, true] {
+            let place = Place::new();
+            place.bench.push(&["a1"]);
+            place.broker.fail(Fault::Refuse(kind));
+            let script = move |_: &Try| match gives_up {
+                true => Reply::SendToDlq("enough"),
+                false => Reply::Fail(fatal()),
+            };
+            place.run(place.options(), script).await;
+            let letter = place.bench.letter_at(0).unwrap();
+            assert_eq!(letter.state, LetterState::Dead);
+            assert_eq!(*place.broker.claims.lock().unwrap(), [letter.id], "{kind:?}, {gives_up}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_check_that_takes_longer_than_the_lease_is_published_and_no_lease_is_lost() {
+    let place = Place::new();
+    place.bench.push(&["b1"]);
+    place.broker.fail(Fault::Refuse(RelayErrorKind::TooLarge));
+    *place.broker.claim_delay.lock().unwrap() = secs(40);
+    let options = Options { lease: secs(3), ..place.options() };
+    let running = place.start(options, |_: &Try| Reply::Fail(transient()));
+    eventually("its claim check is published", || !place.broker.claims.lock().unwrap().is_empty()).await;
+    let letter = place.bench.letter_at(0).unwrap();
+    assert_eq!((letter.state, place.broker.claims.lock().unwrap()[0]), (LetterState::Dead, letter.id));
+    assert_eq!((place.bench.events.count("LeaseLost"), running.stats().leases_lost), (0, 0));
+    running.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

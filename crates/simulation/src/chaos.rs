@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use lazaret_core::handler::{Context, Delivery, FromDelivery, Handle as Handler, HandlerFuture};
-use lazaret_core::recorder::FlightRecorder;
 use lazaret_core::store::{Act, Action, Actor, PauseScope, PlanRequest, RolloutPolicy, Selection, Store};
 use lazaret_core::{HandlerError, Reason, Verdict};
 use lazaret_engine::{Consumer, DedupeOptions, Handle};
+use lazaret_testkit::RecorderFile;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,6 @@ use crate::filter::{self, FilterConnection};
 use crate::mutation::{self, Mutation};
 use crate::plan::{Script, refusal};
 use crate::random::Random;
-use crate::recorder::RecorderFile;
 use crate::source::CheckedSource;
 use crate::world::{CONSUMER, Process, World};
 
@@ -155,8 +154,8 @@ impl Launcher {
             recorders.entry(place).or_default().clone()
         });
         if let Some(file) = &recorder {
-            let open = file.open(number);
-            self.world.isolation.started(&self.world, number, file, &open.suspects());
+            let open = file.open();
+            self.world.isolation.started(&self.world, number, file, &file.suspects());
             options.flight_recorder = Some(Arc::new(open));
         }
         let connection: Arc<dyn Store> = connection;

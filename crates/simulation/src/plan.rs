@@ -1,4 +1,4 @@
-//! What a run of the simulation consists of, drawn from its seed before it started.
+//! The scenario of a run, drawn from its seed before the run starts.
 
 use std::time::Duration;
 

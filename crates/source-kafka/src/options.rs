@@ -263,6 +263,20 @@ impl KafkaOptions {
         Ok(client)
     }
 
+    /// Refuses the id of a store that cannot be written into a commit: without it, other stores would not be found.
+    fn check_store_id(&self, id: &str) -> Result<(), SourceError> {
+        if id.is_empty() {
+            return Err(SourceError::permanent("the id of the store must not be empty"));
+        }
+        let (room, limit) = (metadata::room_for_store(id), self.metadata_limit);
+        if room > limit {
+            return Err(SourceError::permanent(format!(
+                "the id of the store needs {room} characters in the metadata of a commit, and its limit is {limit}"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns the settings of both consumer clients. The error names the invalid option.
     fn client(&self) -> Result<ClientConfig, SourceError> {
         if self.topics.is_empty() || self.topics.iter().any(String::is_empty) {
@@ -270,6 +284,9 @@ impl KafkaOptions {
         }
         if self.group.is_empty() || self.brokers.is_empty() {
             return Err(SourceError::permanent("brokers and group must not be empty"));
+        }
+        if let Some(id) = &self.store {
+            self.check_store_id(id)?;
         }
         let mut client = ClientConfig::new();
         for (name, value) in DEFAULTS {
@@ -347,6 +364,17 @@ mod tests {
         for (name, _) in RESERVED {
             let error = options().with_property(name, "true").client().unwrap_err();
             assert!(!error.is_temporary() && error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_id_of_a_store_must_fit_into_a_commit() {
+        // Without it, a member with another store would not be found.
+        assert!(options().with_store("3f2a.example").client().is_ok());
+        let too_small = options().with_store("3f2a").with_metadata_limit(8);
+        for refused in [options().with_store(""), options().with_store("a".repeat(5000)), too_small] {
+            let error = refused.client().unwrap_err();
+            assert!(!error.is_temporary() && error.to_string().contains("id of the store"), "{error}");
         }
     }
 

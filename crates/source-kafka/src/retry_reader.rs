@@ -26,7 +26,7 @@ pub(crate) struct RetryReader {
     digests: RandomState,
 }
 
-/// Whether a handover was read before.
+/// The result of looking a handover up among those that were read before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// No.

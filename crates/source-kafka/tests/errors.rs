@@ -44,12 +44,12 @@ async fn an_unreachable_broker_is_waited_for_in_a_visible_state() {
 async fn a_topic_that_does_not_exist_is_named() {
     let Some(broker) = broker() else { return };
     let name = unique("missing-");
-    let error = permanent(impatient(broker, &[&name])).await;
+    let error = permanent(with_short_timeout(broker, &[&name])).await;
     assert_contains(&error, &[&name, "does not exist", "create it"]);
 }
 
 /// Options that wait only briefly for topics.
-fn impatient(broker: String, topics: &[&str]) -> KafkaOptions {
+fn with_short_timeout(broker: String, topics: &[&str]) -> KafkaOptions {
     quick(KafkaOptions::new(broker, "g", topics.to_vec())).with_topic_timeout(Duration::from_millis(500))
 }
 
@@ -112,7 +112,7 @@ async fn one_missing_topic_among_others_is_named_too() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker.clone(), 1).await;
     let name = unique("missing-");
-    let error = permanent(impatient(broker, &[&topic.name, &name])).await;
+    let error = permanent(with_short_timeout(broker, &[&topic.name, &name])).await;
     assert_contains(&error, &[&name, "does not exist"]);
     assert!(!error.to_string().contains(&topic.name), "{error}");
 }

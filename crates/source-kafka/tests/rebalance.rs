@@ -23,7 +23,7 @@ async fn both(a: &mut Reading, b: &mut Reading, what: &str, holds: impl Fn(&Read
 }
 
 /// Options of a member that the group gives up on quickly.
-fn impatient(topic: &Topic) -> KafkaOptions {
+fn with_short_timeouts(topic: &Topic) -> KafkaOptions {
     topic
         .options()
         .with_property("session.timeout.ms", "1000")
@@ -98,7 +98,7 @@ async fn a_member_that_is_held_back_for_long_stays_a_member() {
     // Polling continues: a pause that is longer than max.poll.interval costs nothing.
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 3).await;
-    let mut reading = Reading::new(KafkaSource::open(impatient(&topic)).unwrap());
+    let mut reading = Reading::new(KafkaSource::open(with_short_timeouts(&topic)).unwrap());
     reading.until("all is assigned", |r| r.held.len() == 3).await;
     reading.source.pause(&[topic.partition(0), topic.partition(1)]);
     for partition in 0..3 {
@@ -119,7 +119,7 @@ async fn a_member_that_does_not_poll_loses_its_partitions_and_commits_nothing() 
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 2).await;
     topic.fill(0, 0..10).await;
-    let mut first = Reading::new(KafkaSource::open(impatient(&topic)).unwrap());
+    let mut first = Reading::new(KafkaSource::open(with_short_timeouts(&topic)).unwrap());
     first.until("all have come", |r| r.count() == 10).await;
     let mut second = topic.open();
     // The first is not asked for anything meanwhile.
@@ -142,7 +142,7 @@ async fn a_member_that_does_not_poll_loses_its_partitions_and_commits_nothing() 
 async fn a_partition_that_is_not_let_go_in_time_is_lost() {
     let Some(broker) = broker() else { return };
     let topic = Topic::new(broker, 2).await;
-    let mut first = Reading::new(KafkaSource::open(impatient(&topic)).unwrap());
+    let mut first = Reading::new(KafkaSource::open(with_short_timeouts(&topic)).unwrap());
     first.until("all is assigned", |r| r.held.len() == 2).await;
     let mut second = topic.open();
     both(&mut first, &mut second, "something is revoked", |a, _| a.revoking.len() == 1).await;

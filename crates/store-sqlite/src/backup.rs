@@ -1,8 +1,8 @@
 //! Backups: a copy of a file in use, and back.
 //!
 //! A backup is a `VACUUM INTO`: one read transaction, so it is consistent and does not hold up the writer. It gets a redo mark of
-//! its own, so that no log that lies beside its future place belongs to it. Both directions write to a temporary file, check and sync
-//! it, and rename it: a file under the requested name is complete.
+//! its own, so that no log that lies beside its future place belongs to it. Both directions write to temporary files, check and sync
+//! them, and rename them: a file under the requested name is complete, and a store is [replaced](crate::replacement) whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::options::Options;
 use crate::redo::{self, Mark};
+use crate::replacement::{Replacement, copy_into, is_unfinished, sync_folder_of};
 use crate::schema::{self, FORMAT_VERSION, beside, check_file};
 use crate::store::SqliteStore;
 use crate::{error, permissions};
@@ -24,8 +25,6 @@ const RESTORE: &str = "restore";
 
 /// The first format with a redo log.
 const REDO_SINCE: u32 = 3;
-/// The files that belong to a database.
-const FILES: [&str; 4] = ["", "-wal", "-shm", "-redo"];
 
 /// Options of [`restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +54,7 @@ pub async fn backup(store: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()>
         let context = format!("there is no store at {}", store.display());
         return Err(StoreError::not_done(ErrorKind::NotFound, BACKUP, context));
     }
+    refuse_unfinished(&store, BACKUP)?;
     let (file, target) = (store.clone(), to.clone());
     let opened = in_thread(move || {
         let version = schema::format_version(&file)?;
@@ -113,8 +113,10 @@ pub(crate) fn write(from: &Path, to: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `Invalid` if the backup is not a store of a known format, or if there is a store and it is not to be replaced;
-/// `Corrupt` if the backup is damaged; `Unavailable` if another process uses the store, or a file cannot be written. The store that
-/// was there is unchanged then.
+/// `Corrupt` if the backup is damaged; `Unavailable` if another process uses the store, or a file cannot be written; `Full` if the
+/// disk is full. The store that was there is unchanged then.
+///
+/// If the process crashes during the call, no store is opened at this path until the call is repeated.
 pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: RestoreOptions) -> Result<Restored> {
     let (backup, to) = (backup.as_ref(), to.as_ref());
     if schema::format_version(backup)? == 0 {
@@ -139,37 +141,38 @@ pub fn restore(backup: impl AsRef<Path>, to: impl AsRef<Path>, options: RestoreO
     let log = redo::path_of(backup);
     let has_log = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
     copy.prepare(RESTORE, if has_log { Marked::AsBefore } else { Marked::Anew })?;
-    let set_aside = set_aside(to)?;
+    let mut log_copy = None;
     if has_log {
         // A copy of all files after a crash: its log belongs to it, and the next opening applies it.
-        let there = redo::path_of(to);
-        fs::copy(&log, &there).map_err(|error| of_file(RESTORE, &there, error))?;
-        permissions::restrict(&there);
-        let synced = File::open(&there).and_then(|file| file.sync_all());
-        synced.map_err(|error| of_file(RESTORE, &there, error))?;
+        let copy = Temporary::beside(&redo::path_of(to), RESTORE)?;
+        copy_into(&log, &copy.path).map_err(|error| of_file(RESTORE, &log, error))?;
+        log_copy = Some(copy);
     }
-    copy.rename(to, RESTORE)?;
+    let set_aside = replace(to, copy, log_copy)?;
     Ok(Restored { set_aside })
 }
 
-/// Moves all files of a database to names of their own.
-fn set_aside(path: &Path) -> Result<Vec<PathBuf>> {
-    let existing: Vec<&str> = FILES.into_iter().filter(|suffix| beside(path, suffix).exists()).collect();
-    let free = |number: &u32| {
-        let name = beside(path, &format!(".replaced-{number}"));
-        FILES.iter().all(|suffix| !beside(&name, suffix).exists())
-    };
-    let Some(number) = (1..=u32::MAX).find(free) else { return Ok(Vec::new()) };
-    let target = beside(path, &format!(".replaced-{number}"));
-    // The database goes last: until then it is there with what is left of its logs, and a repeated call goes on.
-    let mut moved = Vec::new();
-    for suffix in existing.into_iter().rev() {
-        let to = beside(&target, suffix);
-        fs::rename(beside(path, suffix), &to).map_err(|error| of_file(RESTORE, path, error))?;
-        moved.push(to);
+/// Puts the copies in the place of a store that is not in use. Returns where its files are kept.
+fn replace(to: &Path, copy: Temporary, log: Option<Temporary>) -> Result<Vec<PathBuf>> {
+    let replacement = Replacement::begin(to).map_err(|error| of_file(RESTORE, to, error))?;
+    // Again: nothing opens it from here on.
+    if let Err(in_use) = refuse_if_in_use(to) {
+        replacement.abandon();
+        return Err(in_use);
     }
-    moved.reverse();
-    Ok(moved)
+    let mut new: Vec<(&Path, &str)> = log.iter().map(|log| (&*log.path, "-redo")).collect();
+    new.push((&copy.path, ""));
+    let replaced = replacement.run(&new, &mut |from, to| fs::rename(from, to));
+    replaced.map_err(|error| of_file(RESTORE, to, error))
+}
+
+/// Refuses a store whose restore has not ended.
+pub(crate) fn refuse_unfinished(path: &Path, operation: &'static str) -> Result<()> {
+    if !is_unfinished(path) {
+        return Ok(());
+    }
+    let context = format!("a restore of {} was interrupted: repeat it", path.display());
+    refused(operation, context)
 }
 
 /// Refuses a file that another connection uses: leaving the write-ahead log needs exclusive access.
@@ -207,7 +210,7 @@ impl Temporary {
     /// A path in the directory of the target, so that it can be renamed.
     fn beside(target: &Path, operation: &'static str) -> Result<Self> {
         let path = beside(target, &format!(".{operation}-{}", std::process::id()));
-        // Left behind by a process that died.
+        // Left behind by a process that crashed.
         _ = fs::remove_file(&path);
         // SQLite writes into an empty file, which keeps its permissions.
         let created = permissions::private(OpenOptions::new().write(true).create_new(true)).open(&path);
@@ -235,9 +238,7 @@ impl Temporary {
     fn rename(mut self, target: &Path, operation: &'static str) -> Result<()> {
         fs::rename(&self.path, target).map_err(|error| of_file(operation, target, error))?;
         self.keep = true;
-        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let synced = redo::sync_folder(folder.unwrap_or(Path::new(".")));
-        synced.map_err(|error| of_file(operation, target, error))
+        sync_folder_of(target).map_err(|error| of_file(operation, target, error))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use lazaret_core::store::rules::Schedule;
 use lazaret_core::{LetterState, Timestamp};
 use rusqlite::Connection;
 
-use crate::rows::{Body, state};
+use crate::letters::{OpenSequenceRow, select_sequence};
+use crate::rows::{Body, nanos, state};
 use crate::write_cache::groups::{read_group, select_group};
 use crate::write_cache::read_counts;
 
@@ -114,6 +116,27 @@ fn check_sequences(connection: &Connection, letters: &[Row], groups: &mut BTreeM
         }
     }
     assert!(sequences.is_empty(), "letters of missing sequences: {sequences:?}");
+    check_schedules(connection);
+}
+
+/// Verifies that each sequence stands where the scheduler looks for it.
+fn check_schedules(connection: &Connection) {
+    let mut select = connection.prepare(select_sequence!("FROM sequences ORDER BY sid")).unwrap();
+    let mut rows = select.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let open = OpenSequenceRow::read(row).unwrap().open;
+        let columns =
+            connection.query_row("SELECT due, busy FROM sequences WHERE sid = ?1", [open.sid], |row| {
+                Ok([row.get::<_, Option<i64>>(0)?, row.get(1)?])
+            });
+        let Schedule { due, busy } = open.row.schedule();
+        assert_eq!(
+            columns.unwrap(),
+            [due.map(nanos), busy.map(nanos)],
+            "due and busy of sequence {}",
+            open.name
+        );
+    }
 }
 
 mod tests {

@@ -36,7 +36,7 @@
 //!
 //! - `contract/`: the traits of [`lazaret_core::store`], as requests to the writer and reads.
 //! - `store`, `options`, `error`: opening and closing, options, errors of SQLite.
-//! - `backup`, `permissions`: copies of the file while it is in use, and back; who may read the files.
+//! - `backup`, `replacement`, `permissions`: copies of the file while it is in use, and back; file permissions.
 //! - `writer/`, `readers`, `step`: the thread that writes, the connections that read, and the context of a write.
 //! - `redo/`, `recorded`, `hand_offs`, `encoded_letter`: the redo log, which knows only bytes, and the calls that it can hold.
 //! - `write_cache/`: cached counters of queues, groups and inboxes, written once per commit.
@@ -71,6 +71,7 @@ mod power_loss;
 mod readers;
 mod recorded;
 mod redo;
+mod replacement;
 mod rows;
 mod schema;
 mod step;

@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::audit;
 use crate::error::{Fault, Work};
+use crate::letters::set_schedule;
 use crate::rows::{scope_text, time};
 use crate::step::Step;
 
@@ -38,12 +39,11 @@ pub(crate) fn set_pause(
 fn mark_sequence(step: &mut Step<'_>, consumer: &ConsumerName, scope: &PauseScope, paused: bool) -> Work<()> {
     let PauseScope::Sequence(sequence) = scope else { return Ok(()) };
     step.cache.pauses_changed();
-    let mut update = step.connection.prepare_cached(
-        "UPDATE sequences SET paused = ?3,
-         due = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NULL THEN max(head_due, ifnull(pace_next, head_due)) END,
-         busy = CASE WHEN NOT ?3 AND reserved IS NULL AND lease_fence IS NOT NULL THEN max(head_due, ifnull(pace_next, head_due), lease_until) END
-         WHERE qid IN (SELECT qid FROM queues WHERE consumer = ?1) AND name = ?2",
-    )?;
+    let mut update = step.connection.prepare_cached(concat!(
+        "UPDATE sequences SET paused = ?3, ",
+        set_schedule!("?3", "reserved"),
+        "WHERE qid IN (SELECT qid FROM queues WHERE consumer = ?1) AND name = ?2",
+    ))?;
     update.execute(params![consumer.as_str(), sequence.as_str(), paused])?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Who may read the files: their owner only. Letters hold whole messages, and posts wait in the file.
+//! File permissions: only the owner can read the files. Letters hold whole messages, and posts wait in the file.
 
 use std::fs::OpenOptions;
 use std::path::Path;

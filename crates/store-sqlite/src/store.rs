@@ -55,6 +55,7 @@ impl SqliteStore {
     /// file; `Unavailable` and `Full` if the system refuses to open it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref().to_owned();
+        backup::refuse_unfinished(&path, "open")?;
         let connection = schema::open_file(&path, &options)?;
         let redo = RedoLog::open(&path, options.durability).map(Arc::new).map_err(|error| {
             let context = format!("failed to open the redo log of {}: {error}", path.display());

@@ -9,9 +9,10 @@ pub(crate) mod groups;
 pub(crate) mod inboxes;
 
 use std::collections::HashMap;
+use std::mem::take;
 
 use lazaret_core::store::rules::{self, ClockWatch, GrantRow};
-use lazaret_core::{Partition, QueueName};
+use lazaret_core::{Partition, QueueName, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Work;
@@ -66,8 +67,11 @@ pub(crate) struct WriteCache {
     /// `true` if every queue must read its pauses again.
     forget_queues: bool,
     data_version: Option<i64>,
-    /// The store's time at the last claim of each queue. Not a copy of what is in the file: it outlives a write of another process.
-    pub(crate) clock_watches: HashMap<QueueName, ClockWatch>,
+    /// The store's time at the last claim of each queue. Not a copy of what is in the file: it outlives a write of another process,
+    /// and a transaction that is rolled back.
+    clock_watches: HashMap<QueueName, ClockWatch>,
+    /// The queues whose leases were looked through since the last commit.
+    clamped: Vec<QueueName>,
 }
 
 impl WriteCache {
@@ -76,10 +80,43 @@ impl WriteCache {
         let mut pragma = connection.prepare_cached("PRAGMA data_version")?;
         let version: i64 = pragma.query_row([], |row| row.get(0))?;
         if self.data_version != Some(version) {
-            let clock_watches = std::mem::take(&mut self.clock_watches);
-            *self = Self { data_version: Some(version), clock_watches, ..Self::default() };
+            self.clear();
+            self.data_version = Some(version);
         }
         Ok(())
+    }
+
+    /// Clears what is a copy of the file.
+    fn clear(&mut self) {
+        let (clock_watches, clamped) = (take(&mut self.clock_watches), take(&mut self.clamped));
+        *self = Self { clock_watches, clamped, ..Self::default() };
+    }
+
+    /// Clears the cache after its transaction was rolled back.
+    pub(crate) fn roll_back(&mut self) {
+        self.clear();
+        self.forget_clamped();
+    }
+
+    /// The transaction was committed.
+    pub(crate) fn committed(&mut self) {
+        self.clamped.clear();
+    }
+
+    /// Returns `true` if the leases of a queue are to be looked through, because the clock was set back.
+    pub(crate) fn clock_went_back(&mut self, queue: &QueueName, now: Timestamp) -> bool {
+        let went_back = self.clock_watches.entry(queue.clone()).or_default().went_back(now);
+        if went_back {
+            self.clamped.push(queue.clone());
+        }
+        went_back
+    }
+
+    /// Forgets the clock of queues whose leases may have been changed in vain.
+    fn forget_clamped(&mut self) {
+        for queue in self.clamped.drain(..) {
+            self.clock_watches.remove(&queue);
+        }
     }
 
     /// Keeps the changes of the current request.
@@ -93,7 +130,7 @@ impl WriteCache {
         }
         self.groups.keep();
         self.inboxes.keep();
-        if std::mem::take(&mut self.forget_queues) {
+        if take(&mut self.forget_queues) {
             self.write(connection)?;
             self.queues.clear();
         }
@@ -107,6 +144,7 @@ impl WriteCache {
         self.groups.undo();
         self.inboxes.undo();
         self.forget_queues = false;
+        self.forget_clamped();
     }
 
     /// Writes the changes since the last group.
@@ -276,4 +314,24 @@ fn write_grant(connection: &Connection, qid: i64, partition: &Partition, numbers
     let horizon = horizon.map(bound);
     upsert.execute(params![qid, partition.stream.as_str(), partition.index, fence, horizon, turn])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_of_the_last_claim_outlives_a_rollback_unless_its_clamps_are_undone() {
+        let (mut cache, queue) = (WriteCache::default(), QueueName::of("c", "c"));
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert!(cache.clock_went_back(&queue, at(5)), "nothing is known");
+        cache.committed();
+        cache.roll_back();
+        assert!(!cache.clock_went_back(&queue, at(6)));
+        assert!(cache.clock_went_back(&queue, at(1)));
+        cache.roll_back();
+        assert!(cache.clock_went_back(&queue, at(2)), "the leases are as they were");
+        cache.undo();
+        assert!(cache.clock_went_back(&queue, at(3)));
+    }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics; that is its answer")]
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +67,11 @@ impl Place {
 
     fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// The names of all files.
+    fn names(&self) -> BTreeSet<OsString> {
+        fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     }
 
     /// Copies the files of a store, as they are now.
@@ -219,6 +226,53 @@ async fn a_store_that_exists_is_replaced_only_on_demand_and_kept() {
     store.close().await.unwrap();
 
     let restored = restore(&copy, &path, REPLACE).unwrap();
+    assert_eq!(restored.set_aside[0], place.file("lazaret.db.replaced-1"));
+    let store = SqliteStore::open(&path, recording()).unwrap();
+    assert_eq!(messages(&store, "a").await, ["m0"]);
+    let earlier = SqliteStore::open(&restored.set_aside[0], recording()).unwrap();
+    assert_eq!(messages(&earlier, "a").await, ["m0", "m1"]);
+}
+
+#[tokio::test]
+async fn a_store_is_unchanged_when_its_replacement_cannot_be_copied() {
+    // I1
+    let place = Place::new();
+    let (path, copy) = (place.file("lazaret.db"), place.file("copy.db"));
+    let store = SqliteStore::open(&path, recording()).unwrap();
+    put(&store, "a", "m0", 0).await;
+    store.backup(&copy).await.unwrap();
+    put(&store, "a", "m1", 1).await;
+    store.close().await.unwrap();
+    // A log that cannot be read.
+    fs::create_dir(beside(&copy, "-redo")).unwrap();
+    let before = place.names();
+    let error = restore(&copy, &path, REPLACE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(place.names(), before);
+    let store = SqliteStore::open(&path, recording()).unwrap();
+    assert_eq!(messages(&store, "a").await, ["m0", "m1"]);
+}
+
+#[tokio::test]
+async fn a_store_whose_restore_was_interrupted_is_not_opened_before_it_is_repeated() {
+    let place = Place::new();
+    let (path, copy) = (place.file("lazaret.db"), place.file("backup.db"));
+    let store = SqliteStore::open(&path, recording()).unwrap();
+    put(&store, "a", "m0", 0).await;
+    store.backup(&copy).await.unwrap();
+    put(&store, "a", "m1", 1).await;
+    store.close().await.unwrap();
+    // The files as they are after a crash between two renames.
+    fs::write(beside(&path, "-restoring"), r#"{"number":1,"files":["","-redo"]}"#).unwrap();
+    fs::rename(&path, place.file("lazaret.db.replaced-1")).unwrap();
+    for refused in
+        [SqliteStore::open(&path, recording()).map(drop), backup(&path, place.file("other.db")).await]
+    {
+        let error = refused.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound), "{error}");
+    }
+    assert!(!path.exists(), "no new store was made");
+    let restored = restore(&copy, &path, RestoreOptions::default()).unwrap();
     assert_eq!(restored.set_aside[0], place.file("lazaret.db.replaced-1"));
     let store = SqliteStore::open(&path, recording()).unwrap();
     assert_eq!(messages(&store, "a").await, ["m0"]);

@@ -21,13 +21,16 @@
 //! The suites test single promises. [`model`] searches for sequences of calls that break one: a state machine that runs
 //! random calls against the store and a plain model side by side. [`Unreliable`] wraps a store and makes it fail before
 //! and after the effect, by a seed, for tests of what uses a store. [`TokioClock`] follows the clock of a paused runtime.
+//! [`RecorderFile`] is a flight recorder that survives the crashes of a test.
 
 pub mod clock;
 pub mod model;
+pub mod recorder;
 pub mod side_by_side;
 pub mod suite;
 pub mod unreliable;
 
 pub use clock::{ManualClock, TokioClock};
+pub use recorder::{MemoryRecorder, RecorderFile};
 pub use side_by_side::SideBySide;
 pub use unreliable::{Profile, Unreliable};

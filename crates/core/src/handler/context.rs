@@ -178,7 +178,7 @@ impl Context {
             ));
         };
         sink.send_to_dlq(&self.delivery, reason, why.into()).await?;
-        self.delivery.mark_sent();
+        self.delivery.mark_sent(self.attempt);
         Ok(())
     }
 }

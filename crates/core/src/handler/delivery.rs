@@ -43,24 +43,44 @@ pub struct Delivery(Arc<Inner>);
 
 struct Inner {
     message: Message,
-    /// The number of the attempt in the upper half, [`WRITING`] and [`OVER`] in the lower one.
+    /// The number of the attempt in the upper half; in the lower one [`OVER`], [`SENT`], and how many dead letters the handler asked
+    /// for whose fate is unknown. One value, so that an attempt that ends sees either the one or the other.
     attempt: AtomicU64,
     phase: AtomicU8,
-    sent: AtomicBool,
     cancelled: AtomicBool,
     /// Not in the cold part: the engine gives every live delivery a sink, and that must not allocate.
     sink: Option<Arc<dyn DeadLetterSink>>,
     cold: OnceLock<Box<Cold>>,
 }
 
-/// The handler asked for a dead letter, and it is not known whether that is durable.
-const WRITING: u64 = 1;
 /// The attempt has ended.
-const OVER: u64 = 2;
+const OVER: u64 = 1;
+/// The dead letter that the handler asked for is durable.
+const SENT: u64 = 2;
+/// One dead letter that the handler asked for, and of which it is not known whether it is durable.
+const WRITING: u64 = 4;
+/// The number of those, in units of [`WRITING`].
+const ALL_WRITING: u64 = u32::MAX as u64 & !(OVER | SENT);
 
 /// An attempt that has not ended.
 const fn running(attempt: u32) -> u64 {
     (attempt as u64) << 32
+}
+
+/// Returns `true` for the state of this attempt, if it has not ended.
+const fn is_running(state: u64, attempt: u32) -> bool {
+    state & !(SENT | ALL_WRITING) == running(attempt)
+}
+
+/// What an attempt that ended has done with its message.
+#[derive(Debug)]
+pub enum AttemptEnd {
+    /// It has not sent it to the dead letters.
+    NotSent,
+    /// It has sent it to the dead letters: the letter is durable.
+    Sent,
+    /// It asked for this dead letter, and it is not known whether that is durable. It must become so.
+    Unconfirmed(Box<Letter>),
 }
 
 /// The parts that most deliveries never need.
@@ -114,7 +134,6 @@ impl Delivery {
             message,
             attempt: AtomicU64::new(running(attempt)),
             phase: AtomicU8::new(Phase::Handle as u8),
-            sent: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             sink,
             cold,
@@ -160,36 +179,54 @@ impl Delivery {
 
     /// Returns `true` while the attempt with this number runs.
     pub fn is_running(&self, attempt: u32) -> bool {
-        self.0.attempt.load(Ordering::Acquire) & !WRITING == running(attempt)
+        is_running(self.0.attempt.load(Ordering::Acquire), attempt)
     }
 
     /// Records a dead letter that the handler asks for in this attempt, before it is written. Returns `false` when the attempt
     /// is over: then nothing may be written, because the message has another fate.
     pub fn begin_dead_letter(&self, attempt: u32, letter: Letter) -> bool {
-        // Locked from here on: whoever ends the attempt and finds the flag waits for the letter.
+        // Locked from here on: whoever ends the attempt and finds the number waits for the letter.
         let mut slot = lock(&self.cold().dead_letter);
-        let begun = self.0.attempt.fetch_update(Ordering::AcqRel, Ordering::Acquire, |now| {
-            (now & !WRITING == running(attempt)).then_some(now | WRITING)
-        });
-        if begun.is_ok() {
+        let begun = self.change(|now| is_running(now, attempt).then_some(now + WRITING));
+        if begun {
             *slot = Some(Box::new(letter));
         }
-        begun.is_ok()
+        begun
     }
 
-    /// Records that the fate of the dead letter is known: it is durable, or certainly not written.
-    pub fn end_dead_letter(&self) {
-        self.0.attempt.fetch_and(!WRITING, Ordering::AcqRel);
+    /// Records that the fate of a dead letter that was begun is known: it is `durable`, or certainly not written. From the same moment
+    /// on, the message counts as sent or not.
+    pub fn end_dead_letter(&self, attempt: u32, durable: bool) {
+        self.change(|now| {
+            let is_begun = now >> 32 == u64::from(attempt) && now & ALL_WRITING != 0;
+            is_begun.then_some((now - WRITING) | if durable { SENT } else { 0 })
+        });
     }
 
-    /// Ends the attempt: nothing that still runs of it may settle the message. Returns the dead letter that it asked for, if it
-    /// is not known whether that is durable. It must become so then.
-    pub fn end_attempt(&self) -> Option<Box<Letter>> {
+    /// Records that the message was sent to the dead letters in this attempt. Returns `false` when the attempt is over: the message
+    /// has another fate then.
+    pub fn mark_sent(&self, attempt: u32) -> bool {
+        self.change(|now| is_running(now, attempt).then_some(now | SENT))
+    }
+
+    fn change(&self, change: impl FnMut(u64) -> Option<u64>) -> bool {
+        self.0.attempt.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+    }
+
+    /// Ends the attempt: nothing that still runs of it may settle the message. Returns what it has done with the message, once.
+    pub fn end_attempt(&self) -> AttemptEnd {
         let before = self.0.attempt.fetch_or(OVER, Ordering::AcqRel);
-        if before & (WRITING | OVER) != WRITING {
-            return None;
+        if before & OVER != 0 {
+            return AttemptEnd::NotSent;
         }
-        self.0.cold.get().and_then(|cold| lock(&cold.dead_letter).take())
+        if before & SENT != 0 {
+            return AttemptEnd::Sent;
+        }
+        let letter = match before & ALL_WRITING {
+            0 => None,
+            _ => self.0.cold.get().and_then(|cold| lock(&cold.dead_letter).take()),
+        };
+        letter.map_or(AttemptEnd::NotSent, AttemptEnd::Unconfirmed)
     }
 
     /// The phase that the attempt has reached.
@@ -238,11 +275,7 @@ impl Delivery {
 
     /// Returns `true` when the handler sent the message to the dead letters. It is settled then, whatever the handler returns.
     pub fn sent_to_dlq(&self) -> bool {
-        self.0.sent.load(Ordering::Acquire)
-    }
-
-    pub(super) fn mark_sent(&self) {
-        self.0.sent.store(true, Ordering::Release);
+        self.0.attempt.load(Ordering::Acquire) & SENT != 0
     }
 
     /// The token that is cancelled when the attempt should end. It belongs to the attempt in progress at this call.
@@ -412,15 +445,50 @@ mod tests {
     #[test]
     fn the_end_of_an_attempt_returns_the_letter_whose_fate_is_unknown() {
         let delivery = delivery();
-        assert!(delivery.end_attempt().is_none());
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::NotSent));
         delivery.begin_attempt(2);
         assert!(delivery.begin_dead_letter(2, letter()));
-        assert!(delivery.end_attempt().is_some());
-        assert!(delivery.end_attempt().is_none(), "once");
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::Unconfirmed(_)));
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::NotSent), "once");
         delivery.begin_attempt(3);
         assert!(delivery.begin_dead_letter(3, letter()));
-        delivery.end_dead_letter();
-        assert!(delivery.end_attempt().is_none(), "its fate is known");
+        delivery.end_dead_letter(3, false);
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::NotSent), "it was certainly not written");
+    }
+
+    #[test]
+    fn a_durable_letter_counts_as_sent_from_the_moment_it_is_known() {
+        // No attempt that ends in between finds neither the one nor the other.
+        let delivery = delivery();
+        assert!(delivery.begin_dead_letter(1, letter()));
+        delivery.end_dead_letter(1, true);
+        assert!(delivery.sent_to_dlq());
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::Sent));
+    }
+
+    #[test]
+    fn of_two_letters_at_once_the_one_whose_fate_is_unknown_decides() {
+        for durable in [false, true] {
+            let delivery = delivery();
+            assert!(delivery.begin_dead_letter(1, letter()) && delivery.begin_dead_letter(1, letter()));
+            delivery.end_dead_letter(1, durable);
+            match delivery.end_attempt() {
+                AttemptEnd::Unconfirmed(_) => assert!(!durable, "the other one may exist"),
+                AttemptEnd::Sent => assert!(durable),
+                AttemptEnd::NotSent => panic!("the other one may exist"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_letter_of_an_earlier_attempt_changes_nothing_in_the_next() {
+        let delivery = delivery();
+        assert!(delivery.begin_dead_letter(1, letter()));
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::Unconfirmed(_)));
+        delivery.begin_attempt(2);
+        delivery.end_dead_letter(1, true);
+        assert!(!delivery.mark_sent(1) && !delivery.sent_to_dlq() && delivery.is_running(2));
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::NotSent));
     }
 
     #[test]
@@ -431,7 +499,7 @@ mod tests {
         assert!(!delivery.is_running(1) && !delivery.begin_dead_letter(1, letter()));
         delivery.begin_attempt(2);
         assert!(!delivery.begin_dead_letter(1, letter()), "the next attempt is another one");
-        assert!(delivery.end_attempt().is_none());
+        assert!(matches!(delivery.end_attempt(), AttemptEnd::NotSent));
     }
 
     #[test]

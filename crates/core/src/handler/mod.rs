@@ -85,7 +85,7 @@ use crate::message::Message;
 use crate::policy::RetryPolicy;
 
 pub use context::{Context, METADATA_BYTES, METADATA_ENTRIES, MetadataFull};
-pub use delivery::{DeadLetterSink, Delivery};
+pub use delivery::{AttemptEnd, DeadLetterSink, Delivery};
 pub use extract::{Attempt, EventType, FromDelivery, Json, Key, Payload, StoredLetter, Text};
 pub use function::Ready;
 pub use layer::{Layer, Layered, Next, layer_fn};

@@ -126,7 +126,7 @@ macro_rules! __forward_methods {
         writes claim_due(queue: &$crate::QueueName, owner: &str, lease: move ::std::time::Duration, limit: move usize) -> Vec<$crate::store::Claim>;
         reads next_due(queue: &$crate::QueueName) -> Option<$crate::Timestamp>;
         writes claim(queue: &$crate::QueueName, sequence: &$crate::SequenceId, owner: &str, lease: move ::std::time::Duration) -> Option<$crate::store::Claim>;
-        writes renew(lease: &$crate::store::Lease, duration: move ::std::time::Duration) -> $crate::store::Lease;
+        writes renew(lease: &$crate::store::Lease, duration: move ::std::time::Duration, used_for: move $crate::store::LeaseUse) -> $crate::store::Lease;
         writes release(lease: &$crate::store::Lease) -> ();
         writes settle(lease: &$crate::store::Lease, letter: move $crate::LetterId, settlement: move $crate::store::Settlement) -> $crate::store::Settled;
         writes act(queue: &$crate::QueueName, letter: move $crate::LetterId, act: move $crate::store::Act, by: &$crate::store::Actor) -> $crate::Letter;

@@ -158,6 +158,16 @@ pub struct Lease {
     pub until: Timestamp,
 }
 
+/// What the owner of a lease does with the letter at the head. It decides whether a lease that expires counts as an attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LeaseUse {
+    /// It makes an attempt, or may begin one at any time. Every lease begins so: an attempt needs no write of its own.
+    #[default]
+    Attempt,
+    /// It waits, and begins no attempt before it has renewed the lease for one.
+    Wait,
+}
+
 /// A claimed sequence with the letter at its head.
 #[derive(Clone, Debug)]
 pub struct Claim {
@@ -165,8 +175,8 @@ pub struct Claim {
     pub lease: Lease,
     /// The letter at the head.
     pub head: Letter,
-    /// `true` if the last lease was for due letters and ended without a settlement or a release: its owner crashed or stalled,
-    /// perhaps during an attempt. See [`SequenceRow::was_interrupted`](super::rules::SequenceRow::was_interrupted).
+    /// `true` if the last lease was for due letters and ended without a settlement or a release while an attempt may have run: its
+    /// owner crashed or stalled. See [`SequenceRow::was_interrupted`](super::rules::SequenceRow::was_interrupted).
     pub interrupted: bool,
 }
 
@@ -423,8 +433,8 @@ pub trait LetterStore: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<Option<Claim>>;
 
-    /// Extends a lease from now. `Fenced` if it is no longer current or has ended.
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease>;
+    /// Extends a lease from now, and records what it is used for. `Fenced` if it is no longer current or has ended.
+    async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease>;
 
     /// Releases a lease. A lease that is no longer current is no error.
     async fn release(&self, lease: &Lease) -> Result<()>;

@@ -280,6 +280,11 @@ impl OperationMachine {
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
     }
 
+    /// `true` if the operation has a rate.
+    pub const fn has_rate(&self) -> bool {
+        self.operation.rollout.rate.is_some()
+    }
+
     /// The pace of letters that the operation lets run automatically, and deducts them from the rate's allowance: the rate bounds
     /// every call that the operation causes. `None` without a rate, or without letters.
     pub fn pace_released(&mut self, letters: u64, now: Timestamp) -> Option<Pace> {
@@ -320,8 +325,8 @@ fn started(rollout: &RolloutPolicy, now: Timestamp) -> OperationState {
     }
 }
 
-/// The burst size of a rate: one letter, or a quarter of a second's worth if that is more. The first second therefore has hardly
-/// more letters than any other, and a slightly late poll loses nothing.
+/// The burst size of a rate: one letter, and a quarter of what a second has beyond that. The first second therefore has hardly more
+/// letters than any other, and a slightly late poll loses nothing.
 fn burst(rate: f64) -> f64 {
     1.0 + (rate - 1.0).max(0.0) / 4.0
 }

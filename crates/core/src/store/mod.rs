@@ -45,8 +45,8 @@ pub use forward::Call;
 pub use identity::store_id;
 pub use key_value::{Expect, KeyValue, Reading, Versioned, Written};
 pub use letters::{
-    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LetterStore,
-    Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
+    Act, AttemptNote, Claim, Cleared, Counts, Grant, GrantFence, HandOff, HeadsPage, Lease, LeaseUse,
+    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Placement, Requeue, Settled, Settlement,
 };
 pub use locks::{LockState, Locks};
 pub use machine::{OperationMachine, PlanHasher, plan_hash};

@@ -303,7 +303,8 @@ impl fmt::Display for Outcome {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RolloutPolicy {
     /// Letters per second over all queues and processes, including those behind the letters of the plan, which run after them;
-    /// `None` for no limit. Unused allowance accumulates up to a second's worth, or one letter.
+    /// `None` for no limit. Unused allowance accumulates up to one letter and a quarter of what a second has beyond that: 3 letters for 9
+    /// a second.
     pub rate: Option<f64>,
     /// Number of letters in each stage; the letters after the last stage are a stage of their own. Empty: a single stage.
     /// A stage starts when every letter of the stages before has its outcome and the stop rule allows it.

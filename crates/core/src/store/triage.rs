@@ -162,7 +162,7 @@ pub struct Comment {
 pub enum Change {
     /// A new payload. The original is kept in the letter's edits.
     Payload(Option<Bytes>),
-    /// A new payload, and the letter is parked in the same transaction unless it is quarantined: it must not run before somebody
+    /// A new payload, and the letter is parked in the same transaction unless it is quarantined: it must not run before a person
     /// has seen it.
     HeldPayload(Option<Bytes>),
     /// A comment.

@@ -9,19 +9,16 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use lazaret_core::relay::Hop;
 use lazaret_core::{Message, Timestamp};
 use tokio::time::Instant;
 
 use super::task::Intake;
 use crate::flow::Ticket;
+use crate::message_size::memory_size;
 use crate::time::until;
 
 /// The time after which the clock is read again: it may have been set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
-
-/// The memory of a message besides its bytes.
-const FIXED: usize = size_of::<Delayed>() + size_of::<Hop>();
 
 /// The messages that wait, by due time.
 #[derive(Default)]
@@ -85,14 +82,6 @@ impl DelayQueue {
     }
 }
 
-/// The approximate memory of a message.
-fn size(message: &Message) -> usize {
-    let key = message.key.as_ref().map_or(0, |key| key.len());
-    let failure =
-        message.hop.as_ref().map_or(0, |hop| hop.failure.message.len() + hop.failure.error_type.len());
-    message.payload_len() + key + message.headers.byte_size() + message.id.as_str().len() + failure + FIXED
-}
-
 impl Intake {
     /// Delays a tracked message until it is due.
     pub(super) fn delay(&mut self, ticket: Ticket, message: Message) {
@@ -101,7 +90,7 @@ impl Intake {
         let deliveries = self.targets(&message).len();
         let share = &mut self.slots[ticket.slot as usize].delayed;
         share.messages += 1;
-        share.bytes += size(&message);
+        share.bytes += memory_size(&message);
         self.delayed.deliveries += deliveries;
         self.delayed.arrivals += 1;
         let arrival = self.delayed.arrivals;
@@ -163,7 +152,7 @@ impl Intake {
         self.delayed.deliveries -= delayed.deliveries;
         let share = &mut self.slots[delayed.ticket.slot as usize].delayed;
         share.messages -= 1;
-        share.bytes -= size(&delayed.message);
+        share.bytes -= memory_size(&delayed.message);
     }
 
     /// Drops all messages of a partition that is being revoked: they are delivered again to its next owner.

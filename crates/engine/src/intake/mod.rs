@@ -18,4 +18,5 @@ mod route;
 mod state;
 mod task;
 
+pub(crate) use partitions::GRACE;
 pub(crate) use task::Intake;

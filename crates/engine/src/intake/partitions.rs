@@ -23,7 +23,7 @@ use crate::store_retry::{Abandoned, retry_until_ok};
 use crate::tracker::Tracker;
 
 /// The time for cancelled work to end after the deadline of a drain.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// The delay before a fenced partition is read again.
 const REWIND_DELAY: Duration = Duration::from_secs(1);
 

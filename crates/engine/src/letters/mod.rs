@@ -9,5 +9,5 @@ pub(crate) mod draft;
 mod settle;
 mod write;
 
-pub(crate) use settle::Settler;
+pub(crate) use settle::{ResolvedBy, Settler};
 pub(crate) use write::LetterWriter;

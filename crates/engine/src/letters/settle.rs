@@ -14,11 +14,24 @@ use crate::telemetry::Counters;
 /// The longest delay between two calls: the lease ends while they go on.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
+/// Why a letter is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResolvedBy {
+    /// The handler succeeded.
+    Handler,
+    /// The filter rejected its message.
+    Filter,
+    /// Its message, or a copy of it, was handled before.
+    Duplicate,
+}
+
 /// Settles the heads of one leased sequence.
 pub(crate) struct Settler<'a> {
     pub(crate) component: &'a Component,
     pub(crate) lease: &'a Lease,
     pub(crate) purpose: &'a Purpose,
+    /// For a settlement that resolves the letter.
+    pub(crate) resolved_by: ResolvedBy,
 }
 
 impl Settler<'_> {
@@ -67,8 +80,14 @@ impl Settler<'_> {
         flight.forget(queue, &message.id);
         let state = match settlement {
             Settlement::Resolve(_) => {
-                Counters::add(&telemetry.counters.handled, 1);
-                Counters::add(&telemetry.counters.resolved, 1);
+                match self.resolved_by {
+                    ResolvedBy::Handler => {
+                        Counters::add(&telemetry.counters.handled, 1);
+                        Counters::add(&telemetry.counters.resolved, 1);
+                    }
+                    ResolvedBy::Filter => Counters::add(&telemetry.counters.filtered, 1),
+                    ResolvedBy::Duplicate => telemetry.report_duplicate(queue, message),
+                }
                 LetterState::Resolved
             }
             Settlement::Evict(_) => LetterState::Evicted,

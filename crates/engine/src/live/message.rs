@@ -7,16 +7,14 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::policy::Strategy;
 use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::outcome::After;
-use crate::admission::{self, Admission, AttemptOf, Candidate};
+use crate::admission::{self, Admission, AttemptOf, AttemptSlot, Candidate, Permission};
 use crate::attempt::{self, Outcome};
 use crate::component::Component;
 use crate::dedupe::{self, Claim, Claimed};
 use crate::events::Event;
-use crate::flight::Isolation;
 use crate::flow::Fate;
 use crate::gate::{Pass, change_or};
 use crate::hash::SequenceHash;
@@ -39,13 +37,6 @@ pub(crate) enum Begin {
     Ended(Outcome, Duration),
     /// The sequencing policy failed: no attempt is made.
     Unsequenced,
-}
-
-/// The permission for an attempt, and what it needs to start at once.
-struct Permission<'c> {
-    pass: Pass,
-    permit: OwnedSemaphorePermit,
-    isolation: Isolation<'c>,
 }
 
 /// An attempt that ended.
@@ -282,7 +273,7 @@ impl LiveMessage {
             }
             Admitted::Settled => return Ok(None),
         };
-        let Permission { pass, permit, isolation } = permission;
+        let Permission { pass, slot: AttemptSlot { permit, isolation } } = permission;
         let Component { index, queue, telemetry, flight, .. } = &*component;
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
         if let Some(record) = &self.record {
@@ -323,7 +314,7 @@ impl LiveMessage {
             };
             charged = true;
             // From here on it waits, and what it was admitted by may end.
-            let Permission { pass, permit, isolation } = permission;
+            let Permission { pass, slot } = permission;
             drop(pass);
             let id = [self.delivery.message().id.clone()];
             let error = match filter.claim(queue, &id[0]).await {
@@ -337,10 +328,10 @@ impl LiveMessage {
                     }
                     Ok(false) => {
                         if let Some(pass) = self.still_admitted() {
-                            let permission = Permission { pass, permit, isolation };
+                            let permission = Permission { pass, slot };
                             return Ok(Admitted::Start { permission, claim: Some(claim) });
                         }
-                        drop((permit, isolation));
+                        drop(slot);
                         claim.end().await;
                         continue;
                     }
@@ -351,7 +342,7 @@ impl LiveMessage {
                 },
                 Err(error) => Some(error),
             };
-            drop((permit, isolation));
+            drop(slot);
             if let Some(error) = error {
                 retry.failed(error).await?;
                 continue;
@@ -395,28 +386,24 @@ impl LiveMessage {
         component: &'c Component,
         charged: bool,
     ) -> Result<Option<Permission<'c>>, Abandoned> {
-        let Component { queue, flight, guards, .. } = component;
-        let mut changed = guards.gate.watch();
+        let mut changed = component.guards.gate.watch();
         loop {
-            let prepared = async {
-                let permit = guards.permits.clone().acquire_owned().await.map_err(|_| Abandoned::Revoked)?;
-                Ok::<_, Abandoned>((permit, flight.isolate(queue, &self.delivery.message().id).await))
-            };
-            let (permit, isolation) = tokio::select! {
+            let slot = tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-                prepared = prepared => prepared?,
+                slot = admission::slot(component, &self.delivery.message().id) => slot,
             };
+            let slot = slot.ok_or(Abandoned::Revoked)?;
             let mut throttled_until = None;
             let wake_at = match admission::check(&self.component, &self.candidate(charged)) {
-                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
+                Admission::Start(pass) => return Ok(Some(Permission { pass, slot })),
                 Admission::Exhausted(exhausted) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     self.end_retries(exhausted).await?;
                     return Ok(None);
                 }
                 Admission::HoldInStore => {
-                    drop((permit, isolation));
+                    drop(slot);
                     self.hold_in_store().await?;
                     return Ok(None);
                 }
@@ -433,7 +420,7 @@ impl LiveMessage {
                     again
                 }
             };
-            drop((permit, isolation));
+            drop(slot);
             let wait = wake_at.map(|time| until(self.component.now(), time));
             tokio::select! {
                 biased;

@@ -56,9 +56,13 @@ impl LiveMessage {
             Outcome::Unconfirmed(letter) => {
                 drop(pass);
                 self.component.guards.record_terminal();
-                let stored = pin!(self.store_letter(letter, Placement::Open));
+                let stored = pin!(self.store_letter(letter.clone(), Placement::Open));
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
+                if let Some(relay) = self.component.options.relay() {
+                    // Boxed: it is rare, and each message in flight has room for it.
+                    Box::pin(self.publisher().claim(relay, &letter)).await;
+                }
             }
             outcome => {
                 self.succeeded(&outcome, pass);
@@ -243,24 +247,28 @@ impl LiveMessage {
 
     /// Publishes the letter, and stores it when the broker does not take it.
     async fn publish_or_store(&self, relay: &Arc<dyn Relay>, letter: Box<Letter>) -> Result<(), Abandoned> {
-        let publish = Publish {
-            component: &self.component,
-            message: self.delivery.message(),
-            from: &self.ownership.partition,
-            same_failure: self.record.as_ref().map_or(0, |record| record.same_failure),
-        };
+        let publish = self.publisher();
         let closing = &self.ownership.closing;
         let end = publish.until_taken(relay, &letter, closing, || self.note_attempts(&letter)).await?;
         let claim = match end {
             PublishEnd::Relayed => return Ok(()),
-            PublishEnd::TooLarge => (letter.state == LetterState::Dead).then(|| letter.clone()),
-            PublishEnd::Refused => None,
+            PublishEnd::Refused => (letter.state == LetterState::Dead).then(|| letter.clone()),
+            PublishEnd::TimedOut => None,
         };
         self.store_letter(letter, Placement::Open).await?;
         if let Some(letter) = claim {
             publish.claim(relay, &letter).await;
         }
         Ok(())
+    }
+
+    fn publisher(&self) -> Publish<'_> {
+        Publish {
+            component: &self.component,
+            message: self.delivery.message(),
+            from: &self.ownership.partition,
+            same_failure: self.record.as_ref().map_or(0, |record| record.same_failure),
+        }
     }
 
     /// The letter of the message. It is boxed, as each message in flight has room for it.

@@ -7,14 +7,13 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Limit;
-use lazaret_core::relay::Relay;
-use lazaret_core::store::{Lease, Settled, Settlement};
+use lazaret_core::store::{Settled, Settlement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp, Verdict};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::lease::RunLease;
 use super::run::Purpose;
-use crate::admission::{self, Admission, Candidate, Exhausted};
+use crate::admission::{self, Admission, AttemptSlot, Candidate, Exhausted, Permission};
 use crate::attempt::{self, Outcome};
 use crate::classify::{self, Classified};
 use crate::component::Component;
@@ -22,11 +21,10 @@ use crate::dead_letter_sink::{GivenUp, StoredSink};
 use crate::dedupe::{self, Claim, Claimed};
 use crate::error::{Error, StopReason};
 use crate::events::Event;
-use crate::flight::Isolation;
 use crate::gate::Pass;
 use crate::hash::SequenceHash;
-use crate::letters::Settler;
 use crate::letters::draft::{self, FailedLetter};
+use crate::letters::{ResolvedBy, Settler};
 use crate::limits::End;
 use crate::mutation::mutated;
 use crate::next_step::Step;
@@ -34,21 +32,14 @@ use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
 use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
-use crate::time::until;
+use crate::time::{later, until};
 
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
     pub(super) component: &'a Arc<Component>,
-    pub(super) lease: &'a Lease,
+    pub(super) lease: &'a RunLease<'a>,
     pub(super) purpose: &'a Purpose,
     pub(super) hash: SequenceHash,
-}
-
-/// The permission for an attempt, and what it needs to start at once.
-struct Permission<'a> {
-    pass: Pass,
-    permit: OwnedSemaphorePermit,
-    isolation: Isolation<'a>,
 }
 
 /// An attempt that ended.
@@ -62,10 +53,43 @@ struct Ended {
     claim: Option<Claim>,
 }
 
+/// The work that is left when a letter is settled: nothing of it needs the lease.
+#[derive(Default)]
+pub(super) struct LeftOver {
+    /// The claim of an attempt that did not succeed.
+    claim: Option<Claim>,
+    /// The letter, if it is dead now.
+    dead: Option<Box<Letter>>,
+}
+
+impl LeftOver {
+    /// Ends the claim, and publishes a claim check for a letter that died in the store although the broker keeps the dead
+    /// letters: it did not take the message, for example because it is too large. So whoever reads the dead-letter topic learns
+    /// of it.
+    pub(super) async fn finish(self, component: &Component) {
+        dedupe::end(self.claim).await;
+        if let Some((relay, letter)) = component.options.relay().zip(self.dead) {
+            let (message, from) = (&*letter.message, letter.message.partition());
+            let publish = Publish { component, message, from: &from, same_failure: 1 };
+            publish.claim(relay, &letter).await;
+        }
+    }
+}
+
 /// An attempt that may start.
 struct Admitted<'a> {
     permission: Permission<'a>,
     claim: Option<Claim>,
+}
+
+/// A letter that waits for its attempt.
+struct Waiting<'a> {
+    letter: &'a Letter,
+    record: Option<&'a FailureRecord>,
+    /// The earliest time of the attempt, until it was waited for: the clock may have been set back since.
+    due_at: Option<Timestamp>,
+    /// The retry budget was charged for it.
+    charged: bool,
 }
 
 /// What keeps a letter from its attempt.
@@ -79,7 +103,14 @@ enum Refused {
 impl HeadAttempt<'_> {
     /// Tries the letter and writes the outcome. `None` when nothing was written and the run must stop. `interrupted` says that
     /// the lease before this one ended during a run.
-    pub(super) async fn run(&self, mut letter: Letter, interrupted: bool) -> Option<Settled> {
+    ///
+    /// If the lease ends with the outcome, `left` is the work that remains.
+    pub(super) async fn run(
+        &self,
+        mut letter: Letter,
+        interrupted: bool,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
         if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
             letter.crash_attempts += suspect.crashes;
             if *self.purpose == Purpose::Retry {
@@ -93,21 +124,24 @@ impl HeadAttempt<'_> {
                 if self.component.limits(&letter.message).crashes_too_often_in_replays(letter.crash_attempts)
                 {
                     let cause = Some(crash(letter.crash_attempts));
-                    return self.settle(&letter, draft::dead(self.component, &letter, cause)).await;
+                    return self.settle(&letter, draft::dead(self.component, &letter, cause), left).await;
                 }
             }
         } else if interrupted && *self.purpose == Purpose::Retry {
             // The attempt counts before the next one begins (I4).
             let settlement = draft::interrupted(self.component, &letter);
-            return self.settle(&letter, settlement).await;
+            return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.start(&letter, record.as_ref()).await {
+        let admitted = match self.start(self.waiting(&letter, record.as_ref())).await {
             Ok(admitted) => admitted?,
             Err(Refused::Exhausted(exhausted)) => {
-                return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
+                return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
             }
-            Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
+            Err(Refused::Duplicate) => {
+                let (settlement, by) = (Settlement::Resolve(None), ResolvedBy::Duplicate);
+                return self.settle_by(&letter, settlement, by, left).await;
+            }
         };
         let letter = Arc::new(letter);
         let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
@@ -117,53 +151,66 @@ impl HeadAttempt<'_> {
         {
             claim.handled(self.component).await.ok()?;
         }
-        let settlement = self.settlement(&letter, ended)?;
-        let settled = self.settle(&letter, settlement).await;
-        dedupe::end(claim).await;
+        let (settlement, by) = self.settlement(&letter, ended)?;
+        left.claim = claim;
+        let settled = self.settle_by(&letter, settlement, by, left).await;
+        if let Some(Settled::Next(_)) = &settled {
+            std::mem::take(left).finish(self.component).await;
+        }
         settled
+    }
+
+    fn waiting<'a>(&self, letter: &'a Letter, record: Option<&'a FailureRecord>) -> Waiting<'a> {
+        let Component { options, .. } = &**self.component;
+        // No delay is longer: the clock was set back since it was noted.
+        let longest = self.component.retry_policy(&letter.message).longest_delay();
+        let latest = later(self.component.now(), longest);
+        // I12: the store's clock said that it is due; ours must agree.
+        let due_at = letter.due_at.filter(|_| !mutated!(options, TrustStoreClock));
+        Waiting { letter, record, due_at: due_at.map(|due| due.min(latest)), charged: false }
     }
 
     /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
     /// `Ok(None)` when it may not now. Waits for the claims of others happen without a permit: they are no attempts (I3).
-    async fn start(
-        &self,
-        letter: &Letter,
-        record: Option<&FailureRecord>,
-    ) -> Result<Option<Admitted<'_>>, Refused> {
+    async fn start(&self, mut waiting: Waiting<'_>) -> Result<Option<Admitted<'_>>, Refused> {
         let Component { queue, dedupe, .. } = &**self.component;
         let Some(filter) = dedupe else {
-            let admitted = self.admission(letter, record, false).await.map_err(Refused::Exhausted)?;
-            return Ok(admitted.map(|permission| Admitted { permission, claim: None }));
+            loop {
+                let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
+                let Some(permission) = admitted else { return Ok(None) };
+                if let Some(permission) = self.confirm(permission, &waiting).await {
+                    return Ok(Some(Admitted { permission, claim: None }));
+                }
+            }
         };
         let (mut delays, mut retry) = (filter.delays(), StoreRetry::new(self.component));
-        let mut charged = false;
         loop {
-            let admitted = self.admission(letter, record, charged).await.map_err(Refused::Exhausted)?;
-            let Some(Permission { pass, permit, isolation }) = admitted else { return Ok(None) };
-            charged = true;
+            let admitted = self.admission(&mut waiting).await.map_err(Refused::Exhausted)?;
+            let Some(Permission { pass, slot }) = admitted else { return Ok(None) };
             // From here on it waits, and what it was admitted by may end.
             drop(pass);
-            match filter.claim(queue, &letter.message.id).await {
+            match filter.claim(queue, &waiting.letter.message.id).await {
                 Ok(Claimed::Yes(claim)) => {
-                    match admission::check(self.component, &self.candidate(letter, record, true)) {
+                    self.lease.attempts().await;
+                    match admission::check(self.component, &self.candidate(&waiting)) {
                         Admission::Start(pass) => {
-                            let permission = Permission { pass, permit, isolation };
+                            let permission = Permission { pass, slot };
                             return Ok(Some(Admitted { permission, claim: Some(claim) }));
                         }
-                        _ => drop((permit, isolation)),
+                        _ => drop(slot),
                     }
                     claim.end().await;
                 }
                 Ok(Claimed::Done) => return Err(Refused::Duplicate),
                 Ok(Claimed::InFlight) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     // The store has answered: nothing holds the source back.
                     retry = StoreRetry::new(self.component);
                     self.sleep(delays.next()).await;
                 }
                 Err(error) => {
-                    drop((permit, isolation));
-                    if retry.failed(error).await.is_err() {
+                    drop(slot);
+                    if self.lease.wait(pin!(retry.failed(error))).await.is_err() {
                         return Ok(None);
                     }
                 }
@@ -171,20 +218,30 @@ impl HeadAttempt<'_> {
         }
     }
 
-    fn candidate<'a>(
-        &self,
-        letter: &'a Letter,
-        record: Option<&'a FailureRecord>,
-        charged: bool,
-    ) -> Candidate<'a> {
+    /// Confirms a permission after a wait: the lease says that an attempt begins, and nothing holds it back. `None` when a pause or
+    /// the breaker began meanwhile.
+    async fn confirm<'p>(&self, permission: Permission<'p>, waiting: &Waiting<'_>) -> Option<Permission<'p>> {
+        if self.lease.is_for_attempt() {
+            return Some(permission);
+        }
+        let Permission { pass, slot } = permission;
+        drop(pass);
+        self.lease.attempts().await;
+        match admission::check(self.component, &self.candidate(waiting)) {
+            Admission::Start(pass) => Some(Permission { pass, slot }),
+            _ => None,
+        }
+    }
+
+    fn candidate<'a>(&self, waiting: &Waiting<'a>) -> Candidate<'a> {
+        let Waiting { letter, record, due_at, charged } = *waiting;
         Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
             sequence: &letter.sequence,
             hash: self.hash,
             record,
-            // I12: the store's clock said that it is due; ours must agree.
-            due_at: letter.due_at.filter(|_| !mutated!(self.component.options, TrustStoreClock)),
+            due_at,
             charged,
         }
     }
@@ -192,38 +249,34 @@ impl HeadAttempt<'_> {
     /// Waits until the attempt may start: `Ok(None)` when it may not now, `Err` when the letter gets no more attempts.
     ///
     /// All other waits come first: nothing that was admitted waits while a pause or the breaker begins.
-    async fn admission(
-        &self,
-        letter: &Letter,
-        record: Option<&FailureRecord>,
-        charged: bool,
-    ) -> Result<Option<Permission<'_>>, Exhausted> {
-        let candidate = self.candidate(letter, record, charged);
-        let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
+    async fn admission(&self, waiting: &mut Waiting<'_>) -> Result<Option<Permission<'_>>, Exhausted> {
+        let lifecycle = &self.component.lifecycle;
         while !lifecycle.is_draining() {
-            let prepared = async {
-                let permit = guards.permits.clone().acquire_owned().await.ok()?;
-                Some((permit, flight.isolate(queue, &letter.message.id).await))
+            let slot = async {
+                tokio::select! {
+                    biased;
+                    () = lifecycle.draining() => None,
+                    slot = admission::slot(self.component, &waiting.letter.message.id) => slot,
+                }
             };
-            let prepared = tokio::select! {
-                biased;
-                () = lifecycle.draining() => return Ok(None),
-                prepared = prepared => prepared,
-            };
-            let Some((permit, isolation)) = prepared else { return Ok(None) };
-            match admission::check(self.component, &candidate) {
-                Admission::Start(pass) => return Ok(Some(Permission { pass, permit, isolation })),
+            let Some(slot) = self.lease.wait(pin!(slot)).await else { return Ok(None) };
+            match admission::check(self.component, &self.candidate(waiting)) {
+                Admission::Start(pass) => {
+                    waiting.charged = true;
+                    return Ok(Some(Permission { pass, slot }));
+                }
                 Admission::Exhausted(exhausted) => return Err(exhausted),
                 Admission::Held(_)
-                    if letter.state == LetterState::Waiting
+                    if waiting.letter.state == LetterState::Waiting
                         && mutated!(self.component.options, IgnoreGateWithinRuns) =>
                 {
-                    return Ok(Some(Permission { pass: Pass::free(), permit, isolation }));
+                    return Ok(Some(Permission { pass: Pass::free(), slot }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
                 Admission::NotBefore(time) => {
-                    drop((permit, isolation));
+                    drop(slot);
                     self.sleep_until(time).await;
+                    waiting.due_at = None;
                 }
             }
         }
@@ -232,6 +285,7 @@ impl HeadAttempt<'_> {
 
     /// Sleeps for this long, or until the consumer drains.
     async fn sleep(&self, time: Duration) {
+        self.lease.waits_for(time).await;
         tokio::select! {
             biased;
             () = self.component.lifecycle.draining() => {}
@@ -241,6 +295,7 @@ impl HeadAttempt<'_> {
 
     /// Sleeps until then, or until the consumer drains.
     async fn sleep_until(&self, time: Timestamp) {
+        self.lease.waits_for(until(self.component.now(), time)).await;
         tokio::select! {
             biased;
             () = self.component.lifecycle.draining() => {}
@@ -264,7 +319,8 @@ impl HeadAttempt<'_> {
 
     /// Makes the attempt.
     async fn attempt(&self, letter: &Arc<Letter>, failed_before: bool, admitted: Admitted<'_>) -> Ended {
-        let Admitted { permission: Permission { pass, permit, isolation }, claim } = admitted;
+        let Admitted { permission: Permission { pass, slot }, claim } = admitted;
+        let AttemptSlot { permit, isolation } = slot;
         let component = &**self.component;
         let Component { queue, telemetry, flight, .. } = component;
         let attempt = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
@@ -295,8 +351,9 @@ impl HeadAttempt<'_> {
         Ended { delivery, outcome, sink, pass, took, claim }
     }
 
-    /// The settlement that follows from the attempt. `None` when the consumer stops instead.
-    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<Settlement> {
+    /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
+    /// instead.
+    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<(Settlement, ResolvedBy)> {
         let component = &**self.component;
         let Ended { delivery, outcome, sink, pass, took, .. } = ended;
         let (kind, replayed) = match self.purpose {
@@ -312,12 +369,17 @@ impl HeadAttempt<'_> {
             }
             Outcome::Handled | Outcome::Filtered | Outcome::Duplicate => {
                 component.guards.report_health(outcome.health(), pass);
+                let by = match outcome {
+                    Outcome::Filtered => ResolvedBy::Filter,
+                    Outcome::Duplicate => ResolvedBy::Duplicate,
+                    _ => ResolvedBy::Handler,
+                };
                 // Replays count neither way.
-                if !replayed {
+                if !replayed && by == ResolvedBy::Handler {
                     component.guards.record_handled();
                 }
                 let entry = classify::attempt_record(component, kind, attempt, took, None);
-                return Some(Settlement::Resolve(Some(entry)));
+                return Some((Settlement::Resolve(Some(entry)), by));
             }
         };
         let classified = classify::classify(component, &delivery, &error, attempt);
@@ -341,8 +403,8 @@ impl HeadAttempt<'_> {
             Step::End { state: LetterState::Retrying, .. } => (LetterState::Retrying, letter.due_at),
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
-            Step::Skip => return Some(Settlement::Skip(failure.to_string())),
-            Step::Duplicate => return Some(Settlement::Resolve(None)),
+            Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),
+            Step::Duplicate => return Some((Settlement::Resolve(None), ResolvedBy::Duplicate)),
             Step::Stop => {
                 let (message, why) = (letter.message.id.to_string(), StopReason::Classified);
                 let failure = Some(Box::new(failure));
@@ -352,7 +414,7 @@ impl HeadAttempt<'_> {
         };
         let (delivery, record) = (&delivery, &record);
         let failed = FailedLetter { letter, delivery, failure, record, replayed, state, due_at };
-        Some(draft::requeue(component, failed))
+        Some((draft::requeue(component, failed), ResolvedBy::Handler))
     }
 
     /// A failed replay gives no new automatic attempts: the letter keeps its state (I4), until it is parked.
@@ -364,34 +426,42 @@ impl HeadAttempt<'_> {
         Step::End { state, why: End::Verdict }
     }
 
-    async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
-        let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        let dead = died(letter, &settlement);
-        let settled = settler.settle(letter, settlement).await?;
-        if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
-            self.publish_claim(relay, &letter).await;
-        }
-        Some(settled)
+    async fn settle(&self, letter: &Letter, settlement: Settlement, left: &mut LeftOver) -> Option<Settled> {
+        self.settle_by(letter, settlement, ResolvedBy::Handler, left).await
     }
 
-    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
-    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
-    async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
-        let (message, from) = (&*letter.message, letter.message.partition());
-        let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
-        publish.claim(relay, letter).await;
+    async fn settle_by(
+        &self,
+        letter: &Letter,
+        settlement: Settlement,
+        resolved_by: ResolvedBy,
+        left: &mut LeftOver,
+    ) -> Option<Settled> {
+        let (component, purpose) = (&**self.component, self.purpose);
+        let settler = Settler { component, lease: self.lease.lease, purpose, resolved_by };
+        let dead = newly_dead(letter, &settlement);
+        self.lease.settlement_begins();
+        let settled = settler.settle(letter, settlement).await?;
+        if let Settled::Next(_) = &settled {
+            self.lease.continues();
+        }
+        left.dead = dead;
+        Some(settled)
     }
 }
 
-/// Returns the letter as it is when this settlement makes it a dead one.
-fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+/// Returns the letter as it will be when this settlement makes it a dead one.
+fn newly_dead(letter: &Letter, settlement: &Settlement) -> Option<Box<Letter>> {
     let Settlement::Requeue(requeue) = settlement else { return None };
-    (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
+    if requeue.state != LetterState::Dead || letter.state == LetterState::Dead {
+        return None;
+    }
+    Some(Box::new(Letter {
         state: LetterState::Dead,
         due_at: None,
         cause: requeue.cause.clone().or_else(|| letter.cause.clone()),
         attempts: requeue.attempts,
         crash_attempts: requeue.crash_attempts,
         ..letter.clone()
-    })
+    }))
 }

@@ -3,12 +3,14 @@
 //! Retries that are due and replays are processed in the same way. The lease is renewed beside the work; when it is lost,
 //! the work is dropped before another instance can claim the sequence (I6).
 //!
-//! - `run.rs`: one claimed sequence and its lease.
+//! - `run.rs`: one claimed sequence.
+//! - `lease.rs`: its lease.
 //! - `active.rs`: the sequences that are being run.
 //! - `head.rs`: one attempt at the head of it.
 
 mod active;
 mod head;
+mod lease;
 mod run;
 
 pub(crate) use active::ActiveRuns;

@@ -1,20 +1,18 @@
-//! The run of one claimed sequence, and its lease.
+//! The run of one claimed sequence.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use lazaret_core::store::{Claim, ErrorKind, Lease, Settled};
+use lazaret_core::store::{Claim, Settled};
 use tokio::time::Instant;
 
-use super::head::HeadAttempt;
+use super::head::{HeadAttempt, LeftOver};
+use super::lease::RunLease;
 use crate::admission::AttemptOf;
 use crate::component::Component;
 use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
-
-/// The longest time between two renewals of a lease.
-const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a stored sequence is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,43 +91,54 @@ impl Run {
     pub(crate) async fn run(self) -> RunEnd {
         let component = self.component.clone();
         let _guard = RunGuard::new(&component);
-        let (lease, claimed_at) = (self.claim.lease.clone(), self.claimed_at);
+        let (claimed, claimed_at) = (self.claim.lease.clone(), self.claimed_at);
+        let lease = RunLease::new(&component, &claimed, &self.purpose, claimed_at);
+        let mut left = LeftOver::default();
+        let end = tokio::select! {
+            biased;
+            end = self.run_alone(&lease, &mut left) => end,
+            () = lease.keep() => lease.lost(),
+            () = component.lifecycle.aborted() => return lease.release().await,
+        };
+        // The last settlement has ended the lease, so nothing renews it any more, and another run may have begun.
         tokio::select! {
             biased;
-            end = self.run_alone() => end,
-            () = keep_lease(&component, &lease, claimed_at) => lease_lost(&component, &lease),
-            () = component.lifecycle.aborted() => release_lease(&component, &lease).await,
+            () = component.lifecycle.aborted() => {}
+            () = left.finish(&component) => {}
         }
+        end
     }
 
     /// Runs the sequence, after an earlier run of it in this process has ended (I6).
-    async fn run_alone(self) -> RunEnd {
+    async fn run_alone(self, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
         let component = self.component.clone();
-        let lease = self.claim.lease.clone();
-        let active = component.active_runs.begin(&lease.sequence).await;
+        let active = lease.wait(pin!(component.active_runs.begin(&lease.lease.sequence))).await;
         let hash = self.hash();
         let mut listed = ListedRun::new(&component, self.open.clone(), hash);
+        let superseded = async {
+            active.superseded().await;
+            lease.settled().await;
+        };
         let end = tokio::select! {
             biased;
-            () = active.superseded() => lease_lost(&component, &lease),
-            end = self.letters(hash) => end,
+            () = superseded => lease.lost(),
+            end = self.letters(hash, lease, left) => end,
         };
         listed.closed = end == RunEnd::Closed;
         end
     }
 
-    async fn letters(self, hash: SequenceHash) -> RunEnd {
+    async fn letters(self, hash: SequenceHash, lease: &RunLease<'_>, left: &mut LeftOver) -> RunEnd {
         let Self { component, claim, purpose, .. } = self;
-        let lease = claim.lease;
         let mut next = Some(claim.head);
         let mut interrupted = claim.interrupted;
         while let Some(letter) = next.take() {
-            let attempt = HeadAttempt { component: &component, lease: &lease, purpose: &purpose, hash };
-            match attempt.run(letter, std::mem::take(&mut interrupted)).await {
+            let attempt = HeadAttempt { component: &component, lease, purpose: &purpose, hash };
+            match attempt.run(letter, std::mem::take(&mut interrupted), left).await {
                 Some(Settled::Next(letter)) => next = Some(*letter),
                 Some(Settled::Closed) => return RunEnd::Closed,
                 Some(Settled::Requeued | Settled::Blocked) => return RunEnd::Held,
-                None => return release_lease(&component, &lease).await,
+                None => return lease.release().await,
             }
         }
         RunEnd::Held
@@ -160,48 +169,6 @@ impl Drop for ListedRun<'_> {
         open.run_ended(self.component.index, self.hash, self.closed);
         if self.closed && mutated!(self.component.options, CloseReopenedSequences) {
             open.not_open(self.component.index, self.hash, u64::MAX);
-        }
-    }
-}
-
-/// Reports that a run ends because its lease is lost.
-fn lease_lost(component: &Component, lease: &Lease) -> RunEnd {
-    component.telemetry.report_lost_lease(&component.queue, &lease.sequence);
-    RunEnd::Stopped
-}
-
-/// Releases the lease of a run that was interrupted. Best effort: a lease that is not released expires.
-async fn release_lease(component: &Component, lease: &Lease) -> RunEnd {
-    let _ = component.store.release(lease).await;
-    RunEnd::Stopped
-}
-
-/// Renews the lease until that fails. Returns while there is still time left on it, so that the work is dropped before
-/// another instance can claim the sequence (I6).
-async fn keep_lease(component: &Component, lease: &Lease, claimed_at: Instant) {
-    let length = component.options.lease;
-    let mut valid_until = claimed_at + length;
-    // A store whose clock was set back may shorten a long lease: see `clamp_lease`.
-    let interval = (length / 3).min(RENEW_INTERVAL);
-    let mut wait = interval;
-    loop {
-        let safe_until = valid_until - length / 10;
-        let asked_at = (Instant::now() + wait).min(safe_until);
-        tokio::time::sleep_until(asked_at).await;
-        let renewed = tokio::time::timeout_at(safe_until, component.store.renew(lease, length)).await;
-        match renewed {
-            Ok(Ok(_)) => {
-                valid_until = asked_at + length;
-                wait = interval;
-            }
-            Ok(Err(error)) if error.kind() == ErrorKind::Fenced => return,
-            Err(_) => return,
-            Ok(Err(_)) => {
-                if Instant::now() >= safe_until {
-                    return;
-                }
-                wait = length / 20;
-            }
         }
     }
 }

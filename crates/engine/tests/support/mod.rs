@@ -4,7 +4,6 @@
 #![allow(dead_code)]
 
 mod handlers;
-pub(crate) mod recorder;
 mod store;
 
 use std::fmt::{self, Write as _};

@@ -8,7 +8,7 @@ use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{
     self, AfterSettle, HeldLease, LeaseKind, LetterView, SequenceRow, SettleView,
 };
-use lazaret_core::store::{Claim, Lease, Outcome, Result, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Result, Settled, Settlement};
 
 use super::Step;
 use super::queue::{Queue, Row};
@@ -93,15 +93,22 @@ impl Queue {
         let mut row = self.row(&lease.sequence)?.clone();
         if !step.fences_hold {
             let kind = row.lease.as_ref().map_or(LeaseKind::Due, |held| held.kind);
+            let used_for = row.lease.as_ref().map(|held| held.used_for).unwrap_or_default();
             let (owner, fence) = (lease.owner.clone(), lease.fence);
-            row.lease = Some(HeldLease { owner, fence, until: Timestamp::MAX, kind });
+            row.lease = Some(HeldLease { owner, fence, until: Timestamp::MAX, kind, used_for });
         }
         Some(row)
     }
 
-    pub(super) fn renew(&mut self, lease: &Lease, duration: Duration, step: &Step<'_>) -> Result<Lease> {
+    pub(super) fn renew(
+        &mut self,
+        lease: &Lease,
+        duration: Duration,
+        used_for: LeaseUse,
+        step: &Step<'_>,
+    ) -> Result<Lease> {
         let row = self.leased(lease, step);
-        let (row, lease) = rules::renew(row.as_ref(), lease, duration, step.now)?;
+        let (row, lease) = rules::renew(row.as_ref(), lease, duration, used_for, step.now)?;
         self.put_row(&lease.sequence, row);
         Ok(lease)
     }
@@ -130,8 +137,12 @@ impl Queue {
             let continues = step.operations.settle_item(operation, id, outcome, step.now, step.audit);
             settle.effects.reserve(continues.then_some(operation));
             if outcome == Outcome::Ok
-                && let Some(pace) =
-                    step.operations.pace_released(operation, settle.effects.released(), step.now)
+                && let Some(from) = settle.effects.released_from()
+                && let Some(pace) = step.operations.pace_released(
+                    operation,
+                    self.released_letters(&lease.sequence, from),
+                    step.now,
+                )
             {
                 settle.effects.pace(pace);
             }

@@ -29,7 +29,7 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules;
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{Clock, ConsumerName, MessageId, Partition, QueueName, SequenceId, SystemClock};
 
@@ -240,8 +240,8 @@ impl LetterStore for MemoryStore {
         Ok(self.change(queue, |queue, step| queue.claim(sequence, owner, lease, step.now)))
     }
 
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
-        self.change(&lease.queue, |queue, step| queue.renew(lease, duration, &step))
+    async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
+        self.change(&lease.queue, |queue, step| queue.renew(lease, duration, used_for, &step))
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{
-    ClockWatch, CountChange, Effects, FIRST_INDEX, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange,
+    self, ClockWatch, CountChange, Effects, FIRST_INDEX, GrantRow, GroupRow, Head, INDEX_STEP, LetterChange,
     LetterLookup, LetterView, SequenceChange, SequenceRow, Slot,
 };
 use lazaret_core::store::{
@@ -145,6 +145,12 @@ impl Queue {
         let row = self.open.get(sequence)?;
         let (_, next) = row.letters.range(index + 1..).next()?;
         Some(LetterView::of(self.stored(*next)))
+    }
+
+    /// Number of letters of an open sequence that run automatically from this index on.
+    pub(super) fn released_letters(&self, sequence: &SequenceId, from: u64) -> u64 {
+        let letters = self.open.get(sequence).into_iter().flat_map(|row| row.letters.range(from..));
+        rules::released_letters(letters.map(|(_, id)| self.stored(*id).state))
     }
 
     pub(super) fn next_head(&self, letter: &Letter) -> Option<Head> {

@@ -6,7 +6,7 @@
 //! metadata must not cause messages to be skipped.
 //!
 //! A consumer whose store has an id writes `lz2.`, the id, a dot, and the same in base64, or nothing when there are no ranges. So
-//! a member with another store is found when it is assigned the partition.
+//! a member with another store is found when it is assigned the partition. The last dot ends the id.
 //!
 //! Metadata that cannot be decoded counts as no ranges. The cost is redelivery, nothing else.
 
@@ -78,8 +78,17 @@ pub(crate) fn encode(
 
 /// Returns the id of the store that the commit was made with, if it has one.
 pub(crate) fn store_of(text: &str) -> Option<&str> {
-    let (store, _) = text.strip_prefix(PREFIX_WITH_STORE)?.split_once('.')?;
-    Some(store).filter(|store| !store.is_empty())
+    with_store(text).map(|(store, _)| store).filter(|store| !store.is_empty())
+}
+
+/// The id of the store and the encoded ranges. The id may have dots, base64 has none.
+fn with_store(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix(PREFIX_WITH_STORE)?.rsplit_once('.')
+}
+
+/// The smallest limit that has room for the id of a store.
+pub(crate) const fn room_for_store(id: &str) -> usize {
+    PREFIX_WITH_STORE.len() + id.len() + 1
 }
 
 /// Decodes ranges. The error is the reason why there are none.
@@ -87,8 +96,7 @@ pub(crate) fn decode(text: &str, key: CommitKey<'_>) -> Result<Vec<RangeInclusiv
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let with_store = || text.strip_prefix(PREFIX_WITH_STORE)?.split_once('.').map(|(_, body)| body);
-    let body = text.strip_prefix(PREFIX).or_else(with_store);
+    let body = text.strip_prefix(PREFIX).or_else(|| with_store(text).map(|(_, body)| body));
     let body = body.ok_or("written by another tool or a later version")?;
     if body.is_empty() && text.starts_with(PREFIX_WITH_STORE) {
         return Ok(Vec::new());
@@ -211,6 +219,18 @@ mod tests {
         for foreign in ["", "lz1.9JHXfwEAAemFAw", "lz2.", "lz2..", "lz2.a1b2", "another tool"] {
             assert_eq!(store_of(foreign), None, "{foreign}");
         }
+    }
+
+    #[test]
+    fn the_id_of_a_store_may_have_dots() {
+        for store in ["db.example.com", ".", "lz2.a."] {
+            for ranges in [vec![], vec![101..=101]] {
+                let text = encode(&ranges, KEY, Some(store), DEFAULT_LIMIT);
+                assert_eq!((store_of(&text), decode(&text, KEY)), (Some(store), Ok(ranges)), "{text}");
+            }
+        }
+        assert_eq!(encode(&[], KEY, Some("a1b2"), room_for_store("a1b2")), "lz2.a1b2.");
+        assert_eq!(encode(&[], KEY, Some("a1b2"), room_for_store("a1b2") - 1), "");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, Grant, HandOff, HeadsPage, Lease,
-    LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId};
 
@@ -87,9 +87,9 @@ impl LetterStore for SqliteStore {
         self.change("claim", queue, move |queue| queue.claim(&sequence, &owner, lease)).await
     }
 
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
+    async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
         let held = lease.clone();
-        self.change("renew", &lease.queue, move |queue| queue.renew(&held, duration)).await
+        self.change("renew", &lease.queue, move |queue| queue.renew(&held, duration, used_for)).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

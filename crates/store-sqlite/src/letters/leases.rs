@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, SettleView};
-use lazaret_core::store::{Claim, Lease, Outcome, Settled, Settlement};
+use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
 
 use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
@@ -36,7 +36,7 @@ impl Queue<'_> {
     /// Shortens the leases that a clock which was set back prolongs.
     fn clamp_leases(&mut self, lease: Duration) -> Work<()> {
         let now = self.time();
-        if !self.cache.clock_watches.entry(self.name.clone()).or_default().went_back(now) {
+        if !self.cache.clock_went_back(self.name, now) {
             return Ok(());
         }
         let mut select = self
@@ -95,9 +95,10 @@ impl Queue<'_> {
         Ok(Claim { lease, head: self.whole(head.lid)?, interrupted })
     }
 
-    pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration) -> Work<Lease> {
+    pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Work<Lease> {
         let open = self.sequence(&lease.sequence)?;
-        let (row, renewed) = rules::renew(open.as_ref().map(|open| &open.row), lease, duration, self.time())?;
+        let row = open.as_ref().map(|open| &open.row);
+        let (row, renewed) = rules::renew(row, lease, duration, used_for, self.time())?;
         if let Some(open) = open {
             self.write_lease(open.sid, &row)?;
         }
@@ -133,7 +134,8 @@ impl Queue<'_> {
             let continues = self.settle_item(operation, id, outcome)?;
             settle.effects.reserve(continues.then_some(operation));
             if outcome == Outcome::Ok
-                && let Some(pace) = self.pace_released(operation, settle.effects.released())?
+                && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
+                && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
                 settle.effects.pace(pace);
             }

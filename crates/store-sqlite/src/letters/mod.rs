@@ -18,15 +18,17 @@ mod sequences;
 
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
-pub(crate) use sequences::OpenSequence;
+pub(crate) use sequences::{OpenSequence, set_schedule};
+#[cfg(test)]
+pub(crate) use sequences::{OpenSequenceRow, select_sequence};
 
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{LetterLookup, LetterView};
+use lazaret_core::store::rules::{LetterLookup, LetterView, released_letters};
 use lazaret_core::{Fingerprint, Letter, LetterState, QueueName, Timestamp};
 use rusqlite::{Connection, Row, params};
 
 use crate::error::{Fault, Work};
-use crate::rows::{self, first, id_bytes, letter_id, read_letter, select_letter, time, unsigned};
+use crate::rows::{self, bound, first, id_bytes, letter_id, read_letter, select_letter, time, unsigned};
 use crate::step::Step;
 use crate::write_cache::{QueueNumbers, WriteCache};
 
@@ -131,6 +133,23 @@ impl Queue<'_> {
         ))?;
         let row = first(select.query([sid, index])?, LetterColumns::read)?;
         row.map(|row| self.found(row)).transpose()
+    }
+
+    /// Number of letters of a sequence that run automatically from this index on. Linear in them.
+    pub(crate) fn released_letters(&self, sid: i64, from: u64) -> Work<u64> {
+        let mut select = self
+            .connection
+            .prepare_cached("SELECT state FROM letters WHERE sid = ?1 AND idx >= ?2 ORDER BY idx")?;
+        let mut rows = select.query([sid, bound(from)])?;
+        let mut states = Vec::new();
+        while let Some(row) = rows.next()? {
+            let state = rows::state(row.get(0)?)?;
+            states.push(state);
+            if !state.is_automatic() {
+                break;
+            }
+        }
+        Ok(released_letters(states))
     }
 
     /// The state of the letter with this id in this queue, if it exists.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::SequenceId;
-use lazaret_core::store::OperationId;
 use lazaret_core::store::rules::{Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow};
+use lazaret_core::store::{LeaseUse, OperationId};
 use rusqlite::{Row, params};
 
 use super::Queue;
@@ -19,9 +19,21 @@ pub(crate) struct OpenSequence {
     pub(crate) row: SequenceRow,
 }
 
+/// A bit of the column `lease_replay`: the lease is not for due letters.
+const REPLAY: i64 = 1;
+/// A bit of the column `lease_replay`: the owner of the lease waits.
+const WAITING: i64 = 2;
+
+/// The column `lease_replay`.
+fn lease_bits(lease: &HeldLease) -> i64 {
+    let replay = if lease.kind == LeaseKind::Due { 0 } else { REPLAY };
+    let waiting = if lease.used_for == LeaseUse::Wait { WAITING } else { 0 };
+    replay | waiting
+}
+
 /// The columns of an [`OpenSequence`].
-pub(super) struct OpenSequenceRow {
-    open: OpenSequence,
+pub(crate) struct OpenSequenceRow {
+    pub(crate) open: OpenSequence,
     head_gid: Option<i64>,
 }
 
@@ -35,20 +47,44 @@ macro_rules! select_sequence {
         )
     };
 }
-pub(super) use select_sequence;
+pub(crate) use select_sequence;
+
+/// The columns `due` and `busy` of rows that change in bulk, as [`SequenceRow::schedule`] has them; `$paused` and `$reserved` are the new
+/// values. An expired lease ends in 1970.
+macro_rules! set_schedule {
+    ($paused:literal, $reserved:literal) => {
+        concat!(
+            "due = CASE WHEN NOT ",
+            $paused,
+            " AND ",
+            $reserved,
+            " IS NULL AND ifnull(lease_until, 0) <= 0 THEN max(head_due, ifnull(pace_next, head_due)) END, \
+             busy = CASE WHEN NOT ",
+            $paused,
+            " AND ",
+            $reserved,
+            " IS NULL AND lease_until > 0 THEN max(head_due, ifnull(pace_next, head_due), lease_until) END "
+        )
+    };
+}
+pub(crate) use set_schedule;
 
 impl OpenSequenceRow {
-    pub(super) fn read(row: &Row<'_>) -> Work<Self> {
+    pub(crate) fn read(row: &Row<'_>) -> Work<Self> {
         let operation = |number: Option<i64>| number.map(|id| unsigned(id).map(OperationId)).transpose();
         let lease = match row.get::<_, Option<i64>>(8)? {
             Some(fence) => Some(HeldLease {
                 owner: row.get(7)?,
                 fence: unsigned(fence)?,
                 until: time(row.get(9)?),
-                kind: match (operation(row.get(11)?)?, row.get(10)?) {
+                kind: match (operation(row.get(11)?)?, row.get::<_, i64>(10)? & REPLAY) {
                     (Some(operation), _) => LeaseKind::Operation(operation),
-                    (None, true) => LeaseKind::Replay,
-                    (None, false) => LeaseKind::Due,
+                    (None, REPLAY) => LeaseKind::Replay,
+                    (None, _) => LeaseKind::Due,
+                },
+                used_for: match row.get::<_, i64>(10)? & WAITING {
+                    WAITING => LeaseUse::Wait,
+                    _ => LeaseUse::Attempt,
                 },
             }),
             None => None,
@@ -192,7 +228,7 @@ impl Queue<'_> {
             lease.map(|lease| &lease.owner),
             lease.map(|lease| bound(lease.fence)),
             lease.map(|lease| nanos(lease.until)),
-            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.map(lease_bits),
             lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
             due.map(nanos),
             busy.map(nanos),
@@ -218,7 +254,7 @@ impl Queue<'_> {
             lease.map(|lease| &lease.owner),
             lease.map(|lease| bound(lease.fence)),
             lease.map(|lease| nanos(lease.until)),
-            lease.map(|lease| lease.kind != LeaseKind::Due),
+            lease.map(lease_bits),
             lease.and_then(|lease| lease.kind.operation()).map(|id| bound(id.0)),
             due.map(nanos),
             busy.map(nanos),

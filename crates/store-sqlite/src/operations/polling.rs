@@ -133,7 +133,9 @@ impl Queue<'_> {
                 let sequence = state.letter.as_ref().map(|letter| &letter.sequence);
                 let open = sequence.map(|sequence| self.sequence(sequence)).transpose()?.flatten();
                 if let Some(open) = open
-                    && let Some(row) = poller.poll.released(machine, item, &open.row)
+                    && let Some(from) = poller.poll.released_from(machine, item, &open.row)
+                    && let letters = self.released_letters(open.sid, from)?
+                    && let Some(row) = poller.poll.paced(machine, letters, &open.row)
                 {
                     self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
                 }

@@ -33,12 +33,13 @@ impl Queue<'_> {
         Ok(continues && !machine.operation.state.is_over())
     }
 
-    /// The pace of letters that an operation lets run automatically, if it has a rate.
-    pub(crate) fn pace_released(&self, operation: OperationId, letters: u64) -> Work<Option<Pace>> {
-        if letters == 0 {
+    /// The pace of the letters of a sequence that an operation lets run automatically, from this index on, if it has a rate.
+    pub(crate) fn pace_released(&self, operation: OperationId, sid: i64, from: u64) -> Work<Option<Pace>> {
+        let mut machine = self.machine(operation)?;
+        if !machine.has_rate() {
             return Ok(None);
         }
-        let mut machine = self.machine(operation)?;
+        let letters = self.released_letters(sid, from)?;
         let pace = machine.pace_released(letters, time(self.now));
         if pace.is_some() {
             table::write_operation(self.connection, &machine)?;

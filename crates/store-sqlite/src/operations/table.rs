@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Fault, Work};
+use crate::letters::set_schedule;
 use crate::rows::{bound, first, id_bytes, letter_id, limit as rows_of, nanos, state, time, unsigned};
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> Work<String> {
@@ -352,13 +353,11 @@ pub(super) fn write_outcomes(
 /// Ends the reservations of an operation, or the one of this sequence: their letters may run automatically
 /// again.
 pub(super) fn unreserve(connection: &Connection, id: OperationId, sequence: Option<(i64, &str)>) -> Work<()> {
-    let mut update = connection.prepare_cached(
-        "UPDATE sequences SET reserved = NULL,
-         due = CASE WHEN NOT paused AND lease_fence IS NULL THEN max(head_due, ifnull(pace_next, head_due)) END,
-         busy = CASE WHEN NOT paused AND lease_fence IS NOT NULL
-                THEN max(head_due, ifnull(pace_next, head_due), lease_until) END
-         WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
-    )?;
+    let mut update = connection.prepare_cached(concat!(
+        "UPDATE sequences SET reserved = NULL, ",
+        set_schedule!("paused", "NULL"),
+        "WHERE reserved = ?1 AND (?2 IS NULL OR (qid = ?2 AND name = ?3))",
+    ))?;
     update.execute(params![bound(id.0), sequence.map(|(qid, _)| qid), sequence.map(|(_, name)| name)])?;
     Ok(())
 }

@@ -340,6 +340,7 @@ impl Writer {
             return Err(failure);
         }
         self.open = None;
+        self.cache.committed();
         self.redo.observe(&mark);
         Ok(())
     }
@@ -347,7 +348,7 @@ impl Writer {
     /// Rolls back the transaction, and clears the cache.
     fn roll_back(&mut self) {
         self.is_behind |= self.open.take().is_some_and(|open| open.is_recorded);
-        self.cache = WriteCache::default();
+        self.cache.roll_back();
         // If the rollback fails, closing the connection rolls back.
         self.connection = self
             .connection

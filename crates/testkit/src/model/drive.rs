@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::store::{
-    Actor, Claim, GrantFence, HandOff, Lease, Limits, PauseScope, Placed, Requeue, Result, Settled,
+    Actor, Claim, GrantFence, HandOff, Lease, LeaseUse, Limits, PauseScope, Placed, Requeue, Result, Settled,
     Settlement, Store, StoreError,
 };
 use lazaret_core::{
@@ -110,7 +110,8 @@ impl<S: Store> Driver<S> {
             },
             Step::Renew { lease } => match model.pick_lease(*lease) {
                 Some(lease) => {
-                    let renewed = self.store.renew(&self.leases[lease], Duration::from_secs(LEASE)).await;
+                    let (lease, length) = (&self.leases[lease], Duration::from_secs(LEASE));
+                    let renewed = self.store.renew(lease, length, LeaseUse::Attempt).await;
                     answered(renewed, |_| "renewed".into())
                 }
                 None => vec![],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::store::rules::{
-    AuditLine, Effects, GroupRow, LetterChange, LetterLookup, LetterView, SequenceChange,
+    self, AuditLine, Effects, GroupRow, LetterChange, LetterLookup, LetterView, SequenceChange,
 };
 use lazaret_core::store::{AuditEntry, Result};
 use lazaret_core::{Fingerprint, QueueName, Timestamp};
@@ -23,6 +23,11 @@ impl View<'_> {
     /// The open letters from this index on, in order.
     pub(crate) fn open_from(&self, index: u64) -> impl Iterator<Item = Letter> + '_ {
         self.doc.letters.range(index..).filter_map(|(_, id)| self.letter(*id))
+    }
+
+    /// Number of letters that run automatically from this index on.
+    pub(crate) fn released_letters(&self, from: u64) -> u64 {
+        rules::released_letters(self.open_from(from).map(|letter| letter.state))
     }
 
     /// The letter behind the one with this index.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterId;
 use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, LetterView, SequenceRow, SettleView};
-use lazaret_core::store::{Claim, ErrorKind, Lease, Outcome, Result, Settled, Settlement, StoreError};
+use lazaret_core::store::{
+    Claim, ErrorKind, Lease, LeaseUse, Outcome, Result, Settled, Settlement, StoreError,
+};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
@@ -83,9 +85,9 @@ impl DocumentStore {
         })
     }
 
-    pub(crate) fn renew_lease(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
+    pub(crate) fn renew_lease(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
         self.change(&lease.queue, &lease.sequence, |view| {
-            let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, view.now)?;
+            let (row, lease) = rules::renew(view.doc.row.as_ref(), lease, duration, used_for, view.now)?;
             Ok((lease, Some(view.put(row))))
         })
     }
@@ -128,7 +130,8 @@ impl DocumentStore {
             let mut settle = rules::settle(&asked, lease, id, settlement.clone())?;
             let outcome = settle.outcome.map(|(operation, outcome)| {
                 settle.effects.reserve(self.continues(operation, id, outcome).then_some(operation));
-                let released = if outcome == Outcome::Ok { settle.effects.released() } else { 0 };
+                let released = settle.effects.released_from().filter(|_| outcome == Outcome::Ok);
+                let released = released.map_or(0, |from| view.released_letters(from));
                 let pace = self.pace(operation, released, view.now);
                 if let Some(pace) = pace {
                     settle.effects.pace(pace);

@@ -8,7 +8,7 @@ use lazaret_core::letter::{Letter, LetterId, LetterState};
 use lazaret_core::store::rules::{self, LeaseKind, LetterLookup};
 use lazaret_core::store::{
     Act, Actor, AttemptNote, Capabilities, Claim, Cleared, Counts, ErrorKind, Grant, HandOff, HeadsPage,
-    Lease, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
+    Lease, LeaseUse, LetterStore, Limits, OpenedPage, Pause, PauseScope, Placed, Result, Settled, Settlement,
 };
 use lazaret_core::{ConsumerName, MessageId, Partition, QueueName, SequenceId, Timestamp};
 
@@ -109,8 +109,8 @@ impl LetterStore for DocumentStore {
         self.take(queue, sequence, owner, lease, LeaseKind::Replay, |row| !row.is_leased(now))
     }
 
-    async fn renew(&self, lease: &Lease, duration: Duration) -> Result<Lease> {
-        self.renew_lease(lease, duration)
+    async fn renew(&self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Result<Lease> {
+        self.renew_lease(lease, duration, used_for)
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

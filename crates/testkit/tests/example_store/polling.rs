@@ -163,8 +163,10 @@ impl Poller<'_> {
     /// Gives the letters that an act lets run automatically the pace of the operation.
     fn pace(&self, machine: &mut OperationMachine, item: &Pending, sequence: &SequenceId) -> Result<()> {
         let paced = self.store.change(self.queue, sequence, |view| {
-            let row = view.doc.row.as_ref();
-            let Some(row) = row.and_then(|row| self.poll.released(&mut machine.clone(), item, row)) else {
+            let Some(row) = view.doc.row.as_ref() else { return Ok((0, None)) };
+            let released = self.poll.released_from(machine, item, row);
+            let letters = released.map_or(0, |from| view.released_letters(from));
+            let Some(row) = self.poll.paced(&mut machine.clone(), letters, row) else {
                 return Ok((0, None));
             };
             let letters = row.pace.map_or(0, |pace| pace.left);

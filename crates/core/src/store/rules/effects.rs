@@ -307,11 +307,12 @@ impl Effects {
         Self { audit: Some(line), ..self }
     }
 
-    /// Number of letters that run automatically from now on; 0 if the sequence is closed, reserved, or its head does not run by itself.
-    pub fn released(&self) -> u64 {
+    /// The index from which letters run automatically from now on ([`SequenceRow::released_from`]); `None` if the sequence is
+    /// closed, reserved, or its head does not run by itself.
+    pub fn released_from(&self) -> Option<u64> {
         match &self.sequence {
-            SequenceChange::Put(row) | SequenceChange::Reopen(row) => row.released(),
-            _ => 0,
+            SequenceChange::Put(row) | SequenceChange::Reopen(row) => row.released_from(),
+            _ => None,
         }
     }
 

@@ -8,7 +8,9 @@ use super::effects::{AuditLine, Effects, Failed, LetterChange, LetterView, faile
 use super::sequence::{EXPIRED, HeldLease, LeaseKind, SequenceChange, SequenceRow};
 use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
-use crate::store::{Actor, ErrorKind, Lease, OperationId, Outcome, Requeue, Result, Settlement, is_end};
+use crate::store::{
+    Actor, ErrorKind, Lease, LeaseUse, OperationId, Outcome, Requeue, Result, Settlement, is_end,
+};
 
 /// Checks that a lease is current and has not ended (I6). Returns the row.
 fn check<'a>(
@@ -31,16 +33,17 @@ fn check<'a>(
     refuse(ErrorKind::Fenced, operation, context)
 }
 
-/// Extends a lease from now: returns the row and the owner's lease. `Fenced` if it is not current or has ended.
+/// Extends a lease from now, used for this: returns the row and the owner's lease. `Fenced` if it is not current or has ended.
 pub fn renew(
     row: Option<&SequenceRow>,
     lease: &Lease,
     duration: Duration,
+    used_for: LeaseUse,
     now: Timestamp,
 ) -> Result<(SequenceRow, Lease)> {
     let (row, held) = check(row, lease, "renew", now)?;
     let until = later(now, duration);
-    let row = SequenceRow { lease: Some(HeldLease { until, ..held.clone() }), ..row.clone() };
+    let row = SequenceRow { lease: Some(HeldLease { until, used_for, ..held.clone() }), ..row.clone() };
     Ok((row, Lease { until, ..lease.clone() }))
 }
 
@@ -334,7 +337,10 @@ mod tests {
         let clamped = clamp_lease(&row, LEASE, set_back).unwrap();
         assert!(clamped.is_leased(set_back) && !clamped.is_leased(set_back + LEASE));
         assert_eq!(clamped.lease.as_ref().map(|held| held.fence), Some(lease.fence));
-        assert!(renew(Some(&clamped), &lease, LEASE, set_back).is_ok(), "a living owner goes on");
+        assert!(
+            renew(Some(&clamped), &lease, LEASE, LeaseUse::Attempt, set_back).is_ok(),
+            "a living owner goes on"
+        );
     }
 
     #[test]

@@ -78,7 +78,9 @@ pub use polling::{
     ItemAction, ItemOutcomes, ItemView, Pending, Poll, PollDecision, PollStep, StageCursor, is_tried,
     item_action, item_outcomes,
 };
-pub use sequence::{Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow, due_of};
+pub use sequence::{
+    Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow, due_of, released_letters,
+};
 
 use jiff::Timestamp;
 

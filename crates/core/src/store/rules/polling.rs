@@ -231,16 +231,26 @@ impl Poll {
         stage.from = item.ordinal + 1;
     }
 
-    /// The row of a sequence after an act on the last of its letters in the plan, if the act lets others run automatically: the
-    /// operation's rate bounds them, too. The store writes it.
-    pub fn released(
+    /// The index from which letters of a sequence run automatically after an act on the last of its letters in the plan, if the
+    /// operation has a rate: that bounds them, too. The store [counts](super::released_letters) them and asks for their
+    /// [pace](Self::paced).
+    pub fn released_from(
         &self,
-        machine: &mut OperationMachine,
+        machine: &OperationMachine,
         item: &Pending,
         row: &SequenceRow,
-    ) -> Option<SequenceRow> {
+    ) -> Option<u64> {
         let is_last = item.ordinal == item.last && !row.is_leased(self.now);
-        let letters = if is_last { row.released() } else { 0 };
+        row.released_from().filter(|_| is_last && machine.has_rate())
+    }
+
+    /// The row of a sequence of which the operation has released so many letters. The store writes it.
+    pub fn paced(
+        &self,
+        machine: &mut OperationMachine,
+        letters: u64,
+        row: &SequenceRow,
+    ) -> Option<SequenceRow> {
         let pace = machine.pace_released(letters, self.now)?;
         Some(SequenceRow { pace: Some(pace), ..row.clone() })
     }

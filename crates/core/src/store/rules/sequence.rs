@@ -10,7 +10,7 @@ use crate::fingerprint::Fingerprint;
 use crate::letter::LetterState;
 use crate::message::QueueName;
 use crate::sequence::SequenceId;
-use crate::store::{Lease, OperationId};
+use crate::store::{Lease, LeaseUse, OperationId};
 
 /// When a letter may run automatically as the head; `None` if it may not.
 ///
@@ -29,6 +29,18 @@ pub fn due_of(state: LetterState, due_at: Option<Timestamp>, enqueued_at: Timest
         LetterState::Waiting => Some(enqueued_at),
         _ => None,
     }
+}
+
+/// Number of letters that run automatically one after the other: up to the first one that does not, which blocks those behind it.
+/// The states are those of the letters of a sequence in order, [from](SequenceRow::released_from) the first one that runs.
+///
+/// ```
+/// use lazaret_core::LetterState::{Dead, Retrying, Waiting};
+/// use lazaret_core::store::rules::released_letters;
+/// assert_eq!(released_letters([Retrying, Waiting, Dead, Waiting]), 2);
+/// ```
+pub fn released_letters(states: impl IntoIterator<Item = LetterState>) -> u64 {
+    states.into_iter().take_while(|state| state.is_automatic()).count() as u64
 }
 
 /// The head of a sequence, as its row keeps it.
@@ -58,6 +70,8 @@ pub struct HeldLease {
     pub until: Timestamp,
     /// Its purpose.
     pub kind: LeaseKind,
+    /// What its owner used it for at the last renewal.
+    pub used_for: LeaseUse,
 }
 
 /// The purpose of a lease.
@@ -160,9 +174,12 @@ impl SequenceRow {
     }
 
     /// `true` if its last lease was for due letters and has expired: neither a settlement nor a release ended it, so an attempt
-    /// at the head may have begun, and its end is unknown. Ask before the row is [claimed](Self::claimed) again.
+    /// at the head may have begun, and its end is unknown. Not so if its owner [waited](LeaseUse::Wait). Ask before the row is
+    /// [claimed](Self::claimed) again.
     pub fn was_interrupted(&self, now: Timestamp) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.until <= now && lease.kind == LeaseKind::Due)
+        self.lease.as_ref().is_some_and(|lease| {
+            lease.until <= now && lease.kind == LeaseKind::Due && lease.used_for == LeaseUse::Attempt
+        })
     }
 
     /// The operation for which it is leased now.
@@ -176,9 +193,10 @@ impl SequenceRow {
         Some(self.pace.map_or(due, |pace| due.max(pace.next)))
     }
 
-    /// Number of letters that run automatically from now on.
-    pub fn released(&self) -> u64 {
-        if self.head.due.is_some() && self.reserved.is_none() { self.count } else { 0 }
+    /// The index from which its letters run automatically from now on: that of the head. `None` if that does not run by itself.
+    /// [`released_letters`] counts them.
+    pub fn released_from(&self) -> Option<u64> {
+        (self.head.due.is_some() && self.reserved.is_none()).then_some(self.head.index)
     }
 
     /// The row after an automatic run of its head.
@@ -211,7 +229,8 @@ impl SequenceRow {
 
     /// The row under a new lease. The fence must be new in this queue.
     pub fn claimed(&self, owner: &str, lease: Duration, kind: LeaseKind, fence: u64, now: Timestamp) -> Self {
-        let held = HeldLease { owner: owner.to_owned(), fence, until: later(now, lease), kind };
+        let (until, used_for) = (later(now, lease), LeaseUse::Attempt);
+        let held = HeldLease { owner: owner.to_owned(), fence, until, kind, used_for };
         Self { lease: Some(held), ..self.clone() }
     }
 
@@ -293,6 +312,8 @@ mod tests {
         assert!(expired.was_interrupted(at(30)) && !expired.is_leased(at(1)));
         assert_eq!(expired.schedule(), row().schedule(), "it is due again");
         assert!(!row().was_interrupted(at(30)), "never leased, or released");
+        let waiting = due.lease.clone().map(|lease| HeldLease { used_for: LeaseUse::Wait, ..lease });
+        assert!(!SequenceRow { lease: waiting, ..row() }.was_interrupted(at(30)), "no attempt had begun");
         assert!(!claimed(LeaseKind::Replay).was_interrupted(at(30)));
         assert!(!claimed(LeaseKind::Operation(OperationId(1))).was_interrupted(at(30)));
     }

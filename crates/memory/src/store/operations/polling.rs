@@ -150,9 +150,12 @@ impl Poller<'_> {
                 self.queue.act(item.letter, act, &machine.actor(), &mut step)?;
                 self.write_outcome(machine, item, Outcome::Ok);
                 self.poll.acted(machine, stage, item);
-                let released = sequence.as_ref().and_then(|sequence| self.queue.row(sequence));
-                let paced = released.and_then(|row| self.poll.released(machine, item, row));
-                if let (Some(sequence), Some(row)) = (sequence, paced) {
+                if let Some(sequence) = sequence
+                    && let Some(row) = self.queue.row(&sequence)
+                    && let Some(from) = self.poll.released_from(machine, item, row)
+                    && let letters = self.queue.released_letters(&sequence, from)
+                    && let Some(row) = self.poll.paced(machine, letters, row)
+                {
                     self.queue.put_row(&sequence, row);
                 }
             }

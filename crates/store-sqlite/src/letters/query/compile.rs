@@ -371,7 +371,7 @@ fn in_one_arm(index: &str, column: &str, values: Vec<Value>) -> Vec<Sql> {
     vec![Sql::new(format!("INDEXED BY {index} WHERE {text}"), parameters)]
 }
 
-/// OpenSequence letters by the values of a column whose index has the order of the scan.
+/// Open letters by the values of a column whose index has the order of the scan.
 fn an_arm_each(index: &str, column: &str, values: impl Iterator<Item = Value>) -> Vec<Sql> {
     let text = format!("INDEXED BY {index} WHERE {column} = ? AND sid IS NOT NULL");
     values.map(|value| Sql::new(text.clone(), vec![value])).collect()

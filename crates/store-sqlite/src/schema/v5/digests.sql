@@ -1,6 +1,7 @@
--- Recognizes another payload under a known message id; NULL for messages without an id of their own, and for older ones.
+-- The digest of the payload, which tells another payload under a known message id apart; NULL for messages without an id of their
+-- own, and for messages of older versions.
 ALTER TABLE posts ADD COLUMN digest BLOB;
 ALTER TABLE consumed_posts ADD COLUMN digest BLOB;
 
--- The payload of a letter when its plan was frozen; NULL in older plans, and where the letter has none.
+-- The digest of the letter's payload when its plan was frozen; NULL in plans of older versions, and for letters without a payload.
 ALTER TABLE items ADD COLUMN digest BLOB;

@@ -1,6 +1,6 @@
 //! Claims, leases, settlements and due times.
 
-use lazaret_core::store::{Act, Claim, ErrorKind, PauseScope, Placed, Settled, Settlement, Store};
+use lazaret_core::store::{Act, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Settled, Settlement, Store};
 use lazaret_core::{LetterState, QueueName};
 
 use super::fixture::{
@@ -92,6 +92,33 @@ pub async fn a_claim_reports_that_the_lease_before_it_expired<S: Store>(t: Fixtu
     assert!(!t.due_one("w").await.interrupted, "the one before it was settled");
 }
 
+/// Claims the only due sequence, renews the lease for these uses, lets it expire, and returns what the next claim reports.
+async fn was_interrupted<S: Store>(t: &Fixture<S>, uses: &[LeaseUse]) -> bool {
+    let claim = t.due_one("w").await;
+    for used_for in uses {
+        t.store.renew(&claim.lease, LEASE, *used_for).await.unwrap();
+    }
+    t.advance(LEASE + secs(1));
+    let next = t.due_one("w").await;
+    t.store.release(&next.lease).await.unwrap();
+    next.interrupted
+}
+
+pub async fn a_lease_that_expired_while_its_owner_waited_was_no_attempt<S: Store>(t: Fixture<S>) {
+    t.open(t.retrying("a", "1", secs(0))).await;
+    t.behind(t.waiting("a", "2")).await;
+    assert!(!was_interrupted(&t, &[LeaseUse::Wait]).await);
+    assert!(was_interrupted(&t, &[LeaseUse::Wait, LeaseUse::Attempt]).await, "it began after the wait");
+    assert!(!was_interrupted(&t, &[LeaseUse::Attempt, LeaseUse::Wait]).await);
+    // What the lease is used for stays with it when it continues with the next letter.
+    let claim = t.due_one("w").await;
+    t.store.renew(&claim.lease, LEASE, LeaseUse::Wait).await.unwrap();
+    let settled = t.store.settle(&claim.lease, claim.head.id, resolve()).await.unwrap();
+    assert!(matches!(settled, Settled::Next(_)));
+    t.advance(LEASE + secs(1));
+    assert!(!t.due_one("w").await.interrupted);
+}
+
 pub async fn a_lease_names_its_sequence_owner_and_end<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let lease = t.due_one("w").await.lease;
@@ -129,7 +156,7 @@ pub async fn a_settlement_under_an_old_fence_is_refused<S: Store>(t: Fixture<S>)
     t.store.release(&old.lease).await.unwrap();
     let new = t.due_one("second").await;
     assert_eq!(kind(t.settle(&old, &old.head, resolve()).await), ErrorKind::Fenced);
-    assert_eq!(kind(t.store.renew(&old.lease, LEASE).await), ErrorKind::Fenced);
+    assert_eq!(kind(t.store.renew(&old.lease, LEASE, LeaseUse::Attempt).await), ErrorKind::Fenced);
     assert!(matches!(t.settle(&new, &new.head, resolve()).await.unwrap(), Settled::Closed));
 }
 
@@ -163,7 +190,7 @@ pub async fn a_renewed_lease_lasts_from_now<S: Store>(t: Fixture<S>) {
     let mut claim = t.due_one("w").await;
     for _ in 0..5 {
         t.advance(LEASE - secs(1));
-        let renewed = t.store.renew(&claim.lease, LEASE).await.unwrap();
+        let renewed = t.store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await.unwrap();
         assert_eq!((renewed.fence, renewed.until), (claim.lease.fence, t.now() + LEASE));
         claim.lease = renewed;
         assert!(t.due("other", 10).await.is_empty());
@@ -175,7 +202,7 @@ pub async fn a_lease_that_ended_cannot_be_renewed<S: Store>(t: Fixture<S>) {
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(LEASE);
-    assert_eq!(kind(t.store.renew(&claim.lease, LEASE).await), ErrorKind::Fenced);
+    assert_eq!(kind(t.store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await), ErrorKind::Fenced);
 }
 
 pub async fn a_renewal_counts_for_the_settlement_whichever_copy_is_shown<S: Store>(t: Fixture<S>) {
@@ -183,7 +210,7 @@ pub async fn a_renewal_counts_for_the_settlement_whichever_copy_is_shown<S: Stor
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     t.advance(LEASE - secs(1));
-    t.store.renew(&claim.lease, LEASE).await.unwrap();
+    t.store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(secs(5));
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
 }
@@ -368,7 +395,7 @@ pub async fn a_leased_sequence_is_due_at_the_end_of_its_lease<S: Store>(t: Fixtu
     t.open(t.retrying("a", "1", secs(0))).await;
     let claim = t.due_one("w").await;
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(claim.lease.until));
-    let renewed = t.store.renew(&claim.lease, LEASE * 2).await.unwrap();
+    let renewed = t.store.renew(&claim.lease, LEASE * 2, LeaseUse::Attempt).await.unwrap();
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(renewed.until));
     t.settle(&claim, &claim.head, resolve()).await.unwrap();
     assert_eq!(t.store.next_due(&t.queue).await.unwrap(), None);
@@ -433,7 +460,7 @@ pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_lease<S: Store>(t:
     // The claims of other workers notice it; the living owner renews.
     assert!(t.due("w", 10).await.is_empty(), "both are leased");
     t.advance(LEASE.min(secs(30)) / 2);
-    t.store.renew(&living.lease, LEASE).await.unwrap();
+    t.store.renew(&living.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(LEASE.max(secs(30)));
     assert_eq!(sequences(&t.due("w", 10).await)[0], "a", "the lease of the dead owner has ended");
 }

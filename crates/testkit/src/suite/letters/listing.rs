@@ -1,6 +1,6 @@
 //! Listing and counting.
 
-use lazaret_core::store::{Act, ErrorKind, Settlement, Store};
+use lazaret_core::store::{Act, ErrorKind, LeaseUse, Settlement, Store};
 use lazaret_core::{LetterState, SequenceId};
 
 use super::fixture::{Fixture, fail_again, ids, kind, resolve, seq};
@@ -89,7 +89,7 @@ pub async fn leases_change_no_letter<S: Store>(t: Fixture<S>) {
     let before = t.enqueue("a", "1").await;
     t.advance(secs(1));
     let claim = t.claim("a", "w").await.unwrap();
-    t.store.renew(&claim.lease, secs(60)).await.unwrap();
+    t.store.renew(&claim.lease, secs(60), LeaseUse::Attempt).await.unwrap();
     t.store.release(&claim.lease).await.unwrap();
     assert_eq!(t.get("1").await, before);
 }

@@ -220,6 +220,7 @@ macro_rules! __store_test_suite {
                 heads_that_need_a_person_are_not_claimed
                 a_leased_sequence_is_not_claimed_again
                 a_claim_reports_that_the_lease_before_it_expired
+                a_lease_that_expired_while_its_owner_waited_was_no_attempt
                 a_lease_names_its_sequence_owner_and_end
                 a_lease_that_ended_frees_the_sequence
                 a_settlement_after_the_lease_ended_is_fenced
@@ -416,6 +417,7 @@ macro_rules! __store_test_suite {
                 a_store_says_when_the_rate_allows_the_next_letter
                 a_skipped_letter_costs_nothing_of_the_rate
                 a_rate_bounds_the_letters_behind_the_heads_too
+                letters_that_cannot_run_cost_nothing_of_the_rate
                 a_rate_bounds_what_an_evicted_head_releases
                 letters_that_arrive_behind_paced_ones_run_at_once_after_them
                 a_letter_that_was_closed_or_overtaken_is_skipped

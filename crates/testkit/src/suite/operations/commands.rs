@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lazaret_core::letter::LetterState;
 use lazaret_core::store::{
-    Action, Actor, Command, ErrorKind, OperationState, Outcome, PlanRequest, RolloutPolicy, Settled, Store,
+    Action, Actor, Command, ErrorKind, LeaseUse, OperationState, Outcome, PlanRequest, RolloutPolicy,
+    Settled, Store,
 };
 
 use super::fixture::{everything, names, request, second};
@@ -295,7 +296,7 @@ pub async fn each_letter_of_an_operation_is_leased_alone<S: Store>(t: Fixture<S>
     let id = t.start(Action::Retry, &RolloutPolicy::unlimited()).await;
     let item = t.poll_one().await;
     assert!(matches!(t.succeed(&item).await, Settled::Blocked), "the lease ends with the settlement");
-    assert_eq!(kind(t.store.renew(&item.claim.lease, LEASE).await), ErrorKind::Fenced);
+    assert_eq!(kind(t.store.renew(&item.claim.lease, LEASE, LeaseUse::Attempt).await), ErrorKind::Fenced);
     let item = t.poll_one().await;
     assert_eq!(item.claim.head.message.id.as_str(), "a-1");
     assert!(matches!(t.succeed(&item).await, Settled::Closed));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use lazaret_core::letter::{LetterId, LetterState};
 use lazaret_core::store::{
-    Act, Action, Change, Command, ErrorKind, HandOff, Limits, OperationState, Outcome, PauseScope, Placement,
-    RolloutPolicy, Settled, Store,
+    Act, Action, Change, Command, ErrorKind, HandOff, LeaseUse, Limits, OperationState, Outcome, PauseScope,
+    Placement, RolloutPolicy, Settled, Store,
 };
 use lazaret_core::{Letter, Message, Position, QueueName};
 
@@ -165,7 +165,7 @@ pub async fn work_of_an_expired_lease_is_offered_again_and_has_one_outcome<S: St
     t.advance(LEASE - secs(1));
     let lost = lazaret_core::store::WorkItem {
         claim: lazaret_core::store::Claim {
-            lease: t.store.renew(&lost.claim.lease, LEASE).await.unwrap(),
+            lease: t.store.renew(&lost.claim.lease, LEASE, LeaseUse::Attempt).await.unwrap(),
             ..lost.claim
         },
         ..lost

@@ -317,6 +317,26 @@ pub async fn a_rate_bounds_the_letters_behind_the_heads_too<S: Store>(t: Fixture
     assert_eq!(ran, ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"], "all of them run in the end");
 }
 
+pub async fn letters_that_cannot_run_cost_nothing_of_the_rate<S: Store>(t: Fixture<S>) {
+    // Fifty letters wait behind another dead letter, which the operation does not touch.
+    for (sequence, action) in [("a", Action::Retry), ("b", Action::Evict)] {
+        t.enqueue(sequence, &format!("{sequence}0")).await;
+        t.behind(t.waiting(sequence, &format!("{sequence}1"))).await;
+        t.open(t.dead(sequence, &format!("{sequence}2"))).await;
+        for number in 3..53 {
+            t.behind(t.waiting(sequence, &format!("{sequence}{number}"))).await;
+        }
+        let other = format!("other-{sequence}");
+        t.enqueue(&other, &other).await;
+        let plan = t.freeze_named(action, &[&format!("{sequence}0"), &other]).await;
+        let rollout = RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() };
+        let operation = t.begin(&plan, &rollout).await;
+        at_most(1.0, &calls(&t, 5).await);
+        assert_eq!(t.state_of(operation).await, OperationState::Done, "{action:?}");
+        assert_eq!(t.get(&format!("{sequence}2")).await.state, LetterState::Dead);
+    }
+}
+
 pub async fn a_rate_bounds_what_an_evicted_head_releases<S: Store>(t: Fixture<S>) {
     t.enqueue("a", "a0").await;
     for number in 1..=4 {

@@ -1,6 +1,6 @@
 //! Expiry of open letters, and retention of closed ones.
 
-use lazaret_core::store::{Act, Actor, Change, Expired, Placed, Placement, Settled, Store};
+use lazaret_core::store::{Act, Actor, Change, Expired, LeaseUse, Placed, Placement, Settled, Store};
 use lazaret_core::{Letter, LetterState, MessageId};
 
 use crate::suite::letters::Fixture;
@@ -89,7 +89,7 @@ pub async fn a_head_in_work_does_not_expire_under_the_worker<S: Store>(t: Fixtur
     );
     assert_eq!(t.messages("a").await, ["1"]);
     // The worker goes on as if nothing had happened; had it died, the letter would expire later.
-    t.store.renew(&claim.lease, LEASE).await.unwrap();
+    t.store.renew(&claim.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.store.release(&claim.lease).await.unwrap();
     assert_eq!(t.expire(None, 10).await.expired, 1);
     assert!(!t.contains("a").await);
