@@ -197,7 +197,7 @@ impl HeadAttempt<'_> {
         record: Option<&FailureRecord>,
         charged: bool,
     ) -> Result<Option<Permission<'_>>, Exhausted> {
-        let candidate = self.candidate(letter, record, charged);
+        let mut candidate = self.candidate(letter, record, charged);
         let Component { queue, guards, lifecycle, flight, .. } = &**self.component;
         while !lifecycle.is_draining() {
             let prepared = async {
@@ -223,6 +223,8 @@ impl HeadAttempt<'_> {
                 Admission::NotBefore(time) => {
                     drop((permit, isolation));
                     self.sleep_until(time).await;
+                    // It has waited for its due time, also if the clock was set back meanwhile.
+                    candidate.due_at = candidate.due_at.filter(|due| *due != time);
                 }
             }
         }

@@ -12,4 +12,4 @@ mod head;
 mod run;
 
 pub(crate) use active::ActiveRuns;
-pub(crate) use run::{Purpose, Run, RunEnd};
+pub(crate) use run::{Purpose, RENEW_INTERVAL, Run, RunEnd};

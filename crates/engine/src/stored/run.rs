@@ -13,8 +13,9 @@ use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::open_sequences::OpenSequences;
 
-/// The longest time between two renewals of a lease.
-const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest time between two renewals of a lease, or of a claim in the duplicate filter: a store whose clock was set back
+/// may shorten a long one (`rules::clamp_row`, `Dedupe::claim`).
+pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a stored sequence is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,7 +182,6 @@ async fn release_lease(component: &Component, lease: &Lease) -> RunEnd {
 async fn keep_lease(component: &Component, lease: &Lease, claimed_at: Instant) {
     let length = component.options.lease;
     let mut valid_until = claimed_at + length;
-    // A store whose clock was set back may shorten a long lease: see `clamp_lease`.
     let interval = (length / 3).min(RENEW_INTERVAL);
     let mut wait = interval;
     loop {

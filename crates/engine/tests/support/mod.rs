@@ -8,7 +8,7 @@ pub(crate) mod recorder;
 mod store;
 
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -62,6 +62,26 @@ impl PausedClock {
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
         Self::at(self.elapsed())
+    }
+}
+
+/// The clock of a bench, which a test sets.
+#[derive(Clone)]
+pub(crate) struct SetClock(PausedClock, Arc<AtomicI64>);
+
+impl SetClock {
+    pub(crate) fn back_by_an_hour(&self) {
+        self.1.fetch_sub(3600, Ordering::SeqCst);
+    }
+
+    pub(crate) fn forward_by_an_hour(&self) {
+        self.1.fetch_add(3600, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        self.0.now() + jiff::SignedDuration::from_secs(self.1.load(Ordering::SeqCst))
     }
 }
 
@@ -122,6 +142,13 @@ impl Bench {
             calls: Calls::new(clock),
             events: EventLog::default(),
         }
+    }
+
+    /// The bench with a clock that can be set, which the store has, too.
+    pub(crate) fn with_set_clock(self) -> (Self, SetClock) {
+        let clock = SetClock(self.clock, Arc::default());
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(clock.clone()))));
+        (Self { store, ..self }, clock)
     }
 
     /// Adds messages to partition 0: `a1` has the key `a` and the payload `a1`.
