@@ -51,17 +51,17 @@ impl LetterId {
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
-    /// The id of a letter that is imported closed.
+    /// The id of a letter that is imported.
     ///
-    /// It is not the id that the message's own letter would have: whatever the import claims, this queue has not settled the
+    /// It is not the id that the message's own letter would have: whatever the import claims, this queue has not seen the
     /// message, so the letter must not be found in its place when its source delivers it (I1).
     ///
     /// ```
     /// use lazaret_core::{LetterId, MessageId, QueueName};
     /// let (queue, message) = (QueueName::of("orders", "orders"), MessageId::from("evt-1"));
-    /// assert_ne!(LetterId::of_closed_import(&queue, &message), LetterId::of(&queue, &message));
+    /// assert_ne!(LetterId::of_import(&queue, &message), LetterId::of(&queue, &message));
     /// ```
-    pub fn of_closed_import(queue: &QueueName, message: &MessageId) -> Self {
+    pub fn of_import(queue: &QueueName, message: &MessageId) -> Self {
         let mut hasher = Sha256::new();
         // No queue has a name of this length, so it is the hash of no other id.
         hasher.update(u64::MAX.to_be_bytes());

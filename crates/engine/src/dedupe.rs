@@ -25,6 +25,7 @@ use crate::identity::Identity;
 use crate::mutation::mutated;
 use crate::options::{DedupeOptions, Options};
 use crate::store_retry::{Abandoned, backoff, retry_until_ok};
+use crate::stored::RENEW_INTERVAL;
 
 /// The number of dropped claims that may wait for the task that releases them. Claims beyond it end with their lease.
 const WAITING_LIMIT: usize = 1024;
@@ -168,7 +169,7 @@ impl Claim {
     /// Renews the claim for as long as it can.
     async fn renew(&self) {
         loop {
-            tokio::time::sleep(self.filter.lease / 3).await;
+            tokio::time::sleep((self.filter.lease / 3).min(RENEW_INTERVAL)).await;
             if let Ok(DedupeClaim::InFlight | DedupeClaim::Done) = self.extend().await {
                 // It had ended while the store was out of reach. The effect of a running handler cannot be taken back.
                 if let Some(Release { queue, message, .. }) = &self.release {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{ErrorKind, PauseScope};
 use lazaret_core::{
-    Failure, LetterState, Message, Partition, QueueName, Reason, SequenceId, Timestamp, Verdict,
+    Failure, LetterId, LetterState, Message, Partition, QueueName, Reason, SequenceId, Timestamp, Verdict,
 };
 
 /// An event of a consumer. Handled messages are counted, not reported one by one.
@@ -71,6 +71,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// Which letter.
+        letter: LetterId,
         /// In which sequence.
         sequence: &'a SequenceId,
         /// In which state.
@@ -108,6 +110,8 @@ pub enum Event<'a> {
         queue: &'a QueueName,
         /// Which message.
         message: &'a Message,
+        /// Which letter.
+        letter: LetterId,
         /// In which state.
         state: LetterState,
         /// The operation that replayed it, if one did.

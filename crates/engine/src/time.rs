@@ -16,18 +16,53 @@ pub(crate) fn later(now: Timestamp, delay: Duration) -> Timestamp {
 }
 
 /// By how much a clock that is adjusted slowly may lag behind the time that has passed.
-const SLEW: Duration = Duration::from_secs(1);
+pub(crate) const SLEW: Duration = Duration::from_secs(1);
 
-/// Sleeps for the time from now to `due`, and until the clock shows it (I12). A clock that is set back meanwhile is not
+/// By how much the clock of another member of the consumer may be ahead of ours.
+const MEMBER_SKEW: Duration = Duration::from_secs(60);
+
+/// The due time of a retry that was written down with the time of a failure before it. If that is in the future, our clock was set
+/// back since then: the retry is due as long after now as it was after the failure.
+pub(crate) fn due_after_set_back(due: Timestamp, failed_at: Timestamp, now: Timestamp) -> Timestamp {
+    if failed_at <= later(now, MEMBER_SKEW) {
+        return due;
+    }
+    due.min(later(now, until(failed_at, due)))
+}
+
+/// A wait for a due time: for the time from now, and until the clock shows it (I12). A clock that is set back meanwhile is not
 /// waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SteadyWait {
+    due: Timestamp,
+    end: Instant,
+}
+
+impl SteadyWait {
+    pub(crate) fn until(clock: &dyn Clock, due: Timestamp) -> Self {
+        Self { due, end: Instant::now() + until(clock.now(), due) }
+    }
+
+    pub(crate) fn is_over(&self, clock: &dyn Clock) -> bool {
+        let left = until(clock.now(), self.due);
+        left.is_zero() || Instant::now() >= self.end && left > SLEW
+    }
+
+    /// This wait, or the rest of the time if that is shorter.
+    pub(crate) fn shorten(&self, wait: Duration) -> Duration {
+        let rest = self.end.saturating_duration_since(Instant::now());
+        if rest.is_zero() { wait } else { wait.min(rest) }
+    }
+}
+
+/// Waits for a due time.
 pub(crate) async fn sleep_until(clock: &dyn Clock, due: Timestamp) {
-    let end = Instant::now() + until(clock.now(), due);
-    loop {
-        let (left, passed) = (until(clock.now(), due), Instant::now() >= end);
-        if left.is_zero() || passed && left > SLEW {
-            return;
-        }
-        tokio::time::sleep(if passed { left } else { end - Instant::now() }).await;
+    let wait = SteadyWait::until(clock, due);
+    while !wait.is_over(clock) {
+        let rest = wait.end.saturating_duration_since(Instant::now());
+        // The clock is adjusted slowly.
+        let rest = if rest.is_zero() { until(clock.now(), due) } else { rest };
+        tokio::time::sleep(rest).await;
     }
 }
 
@@ -59,6 +94,15 @@ mod tests {
     impl Clock for Set {
         fn now(&self) -> Timestamp {
             *self.0.lock().unwrap()
+        }
+    }
+
+    #[test]
+    fn a_due_time_counts_unless_it_was_written_before_the_clock_was_set_back() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let (due, failed_at) = (at(10_030), at(10_000));
+        for (now, expected) in [(10_010, 10_030), (9_950, 10_030), (20_000, 10_030), (6_400, 6_430)] {
+            assert_eq!(due_after_set_back(due, failed_at, at(now)), at(expected), "at {now}");
         }
     }
 

@@ -3,42 +3,17 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
-use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, RetryPolicy};
-use lazaret_core::{Clock, HandlerError, Reason, Timestamp};
+use lazaret_core::policy::{BreakerPolicy, BudgetPolicy, RetryPolicy, Strategy};
+use lazaret_core::{HandlerError, Reason};
 use lazaret_engine::Options;
 use support::{
-    Bench, PausedClock, Reply, Running, Try, eventually, let_pass, millis, options, secs, transient,
+    Bench, Reply, Running, SetClock, Try, eventually, let_pass, millis, options, retry, secs, transient,
 };
-
-/// The clock of a bench, which a test sets back.
-#[derive(Clone)]
-struct SetBack(PausedClock, Arc<AtomicI64>);
-
-impl SetBack {
-    fn of(bench: &Bench) -> Self {
-        Self(bench.clock, Arc::default())
-    }
-
-    fn by_an_hour(&self) {
-        self.by(3600);
-    }
-
-    fn by(&self, seconds: i64) {
-        self.1.fetch_add(seconds, Ordering::SeqCst);
-    }
-}
-
-impl Clock for SetBack {
-    fn now(&self) -> Timestamp {
-        self.0.now() - jiff::SignedDuration::from_secs(self.1.load(Ordering::SeqCst))
-    }
-}
 
 fn start(
     bench: &Bench,
-    clock: &SetBack,
+    clock: &SetClock,
     options: Options,
     script: impl Fn(&Try) -> Reply + Send + Sync + 'static,
 ) -> Running {
@@ -52,8 +27,7 @@ fn unavailable() -> HandlerError {
 
 #[tokio::test(start_paused = true)]
 async fn the_breaker_opens_after_the_clock_was_set_back() {
-    let bench = Bench::new();
-    let clock = SetBack::of(&bench);
+    let (bench, clock) = Bench::new().with_set_clock();
     // One more than the attempts of a message.
     let breaker = BreakerPolicy { failures: 4, ..BreakerPolicy::default() };
     let options = Options { breaker: Some(breaker), ..options() };
@@ -67,7 +41,7 @@ async fn the_breaker_opens_after_the_clock_was_set_back() {
     let_pass(secs(1)).await;
     bench.push(&["x1"]);
     let_pass(secs(20)).await;
-    clock.by_an_hour();
+    clock.back_by_an_hour();
     bench.push(&["a1", "b1", "c1", "d1", "e1"]);
     eventually("the breaker opens", || bench.events.count("BreakerOpened") > 0).await;
     assert!(bench.clock.elapsed() < secs(60), "it did not wait for the clock to catch up");
@@ -76,8 +50,7 @@ async fn the_breaker_opens_after_the_clock_was_set_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
-    let bench = Bench::new();
-    let clock = SetBack::of(&bench);
+    let (bench, clock) = Bench::new().with_set_clock();
     bench.push(&["a1"]);
     let setting = clock.clone();
     let script = move |this: &Try| match this.before {
@@ -85,7 +58,7 @@ async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
             let clock = setting.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(millis(500)).await;
-                clock.by_an_hour();
+                clock.back_by_an_hour();
             });
             Reply::Fail(transient())
         }
@@ -98,11 +71,11 @@ async fn a_retry_in_memory_does_not_wait_for_the_clock_to_catch_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stored_retry_does_not_wait_for_the_clock_to_catch_up() {
+async fn a_claimed_letter_does_not_wait_for_the_clock_to_catch_up() {
     let bench = Bench::new();
-    let clock = SetBack::of(&bench);
+    let clock = SetClock::beside_the_store(&bench);
     // The store is five seconds ahead: it says that the letter is due when it is not, by our clock.
-    clock.by(5);
+    clock.back_by(5);
     bench.push(&["a1"]);
     let retry = RetryPolicy { hold: secs(0), initial_delay: secs(10), ..options().retry };
     let running = start(&bench, &clock, Options { retry, ..options() }, |this| match this.before {
@@ -110,7 +83,7 @@ async fn a_stored_retry_does_not_wait_for_the_clock_to_catch_up() {
         _ => Reply::Done,
     });
     eventually("it is claimed", || bench.store.calls("renew") > 0).await;
-    clock.by_an_hour();
+    clock.back_by_an_hour();
     eventually("it is handled", || bench.calls.done() == ["a1"]).await;
     assert_eq!(bench.calls.times_of("a1"), [0.0, 10.0]);
     running.stop().await;
@@ -118,8 +91,7 @@ async fn a_stored_retry_does_not_wait_for_the_clock_to_catch_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_budget_does_not_wait_for_the_clock_to_catch_up() {
-    let bench = Bench::new();
-    let clock = SetBack::of(&bench);
+    let (bench, clock) = Bench::new().with_set_clock();
     bench.push(&["a1", "b1", "c1", "d1"]);
     let budget = BudgetPolicy { rate: "30/m".parse().ok(), ..BudgetPolicy::default() };
     let options = Options { budget, ..options() };
@@ -127,7 +99,7 @@ async fn a_retry_budget_does_not_wait_for_the_clock_to_catch_up() {
     let script = move |this: &Try| match (this.before, this.name.as_str()) {
         (0, _) => Reply::Fail(transient()),
         (_, "a1") => {
-            setting.by_an_hour();
+            setting.back_by_an_hour();
             Reply::Done
         }
         _ => Reply::Done,
@@ -136,4 +108,81 @@ async fn a_retry_budget_does_not_wait_for_the_clock_to_catch_up() {
     eventually("all are handled", || bench.committed() == Some(3)).await;
     assert!(bench.clock.elapsed() < secs(60));
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_retry_does_not_wait_for_the_clock_to_catch_up() {
+    let (bench, clock) = Bench::new().with_set_clock();
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { initial_delay: secs(60), max_delay: secs(60), ..retry(Strategy::Unordered) };
+    let script = |this: &Try| if this.before == 0 { Reply::Fail(transient()) } else { Reply::Done };
+    let running = start(&bench, &clock, Options { retry, ..options() }, script);
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    eventually("it is handled", || bench.calls.done().len() == 1).await;
+    let [_, second] = bench.calls.times_of("a1")[..] else { panic!("it was tried twice") };
+    assert!(second >= 60.0, "I12: {second}");
+    assert!(second < 120.0, "the delay, from when the step was noticed: {second}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_head_does_not_wait_for_the_clock_to_catch_up() {
+    let (bench, clock) = Bench::new().with_set_clock();
+    bench.push(&["a1", "a2", "a3"]);
+    let setting = clock.clone();
+    let script = move |this: &Try| match (this.name.as_str(), this.before) {
+        ("a1", 0 | 1) => Reply::Fail(transient()),
+        ("a1", 2) => {
+            setting.back_by_an_hour();
+            Reply::Done
+        }
+        _ => Reply::Done,
+    };
+    let running = start(&bench, &clock, options(), script);
+    eventually("all are handled", || bench.calls.done().len() == 3).await;
+    assert_eq!(bench.calls.done(), ["a1", "a2", "a3"]);
+    assert!(bench.clock.elapsed() < secs(60));
+    running.stop().await;
+}
+
+/// A retry that waits in memory for a minute when its process crashes, after ten seconds. `set` sets the clock, before or after the
+/// restart.
+async fn noted_retry(set: impl Fn(&SetClock, bool)) {
+    let (bench, clock) = Bench::new().with_set_clock();
+    bench.push(&["a1"]);
+    let retry = RetryPolicy { initial_delay: secs(60), max_delay: secs(60), ..retry(Strategy::InPlace) };
+    let options = Options { retry, ..options() };
+    let script = |this: &Try| if this.before == 0 { Reply::Fail(transient()) } else { Reply::Done };
+    let running = start(&bench, &clock, options.clone(), script);
+    let_pass(secs(10)).await;
+    running.crash().await;
+    set(&clock, false);
+    let running = start(&bench, &clock, options, script);
+    let_pass(secs(10)).await;
+    set(&clock, true);
+    eventually("it is handled", || bench.calls.done().len() == 1).await;
+    let [_, second] = bench.calls.times_of("a1")[..] else { panic!("it was tried twice") };
+    assert!((60.0..75.0).contains(&second), "I12: {second}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_noted_retry_does_not_wait_for_a_clock_that_was_set_back_while_no_process_ran() {
+    noted_retry(|clock, restarted| {
+        if !restarted {
+            clock.back_by_an_hour()
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_noted_retry_does_not_wait_for_a_clock_that_was_set_back_after_the_restart() {
+    noted_retry(|clock, restarted| {
+        if restarted {
+            clock.back_by_an_hour()
+        }
+    })
+    .await;
 }

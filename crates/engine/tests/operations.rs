@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lazaret_core::LetterState;
@@ -12,8 +13,8 @@ use lazaret_core::store::{
 };
 use lazaret_engine::{DeadLetterOptions, Options, ReplayOptions, Reprocess};
 use support::{
-    Bench, PausedClock, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, operator, options,
-    secs, with_dead,
+    Bench, PausedClock, Repaired, Reply, Try, at_once, eventually, fatal, let_pass, one_attempt, operator,
+    options, secs, with_dead,
 };
 
 fn freeze(bench: &Bench, action: Action) -> Plan {
@@ -89,6 +90,49 @@ async fn the_rate_holds() {
     assert_eq!(done.ok, 20);
     let took = bench.clock.elapsed() - started;
     assert!(took >= Duration::from_millis(9500), "20 letters at 2 a second: {took:?}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_bounds_every_call_that_the_operation_causes() {
+    const RATE: f64 = 2.0;
+    let names: Vec<String> =
+        (1..=51).flat_map(|n| ["a", "b", "c", "d", "e"].map(|key| format!("{key}{n}"))).collect();
+    let (bench, repaired) = (Bench::new(), Repaired::default());
+    bench.push(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mended = repaired.clone();
+    let script =
+        move |_: &Try| if mended.0.load(Ordering::SeqCst) { Reply::Done } else { Reply::Fail(fatal()) };
+    let running = bench.start(options(), script);
+    eventually("all are letters", || bench.committed() == Some(names.len() as u64 - 1)).await;
+    assert_eq!(bench.calls.len(), 5, "the heads alone were tried");
+    repaired.repair();
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Query(Query::parse("state:dead").unwrap()),
+        valid_for: secs(3600),
+        max_letters: 1000,
+    };
+    let plan = at_once(bench.store.memory().freeze(&request, &operator("it is repaired")));
+    assert_eq!((plan.letters, plan.followers), (5, 250));
+    let started = bench.clock.elapsed();
+    let rollout = RolloutPolicy { rate: Some(RATE), ..RolloutPolicy::unlimited() };
+    assert_eq!(over(&bench, begin(&bench, &plan, &rollout)).await.ok, 5);
+    eventually("all are handled", || bench.calls.done().len() == names.len()).await;
+    let calls = bench.calls.all().split_off(5);
+    assert_eq!(calls.len(), names.len());
+    for (call, number) in calls.iter().zip(1_u32..) {
+        let at = (call.at - started).as_secs_f64();
+        // A quarter of a second's worth, and one, at once.
+        let allowed = RATE * at + 1.0 + (RATE - 1.0) / 4.0;
+        assert!(f64::from(number) <= allowed + 1e-6, "call {number} ({}) after {at} s", call.name);
+    }
+    for key in ["a", "b", "c", "d", "e"] {
+        // I2
+        let done: Vec<String> = bench.calls.done().into_iter().filter(|name| name.starts_with(key)).collect();
+        let in_order: Vec<String> = (1..=51).map(|n| format!("{key}{n}")).collect();
+        assert_eq!(done, in_order);
+    }
     running.stop().await;
 }
 

@@ -18,8 +18,8 @@ use lazaret_core::{Letter, LetterId, LetterState, Message, MessageId, Partition,
 use lazaret_engine::{BuildError, DeadLetterOptions, Options};
 use lazaret_memory::{MemoryLog, MemorySource};
 use support::{
-    Bench, PausedClock, Reply, Running, Try, asking, eventually, fatal, let_pass, millis, operator, options,
-    payload_of, retry, secs, transient,
+    Bench, PausedClock, Reply, Running, SetClock, Try, asking, eventually, fatal, let_pass, millis, operator,
+    options, payload_of, retry, secs, transient,
 };
 
 /// Where the retry topic is.
@@ -197,6 +197,26 @@ impl Place {
     fn builder(&self, options: Options) -> lazaret_engine::Builder {
         let builder = self.bench.builder(options);
         builder.source(Returning::new(&self.bench.log))
+    }
+
+    /// A place whose clock can be set.
+    fn with_set_clock() -> (Self, SetClock) {
+        let Self { bench, broker } = Self::new();
+        let (bench, clock) = bench.with_set_clock();
+        (Self { bench, broker }, clock)
+    }
+
+    /// Starts a consumer with this clock whose first retry is due after this time.
+    fn start_by(&self, clock: &SetClock, delay: Duration) -> Running {
+        let retry = RetryPolicy { initial_delay: delay, max_delay: delay, ..retry(Strategy::Topics) };
+        let builder = self.builder(Options { retry, ..self.options() }).clock(Arc::new(clock.clone()));
+        Running::start(builder.handler(self.bench.handler(failing(1))))
+    }
+
+    /// Waits until the message is handled at its second attempt, and returns when that began, in seconds.
+    async fn second_attempt(&self, name: &str) -> f64 {
+        eventually("it is tried again", || self.bench.calls.of(name).len() == 2).await;
+        self.bench.calls.times_of(name)[1]
     }
 
     /// Runs until nothing is left to do.
@@ -636,4 +656,73 @@ async fn a_fenced_relay_leaves_the_partition_to_its_new_owner() {
     place.broker.fail(None);
     eventually("it is handled", || place.bench.calls.done() == ["a1"]).await;
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_in_the_delay_queue_does_not_wait_for_a_clock_that_was_set_back() {
+    let (place, clock) = Place::with_set_clock();
+    place.bench.push(&["a1"]);
+    let running = place.start_by(&clock, secs(60));
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    let second = place.second_attempt("a1").await;
+    assert!((60.0..62.0).contains(&second), "its delay, no more and no less (I12): {second}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_relayed_before_the_clock_was_set_back_waits_for_its_delay() {
+    let (place, clock) = Place::with_set_clock();
+    place.bench.push(&["a1"]);
+    let running = place.start_by(&clock, secs(60));
+    eventually("its position is committed", || place.bench.committed() == Some(0)).await;
+    running.crash().await;
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    let running = place.start_by(&clock, secs(60));
+    let second = place.second_attempt("a1").await;
+    assert!((60.0..75.0).contains(&second), "its delay, from when it is read again (I12): {second}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_forward_and_back_makes_no_relayed_message_early() {
+    // I12
+    let (place, clock) = Place::with_set_clock();
+    place.bench.push(&["a1"]);
+    let running = place.start_by(&clock, secs(3700));
+    let_pass(secs(10)).await;
+    clock.forward_by_an_hour();
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    let_pass(secs(10)).await;
+    clock.back_by_an_hour();
+    let_pass(secs(10)).await;
+    clock.forward_by_an_hour();
+    let_pass(secs(3600)).await;
+    let second = place.second_attempt("a1").await;
+    assert!((3700.0..3702.0).contains(&second), "{second}");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_original_that_is_redelivered_finds_the_letter_of_its_copy() {
+    // I4, I8: the position was not committed when the message was relayed.
+    let place = Place::new();
+    place.bench.push(&["a1"]);
+    let options = Options { commit_interval: secs(3600), ..place.options() };
+    let script = |this: &Try| match this.attempt {
+        1 => Reply::Fail(transient()),
+        _ => Reply::Fail(asking(Verdict::Park)),
+    };
+    let running = place.start(options.clone(), script);
+    eventually("its copy is parked", || place.bench.counts().of(LetterState::Parked) == 1).await;
+    running.crash().await;
+    assert_eq!((place.bench.committed(), place.bench.calls.attempts_of("a1")), (None, vec![1, 2]));
+    let running = place.start(options, script);
+    let_pass(secs(30)).await;
+    assert_eq!(place.bench.calls.attempts_of("a1"), [1, 2], "neither the original nor its copy runs again");
+    assert_eq!(place.bench.counts().open(), 1);
+    running.stop().await;
+    assert_eq!(place.bench.committed(), Some(0), "both are settled");
 }

@@ -29,6 +29,8 @@ pub(crate) struct History {
     pub(crate) dead_in_topic: BTreeSet<(usize, MessageId)>,
     /// Deliveries from the retry topic so far: message, component and its attempts then.
     pub(crate) returned: BTreeSet<(MessageId, String, u32)>,
+    /// When each process was last assigned each partition.
+    pub(crate) assigned: BTreeMap<(u64, u32), Timestamp>,
     /// The last checked commit of each partition.
     pub(crate) checked: BTreeMap<u32, u64>,
     pub(crate) violations: Vec<String>,

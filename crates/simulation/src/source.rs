@@ -118,6 +118,10 @@ impl Source for CheckedSource {
             SourceEvent::Assigned(all) => {
                 let partitions: Vec<Partition> = all.iter().map(|a| a.partition.clone()).collect();
                 self.trace("was assigned", &partitions);
+                let now = self.world.now();
+                for partition in &partitions {
+                    self.world.history().assigned.insert((self.process.number, partition.index), now);
+                }
                 let retries = self.world.retry_partition();
                 if partitions.iter().any(|partition| Some(partition.index) == retries) {
                     self.returns.assigned();

@@ -304,7 +304,7 @@ impl World {
             self.check_order(process, component, message, live).await;
             self.check_due(component, message, letter, replay);
             self.check_letter(component, message, letter);
-            self.check_handed_off(component, message, live).await;
+            self.check_handed_off(process, component, message, live).await;
         }
         let copied = self.has_copies(&message.id);
         let mut history = self.history();

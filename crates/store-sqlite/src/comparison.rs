@@ -271,6 +271,9 @@ fn letter(random: &mut Random, queue: &QueueName, clock: &ManualClock) -> (Lette
         Placement::Closed,
         Placement::Imported,
     ]);
+    if placement == Placement::Imported {
+        letter.id = LetterId::of_import(queue, &letter.message.id);
+    }
     letter.state = match placement {
         Placement::Open | Placement::Imported => {
             random.pick(&[LetterState::Dead, LetterState::Retrying, LetterState::Parked])

@@ -1,7 +1,7 @@
 //! Logs the events of a consumer with reason and queue, without error texts by default.
 
+use lazaret_core::LetterState;
 use lazaret_core::store::PauseScope;
-use lazaret_core::{LetterId, LetterState};
 use lazaret_engine::{Event, Observer};
 
 use crate::log_throttle::{LineKind, LogThrottle};
@@ -99,8 +99,7 @@ impl Observer for LogObserver {
                 let limit = limit.map(|limit| limit.as_str());
                 tracing::info!(consumer, %queue, message_id = %message.id, limit, %reason, "retries exhausted");
             }
-            Event::LetterStored { queue, message, state, cause, replay, .. } => {
-                let letter = LetterId::of(queue, &message.id);
+            Event::LetterStored { queue, message, letter, state, cause, replay, .. } => {
                 let (reason, operation) = (cause.map(|cause| cause.reason.as_str()), *replay);
                 let error = cause.and_then(|cause| self.loggable(&cause.message));
                 if *state == LetterState::Waiting {
@@ -115,8 +114,7 @@ impl Observer for LogObserver {
                     );
                 }
             }
-            Event::LetterClosed { queue, message, state, replay } => {
-                let letter = LetterId::of(queue, &message.id);
+            Event::LetterClosed { queue, message, letter, state, replay } => {
                 tracing::info!(
                     consumer, %queue, message_id = %message.id, %letter, %state, operation = *replay, "letter closed"
                 );

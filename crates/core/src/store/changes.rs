@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::audit::Actor;
 use super::error::{ErrorKind, Result, StoreError};
 use super::payload_digest::PayloadDigest;
-use super::rules::AuditLine;
+use super::rules::{AuditLine, LetterView};
 use super::triage::{Change, Comment};
 use crate::letter::{Edit, Letter};
 use crate::message::Message;
@@ -67,6 +67,8 @@ impl Change {
                 (before.map(|time| time.to_string()), at.map(|time| time.to_string()))
             }
         };
+        // Its due time is relative to this touch from now on, if the clock was set back since the last one.
+        LetterView::of(letter).head(now).date(letter);
         letter.last_touched_at = now;
         Ok(AuditLine::new(by, self.as_str(), letter.id, before.as_deref(), after.as_deref()))
     }

@@ -15,6 +15,8 @@ pub struct Versioned {
     pub value: Bytes,
     /// Grows with every write. Restarts after the value was removed or has expired.
     pub version: u64,
+    /// When it expires, by the store's clock; `None` for never.
+    pub expires_at: Option<Timestamp>,
 }
 
 /// A value as read, with the store's time of the read.

@@ -79,7 +79,7 @@ pub enum Placement {
     Closed,
     /// An open letter like [`Open`](Self::Open), a closed one like [`Closed`](Self::Closed). For letters that an operator brings
     /// from elsewhere: their ids and positions say nothing about the messages of this queue's sources. So an import raises no
-    /// horizon, has no grant, and a closed letter has the id [`LetterId::of_closed_import`], which no message finds.
+    /// horizon, has no grant, and has the id [`LetterId::of_import`], which no message finds.
     Imported,
 }
 
@@ -389,8 +389,9 @@ pub trait LetterStore: Send + Sync + 'static {
     ///
     /// Idempotent by (queue, message id): a message that has a letter, open or closed, results in [`Placed::Held`].
     /// Refuses items above `limits` with `Full`, and items under an old grant with `Fenced`. Raises the
-    /// horizon of the message's partition in the same transaction, with or without a grant, but not for an
-    /// [import](Placement::Imported): lookups must find what this queue has settled, and nothing else.
+    /// horizon of the message's own partition in the same transaction, without a grant, and under the grant of another one as
+    /// well: a message that returned from a retry topic is read under the grant of that topic, and its original may be
+    /// redelivered. An [import](Placement::Imported) raises none: lookups must find what this queue has settled, and nothing else.
     async fn hand_off(
         &self,
         queue: &QueueName,

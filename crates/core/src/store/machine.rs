@@ -11,7 +11,7 @@ use super::operations::{
     Action, Command, Operation, OperationId, OperationState, Outcome, Plan, PlanId, RolloutPolicy, STOPPED,
 };
 use super::payload_digest::PayloadDigest;
-use super::rules::{AuditLine, Pace};
+use super::rules::{self, AuditLine, Pace};
 use crate::letter::LetterId;
 
 const NANOS: f64 = 1e9;
@@ -137,6 +137,7 @@ impl OperationMachine {
     /// person who started the operation approves or rejects it. After [`Cancel`](Command::Cancel) and [`Reject`](Command::Reject) the
     /// store counts the letters without an attempt as [`SkippedCancelled`](Outcome::SkippedCancelled).
     pub fn command(&mut self, command: Command, by: &Actor, now: Timestamp) -> Result<AuditLine> {
+        self.set_back(now);
         let operation = &mut self.operation;
         let before = operation.state;
         let fits = match (command, operation.state) {
@@ -184,6 +185,7 @@ impl OperationMachine {
 
     /// Counts letters that got this outcome.
     pub fn count(&mut self, outcome: Outcome, letters: u64, now: Timestamp) {
+        self.set_back(now);
         let operation = &mut self.operation;
         match outcome {
             Outcome::Ok => operation.ok += letters,
@@ -200,6 +202,7 @@ impl OperationMachine {
     /// Advances the operation as far as possible without a command: to running, to the next stage, to paused by the stop rule, to
     /// done. `pending` is the lowest ordinal without an outcome. Returns the audit line if the stop rule paused it.
     pub fn advance(&mut self, pending: Option<u64>, now: Timestamp) -> Option<AuditLine> {
+        self.set_back(now);
         let operation = &mut self.operation;
         if operation.state.is_over() || operation.state == OperationState::AwaitingApproval {
             return None;
@@ -264,6 +267,16 @@ impl OperationMachine {
         (burst(rate) - ahead + 1e-6).max(0.0) as u64
     }
 
+    /// Notices that the store's clock was set back since the last change: the debt of the rate is as far from now as it was from
+    /// that change.
+    fn set_back(&mut self, now: Timestamp) {
+        let updated_at = &mut self.operation.updated_at;
+        if let Some(by) = rules::set_back(*updated_at, now) {
+            self.next_at = self.next_at.map(|next| rules::earlier(next, by));
+            *updated_at = now;
+        }
+    }
+
     /// When the rate has accounted for all letters taken so far. A time further ahead than the allowance reaches is from before
     /// the store's clock was set back, and does not count.
     fn next_at(&self, now: Timestamp) -> Option<Timestamp> {
@@ -276,6 +289,8 @@ impl OperationMachine {
     /// Deducts this many letters from the rate's allowance.
     pub fn spend(&mut self, letters: u64, now: Timestamp) {
         let Some(rate) = self.operation.rollout.rate.filter(|_| letters > 0) else { return };
+        self.set_back(now);
+        self.operation.updated_at = now;
         let from = self.next_at(now).map_or(now, |next| next.max(now));
         self.next_at = Some(later(from, (letters as f64) * NANOS / rate));
     }
@@ -289,6 +304,7 @@ impl OperationMachine {
     /// every call that the operation causes. `None` without a rate, or without letters.
     pub fn pace_released(&mut self, letters: u64, now: Timestamp) -> Option<Pace> {
         let rate = self.operation.rollout.rate.filter(|_| letters > 0)?;
+        self.set_back(now);
         let next = self.pace_at(now);
         self.spend(letters, now);
         self.released = self.released.saturating_add(letters);
@@ -446,12 +462,20 @@ mod tests {
             let mut machine = paced(rate);
             let before = NOW + Duration::from_secs(3600);
             machine.spend(machine.pace(before), before);
-            assert!(machine.pace(NOW) >= 1, "the debt of an hour ahead does not count at a rate of {rate}");
-            machine.spend(machine.pace(NOW), NOW);
-            assert_eq!(machine.pace(NOW), 0, "the rate holds again");
+            machine.advance(Some(0), NOW);
+            assert_eq!(machine.pace(NOW), 0, "the rate holds across the step");
             let next = machine.pace_at(NOW);
             assert!(next <= NOW + Duration::from_secs_f64(1.0 / rate), "{next} at a rate of {rate}");
+            machine.advance(Some(0), next);
+            assert_eq!(machine.pace(next), 1);
         }
+    }
+
+    #[test]
+    fn a_debt_further_ahead_than_the_rate_can_lead_does_not_count() {
+        let mut machine = paced(2.0);
+        machine.next_at = Some(NOW + Duration::from_secs(3600));
+        assert!(machine.pace(NOW) >= 1);
     }
 
     #[test]

@@ -4,18 +4,23 @@
 //! it is due, whatever its order: with jitter the order of a retry topic is not that of its due times. The queue is bounded
 //! (I7). A partition that has used its share is held until some of its messages are released; only then may a message wait
 //! for one before it. Due times are in the messages alone, so nothing is kept across assignments.
+//!
+//! A message is due when the clock shows its time. If the clock is set back meanwhile, it is due when the rest of its delay has
+//! passed by the monotonic clock.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use jiff::SignedDuration;
+use lazaret_core::relay::Hop;
 use lazaret_core::{Message, Timestamp};
 use tokio::time::Instant;
 
 use super::task::Intake;
 use crate::flow::Ticket;
 use crate::message_size::memory_size;
-use crate::time::until;
+use crate::time::{SLEW, due_after_set_back, later, until};
 
 /// The time after which the clock is read again: it may have been set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
@@ -29,11 +34,18 @@ pub(super) struct DelayQueue {
     /// The number of components that receive them, added up.
     deliveries: usize,
     arrivals: u64,
+    /// The clock's time minus the steady one, when the due times were last compared with the clock.
+    offset: Option<SignedDuration>,
 }
 
 /// A message that waits.
 struct Delayed {
+    /// When it is due by the clock as it is set now.
     due: Timestamp,
+    /// When it was due by the clock when it arrived.
+    due_at_arrival: Timestamp,
+    /// When it is due by the steady time, which is never set.
+    steady_due: Timestamp,
     /// Of two that are due at once, the one that arrived first is released first.
     arrival: u64,
     ticket: Ticket,
@@ -80,13 +92,36 @@ impl DelayQueue {
     pub(super) fn deliveries(&self) -> usize {
         self.deliveries
     }
+
+    /// Adjusts the due times if the clock was set since the last call. One that comes sooner because the clock was set forward
+    /// counts; one that comes later because it was set back does not.
+    fn heed_clock(&mut self, now: Timestamp, steady: Timestamp) {
+        let offset = now.duration_since(steady);
+        let before = *self.offset.get_or_insert(offset);
+        if (offset - before).unsigned_abs() <= SLEW {
+            return;
+        }
+        self.offset = Some(offset);
+        let adjusted = |mut delayed: Delayed| {
+            let rest = until(steady, delayed.steady_due);
+            delayed.due = delayed.due_at_arrival.min(later(now, rest));
+            delayed
+        };
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        self.waiting = waiting.map(|Reverse(delayed)| Reverse(adjusted(delayed))).collect();
+        self.paused = std::mem::take(&mut self.paused).into_iter().map(adjusted).collect();
+    }
 }
 
 impl Intake {
     /// Delays a tracked message until it is due.
     pub(super) fn delay(&mut self, ticket: Ticket, message: Message) {
+        let (now, steady) = (self.clock.now(), self.guards.steady_now());
         // A redelivered copy does not run, so it need not wait.
-        let due = message.hop.as_ref().filter(|hop| !hop.twin).map_or(Timestamp::MIN, |hop| hop.due_at);
+        let hop = message.hop.as_ref().filter(|hop| !hop.twin);
+        let due = |hop: &Hop| due_after_set_back(hop.due_at, hop.last_failed_at, now);
+        let due = hop.map_or(Timestamp::MIN, |hop| due(hop));
+        self.delayed.heed_clock(now, steady);
         let deliveries = self.targets(&message).len();
         let share = &mut self.slots[ticket.slot as usize].delayed;
         share.messages += 1;
@@ -94,7 +129,16 @@ impl Intake {
         self.delayed.deliveries += deliveries;
         self.delayed.arrivals += 1;
         let arrival = self.delayed.arrivals;
-        self.delayed.waiting.push(Reverse(Delayed { due, arrival, ticket, deliveries, message }));
+        let (due_at_arrival, steady_due) = (due, later(steady, until(now, due)));
+        self.delayed.waiting.push(Reverse(Delayed {
+            due,
+            due_at_arrival,
+            steady_due,
+            arrival,
+            ticket,
+            deliveries,
+            message,
+        }));
     }
 
     /// The part of the queue that each partition may use.
@@ -119,6 +163,7 @@ impl Intake {
             return;
         }
         let now = self.clock.now();
+        self.delayed.heed_clock(now, self.guards.steady_now());
         let mut any = false;
         if self.delayed.paused.iter().any(|delayed| self.is_admitted(delayed)) {
             let paused = std::mem::take(&mut self.delayed.paused);
@@ -127,7 +172,7 @@ impl Intake {
         let window = self.options.window * self.components.len();
         while self.in_window() < window
             && self.delayed.waiting.peek().is_some_and(|Reverse(next)| next.due <= now)
-            && let Some(Reverse(delayed)) = self.delayed.waiting.pop()
+            && let Some(Reverse(mut delayed)) = self.delayed.waiting.pop()
         {
             if !self.is_admitted(&delayed) {
                 self.delayed.paused.push(delayed);
@@ -135,6 +180,10 @@ impl Intake {
             }
             any = true;
             self.remove(&delayed);
+            if let Some(hop) = delayed.message.hop.as_mut().filter(|hop| !hop.twin) {
+                // It has waited: its lane must not wait for the clock.
+                hop.due_at = hop.due_at.min(delayed.due);
+            }
             self.send(delayed.ticket, delayed.message);
         }
         if any {

@@ -100,6 +100,7 @@ impl Settler<'_> {
                 telemetry.emit(&Event::LetterStored {
                     queue,
                     message,
+                    letter: letter.id,
                     sequence: &letter.sequence,
                     state: requeue.state,
                     before: Some(letter.state),
@@ -109,6 +110,6 @@ impl Settler<'_> {
                 return;
             }
         };
-        telemetry.emit(&Event::LetterClosed { queue, message, state, replay });
+        telemetry.emit(&Event::LetterClosed { queue, message, letter: letter.id, state, replay });
     }
 }

@@ -1,7 +1,7 @@
 //! Hands off the letters of live messages, and keeps account of them.
 
 use lazaret_core::store::{self, GrantFence, HandOff, Placed, Placement};
-use lazaret_core::{Failure, Letter, LetterState, Message, SequenceId};
+use lazaret_core::{Failure, Letter, LetterId, LetterState, Message, SequenceId};
 
 use crate::component::Component;
 use crate::events::Event;
@@ -46,12 +46,12 @@ impl LetterWriter<'_> {
             Placed::Held(_) => telemetry.report_duplicate(queue, self.message),
             Placed::Closed => {
                 Counters::add(&telemetry.counters.skipped, 1);
-                let (message, state) = (self.message, letter.state);
-                telemetry.emit(&Event::LetterClosed { queue, message, state, replay: None });
+                let (message, letter, state) = (self.message, letter.id, letter.state);
+                telemetry.emit(&Event::LetterClosed { queue, message, letter, state, replay: None });
             }
             Placed::Opened | Placed::Appended | Placed::NotOpen(_) => {
                 Counters::add(&telemetry.counters.handed_off, 1);
-                self.report_stored(letter.state, letter.cause.as_ref());
+                self.report_stored(letter.id, letter.state, letter.cause.as_ref());
             }
         }
         if letter.state.is_automatic() {
@@ -73,16 +73,16 @@ impl LetterWriter<'_> {
             Placed::Held(_) => telemetry.report_duplicate(queue, self.message),
             Placed::Opened | Placed::Appended | Placed::Closed => {
                 Counters::add(&telemetry.counters.appended, 1);
-                self.report_stored(LetterState::Waiting, None);
+                self.report_stored(LetterId::of(queue, &self.message.id), LetterState::Waiting, None);
             }
         }
         true
     }
 
-    fn report_stored(&self, state: LetterState, cause: Option<&Failure>) {
+    fn report_stored(&self, letter: LetterId, state: LetterState, cause: Option<&Failure>) {
         let (queue, message, sequence) = (&self.component.queue, self.message, self.sequence);
         let (before, replay) = (None, None);
-        let event = Event::LetterStored { queue, message, sequence, state, before, cause, replay };
+        let event = Event::LetterStored { queue, message, letter, sequence, state, before, cause, replay };
         self.component.telemetry.emit(&event);
     }
 }

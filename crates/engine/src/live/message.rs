@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
 use lazaret_core::policy::Strategy;
+use lazaret_core::store::AttemptNote;
 use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ use crate::panics::guarded;
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
-use crate::time::{later, until};
+use crate::time::{SteadyWait, due_after_set_back, until};
 
 /// The point at which the processing begins.
 pub(crate) enum Begin {
@@ -247,13 +248,12 @@ impl LiveMessage {
         let hop = message.hop.as_deref();
         // A note that was written after the message was relayed is the later of the two.
         let note = note.filter(|note| hop.is_none_or(|hop| note.attempts >= hop.attempts));
-        let known = note.map(FailureRecord::from_note).or_else(|| hop.map(FailureRecord::from_hop));
+        let note = note.map(|note| {
+            let due_at = due_after_set_back(note.due_at, note.first_failed_at, self.component.now());
+            FailureRecord::from_note(AttemptNote { due_at, ..note })
+        });
+        let known = note.or_else(|| hop.map(FailureRecord::from_hop));
         self.record = known.map(Box::new).or(self.record.take());
-        if let Some(due) = self.record.as_mut().and_then(|record| record.due_at.as_mut()) {
-            // No delay is longer: the clock was set back since it was noted.
-            let policy = self.component.retry_policy(self.delivery.message());
-            *due = (*due).min(later(self.component.now(), policy.longest_delay()));
-        }
         let Component { queue, flight, .. } = &*self.component;
         if let Some(suspect) = flight.charged(queue, &self.delivery.message().id) {
             let earlier = self.record.take().map(|record| *record);
@@ -387,6 +387,7 @@ impl LiveMessage {
         charged: bool,
     ) -> Result<Option<Permission<'c>>, Abandoned> {
         let mut changed = component.guards.gate.watch();
+        let mut due = None;
         loop {
             let slot = tokio::select! {
                 biased;
@@ -408,6 +409,13 @@ impl LiveMessage {
                     return Ok(None);
                 }
                 Admission::NotBefore(time) => {
+                    if self.record.as_ref().is_some_and(|record| record.due_at == Some(time)) {
+                        let wait = due.get_or_insert_with(|| SteadyWait::until(&*component.clock, time));
+                        if wait.is_over(&*component.clock) {
+                            self.waited = true;
+                            continue;
+                        }
+                    }
                     self.hold_lane();
                     throttled_until = Some(time);
                     throttled_until
@@ -422,6 +430,7 @@ impl LiveMessage {
             };
             drop(slot);
             let wait = wake_at.map(|time| until(self.component.now(), time));
+            let wait = wait.map(|wait| due.as_ref().map_or(wait, |due: &SteadyWait| due.shorten(wait)));
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),

@@ -276,7 +276,8 @@ impl HeadAttempt<'_> {
                 Admission::NotBefore(time) => {
                     drop(slot);
                     self.sleep_until(time).await;
-                    waiting.due_at = None;
+                    // It has waited for its due time, also if the clock was set back meanwhile.
+                    waiting.due_at = waiting.due_at.filter(|due| *due != time);
                 }
             }
         }

@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use super::run::{Purpose, RunEnd};
 use crate::component::Component;
 
-/// The longest time between two renewals of a lease.
-const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest time between two renewals of a lease, or of a claim in the duplicate filter: a store whose clock was set back
+/// may shorten a long one (`rules::clamp_row`, `Dedupe::claim`).
+pub(crate) const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 /// The time for which a run waits before it says so in its lease: most waits for a permit are shorter, and cost no write.
 const SHORT_WAIT: Duration = Duration::from_millis(50);
 

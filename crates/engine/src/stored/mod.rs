@@ -14,4 +14,5 @@ mod lease;
 mod run;
 
 pub(crate) use active::ActiveRuns;
+pub(crate) use lease::RENEW_INTERVAL;
 pub(crate) use run::{Purpose, Run, RunEnd};

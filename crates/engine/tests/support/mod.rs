@@ -7,7 +7,7 @@ mod handlers;
 mod store;
 
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -61,6 +61,35 @@ impl PausedClock {
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
         Self::at(self.elapsed())
+    }
+}
+
+/// The clock of a bench, which a test sets.
+#[derive(Clone)]
+pub(crate) struct SetClock(PausedClock, Arc<AtomicI64>);
+
+impl SetClock {
+    /// A clock for the engine alone: the store keeps the clock of the bench.
+    pub(crate) fn beside_the_store(bench: &Bench) -> Self {
+        Self(bench.clock, Arc::default())
+    }
+
+    pub(crate) fn back_by_an_hour(&self) {
+        self.back_by(3600);
+    }
+
+    pub(crate) fn back_by(&self, seconds: i64) {
+        self.1.fetch_sub(seconds, Ordering::SeqCst);
+    }
+
+    pub(crate) fn forward_by_an_hour(&self) {
+        self.1.fetch_add(3600, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Timestamp {
+        self.0.now() + jiff::SignedDuration::from_secs(self.1.load(Ordering::SeqCst))
     }
 }
 
@@ -121,6 +150,13 @@ impl Bench {
             calls: Calls::new(clock),
             events: EventLog::default(),
         }
+    }
+
+    /// The bench with a clock that can be set, which the store has, too.
+    pub(crate) fn with_set_clock(self) -> (Self, SetClock) {
+        let clock = SetClock(self.clock, Arc::default());
+        let store = Arc::new(FaultyStore::new(MemoryStore::new(Arc::new(clock.clone()))));
+        (Self { store, ..self }, clock)
     }
 
     /// Adds messages to partition 0: `a1` has the key `a` and the payload `a1`.

@@ -19,7 +19,7 @@ impl Queue {
             let (row, paused) = (self.row(&letter.sequence), self.is_paused(&letter.sequence));
             rules::restore(&letter, index, row, paused, by, step.now)
         } else {
-            let (row, next) = (self.row(&letter.sequence), self.next_head(letter));
+            let (row, next) = (self.row(&letter.sequence), self.next_head(letter, step.now));
             rules::act(act, letter, row, next, by, step.now)?
         };
         self.apply(id, effects, step);
@@ -50,7 +50,7 @@ impl Queue {
             let letters: Vec<LetterId> = self.open[&sequence].letters.values().copied().collect();
             for id in letters {
                 let letter = self.stored(id);
-                let (view, next) = (LetterView::of(letter), self.next_head(letter));
+                let (view, next) = (LetterView::of(letter), self.next_head(letter, step.now));
                 let effects = self.row(&sequence).and_then(|row| rules::clear(&view, row, next, step.now));
                 match effects {
                     Some(effects) => {
@@ -84,7 +84,7 @@ impl Queue {
         let line = change.apply(letter, by, step.now)?;
         let letter = (**letter).clone();
         if let Some(row) = self.row(&letter.sequence).filter(|row| row.head.index == letter.index) {
-            let row = rules::SequenceRow { head: LetterView::of(&letter).head(), ..row.clone() };
+            let row = row.changed(&LetterView::of(&letter), step.now);
             self.put_row(&letter.sequence, row);
         }
         step.audit.write(step.now, line);
@@ -112,7 +112,7 @@ impl Queue {
         let mut done = Expired::default();
         for (_, id) in due {
             let letter = self.stored(id);
-            let (view, next) = (LetterView::of(letter), self.next_head(letter));
+            let (view, next) = (LetterView::of(letter), self.next_head(letter, step.now));
             let row = self.row(&letter.sequence);
             let Some(effects) = row.and_then(|row| rules::expire(&view, row, next, step.now)) else {
                 continue;

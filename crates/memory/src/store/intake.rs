@@ -47,12 +47,13 @@ impl Queue {
         step: &mut Step<'_>,
     ) -> Result<Placed> {
         let HandOff { letter, placement, grant } = item;
-        let partition = grant.as_ref().map_or_else(|| letter.message.partition(), |g| g.partition.clone());
-        let mut grant_row = self.grants.get(&partition).copied().unwrap_or_default();
         if let Some(grant) = grant.as_ref().filter(|_| step.fences_hold) {
-            grant_row = grant_row.admit(grant)?;
-            self.grants.insert(partition.clone(), grant_row);
+            let row = self.grants.get(&grant.partition).copied().unwrap_or_default();
+            self.grants.insert(grant.partition.clone(), row.admit(grant)?);
         }
+        // A message that returned from a retry topic was read under the grant of that topic.
+        let partition = letter.message.partition();
+        let own_row = self.grants.get(&partition).copied().unwrap_or_default();
         let offset = letter.message.position.offset;
         let row = self.row(&letter.sequence);
         let request = HandOffRequest {
@@ -68,7 +69,7 @@ impl Queue {
             queue: &self.name,
             held: self.state_of(letter.id),
             refused,
-            horizon: grant_row.horizon,
+            horizon: own_row.horizon,
             row,
             sequences: self.open.len() as u64,
             revision: self.revision,
@@ -92,7 +93,7 @@ impl Queue {
             self.insert(letter, slot, step);
         }
         if entry.raises_horizon(placement) {
-            self.grants.insert(partition, grant_row.raised(offset));
+            self.grants.insert(partition, own_row.raised(offset));
         }
         Ok(placed)
     }

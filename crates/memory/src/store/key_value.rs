@@ -15,14 +15,9 @@ type Name = (String, String);
 
 #[derive(Default)]
 pub(super) struct Values {
-    entries: BTreeMap<Name, Entry>,
+    entries: BTreeMap<Name, Versioned>,
     /// The values by expiry, so that expired ones are removed and memory stays bounded (I7).
     ends: BTreeSet<(Timestamp, Name)>,
-}
-
-struct Entry {
-    stored: Versioned,
-    expires_at: Option<Timestamp>,
 }
 
 impl Values {
@@ -35,24 +30,24 @@ impl Values {
     }
 
     fn read(&self, name: &Name, now: Timestamp) -> Reading {
-        Reading { found: self.entries.get(name).map(|entry| entry.stored.clone()), now }
+        Reading { found: self.entries.get(name).cloned(), now }
     }
 
     fn write(&mut self, name: Name, expect: Expect, value: Option<Bytes>, end: Option<Timestamp>) -> bool {
-        let version = self.entries.get(&name).map(|entry| entry.stored.version);
+        let version = self.entries.get(&name).map(|entry| entry.version);
         let holds = match expect {
             Expect::Anything => true,
             Expect::Absent => version.is_none(),
             Expect::Version(expected) => version == Some(expected),
         };
         if holds {
-            if let Some(Entry { expires_at: Some(end), .. }) = self.entries.remove(&name) {
+            if let Some(Versioned { expires_at: Some(end), .. }) = self.entries.remove(&name) {
                 self.ends.remove(&(end, name.clone()));
             }
             if let Some(value) = value {
-                let stored = Versioned { value, version: version.unwrap_or_default() + 1 };
+                let version = version.unwrap_or_default() + 1;
                 self.ends.extend(end.map(|end| (end, name.clone())));
-                self.entries.insert(name, Entry { stored, expires_at: end });
+                self.entries.insert(name, Versioned { value, version, expires_at: end });
             }
         }
         holds

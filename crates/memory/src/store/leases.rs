@@ -21,7 +21,7 @@ impl Queue {
         limit: usize,
         now: Timestamp,
     ) -> Vec<Claim> {
-        self.clamp_leases(lease, now);
+        self.clamp_rows(lease, now);
         self.end_expired_leases(now);
         let due = self.due.iter().take_while(|(due, _)| *due <= now).take(limit);
         let sequences: Vec<SequenceId> = due.map(|(_, sequence)| sequence.clone()).collect();
@@ -30,16 +30,22 @@ impl Queue {
         claims.collect()
     }
 
-    /// Shortens the leases that a clock which was set back prolongs.
-    fn clamp_leases(&mut self, lease: Duration, now: Timestamp) {
+    /// Corrects the leases and due times that a clock which was set back prolongs.
+    fn clamp_rows(&mut self, lease: Duration, now: Timestamp) {
         if !self.clock_watch.went_back(now) {
             return;
         }
         let clamped = |(sequence, row): (&SequenceId, &Row)| {
-            Some((sequence.clone(), rules::clamp_lease(&row.state, lease, now)?))
+            Some((sequence.clone(), row.head(), rules::clamp_row(&row.state, lease, now)?))
         };
-        let rows: Vec<(SequenceId, SequenceRow)> = self.open.iter().filter_map(clamped).collect();
-        for (sequence, row) in rows {
+        let rows: Vec<(SequenceId, LetterId, SequenceRow)> = self.open.iter().filter_map(clamped).collect();
+        for (sequence, head, row) in rows {
+            if self.row(&sequence).is_some_and(|before| before.head != row.head)
+                && let Some(letter) = self.letters.get_mut(&head)
+            {
+                row.head.date(letter);
+                letter.last_touched_at = now;
+            }
             self.put_row(&sequence, row);
         }
     }
@@ -80,7 +86,8 @@ impl Queue {
     ) -> Claim {
         self.fence += 1;
         let row = self.open.get(sequence).expect("only open sequences are leased");
-        let head = self.stored(row.head()).clone();
+        let mut head = self.stored(row.head()).clone();
+        row.state.head.date(&mut head);
         let interrupted = row.state.was_interrupted(now);
         let row = row.state.claimed(owner, lease, kind, self.fence, now);
         let lease = row.lease_of(&self.name, sequence).expect("it was claimed above");
@@ -144,14 +151,16 @@ impl Queue {
                     step.now,
                 )
             {
-                settle.effects.pace(pace);
+                settle.effects.pace(pace, step.now);
             }
         }
         self.apply(id, settle.effects, &mut step);
         Ok(match settle.after {
             AfterSettle::Next => {
                 let row = self.open.get(&lease.sequence).expect("a lease continues in an open sequence");
-                Settled::Next(Box::new(self.stored(row.head()).clone()))
+                let mut next = self.stored(row.head()).clone();
+                row.state.head.date(&mut next);
+                Settled::Next(Box::new(next))
             }
             AfterSettle::Closed => Settled::Closed,
             AfterSettle::Blocked => Settled::Blocked,

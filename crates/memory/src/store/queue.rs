@@ -153,8 +153,8 @@ impl Queue {
         rules::released_letters(letters.map(|(_, id)| self.stored(*id).state))
     }
 
-    pub(super) fn next_head(&self, letter: &Letter) -> Option<Head> {
-        self.next(&letter.sequence, letter.index).map(|next| next.head())
+    pub(super) fn next_head(&self, letter: &Letter, now: Timestamp) -> Option<Head> {
+        self.next(&letter.sequence, letter.index).map(|next| next.head(now))
     }
 
     /// Stores a new letter and applies its effects.

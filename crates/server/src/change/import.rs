@@ -150,8 +150,8 @@ fn failed(answer: &mut ImportAnswer, line: u64, why: String) {
     }
 }
 
-/// Removes the closed letters whose messages have a letter in this queue. They are imported under ids of their own, so the
-/// store would not recognise them.
+/// Removes the letters whose messages have a letter in this queue. They are imported under ids of their own, so the store would
+/// not recognise them.
 async fn without_known(
     app: &App,
     queue: &QueueName,
@@ -160,10 +160,7 @@ async fn without_known(
 ) -> Result<Vec<(u64, Letter)>> {
     let ids: Vec<MessageId> = letters.iter().map(|(_, letter)| letter.message.id.clone()).collect();
     let held = app.store.lookup(queue, &ids).await?;
-    let (known, new): (Vec<_>, Vec<_>) = letters
-        .into_iter()
-        .zip(held)
-        .partition(|((_, letter), held)| !letter.state.is_open() && held.is_some());
+    let (known, new): (Vec<_>, Vec<_>) = letters.into_iter().zip(held).partition(|(_, held)| held.is_some());
     answer.known += known.len() as u64;
     Ok(new.into_iter().map(|(letter, _)| letter).collect())
 }

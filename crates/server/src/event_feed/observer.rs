@@ -52,12 +52,16 @@ impl FeedObserver {
                 self.about(EventKind::RetryExhausted, queue, message)
             }
             EngineEvent::Poison { queue, message } => self.about(EventKind::Poison, queue, message),
-            EngineEvent::LetterStored { queue, message, state, .. } => {
-                Event { state: Some((*state).into()), ..self.about(EventKind::LetterStored, queue, message) }
-            }
-            EngineEvent::LetterClosed { queue, message, state, .. } => {
-                Event { state: Some((*state).into()), ..self.about(EventKind::LetterClosed, queue, message) }
-            }
+            EngineEvent::LetterStored { queue, message, letter, state, .. } => Event {
+                letter: Some(letter.to_string()),
+                state: Some((*state).into()),
+                ..self.about(EventKind::LetterStored, queue, message)
+            },
+            EngineEvent::LetterClosed { queue, message, letter, state, .. } => Event {
+                letter: Some(letter.to_string()),
+                state: Some((*state).into()),
+                ..self.about(EventKind::LetterClosed, queue, message)
+            },
             EngineEvent::Duplicate { queue, message } => self.about(EventKind::Duplicate, queue, message),
             EngineEvent::HandOffFailed { queue, .. } => self.of_queue(EventKind::HandOffFailed, queue),
             EngineEvent::Expired { queue, letters } => {
@@ -140,6 +144,7 @@ mod tests {
             EngineEvent::LetterStored {
                 queue: &queue,
                 message: &message,
+                letter: LetterId::of(&queue, &message.id),
                 sequence: &sequence,
                 state: lazaret_core::LetterState::Dead,
                 before: None,

@@ -37,7 +37,7 @@ pub(crate) fn if_there<T>(answer: Answered<T>) -> Answered<Option<T>> {
 /// A whole letter. What lists show of it is made of the letter again, so that no field says anything else.
 pub(crate) fn letter(detail: api::LetterDetail) -> Letter {
     let mut letter = detail.clone().into_letter(None).unwrap_or_else(|error| panic!("{error}: {detail:?}"));
-    // An import would give a closed letter an id of its own.
+    // An import would have an id of its own.
     letter.id = detail.letter.id.parse().unwrap();
     assert_eq!(api::LetterDetail::of(&letter, true), detail);
     letter

@@ -17,13 +17,18 @@ const PRUNE: i64 = 16;
 
 fn read(connection: &Connection, (space, name): (&str, &str), now: i64) -> Work<Reading> {
     let mut select = connection.prepare_cached(
-        "SELECT value, version FROM key_values
+        "SELECT value, version, expires_at FROM key_values
          WHERE space = ?1 AND name = ?2 AND (expires_at IS NULL OR expires_at > ?3)",
     )?;
-    let found = select
-        .query_row(params![space, name, now], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?)));
+    let found = select.query_row(params![space, name, now], |row| {
+        Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?))
+    });
     let found = match found.optional()? {
-        Some((value, version)) => Some(Versioned { value: value.into(), version: unsigned(version)? }),
+        Some((value, version, expires_at)) => Some(Versioned {
+            value: value.into(),
+            version: unsigned(version)?,
+            expires_at: expires_at.map(time),
+        }),
         None => None,
     };
     Ok(Reading { found, now: time(now) })

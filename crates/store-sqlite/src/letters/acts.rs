@@ -1,9 +1,7 @@
 //! Views for operators' acts, annotations and expiry.
 
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{
-    self, AuditLine, Head, LetterView, RestoreView, SequenceChange, SequenceRow,
-};
+use lazaret_core::store::rules::{self, AuditLine, Head, LetterView, RestoreView, SequenceChange};
 use lazaret_core::store::{Act, Actor, Change, Cleared, Expired};
 use lazaret_core::{Letter, SequenceId, Timestamp};
 use rusqlite::params;
@@ -53,7 +51,7 @@ impl Queue<'_> {
     fn behind(&mut self, open: Option<&OpenSequence>, letter: &LetterView) -> Work<Option<Head>> {
         let Some(open) = open.filter(|open| open.row.head.index == letter.index) else { return Ok(None) };
         let next = self.first_from(open.sid, bound(letter.index).saturating_add(1))?;
-        Ok(next.map(|next| next.view.head()))
+        Ok(next.map(|next| next.view.head(self.time())))
     }
 
     /// The index of a restored letter.
@@ -165,15 +163,15 @@ impl Queue<'_> {
             update.execute(params![lid, letter.message.payload.as_deref()])?;
         }
         if let Some(open) = open.filter(|open| open.row.head.index == letter.index) {
-            let row = SequenceRow { head: LetterView::of(&letter).head(), ..open.row.clone() };
+            let row = open.row.changed(&LetterView::of(&letter), self.time());
             self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
         }
-        let expires_at = letter.expires_at.map(nanos);
+        let [expires_at, due_at] = [letter.expires_at, letter.due_at].map(|at| at.map(nanos));
         let (body, _) = Body::of(letter);
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET body = ?2, expires_at = ?3, touched_at = ?4 WHERE lid = ?1",
+            "UPDATE letters SET body = ?2, expires_at = ?3, due_at = ?4, touched_at = ?5 WHERE lid = ?1",
         )?;
-        update.execute(params![lid, body.encode()?, expires_at, self.now])?;
+        update.execute(params![lid, body.encode()?, expires_at, due_at, self.now])?;
         self.audit(&line)?;
         self.whole(lid)
     }

@@ -69,14 +69,23 @@ impl Queue<'_> {
         refused: Option<ErrorKind>,
         limits: &Limits,
     ) -> Work<Placed> {
-        let partition =
-            letter.grant.as_ref().map_or_else(|| letter.place.partition(), |grant| grant.partition.clone());
+        let partition = letter.place.partition();
         let mut known = self.grant(&partition)?;
-        if let Some(grant) = &letter.grant {
-            rows::number(grant.turn, "turn", HAND_OFF)?;
-            let admitted = known.admit(grant)?;
-            self.set_grant(&partition, known, admitted);
-            known = admitted;
+        match &letter.grant {
+            Some(grant) if grant.partition == partition => {
+                rows::number(grant.turn, "turn", HAND_OFF)?;
+                let admitted = known.admit(grant)?;
+                self.set_grant(&partition, known, admitted);
+                known = admitted;
+            }
+            // A message that returned from a retry topic was read under the grant of that topic.
+            Some(grant) => {
+                rows::number(grant.turn, "turn", HAND_OFF)?;
+                let row = self.grant(&grant.partition)?;
+                let admitted = row.admit(grant)?;
+                self.set_grant(&grant.partition, row, admitted);
+            }
+            None => {}
         }
         let offset = letter.place.offset;
         rows::number(offset, "offset", HAND_OFF)?;

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use lazaret_core::SequenceId;
 use lazaret_core::letter::LetterId;
-use lazaret_core::store::rules::{self, AfterSettle, LeaseKind, SettleView};
+use lazaret_core::store::rules::{self, AfterSettle, Head, LeaseKind, SequenceChange, SettleView};
 use lazaret_core::store::{Claim, Lease, LeaseUse, Outcome, Settled, Settlement};
+
+use rusqlite::params;
 
 use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
@@ -15,7 +17,7 @@ use crate::rows::{bound, limit as rows_of, nanos, unsigned};
 
 impl Queue<'_> {
     pub(crate) fn claim_due(&mut self, owner: &str, lease: Duration, limit: usize) -> Work<Vec<Claim>> {
-        self.clamp_leases(lease)?;
+        self.clamp_rows(lease)?;
         self.end_expired_leases()?;
         let mut select = self.connection.prepare_cached(select_sequence!(
             "FROM sequences WHERE qid = ?1 AND due <= ?2 ORDER BY due LIMIT ?3"
@@ -33,26 +35,42 @@ impl Queue<'_> {
         Ok(claims)
     }
 
-    /// Shortens the leases that a clock which was set back prolongs.
-    fn clamp_leases(&mut self, lease: Duration) -> Work<()> {
+    /// Corrects the leases and due times that a clock which was set back prolongs.
+    fn clamp_rows(&mut self, lease: Duration) -> Work<()> {
         let now = self.time();
         if !self.cache.clock_went_back(self.name, now) {
             return Ok(());
         }
-        let mut select = self
-            .connection
-            .prepare_cached(select_sequence!("FROM sequences WHERE qid = ?1 AND lease_until > ?2"))?;
-        let mut rows = select.query([self.numbers.qid, nanos(rules::latest_lease_end(lease, now))])?;
+        let mut select = self.connection.prepare_cached(select_sequence!(
+            "FROM sequences WHERE qid = ?1 AND (lease_until > ?2 OR touched > ?3)"
+        ))?;
+        let lease_end = nanos(rules::latest_lease_end(lease, now));
+        let mut rows = select.query([self.numbers.qid, lease_end, self.now])?;
         let mut prolonged = Vec::new();
         while let Some(row) = rows.next()? {
             prolonged.push(OpenSequenceRow::read(row)?);
         }
         for row in prolonged {
             let open = self.opened(row)?;
-            if let Some(row) = rules::clamp_lease(&open.row, lease, now) {
-                self.write_lease(open.sid, &row)?;
+            let Some(row) = rules::clamp_row(&open.row, lease, now) else { continue };
+            if row.head != open.row.head {
+                self.date_head(&open, &row.head)?;
             }
+            self.write_sequence(None, Some(&open), &SequenceChange::Put(row))?;
         }
+        Ok(())
+    }
+
+    /// Touches the letter at the head, and gives it the due time of its row.
+    fn date_head(&mut self, open: &OpenSequence, head: &Head) -> Work<()> {
+        let missing = || Fault::Corrupt(format!("sequence {} is open without a letter", open.name));
+        let lid = self.first_from(open.sid, bound(head.index))?.ok_or_else(missing)?.lid;
+        let mut letter = self.light_by_row(lid)?;
+        head.date(&mut letter);
+        let mut update = self
+            .connection
+            .prepare_cached("UPDATE letters SET due_at = ?2, touched_at = ?3 WHERE lid = ?1")?;
+        update.execute(params![lid, letter.due_at.map(nanos), self.now])?;
         Ok(())
     }
 
@@ -92,7 +110,9 @@ impl Queue<'_> {
         let head = self.first_from(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?;
         let lease = row.lease_of(self.name, &open.name).ok_or_else(missing)?;
         let interrupted = open.row.was_interrupted(self.time());
-        Ok(Claim { lease, head: self.whole(head.lid)?, interrupted })
+        let mut head = self.whole(head.lid)?;
+        row.head.date(&mut head);
+        Ok(Claim { lease, head, interrupted })
     }
 
     pub(crate) fn renew(&mut self, lease: &Lease, duration: Duration, used_for: LeaseUse) -> Work<Lease> {
@@ -137,14 +157,19 @@ impl Queue<'_> {
                 && let (Some(open), Some(from)) = (&open, settle.effects.released_from())
                 && let Some(pace) = self.pace_released(operation, open.sid, from)?
             {
-                settle.effects.pace(pace);
+                settle.effects.pace(pace, self.time());
             }
         }
         let head = head.ok_or_else(|| Fault::Corrupt(format!("letter {id} has no row")))?;
         let stored = Stored { lid: head.lid, id, sequence: None };
+        let next_head = settle.effects.sequence.row().map(|row| row.head);
         self.apply(&stored, open.as_ref(), settle.effects)?;
         Ok(match (settle.after, next) {
-            (AfterSettle::Next, Some(next)) => Settled::Next(Box::new(self.whole(next.lid)?)),
+            (AfterSettle::Next, Some(next)) => {
+                let mut next = self.whole(next.lid)?;
+                next_head.iter().for_each(|head| head.date(&mut next));
+                Settled::Next(Box::new(next))
+            }
             (AfterSettle::Requeued, _) => Settled::Requeued,
             (AfterSettle::Closed, _) => Settled::Closed,
             (AfterSettle::Blocked | AfterSettle::Next, _) => Settled::Blocked,

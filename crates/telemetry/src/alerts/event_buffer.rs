@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazaret_core::policy::Limit;
 use lazaret_core::store::{ErrorKind, GroupId};
-use lazaret_core::{Failure, LetterId, LetterState, Message, Phase, QueueName};
+use lazaret_core::{Failure, LetterId, LetterState, Phase, QueueName};
 use lazaret_engine::{Event, Observer};
 use tokio::sync::Notify;
 
@@ -124,15 +124,9 @@ impl AlertObserver {
         self.occurred(event, Some(queue.to_string()), facts);
     }
 
-    /// Records a letter that is not retried automatically.
-    fn letter(
-        &self,
-        queue: &QueueName,
-        message: &Message,
-        state: LetterState,
-        cause: &Failure,
-        stored: bool,
-    ) {
+    /// Records a letter that is not retried automatically. It has no id if it was relayed to a topic.
+    fn letter(&self, queue: &QueueName, letter: Option<LetterId>, state: LetterState, cause: &Failure) {
+        let stored = letter.is_some();
         let group = GroupId { queue: queue.clone(), fingerprint: cause.fingerprint };
         if state.is_automatic() || !state.is_open() || !self.on_first {
             return;
@@ -145,7 +139,7 @@ impl AlertObserver {
             queue: Some(queue.to_string()),
             reason: Some(cause.reason.to_string()),
             group: Some(group.to_string()),
-            letter: stored.then(|| LetterId::of(queue, &message.id).to_string()),
+            letter: letter.map(|letter| letter.to_string()),
             state: Some(state.as_str()),
             ..Facts::default()
         };
@@ -161,11 +155,11 @@ impl Observer for AlertObserver {
     fn on(&self, event: &Event<'_>) {
         match event {
             // A replayed letter that fails in another way may start a group as well.
-            Event::LetterStored { queue, message, state, cause: Some(cause), .. } => {
-                self.letter(queue, message, *state, cause, true);
+            Event::LetterStored { queue, letter, state, cause: Some(cause), .. } => {
+                self.letter(queue, Some(*letter), *state, cause);
             }
-            Event::Relayed { queue, message, state, cause: Some(cause) } => {
-                self.letter(queue, message, *state, cause, false);
+            Event::Relayed { queue, state, cause: Some(cause), .. } => {
+                self.letter(queue, None, *state, cause);
             }
             Event::Failed { queue, failure, .. } if failure.phase == Phase::Decode => {
                 self.of_queue(AlertEvent::DecodeFailure, queue, Some(failure.reason.to_string()));

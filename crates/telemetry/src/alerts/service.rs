@@ -366,7 +366,7 @@ fn still_holds(handle: &Handle, subject: &Subject) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use lazaret_core::{Failure, LetterState, Message, Position, QueueName, Reason, SequenceId};
+    use lazaret_core::{Failure, LetterId, LetterState, Message, Position, QueueName, Reason, SequenceId};
     use lazaret_engine::Event;
     use lazaret_memory::MemoryStore;
     use lazaret_testkit::TokioClock;
@@ -388,7 +388,8 @@ mod tests {
         let (queue, message, state, cause) = (&queue, &message, LetterState::Dead, Some(&cause));
         let observer = service.alerts().observer("orders", None, true);
         observer.on(&if is_stored {
-            Event::LetterStored { queue, message, sequence, state, before: None, cause, replay: None }
+            let letter = LetterId::of(queue, &message.id);
+            Event::LetterStored { queue, message, letter, sequence, state, before: None, cause, replay: None }
         } else {
             Event::Relayed { queue, message, state, cause }
         });

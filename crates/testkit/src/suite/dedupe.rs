@@ -48,6 +48,7 @@ macro_rules! __dedupe_test_suite {
                 queues_remember_each_for_itself
                 abandoning_what_was_never_claimed_is_no_error
                 of_many_concurrent_claims_one_succeeds
+                a_clock_that_is_set_back_does_not_prolong_a_dead_claim
             }
         }
     };
@@ -175,4 +176,24 @@ pub async fn of_many_concurrent_claims_one_succeeds<S: Dedupe>(t: Backend<S>) {
         claimed += usize::from(one.await.unwrap() == DedupeClaim::Claimed);
     }
     assert_eq!(claimed, 1);
+}
+
+pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_claim<S: Dedupe>(t: Backend<S>) {
+    claim(&t, "1", "dead").await;
+    claim(&t, "2", "living").await;
+    done(&t, "3", "handled").await;
+    t.set_back(secs(3600));
+    for id in ["1", "2"] {
+        assert_eq!(
+            claim(&t, id, "next").await,
+            DedupeClaim::InFlight,
+            "its owner may live, and renews in time"
+        );
+    }
+    t.advance(LEASE / 2);
+    assert_eq!(claim(&t, "2", "living").await, DedupeClaim::Claimed, "it is still its own");
+    t.advance(LEASE / 2);
+    assert_eq!(claim(&t, "1", "next").await, DedupeClaim::Claimed);
+    assert_eq!(claim(&t, "2", "next").await, DedupeClaim::InFlight);
+    assert_eq!(claim(&t, "3", "next").await, DedupeClaim::Done);
 }

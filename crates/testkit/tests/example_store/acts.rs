@@ -33,15 +33,8 @@ impl View<'_> {
 }
 
 impl DocumentStore {
-    /// Acts on a letter. `outcome` is left to do with it, for an operation.
-    pub(crate) fn act_on(
-        &self,
-        queue: &QueueName,
-        id: LetterId,
-        act: Act,
-        by: &Actor,
-        outcome: impl Fn(Timestamp) -> Option<Left>,
-    ) -> Result<Letter> {
+    /// Acts on a letter.
+    pub(crate) fn act_on(&self, queue: &QueueName, id: LetterId, act: Act, by: &Actor) -> Result<Letter> {
         let sequence = self.known(queue, id)?.into_result(queue, id, "act")?.sequence;
         self.change(queue, &sequence, |view| {
             let letter = self.known(queue, id)?.into_result(queue, id, "act")?;
@@ -50,12 +43,11 @@ impl DocumentStore {
                 let (row, paused) = (view.doc.row.as_ref(), self.is_paused(queue, &sequence));
                 (rules::restore(&letter, index, row, paused, by, view.now), left)
             } else {
-                let next = view.next(letter.index).map(|next| next.head());
+                let next = view.next(letter.index).map(|next| next.head(view.now));
                 (rules::act(act, &letter, view.doc.row.as_ref(), next, by, view.now)?, Vec::new())
             };
             let (letter, mut change) = view.apply(letter, effects);
             left.append(&mut change.left);
-            left.extend(outcome(view.now));
             Ok((letter, Some(Change { left, ..change })))
         })
     }
@@ -77,7 +69,7 @@ impl DocumentStore {
             if letter.state.is_open()
                 && let Some(row) = doc.row.as_mut().filter(|row| row.head.index == letter.index)
             {
-                row.head = LetterView::of(&letter).head();
+                *row = row.changed(&LetterView::of(&letter), view.now);
             }
             left.extend([Left::letter(&letter, false, view.now), self.audited(line, view.now)]);
             Ok((letter, Some(Change { doc, left })))
@@ -104,7 +96,7 @@ impl DocumentStore {
         self.change(queue, sequence, |view| {
             let letter = view.letter(id).filter(|letter| letter.state.is_open());
             let (Some(letter), Some(row)) = (letter, &view.doc.row) else { return Ok((None, None)) };
-            let next = view.next(letter.index).map(|next| next.head());
+            let next = view.next(letter.index).map(|next| next.head(view.now));
             Ok(match rule(&LetterView::of(&letter), row, next, view.now) {
                 Some(effects) => (Some(true), Some(view.apply(letter, effects).1)),
                 None => (Some(false), None),

@@ -19,7 +19,7 @@ use lazaret_testkit::ManualClock;
 use crate::DocumentStore;
 use crate::database::Database;
 
-const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 const SEQUENCES: [&str; 4] = ["a", "b", "c", "d"];
 const MESSAGES: [(&str, LetterState, Placement); 8] = [
     ("a1", LetterState::Dead, Placement::Open),
@@ -32,15 +32,15 @@ const MESSAGES: [(&str, LetterState, Placement); 8] = [
     ("b3", LetterState::Waiting, Placement::Behind),
 ];
 
-fn queue() -> QueueName {
+pub(crate) fn queue() -> QueueName {
     QueueName::of("orders", "orders")
 }
 
-fn id(message: &str) -> LetterId {
+pub(crate) fn id(message: &str) -> LetterId {
     LetterId::of(&queue(), &message.into())
 }
 
-fn ada() -> Actor {
+pub(crate) fn ada() -> Actor {
     Actor::new("ada", "cli", "the service is back")
 }
 
@@ -72,7 +72,7 @@ async fn hand_off(store: &DocumentStore, fence: u64, number: usize) -> Result<()
     store.hand_off(&queue(), &Limits::default(), items).await?.remove(0).map(drop)
 }
 
-async fn begin(store: &DocumentStore, action: Action, letters: &[&str]) -> Result<()> {
+pub(crate) async fn begin(store: &DocumentStore, action: Action, letters: &[&str]) -> Result<()> {
     let letters = letters.iter().map(|message| (queue(), id(message))).collect();
     let selection = Selection::Letters(letters);
     let request = PlanRequest { action, selection, valid_for: LEASE * 100, max_letters: 100 };

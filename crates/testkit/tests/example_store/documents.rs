@@ -17,16 +17,22 @@ pub(crate) struct Stored<V> {
     pub(crate) value: V,
 }
 
-/// The connection that all collections share: it gives versions, and can be cut.
+/// What another process does between two calls.
+type Interruption = Box<dyn FnOnce() + Send>;
+
+/// The connection that all collections share: it gives versions, and can be cut or interrupted.
 #[derive(Clone)]
 pub(crate) struct Connection {
     last_version: Arc<AtomicU64>,
     writes_left: Arc<AtomicU64>,
+    /// The number of reads that are left before an interruption.
+    interruption: Arc<Mutex<Option<(u64, Interruption)>>>,
 }
 
 impl Default for Connection {
     fn default() -> Self {
-        Self { last_version: Arc::default(), writes_left: Arc::new(AtomicU64::new(u64::MAX)) }
+        let writes_left = Arc::new(AtomicU64::new(u64::MAX));
+        Self { last_version: Arc::default(), writes_left, interruption: Arc::default() }
     }
 }
 
@@ -39,6 +45,32 @@ impl Connection {
     /// How many writes it takes before it is cut.
     pub(crate) fn writes_left(&self) -> u64 {
         self.writes_left.load(Ordering::SeqCst)
+    }
+
+    /// Lets another process do something before the read after this many.
+    pub(crate) fn interrupt_after(&self, reads: u64, interruption: impl FnOnce() + Send + 'static) {
+        *self.interruption() = Some((reads, Box::new(interruption)));
+    }
+
+    /// Whether the interruption is still to come. It does not come any more.
+    pub(crate) fn end_interruption(&self) -> bool {
+        self.interruption().take().is_some()
+    }
+
+    fn interruption(&self) -> MutexGuard<'_, Option<(u64, Interruption)>> {
+        self.interruption.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn before_read(&self) {
+        let mut next = self.interruption();
+        match next.take() {
+            Some((0, interruption)) => {
+                drop(next);
+                interruption();
+            }
+            Some((reads, interruption)) => *next = Some((reads - 1, interruption)),
+            None => {}
+        }
     }
 
     /// A number that is larger than every version given before.
@@ -71,6 +103,7 @@ impl<K: Ord + Clone, V: Clone> Collection<K, V> {
 
     /// The document with this key.
     pub(crate) fn get(&self, key: &K) -> Option<Stored<V>> {
+        self.connection.before_read();
         self.lock().get(key).cloned()
     }
 
@@ -101,6 +134,7 @@ impl<K: Ord + Clone, V: Clone> Collection<K, V> {
         range: impl RangeBounds<K>,
         mut pick: impl FnMut(&K, &V) -> Option<T>,
     ) -> Vec<T> {
+        self.connection.before_read();
         self.lock().range(range).filter_map(|(key, stored)| pick(key, &stored.value)).collect()
     }
 

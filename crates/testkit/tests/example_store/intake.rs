@@ -44,6 +44,8 @@ impl DocumentStore {
             grant.as_ref().map_or_else(|| letter.message.partition(), |grant| grant.partition.clone());
         let offset = letter.message.position.offset;
         let key = (queue.clone(), partition);
+        // A message that returned from a retry topic was read under the grant of that topic.
+        let own_key = (queue.clone(), letter.message.partition());
         let hand_off = |view: &mut View<'_>| {
             // A sequence that is opened after this view stands behind this number in the log.
             let revision = last_number(&self.db.opened);
@@ -58,11 +60,13 @@ impl DocumentStore {
                 placement: *placement,
                 granted: grant.is_some(),
             };
+            let own =
+                if own_key == key { row } else { self.db.grants.get(&own_key).unwrap_or_default().value.row };
             let asked = HandOffView {
                 queue,
                 held: self.letter_doc(queue, letter.id)?.map(|doc| doc.state),
                 refused,
-                horizon: row.horizon,
+                horizon: own.horizon,
                 row: view.doc.row.as_ref(),
                 sequences: self.open_sequences(queue),
                 revision,
@@ -72,8 +76,12 @@ impl DocumentStore {
             let decided = entry.and_then(|entry| Ok((entry, view.insert(letter, entry)?)));
             // The horizon rises before the letter is stored: one that is too high costs a lookup, one that is too low a letter.
             let (raised, stores) = match &decided {
-                Ok((entry, change)) if entry.raises_horizon(*placement) => {
+                Ok((entry, change)) if entry.raises_horizon(*placement) && own_key == key => {
                     (row.raised(offset), change.is_some())
+                }
+                Ok((entry, change)) if entry.raises_horizon(*placement) => {
+                    self.raise_horizon(&own_key, offset)?;
+                    (row, change.is_some())
                 }
                 Ok((_, change)) => (row, change.is_some()),
                 Err(_) => (row, false),
@@ -121,6 +129,19 @@ impl DocumentStore {
         }
         under_way.extend(sequence.cloned());
         self.db.grants.put_if_version(key, version, GrantDoc { row, under_way })
+    }
+
+    /// Raises the horizon of a partition, whoever has its grant.
+    fn raise_horizon(&self, key: &(QueueName, Partition), offset: u64) -> Result<()> {
+        loop {
+            let stored = self.db.grants.get(key).unwrap_or_default();
+            let row = stored.value.row.raised(offset);
+            if row == stored.value.row
+                || self.db.grants.put_if_version(key, stored.version, GrantDoc { row, ..stored.value })?
+            {
+                return Ok(());
+            }
+        }
     }
 
     /// A hand-off is not under way any more.

@@ -23,6 +23,40 @@ impl View<'_> {
     fn put(&self, row: SequenceRow) -> Change {
         Change { doc: SequenceDoc { row: Some(row), ..self.doc.clone() }, left: Vec::new() }
     }
+
+    /// The head under a new lease; `None` if the sequence is not open.
+    pub(crate) fn lease_head(
+        &self,
+        owner: &str,
+        lease: Duration,
+        kind: LeaseKind,
+    ) -> Option<(Claim, Change)> {
+        let row = self.doc.row.as_ref()?;
+        let mut head = self.open_from(0).next()?;
+        row.head.date(&mut head);
+        let fence = self.doc.fence + 1;
+        let interrupted = row.was_interrupted(self.now);
+        let row = row.claimed(owner, lease, kind, fence, self.now);
+        let lease = row.lease_of(self.queue, self.sequence)?;
+        let mut change = self.put(row);
+        change.doc.fence = fence;
+        Some((Claim { lease, head, interrupted }, change))
+    }
+
+    /// The row without what a clock that was set back prolongs. Its head has another due time then, and so has the letter.
+    fn clamped(&self, lease: Duration) -> Option<Change> {
+        let before = self.doc.row.as_ref()?;
+        let row = rules::clamp_row(before, lease, self.now)?;
+        let mut change = self.put(row.clone());
+        if row.head != before.head
+            && let Some(mut letter) = self.open_from(0).next()
+        {
+            row.head.date(&mut letter);
+            letter.last_touched_at = self.now;
+            change.left.push(Left::letter(&letter, false, self.now));
+        }
+        Some(change)
+    }
 }
 
 impl DocumentStore {
@@ -34,12 +68,9 @@ impl DocumentStore {
         limit: usize,
     ) -> Result<Vec<Claim>> {
         let now = self.clock.now();
-        // The store keeps no state between calls, so it looks at every lease in every call.
+        // The store keeps no state between calls, so it looks at every row in every call.
         for (sequence, _) in self.rows(queue)? {
-            self.change(queue, &sequence, |view| {
-                let clamped = view.doc.row.as_ref().and_then(|row| rules::clamp_lease(row, lease, view.now));
-                Ok(((), clamped.map(|row| view.put(row))))
-            })?;
+            self.change(queue, &sequence, |view| Ok(((), view.clamped(lease))))?;
         }
         let is_due = |row: &SequenceRow| free_at(row).is_some_and(|at| at <= now);
         let mut due = self.rows(queue)?;
@@ -71,17 +102,11 @@ impl DocumentStore {
         may_take: impl Fn(&SequenceRow) -> bool,
     ) -> Result<Option<Claim>> {
         self.change(queue, sequence, |view| {
-            let Some(row) = view.doc.row.as_ref().filter(|row| may_take(row)) else {
-                return Ok((None, None));
+            let taken = match &view.doc.row {
+                Some(row) if may_take(row) => view.lease_head(owner, lease, kind),
+                _ => None,
             };
-            let Some(head) = view.open_from(0).next() else { return Ok((None, None)) };
-            let fence = view.doc.fence + 1;
-            let interrupted = row.was_interrupted(view.now);
-            let row = row.claimed(owner, lease, kind, fence, view.now);
-            let claim = row.lease_of(queue, sequence).map(|lease| Claim { lease, head, interrupted });
-            let mut change = view.put(row);
-            change.doc.fence = fence;
-            Ok((claim, Some(change)))
+            Ok(taken.map_or((None, None), |(claim, change)| (Some(claim), Some(change))))
         })
     }
 
@@ -119,7 +144,7 @@ impl DocumentStore {
         self.change(&lease.queue, &lease.sequence, |view| {
             // 1. The view: the row, the letter at its head, the letter behind it.
             let head = view.open_from(0).next();
-            let behind = head.as_ref().and_then(|head| view.open_from(head.index + 1).next());
+            let mut behind = head.as_ref().and_then(|head| view.open_from(head.index + 1).next());
             let asked = SettleView {
                 row: view.doc.row.as_ref(),
                 head: head.as_ref().map(LetterView::of),
@@ -134,7 +159,7 @@ impl DocumentStore {
                 let released = released.map_or(0, |from| view.released_letters(from));
                 let pace = self.pace(operation, released, view.now);
                 if let Some(pace) = pace {
-                    settle.effects.pace(pace);
+                    settle.effects.pace(pace, view.now);
                 }
                 let released = pace.map_or(0, |pace| pace.left);
                 ItemOutcome { operation, letter: id, outcome, spend: false, released, at: view.now }
@@ -142,6 +167,9 @@ impl DocumentStore {
             // 3. The effects.
             let head = head.ok_or_else(|| missing(id))?;
             let (_, mut change) = view.apply(head, settle.effects);
+            if let (Some(row), Some(behind)) = (&change.doc.row, &mut behind) {
+                row.head.date(behind);
+            }
             change.left.extend(outcome.map(Left::Outcome));
             let settled = match settle.after {
                 AfterSettle::Next => Settled::Next(Box::new(behind.ok_or_else(|| missing(id))?)),

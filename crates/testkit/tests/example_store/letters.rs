@@ -122,7 +122,7 @@ impl LetterStore for DocumentStore {
     }
 
     async fn act(&self, queue: &QueueName, letter: LetterId, act: Act, by: &Actor) -> Result<Letter> {
-        self.act_on(queue, letter, act, by, |_| None)
+        self.act_on(queue, letter, act, by)
     }
 
     async fn get(&self, queue: &QueueName, letter: LetterId) -> Result<Option<Letter>> {

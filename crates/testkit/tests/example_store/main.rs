@@ -18,6 +18,7 @@ mod letters;
 mod listing;
 mod operations;
 mod polling;
+mod races;
 mod small;
 
 use std::sync::Arc;

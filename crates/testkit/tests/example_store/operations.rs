@@ -14,7 +14,7 @@ use lazaret_core::store::{
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
-use crate::commit::maybe_done;
+use crate::commit::{View, maybe_done};
 use crate::database::{Deciding, ItemOutcome, Left, PlanDoc};
 use crate::documents::Stored;
 
@@ -148,22 +148,30 @@ impl DocumentStore {
         !holds.is_empty()
     }
 
-    /// Asks a rule about a letter of an operation.
-    pub(crate) fn with_item<T>(
+    /// Whether a letter is in flight for an operation.
+    pub(crate) fn is_tried(&self, queue: &QueueName, item: &Pending, operation: &Operation) -> Result<bool> {
+        let Some(doc) = self.letter_doc(queue, item.letter)? else { return Ok(false) };
+        self.change(queue, &doc.sequence, |view| {
+            let letter = view.letter(item.letter);
+            Ok((rules::is_tried(operation, &self.item_view(view, letter.as_ref(), operation.id)), None))
+        })
+    }
+
+    /// A letter of an operation as the rules see it.
+    pub(crate) fn item_view<'a>(
         &self,
-        (queue, item): (&QueueName, &Pending),
-        id: OperationId,
-        ask: impl FnOnce(&ItemView<'_>) -> T,
-    ) -> Result<T> {
-        let letter = self.letter_doc(queue, item.letter)?.and_then(|doc| doc.letter);
-        let row = letter.as_ref().and_then(|letter| {
-            let doc = self.db.sequences.get(&(queue.clone(), letter.sequence.clone()))?;
-            Some(self.current(queue, &letter.sequence, doc.value.value.row?))
-        });
-        let in_earlier = self.is_in_earlier(item.letter, id);
-        let digest = PayloadDigest::of(letter.as_ref().and_then(|letter| letter.message.payload.as_deref()));
-        let (letter, row) = (letter.as_ref(), row.as_ref());
-        Ok(ask(&ItemView { letter, digest, row, in_earlier, now: self.clock.now() }))
+        view: &'a View<'_>,
+        letter: Option<&'a Letter>,
+        operation: OperationId,
+    ) -> ItemView<'a> {
+        let payload = letter.and_then(|letter| letter.message.payload.as_deref());
+        ItemView {
+            letter,
+            digest: PayloadDigest::of(payload),
+            row: view.doc.row.as_ref(),
+            in_earlier: letter.is_some_and(|letter| self.is_in_earlier(letter.id, operation)),
+            now: view.now,
+        }
     }
 
     /// Skips the letters of an operation that is over, but those that are being tried.
@@ -173,9 +181,7 @@ impl DocumentStore {
         };
         let pending: Vec<_> = doc.all_pending().map(|(queue, item)| (queue.clone(), item)).collect();
         for (queue, item) in pending {
-            let tried =
-                self.with_item((&queue, &item), operation.id, |view| rules::is_tried(&operation, view))?;
-            if skip(tried) {
+            if skip(self.is_tried(&queue, &item, &operation)?) {
                 doc.outcomes[item.ordinal as usize] = Some(Outcome::SkippedCancelled);
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lazaret_core::store::rules::{
     self, ItemAction, LeaseKind, Pending, Poll, PollDecision, PollStep, StageCursor,
 };
-use lazaret_core::store::{OperationId, OperationMachine, Outcome, PolledWork, Result};
+use lazaret_core::store::{Claim, OperationId, OperationMachine, Outcome, PolledWork, Result};
 use lazaret_core::{QueueName, SequenceId, Timestamp};
 
 use crate::DocumentStore;
@@ -20,6 +20,16 @@ struct Poller<'a> {
     lease: Duration,
     now: Timestamp,
     poll: Poll,
+}
+
+/// What was decided about a letter of an operation.
+enum Turn {
+    /// Its sequence was leased.
+    Tried(Claim),
+    /// The act was done.
+    Acted,
+    Postpone,
+    Skip,
 }
 
 impl DocumentStore {
@@ -111,45 +121,27 @@ impl Poller<'_> {
         item: &Pending,
     ) -> Result<()> {
         let (id, now) = (machine.operation.id, self.now);
-        let turn = self.store.with_item((self.queue, item), id, |view| {
-            let sequence = view.letter.map(|letter| letter.sequence.clone());
-            (rules::item_action(&machine.operation, item, view), sequence)
-        })?;
+        let sequence = self.store.letter_doc(self.queue, item.letter)?.map(|doc| doc.sequence);
+        let turn = match &sequence {
+            Some(sequence) => self.decide(machine, item, sequence)?,
+            None => Turn::Skip,
+        };
         match turn {
-            (ItemAction::Try, Some(sequence)) => {
-                let kind = LeaseKind::Operation(id);
-                let is_head = |row: &rules::SequenceRow| !row.is_leased(now) && !row.paused;
-                let claim = self.store.take(self.queue, &sequence, self.owner, self.lease, kind, is_head)?;
-                match claim.filter(|claim| claim.head.id == item.letter) {
-                    Some(claim) => {
-                        self.poll.tried(machine, stage, item, claim);
-                        self.store.change_plan(id, |doc, _| {
-                            doc.machine.iter_mut().for_each(|machine| machine.spend(1, now));
-                            Ok(((), Vec::new()))
-                        })?;
-                    }
-                    // Another worker was faster.
-                    None => self.poll.postponed(machine, stage, item),
-                }
+            Turn::Tried(claim) => {
+                self.poll.tried(machine, stage, item, claim);
+                self.store.change_plan(id, |doc, _| {
+                    doc.machine.iter_mut().for_each(|machine| machine.spend(1, now));
+                    Ok(((), Vec::new()))
+                })?;
             }
-            (ItemAction::Act(act), sequence) => {
-                let outcome = ItemOutcome {
-                    operation: id,
-                    letter: item.letter,
-                    outcome: Outcome::Ok,
-                    spend: true,
-                    released: 0,
-                    at: now,
-                };
-                let by = machine.actor();
-                self.store.act_on(self.queue, item.letter, act, &by, |_| Some(Left::Outcome(outcome)))?;
+            Turn::Acted => {
                 self.poll.acted(machine, stage, item);
-                if let Some(sequence) = sequence {
-                    self.pace(machine, item, &sequence)?;
+                if let Some(sequence) = &sequence {
+                    self.pace(machine, item, sequence)?;
                 }
             }
-            (ItemAction::Postpone, _) => self.poll.postponed(machine, stage, item),
-            (ItemAction::Skip | ItemAction::Try, _) => {
+            Turn::Postpone => self.poll.postponed(machine, stage, item),
+            Turn::Skip => {
                 self.store.change_plan(id, |doc, _| {
                     doc.write(item.ordinal..=item.ordinal, Outcome::SkippedChanged, now);
                     Ok(((), Vec::new()))
@@ -158,6 +150,41 @@ impl Poller<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Decides about one letter, and leases its sequence or acts on it, in one write on the version that the rule was asked about.
+    /// With two, another call could come between: the lease would be that of another letter, or a letter would be skipped that
+    /// has become the head meanwhile.
+    fn decide(&self, machine: &OperationMachine, item: &Pending, sequence: &SequenceId) -> Result<Turn> {
+        let (operation, by) = (&machine.operation, machine.actor());
+        self.store.change(self.queue, sequence, |view| {
+            let letter = view.letter(item.letter);
+            let asked = self.store.item_view(view, letter.as_ref(), operation.id);
+            match (rules::item_action(operation, item, &asked), letter) {
+                (ItemAction::Try, Some(_)) => {
+                    let kind = LeaseKind::Operation(operation.id);
+                    let taken = view.lease_head(self.owner, self.lease, kind);
+                    Ok(taken
+                        .map_or((Turn::Postpone, None), |(claim, change)| (Turn::Tried(claim), Some(change))))
+                }
+                (ItemAction::Act(act), Some(letter)) => {
+                    let next = view.next(letter.index).map(|next| next.head(view.now));
+                    let effects = rules::act(act, &letter, view.doc.row.as_ref(), next, &by, view.now)?;
+                    let (_, mut change) = view.apply(letter, effects);
+                    change.left.push(Left::Outcome(ItemOutcome {
+                        operation: operation.id,
+                        letter: item.letter,
+                        outcome: Outcome::Ok,
+                        spend: true,
+                        released: 0,
+                        at: self.now,
+                    }));
+                    Ok((Turn::Acted, Some(change)))
+                }
+                (ItemAction::Postpone, _) => Ok((Turn::Postpone, None)),
+                (ItemAction::Skip | ItemAction::Try | ItemAction::Act(_), _) => Ok((Turn::Skip, None)),
+            }
+        })
     }
 
     /// Gives the letters that an act lets run automatically the pace of the operation.
@@ -188,9 +215,10 @@ impl Poller<'_> {
         let items = stored.value.all_pending().filter(|(queue, _)| *queue == self.queue);
         for (queue, item) in items {
             let operation = stored.value.machine.as_ref().map(|machine| machine.operation.clone());
-            let tried = self.store.with_item((queue, &item), id, |view| {
-                operation.is_some_and(|operation| rules::is_tried(&operation, view))
-            })?;
+            let tried = match &operation {
+                Some(operation) => self.store.is_tried(queue, &item, operation)?,
+                None => false,
+            };
             let mut counted = stored.value.machine.clone();
             if let Some(machine) = counted.as_mut()
                 && self.poll.swept(machine, tried)

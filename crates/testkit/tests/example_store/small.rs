@@ -15,6 +15,7 @@ use lazaret_core::{QueueName, Timestamp};
 
 use crate::DocumentStore;
 use crate::database::Value;
+use crate::documents::Stored;
 
 #[async_trait]
 impl Triage for DocumentStore {
@@ -73,7 +74,11 @@ impl KeyValue for DocumentStore {
         let now = self.clock.now();
         let stored = self.db.values.get(&(space.to_owned(), name.to_owned()));
         let current = stored.filter(|stored| stored.value.expires_at.is_none_or(|end| end > now));
-        let found = current.map(|stored| Versioned { value: stored.value.value, version: stored.version });
+        let found = current.map(|Stored { value: Value { value, expires_at }, version }| Versioned {
+            value,
+            version,
+            expires_at,
+        });
         Ok(Reading { found, now })
     }
 

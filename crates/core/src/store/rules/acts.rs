@@ -75,12 +75,14 @@ pub fn act(
     let before = LetterView::of(letter);
     let stays = |state, due_at, change| {
         let after = LetterView { state, due_at, touched_at: now, ..before };
-        Effects::on_open(change, &before, &after, row, SequenceChange::Put(row.changed(&after)))
+        Effects::on_open(change, &before, &after, row, SequenceChange::Put(row.changed(&after, now)))
     };
     let (after, effects) = match act {
-        Act::Evict => (LetterState::Evicted, Effects::close(&before, LetterState::Evicted, None, row, next)),
+        Act::Evict => {
+            (LetterState::Evicted, Effects::close(&before, LetterState::Evicted, None, row, next, now))
+        }
         Act::Resolve => {
-            (LetterState::Resolved, Effects::close(&before, LetterState::Resolved, None, row, next))
+            (LetterState::Resolved, Effects::close(&before, LetterState::Resolved, None, row, next, now))
         }
         Act::Park | Act::Quarantine => {
             let state = if act == Act::Park { LetterState::Parked } else { LetterState::Quarantined };
@@ -142,8 +144,8 @@ pub fn restore(
     let before = LetterView::of(letter);
     let after = LetterView { state: LetterState::Dead, due_at: None, touched_at: now, index, ..before };
     let sequence = match row {
-        Some(row) => SequenceChange::Reopen(row.with(&after)),
-        None => SequenceChange::Open(SequenceRow::opened(after.head(), paused)),
+        Some(row) => SequenceChange::Reopen(row.with(&after, now)),
+        None => SequenceChange::Open(SequenceRow::opened(after.head(now), paused)),
     };
     let count_change = super::CountChange {
         before: Some(before.counted_as()),
@@ -174,7 +176,7 @@ mod tests {
     }
 
     fn row_of(letter: &Letter) -> SequenceRow {
-        SequenceRow::opened(LetterView::of(letter).head(), false)
+        SequenceRow::opened(LetterView::of(letter).head(NOW), false)
     }
 
     fn ada() -> Actor {

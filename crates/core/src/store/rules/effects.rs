@@ -41,14 +41,10 @@ impl LetterView {
         }
     }
 
-    /// Its entry in the row of its sequence, as the head.
-    pub fn head(&self) -> Head {
-        Head {
-            index: self.index,
-            due: due_of(self.state, self.due_at, self.enqueued_at),
-            touched: self.touched_at,
-            group: self.group,
-        }
+    /// Its entry in the row of its sequence, when it becomes the head now.
+    pub fn head(&self, now: Timestamp) -> Head {
+        let due = due_of(self.state, self.due_at, self.enqueued_at);
+        Head { index: self.index, due, touched: self.touched_at, group: self.group }.as_of(now)
     }
 
     /// How it is counted.
@@ -271,9 +267,10 @@ impl Effects {
         attempt: Option<AttemptRecord>,
         row: &SequenceRow,
         next: Option<Head>,
+        now: Timestamp,
     ) -> Self {
         let after = LetterView { state, ..*letter };
-        let sequence = SequenceChange::put_or_remove(row.without(letter.index, next));
+        let sequence = SequenceChange::put_or_remove(row.without(letter.index, next, now));
         Self::on_open(LetterChange::Close(state, attempt), letter, &after, row, sequence)
     }
 
@@ -317,9 +314,9 @@ impl Effects {
     }
 
     /// Sets the pace of released letters.
-    pub fn pace(&mut self, pace: super::Pace) {
+    pub fn pace(&mut self, pace: super::Pace, now: Timestamp) {
         if let SequenceChange::Put(row) | SequenceChange::Reopen(row) = &mut self.sequence {
-            row.pace = Some(pace);
+            *row = row.clone().paced(pace, now);
         }
     }
 

@@ -94,7 +94,8 @@ pub struct HandOffView<'a> {
     pub held: Option<LetterState>,
     /// The error kind of an earlier item of this sequence in this call, if one was refused.
     pub refused: Option<ErrorKind>,
-    /// The highest offset ever handed off in its partition.
+    /// The highest offset ever handed off in the message's own partition, which is not that of its grant if it returned from a
+    /// retry topic.
     pub horizon: Option<u64>,
     /// The row of its sequence, if open.
     pub row: Option<&'a SequenceRow>,
@@ -129,7 +130,7 @@ impl Entry {
         !matches!(self, Self::NotOpen(_))
     }
 
-    /// `true` if the horizon rises to the offset of the message. An import raises none: its position is not that of a
+    /// `true` if the horizon of the message's own partition rises to its offset. An import raises none: its position is not that of a
     /// message that a source delivered.
     pub fn raises_horizon(self, placement: Placement) -> bool {
         self.is_durable() && placement != Placement::Imported
@@ -186,14 +187,14 @@ pub fn hand_off(request: &HandOffRequest<'_>, view: &HandOffView<'_>) -> Result<
     })
 }
 
-/// An imported letter has no grant. A closed one would absorb the message with its id if it had the id of that message's
-/// letter (I1).
+/// An imported letter has no grant. If it had the id of its message's own letter, it would absorb that message when it fails, at
+/// the latest when the import is closed (I1).
 fn check_import(request: &HandOffRequest<'_>) -> Result<()> {
     let HandOffRequest { id, queue, state, message, granted, .. } = request;
     if *granted {
         return refuse(ErrorKind::Invalid, HAND_OFF, format!("letter {id} is imported under a grant"));
     }
-    if !state.is_open() && *id != LetterId::of_closed_import(queue, message) {
+    if *id != LetterId::of_import(queue, message) {
         let context = format!("letter {id} is imported as {state} with the id of a message's own letter");
         return refuse(ErrorKind::Invalid, HAND_OFF, context);
     }
@@ -254,8 +255,8 @@ pub fn insert(
 ) -> Effects {
     let sequence = match row {
         _ if !letter.state.is_open() => SequenceChange::Keep,
-        None => SequenceChange::Open(SequenceRow::opened(letter.head(), paused)),
-        Some(row) => SequenceChange::Put(row.with(letter)),
+        None => SequenceChange::Open(SequenceRow::opened(letter.head(now), paused)),
+        Some(row) => SequenceChange::Put(row.with(letter, now)),
     };
     let row = row.filter(|_| letter.state.is_open());
     Effects::insert(letter, failed_at, sequence, row, now)
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_raises_no_horizon_and_a_closed_one_has_an_id_that_no_message_finds() {
+    fn an_import_raises_no_horizon_and_has_an_id_that_no_message_finds() {
         // I1, I8
         for entry in
             [Entry::Open, Entry::Append, Entry::Insert, Entry::Closed, Entry::Held(LetterState::Dead)]
@@ -393,16 +394,17 @@ mod tests {
             ask(|request, _| {
                 (request.placement, request.state, request.granted) = (Placement::Imported, state, granted);
                 if !own_id {
-                    request.id = LetterId::of_closed_import(request.queue, request.message);
+                    request.id = LetterId::of_import(request.queue, request.message);
                 }
             })
         };
-        assert_eq!(import(LetterState::Dead, true, false).unwrap(), Entry::Open);
+        assert_eq!(import(LetterState::Dead, false, false).unwrap(), Entry::Open);
         assert_eq!(import(LetterState::Resolved, false, false).unwrap(), Entry::Closed);
         for (state, own_id, granted) in [
             (LetterState::Resolved, true, false),
             (LetterState::Resolved, false, true),
-            (LetterState::Dead, true, true),
+            (LetterState::Dead, true, false),
+            (LetterState::Dead, false, true),
         ] {
             assert_eq!(import(state, own_id, granted).unwrap_err().kind(), ErrorKind::Invalid);
         }

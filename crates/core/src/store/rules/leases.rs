@@ -80,14 +80,29 @@ impl ClockWatch {
     }
 }
 
+/// The longest time that is left of another owner's lease if leases have this length.
+pub(crate) fn longest_rest(lease: Duration) -> Duration {
+    lease.max(SHORTEST_CLAMP)
+}
+
 /// The latest end that a lease of this length can have now; a later one is of a time before the clock was set back.
 pub fn latest_lease_end(lease: Duration, now: Timestamp) -> Timestamp {
-    later(now, lease.max(SHORTEST_CLAMP))
+    later(now, longest_rest(lease))
+}
+
+/// The row by a clock that was set back: its head waits for the rest of its delay, its lease ends no later than it can have been
+/// given for. `None` if the row stays as it is.
+///
+/// The store writes the row and, if its [touch](super::Head::touched) changed, the letter at the head: it is touched now, with the
+/// [due time of the row](super::Head::date). [`ClockWatch`] tells when to look at the rows.
+pub fn clamp_row(row: &SequenceRow, lease: Duration, now: Timestamp) -> Option<SequenceRow> {
+    let set_back = row.set_back(now);
+    clamp_lease(set_back.as_ref().unwrap_or(row), lease, now).or(set_back)
 }
 
 /// The row with a lease that ends no later than it can have been given for, so that the lease of a dead owner does not last for
 /// as long as the clock was set back. A living owner renews it in time. `None` if the row stays as it is.
-pub fn clamp_lease(row: &SequenceRow, lease: Duration, now: Timestamp) -> Option<SequenceRow> {
+fn clamp_lease(row: &SequenceRow, lease: Duration, now: Timestamp) -> Option<SequenceRow> {
     let until = latest_lease_end(lease, now);
     let held = row.lease.as_ref().filter(|held| held.until > until)?;
     Some(SequenceRow { lease: Some(HeldLease { until, ..held.clone() }), ..row.clone() })
@@ -152,7 +167,7 @@ pub fn settle(
     let (after, effects) = match settlement {
         Settlement::Requeue(requeue) => (AfterSettle::Requeued, requeued(row, &head, requeue, view.now)?),
         Settlement::Resolve(attempt) => close_and_continue(view, row, held, |row, next| {
-            Effects::close(&head, LetterState::Resolved, attempt, row, next)
+            Effects::close(&head, LetterState::Resolved, attempt, row, next, view.now)
         }),
         Settlement::Evict(why) => give_up(view, row, held, &head, LetterState::Evicted, ("evict", why)),
         Settlement::Skip(why) => give_up(view, row, held, &head, LetterState::Skipped, ("skip", why)),
@@ -171,7 +186,7 @@ fn give_up(
 ) -> (AfterSettle, Effects) {
     let line = AuditLine::of_letter(&Actor::engine(why), action, head.id, head.state, state);
     close_and_continue(view, row, held, |row, next| {
-        Effects::close(head, state, None, row, next).audited(line)
+        Effects::close(head, state, None, row, next, view.now).audited(line)
     })
 }
 
@@ -182,7 +197,7 @@ fn close_and_continue(
     held: &HeldLease,
     close: impl FnOnce(&SequenceRow, Option<super::Head>) -> Effects,
 ) -> (AfterSettle, Effects) {
-    let next = view.next.map(|next| next.head());
+    let next = view.next.map(|next| next.head(view.now));
     let mut effects = close(row, next);
     if let (SequenceChange::Put(row), LeaseKind::Due) = (&mut effects.sequence, held.kind) {
         *row = row.clone().after_run(true, view.now);
@@ -217,7 +232,7 @@ fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Ti
     let due_at = requeue.due_at.filter(|_| state == LetterState::Retrying);
     let after = LetterView { state, due_at, touched_at: now, group, ..*head };
     let is_automatic = row.lease.as_ref().is_some_and(|held| held.kind == LeaseKind::Due);
-    let changed = row.changed(&after);
+    let changed = row.changed(&after, now);
     let changed = if is_automatic { changed.after_run(false, now) } else { changed };
     let sequence = SequenceChange::Put(SequenceRow { lease: None, ..changed });
     let failed = failed_at.filter(|_| group.is_some()).map(|at| Failed { at, enters: group != head.group });
@@ -249,7 +264,7 @@ mod tests {
     }
 
     fn claimed(count: u64, kind: LeaseKind) -> (SequenceRow, Lease) {
-        let head: Head = letter(1, LetterState::Waiting).head();
+        let head: Head = letter(1, LetterState::Waiting).head(NOW);
         let row = SequenceRow { count, ..SequenceRow::opened(head, false) }.claimed("w", LEASE, kind, 4, NOW);
         let lease = row.lease_of(&QueueName::of("c", "c"), &"k".into()).unwrap();
         (row, lease)
@@ -341,6 +356,17 @@ mod tests {
             renew(Some(&clamped), &lease, LEASE, LeaseUse::Attempt, set_back).is_ok(),
             "a living owner goes on"
         );
+    }
+
+    #[test]
+    fn a_row_is_clamped_as_a_whole() {
+        let set_back = NOW - Duration::from_secs(3600);
+        let (row, _) = claimed(1, LeaseKind::Due);
+        let clamped = clamp_row(&row, LEASE, set_back).unwrap();
+        assert_eq!((clamped.head.due, clamped.head.touched), (Some(set_back), set_back));
+        assert_eq!(clamped.lease.as_ref().map(|held| held.until), Some(set_back + LEASE));
+        assert_eq!(clamp_row(&clamped, LEASE, set_back), None);
+        assert_eq!(clamp_row(&row, LEASE, NOW), None);
     }
 
     #[test]

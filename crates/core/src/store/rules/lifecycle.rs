@@ -57,14 +57,14 @@ pub fn expire(letter: &LetterView, row: &SequenceRow, next: Option<Head>, now: T
     }
     let by = Actor::engine("ttl expired");
     let line = AuditLine::of_letter(&by, "expire", letter.id, letter.state, LetterState::Expired);
-    Some(Effects::close(letter, LetterState::Expired, None, row, next).audited(line))
+    Some(Effects::close(letter, LetterState::Expired, None, row, next, now).audited(line))
 }
 
 /// Evicts a letter of a cleared queue. `None` for the head of a leased sequence. The queue is
 /// audited as a whole ([`AuditLine::cleared`]).
 pub fn clear(letter: &LetterView, row: &SequenceRow, next: Option<Head>, now: Timestamp) -> Option<Effects> {
     let free = !row.is_in_flight(letter.index, now);
-    free.then(|| Effects::close(letter, LetterState::Evicted, None, row, next))
+    free.then(|| Effects::close(letter, LetterState::Evicted, None, row, next, now))
 }
 
 /// The audit line of a pause that was set or ended; `None` if the scope was not paused before or after.

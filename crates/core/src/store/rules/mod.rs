@@ -70,8 +70,9 @@ pub use intake::{
     Entry, FIRST_INDEX, GrantRow, HandOffRequest, HandOffView, INDEX_STEP, LaterLetter, Slot, hand_off,
     insert, place, skip_audit,
 };
+pub(crate) use leases::longest_rest;
 pub use leases::{
-    AfterSettle, ClockWatch, Settle, SettleView, clamp_lease, latest_lease_end, release, renew, settle,
+    AfterSettle, ClockWatch, Settle, SettleView, clamp_row, latest_lease_end, release, renew, settle,
 };
 pub use lifecycle::{check_change, clear, expire, pause_audit, purge};
 pub use polling::{
@@ -81,6 +82,7 @@ pub use polling::{
 pub use sequence::{
     Head, HeldLease, LeaseKind, Pace, Schedule, SequenceChange, SequenceRow, due_of, released_letters,
 };
+pub(crate) use sequence::{earlier, set_back};
 
 use jiff::Timestamp;
 

@@ -252,7 +252,7 @@ impl Poll {
         row: &SequenceRow,
     ) -> Option<SequenceRow> {
         let pace = machine.pace_released(letters, self.now)?;
-        Some(SequenceRow { pace: Some(pace), ..row.clone() })
+        Some(row.clone().paced(pace, self.now))
     }
 
     /// Records a letter that was skipped as [`SkippedChanged`](Outcome::SkippedChanged). Returns `true` if the sequence's
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_letter_with_another_payload_than_the_planned_one_is_skipped() {
         let letter = letter(LetterState::Dead);
-        let row = SequenceRow::opened(LetterView::of(&letter).head(), false);
+        let row = SequenceRow::opened(LetterView::of(&letter).head(NOW), false);
         let digest = digest(&letter);
         let view = ItemView { letter: Some(&letter), digest, row: Some(&row), in_earlier: false, now: NOW };
         for action in Action::ALL {
@@ -390,7 +390,7 @@ mod tests {
             (Action::Park, letter(Dead), Dead, ItemAction::Act(Act::Park)),
             (Action::Evict, letter(Quarantined), Dead, ItemAction::Act(Act::Evict)),
         ] {
-            let row = SequenceRow::opened(LetterView::of(&letter).head(), false);
+            let row = SequenceRow::opened(LetterView::of(&letter).head(NOW), false);
             let view = ItemView {
                 letter: Some(&letter),
                 digest: digest(&letter),
@@ -414,7 +414,7 @@ mod tests {
     fn a_letter_behind_the_head_is_not_tried() {
         // I2
         let letter = letter(LetterState::Dead);
-        let mut row = SequenceRow::opened(LetterView::of(&letter).head(), false);
+        let mut row = SequenceRow::opened(LetterView::of(&letter).head(NOW), false);
         row.head.index = 3;
         let view = ItemView {
             letter: Some(&letter),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::effects::{Blocked, LetterView};
 use super::later;
 use crate::fingerprint::Fingerprint;
-use crate::letter::LetterState;
+use crate::letter::{Letter, LetterState};
 use crate::message::QueueName;
 use crate::sequence::SequenceId;
 use crate::store::{Lease, LeaseUse, OperationId};
@@ -50,10 +50,43 @@ pub struct Head {
     pub index: u64,
     /// When it may run automatically; `None` if it may not.
     pub due: Option<Timestamp>,
-    /// When it was last touched.
+    /// When it was last touched, or when the pace of its sequence was set, if that is later: its times are relative to this one
+    /// if the clock is set back.
     pub touched: Timestamp,
     /// The group of its cause.
     pub group: Option<Fingerprint>,
+}
+
+/// By how much a stored time may be ahead of the clock before the clock counts as set back. The processes that share a store
+/// read the clock one after the other, and a call that began earlier may write later.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
+
+/// How far the clock was set back since this time, at least; `None` if it was not.
+pub(crate) fn set_back(since: Timestamp, now: Timestamp) -> Option<Duration> {
+    let by = Duration::try_from(since.duration_since(now)).ok()?;
+    (by > CLOCK_TOLERANCE).then_some(by)
+}
+
+/// Subtracts a duration from a time, saturating at the minimum.
+pub(crate) fn earlier(time: Timestamp, by: Duration) -> Timestamp {
+    time.checked_sub(by).unwrap_or(Timestamp::MIN)
+}
+
+impl Head {
+    /// The head by a clock that may have been set back since it was touched. Its due time is then as far from now as it was from
+    /// the touch: it waits for its delay, and not for the clock to catch up. It never runs earlier than it would have by a
+    /// clock that runs on (I12).
+    pub(super) fn as_of(self, now: Timestamp) -> Self {
+        let Some(by) = set_back(self.touched, now) else { return self };
+        Self { due: self.due.map(|due| earlier(due, by)), touched: now, ..self }
+    }
+
+    /// Gives the letter at the head the due time of its row. They differ if the clock was set back before it became the head.
+    pub fn date(&self, letter: &mut Letter) {
+        if letter.state == LetterState::Retrying && letter.due_at.is_some() {
+            letter.due_at = self.due;
+        }
+    }
 }
 
 /// The end of a lease that expired.
@@ -201,7 +234,23 @@ impl SequenceRow {
 
     /// The row after an automatic run of its head.
     pub(super) fn after_run(self, closed: bool, now: Timestamp) -> Self {
-        Self { pace: self.pace.and_then(|pace| pace.after_run(closed, now)), ..self }
+        match self.pace.and_then(|pace| pace.after_run(closed, now)) {
+            Some(pace) => self.paced(pace, now),
+            None => Self { pace: None, ..self },
+        }
+    }
+
+    /// The row with a pace that is set now.
+    pub(super) fn paced(self, pace: Pace, now: Timestamp) -> Self {
+        Self { pace: Some(pace), head: Head { touched: now, ..self.head }, ..self }
+    }
+
+    /// The row by a clock that was set back since its head was touched: its times are as far from now as they were from the
+    /// touch. `None` if the clock was not set back.
+    pub(super) fn set_back(&self, now: Timestamp) -> Option<Self> {
+        let by = set_back(self.head.touched, now)?;
+        let pace = self.pace.map(|pace| Pace { next: earlier(pace.next, by), ..pace });
+        Some(Self { head: self.head.as_of(now), pace, ..self.clone() })
     }
 
     /// Its times in the scheduler's indexes.
@@ -241,21 +290,26 @@ impl SequenceRow {
     }
 
     /// The row without a letter. `next` is the letter behind it, for the head.
-    pub(super) fn without(&self, index: u64, next: Option<Head>) -> Option<Self> {
-        let head = if index == self.head.index { next? } else { self.head };
-        Some(Self { count: self.count.saturating_sub(1).max(1), head, ..self.clone() })
+    pub(super) fn without(&self, index: u64, next: Option<Head>, now: Timestamp) -> Option<Self> {
+        let row = if index == self.head.index { self.headed(next?, now) } else { self.clone() };
+        Some(Self { count: self.count.saturating_sub(1).max(1), ..row })
+    }
+
+    /// The row with this head as of now.
+    fn headed(&self, head: Head, now: Timestamp) -> Self {
+        Self { head, ..self.set_back(now).unwrap_or_else(|| self.clone()) }
     }
 
     /// The row with one more letter.
-    pub(super) fn with(&self, letter: &LetterView) -> Self {
-        let head = if letter.index < self.head.index { letter.head() } else { self.head };
-        Self { count: self.count + 1, head, ..self.clone() }
+    pub(super) fn with(&self, letter: &LetterView, now: Timestamp) -> Self {
+        let is_first = letter.index < self.head.index;
+        let row = if is_first { self.headed(letter.head(now), now) } else { self.clone() };
+        Self { count: self.count + 1, ..row }
     }
 
     /// The row after a change of one of its letters.
-    pub(super) fn changed(&self, letter: &LetterView) -> Self {
-        let head = if letter.index == self.head.index { letter.head() } else { self.head };
-        Self { head, ..self.clone() }
+    pub fn changed(&self, letter: &LetterView, now: Timestamp) -> Self {
+        if letter.index == self.head.index { self.headed(letter.head(now), now) } else { self.clone() }
     }
 }
 
@@ -327,11 +381,38 @@ mod tests {
     }
 
     #[test]
+    fn the_times_of_a_row_go_back_with_the_clock() {
+        // I12
+        let interval = Duration::from_secs(1);
+        let pace = Some(Pace { next: at(60), interval, left: 3 });
+        let head = Head { due: Some(at(100)), touched: at(40), ..row().head };
+        let paced = SequenceRow { head, pace, ..row() };
+        for now in [at(40), at(41), at(39), at(1000)] {
+            assert_eq!(paced.set_back(now), None, "it was not set back at {now}");
+        }
+        let back = paced.set_back(at(10)).unwrap();
+        assert_eq!((back.head.due, back.head.touched), (Some(at(70)), at(10)), "60 s after the touch");
+        assert_eq!(back.pace.map(|pace| pace.next), Some(at(30)));
+        assert_eq!(back.set_back(at(10)), None, "once");
+        assert_eq!(back.set_back(at(5)).unwrap().head.due, Some(at(65)), "each step");
+    }
+
+    #[test]
+    fn a_new_head_has_a_pace_by_the_clock_as_it_is_set() {
+        let pace = Some(Pace { next: at(60), interval: Duration::from_secs(1), left: 3 });
+        let head = Head { touched: at(40), ..row().head };
+        let two = SequenceRow { count: 2, head, pace, ..row() };
+        let next = Head { index: 9, touched: at(10), ..head };
+        let moved = two.without(7, Some(next), at(10)).unwrap();
+        assert_eq!((moved.head, moved.pace.map(|pace| pace.next)), (next, Some(at(30))));
+    }
+
+    #[test]
     fn a_row_is_removed_with_its_last_letter() {
-        assert_eq!(row().without(7, None), None);
+        assert_eq!(row().without(7, None, at(1)), None);
         let two = SequenceRow { count: 2, ..row() };
-        assert_eq!(two.without(9, None), Some(row()), "the head stays");
+        assert_eq!(two.without(9, None, at(1)), Some(row()), "the head stays");
         let next = Head { index: 9, ..two.head };
-        assert_eq!(two.without(7, Some(next)).unwrap().head.index, 9);
+        assert_eq!(two.without(7, Some(next), at(1)).unwrap().head.index, 9);
     }
 }

@@ -330,9 +330,10 @@ pub(super) fn walk(query: &Query, queues: &[(i64, QueueName)], connection: &Conn
     if let Some(texts) = exact(TextField::Id) {
         return Ok(by_id(texts.into_iter().filter_map(letter_id)));
     }
-    // The id of a letter is derived from its queue and its message.
+    // The id of a letter is derived from its queue and its message, and that of an import as well.
     if let Some(texts) = exact(TextField::Message).filter(few) {
-        let of = |text| wanted.iter().map(move |(_, queue)| LetterId::of(queue, &MessageId::from(text)));
+        let ids = |queue, message| [LetterId::of(queue, &message), LetterId::of_import(queue, &message)];
+        let of = |text| wanted.iter().flat_map(move |(_, queue)| ids(queue, MessageId::from(text)));
         return Ok(by_id(texts.into_iter().flat_map(of)));
     }
     if query.is_about_open() {

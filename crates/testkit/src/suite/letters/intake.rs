@@ -5,7 +5,7 @@ use lazaret_core::store::{
 };
 use lazaret_core::{Letter, LetterId, LetterState, Partition};
 
-use super::fixture::{Fixture, failure, kind, requeue_of, requeued, resolve};
+use super::fixture::{Fixture, failure, kind, operator, requeue_of, requeued, resolve};
 use crate::suite::secs;
 
 fn item(letter: Letter, placement: Placement) -> HandOff {
@@ -371,15 +371,38 @@ pub async fn a_message_under_no_grant_raises_the_horizon<S: Store>(t: Fixture<S>
     assert_eq!(grant.horizon, Some(offset));
 }
 
+pub async fn a_letter_from_a_retry_topic_raises_the_horizon_of_its_message<S: Store>(t: Fixture<S>) {
+    // I8: the message may be redelivered, if its position was not committed when it was relayed.
+    let letter = t.dead("a", "1");
+    let offset = letter.message.position.offset;
+    let retries = Partition::new("orders.retry", 3);
+    let fence = t.store.assign(&t.queue, std::slice::from_ref(&retries)).await.unwrap().remove(0).fence;
+    let grant = Some(GrantFence { partition: retries.clone(), fence, turn: 1 });
+    let items = vec![HandOff { letter, placement: Placement::Open, grant }];
+    let placed = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap().remove(0).unwrap();
+    assert_eq!(placed, Placed::Opened);
+    let grants = t.store.assign(&t.queue, &[t.partition(), retries.clone()]).await.unwrap();
+    assert_eq!((grants[0].horizon, grants[1].horizon), (Some(offset), None));
+    let late = Some(GrantFence { partition: retries, fence, turn: 2 });
+    let items = vec![HandOff { letter: t.dead("a", "2"), placement: Placement::Open, grant: late }];
+    let refused = t.store.hand_off(&t.queue, &Limits::NONE, items).await.unwrap().remove(0);
+    assert_eq!(kind(refused), ErrorKind::Fenced, "the grant of the topic still decides");
+}
+
+/// The letter as it is imported.
+fn imported<S>(t: &Fixture<S>, letter: Letter) -> Letter {
+    Letter { id: LetterId::of_import(&t.queue, &letter.message.id), ..letter }
+}
+
 /// A letter that is imported closed.
 fn imported_closed<S>(t: &Fixture<S>, sequence: &str, id: &str, state: LetterState) -> Letter {
-    let letter = t.dead(sequence, id);
-    Letter { id: LetterId::of_closed_import(&t.queue, &letter.message.id), state, ..letter }
+    imported(t, Letter { state, ..t.dead(sequence, id) })
 }
 
 pub async fn an_import_moves_no_horizon<S: Store>(t: Fixture<S>) {
     // Its position may be that of a message that is still to come, and says nothing about what was settled here.
-    let (open, closed) = (t.dead("a", "open"), imported_closed(&t, "b", "closed", LetterState::Resolved));
+    let (open, closed) =
+        (imported(&t, t.dead("a", "open")), imported_closed(&t, "b", "closed", LetterState::Resolved));
     assert_eq!(t.put(open, Placement::Imported).await, Placed::Opened);
     assert_eq!(t.put(closed, Placement::Imported).await, Placed::Closed);
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
@@ -387,7 +410,7 @@ pub async fn an_import_moves_no_horizon<S: Store>(t: Fixture<S>) {
     let delivered = t.dead("c", "delivered");
     let offset = delivered.message.position.offset;
     t.under_grant(delivered, Placement::Open, grant.fence).await.unwrap();
-    t.put(t.dead("c", "later"), Placement::Imported).await;
+    t.put(imported(&t, t.dead("c", "later")), Placement::Imported).await;
     let grant = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0);
     assert_eq!(grant.horizon, Some(offset));
 }
@@ -411,14 +434,40 @@ pub async fn a_letter_imported_as_closed_absorbs_no_message<S: Store>(t: Fixture
     assert_eq!(kind(t.try_put(own, Placement::Imported, &Limits::NONE).await), ErrorKind::Invalid);
 }
 
+pub async fn a_letter_imported_as_open_absorbs_no_message_when_it_is_closed<S: Store>(t: Fixture<S>) {
+    // I1: what becomes of the import says nothing about the message that the source delivers.
+    for (number, act) in [None, Some(Act::Resolve), Some(Act::Evict)].into_iter().enumerate() {
+        let (sequence, id) = (format!("s{number}"), format!("m{number}"));
+        let letter = imported(&t, t.dead(&sequence, &id));
+        assert_eq!(t.put(letter.clone(), Placement::Imported).await, Placed::Opened);
+        assert_eq!(t.put(letter.clone(), Placement::Imported).await, Placed::Held(LetterState::Dead), "once");
+        if let Some(act) = act {
+            t.store.act(&t.queue, letter.id, act, &operator()).await.unwrap();
+        }
+        assert_eq!(t.store.lookup(&t.queue, &[id.as_str().into()]).await.unwrap(), [None]);
+        let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
+        // The source delivers it at the same position, and it fails.
+        let delivered = Letter { message: letter.message.clone(), ..t.dead(&sequence, &id) };
+        let placed = t.under_grant(delivered, Placement::Open, fence).await.unwrap();
+        assert_eq!(placed, if act.is_none() { Placed::Appended } else { Placed::Opened });
+        assert_eq!(t.state(&id).await, LetterState::Dead);
+        // I2: it waits behind an import that is open.
+        let ids: Vec<LetterId> = t.list(&sequence).await.iter().map(|letter| letter.id).collect();
+        let expected = if act.is_none() { vec![letter.id, t.id_of(&id)] } else { vec![t.id_of(&id)] };
+        assert_eq!(ids, expected);
+    }
+    let own = t.dead("own", "own");
+    assert_eq!(kind(t.try_put(own, Placement::Imported, &Limits::NONE).await), ErrorKind::Invalid);
+}
+
 pub async fn delivered_messages_stay_in_order_among_imported_ones<S: Store>(t: Fixture<S>) {
     // I2: imports may have offsets that were not delivered yet.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;
     let letters: Vec<Letter> = (0..10).map(|n| t.waiting("a", &n.to_string())).collect();
-    t.put(letters[9].clone(), Placement::Imported).await;
+    t.put(imported(&t, letters[9].clone()), Placement::Imported).await;
     t.under_grant(letters[3].clone(), Placement::Behind, fence).await.unwrap();
-    t.put(letters[2].clone(), Placement::Imported).await;
-    t.put(letters[7].clone(), Placement::Imported).await;
+    t.put(imported(&t, letters[2].clone()), Placement::Imported).await;
+    t.put(imported(&t, letters[7].clone()), Placement::Imported).await;
     t.under_grant(letters[6].clone(), Placement::Behind, fence).await.unwrap();
     // Delivered again after a crash.
     let fence = t.store.assign(&t.queue, &[t.partition()]).await.unwrap().remove(0).fence;

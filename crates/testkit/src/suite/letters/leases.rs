@@ -1,6 +1,8 @@
 //! Claims, leases, settlements and due times.
 
-use lazaret_core::store::{Act, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Settled, Settlement, Store};
+use lazaret_core::store::{
+    Act, Change, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Settled, Settlement, Store,
+};
 use lazaret_core::{LetterState, QueueName};
 
 use super::fixture::{
@@ -463,4 +465,78 @@ pub async fn a_clock_that_is_set_back_does_not_prolong_a_dead_lease<S: Store>(t:
     t.store.renew(&living.lease, LEASE, LeaseUse::Attempt).await.unwrap();
     t.advance(LEASE.max(secs(30)));
     assert_eq!(sequences(&t.due("w", 10).await)[0], "a", "the lease of the dead owner has ended");
+}
+
+pub async fn a_retry_does_not_wait_for_a_clock_that_was_set_back<S: Store>(t: Fixture<S>) {
+    t.advance(secs(7200));
+    t.open(t.retrying("a", "1", secs(60))).await;
+    t.open(t.waiting("b", "2")).await;
+    t.behind(t.waiting("b", "3")).await;
+    t.set_back(secs(3600));
+    let claim = t.due_one("w").await;
+    assert_eq!(claim.lease.sequence.as_str(), "b", "what only waited runs at once");
+    let Settled::Next(next) = t.settle(&claim, &claim.head, resolve()).await.unwrap() else {
+        panic!("the next letter runs at once, too")
+    };
+    t.settle(&claim, &next, resolve()).await.unwrap();
+    let due = t.now() + secs(60);
+    assert_eq!(t.get("1").await.due_at, Some(due), "its delay, from now");
+    assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(due));
+    t.advance(secs(59));
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.advance(secs(1));
+    assert_eq!(t.due_one("w").await.head.due_at, Some(due));
+}
+
+pub async fn a_clock_that_is_set_back_twice_makes_no_retry_early<S: Store>(t: Fixture<S>) {
+    // I12
+    t.advance(secs(7200));
+    t.open(t.retrying("a", "1", secs(60))).await;
+    for _ in 0..2 {
+        t.set_back(secs(1800));
+        assert!(t.due("w", 10).await.is_empty());
+        t.advance(secs(10));
+        assert!(t.due("w", 10).await.is_empty());
+    }
+    t.advance(secs(49));
+    assert!(t.due("w", 10).await.is_empty(), "its delay, from when the last step was noticed");
+    t.advance(secs(1));
+    assert_eq!(t.due("w", 10).await.len(), 1);
+}
+
+pub async fn a_letter_that_becomes_the_head_does_not_wait_for_a_clock_that_was_set_back<S: Store>(
+    t: Fixture<S>,
+) {
+    t.advance(secs(7200));
+    for (sequence, head, next) in [("a", "a1", "a2"), ("b", "b1", "b2")] {
+        t.enqueue(sequence, head).await;
+        t.open(t.retrying(sequence, next, secs(60))).await;
+    }
+    let claim = t.claim("b", "replay").await.unwrap();
+    t.set_back(secs(3600));
+    assert!(t.due("w", 10).await.is_empty());
+    t.act("a1", Act::Resolve).await.unwrap();
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.settle(&claim, &claim.head, resolve()).await.unwrap();
+    t.store.release(&claim.lease).await.unwrap();
+    t.advance(secs(60));
+    let mut claims = t.due("w", 10).await;
+    claims.sort_by_key(|claim| claim.lease.sequence.clone());
+    assert_eq!(sequences(&claims), ["a", "b"]);
+    for claim in claims {
+        assert!(claim.head.due_at.is_some_and(|due| due <= t.now()), "as its row says");
+    }
+}
+
+pub async fn a_letter_that_is_commented_does_not_wait_for_a_clock_that_was_set_back<S: Store>(t: Fixture<S>) {
+    t.advance(secs(7200));
+    t.open(t.retrying("a", "1", secs(60))).await;
+    t.set_back(secs(3600));
+    let comment = Change::Comment("the clock was wrong".into());
+    let letter = t.store.change(&t.queue, t.id_of("1"), &comment, &operator()).await.unwrap();
+    assert_eq!(letter.due_at, Some(t.now() + secs(60)));
+    assert_eq!(t.get("1").await.due_at, letter.due_at);
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.advance(secs(60));
+    assert_eq!(t.due("w", 10).await.len(), 1);
 }

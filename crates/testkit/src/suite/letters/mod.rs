@@ -200,8 +200,10 @@ macro_rules! __store_test_suite {
                 messages_under_no_grant_find_their_place_by_their_offsets
                 a_message_under_no_grant_does_not_go_before_a_head_in_work
                 a_message_under_no_grant_raises_the_horizon
+                a_letter_from_a_retry_topic_raises_the_horizon_of_its_message
                 an_import_moves_no_horizon
                 a_letter_imported_as_closed_absorbs_no_message
+                a_letter_imported_as_open_absorbs_no_message_when_it_is_closed
                 delivered_messages_stay_in_order_among_imported_ones
                 a_restored_letter_finds_its_place_among_those_delivered_again
                 a_message_delivered_again_waits_while_a_later_head_is_in_work
@@ -287,6 +289,10 @@ macro_rules! __store_test_suite {
                 the_counts_follow_every_change
                 leases_change_no_letter
                 a_clock_that_is_set_back_does_not_prolong_a_dead_lease
+                a_retry_does_not_wait_for_a_clock_that_was_set_back
+                a_clock_that_is_set_back_twice_makes_no_retry_early
+                a_letter_that_becomes_the_head_does_not_wait_for_a_clock_that_was_set_back
+                a_letter_that_is_commented_does_not_wait_for_a_clock_that_was_set_back
             }
             triage {
                 an_empty_store_finds_nothing
@@ -294,6 +300,7 @@ macro_rules! __store_test_suite {
                 what_is_found_is_what_matches
                 the_latest_taken_in_comes_first_whatever_its_queue
                 a_letter_is_found_as_it_is_stored
+                an_imported_letter_is_found_by_its_message
                 paging_shows_each_letter_once_while_others_come
                 paging_goes_on_while_letters_are_closed
                 a_page_holds_at_most_its_limit
@@ -420,6 +427,7 @@ macro_rules! __store_test_suite {
                 letters_that_cannot_run_cost_nothing_of_the_rate
                 a_rate_bounds_what_an_evicted_head_releases
                 letters_that_arrive_behind_paced_ones_run_at_once_after_them
+                paced_letters_do_not_wait_for_a_clock_that_was_set_back
                 a_letter_that_was_closed_or_overtaken_is_skipped
                 a_letter_that_was_quarantined_meanwhile_is_skipped
                 a_letter_that_lost_its_payload_meanwhile_is_skipped

@@ -369,3 +369,22 @@ pub async fn letters_that_arrive_behind_paced_ones_run_at_once_after_them<S: Sto
     assert_eq!(ran, ["a1", "a2", "a3", "a4"]);
     assert!(rest[3].0 - rest[0].0 < 1.0, "only what stood behind the plan has its pace: {rest:?}");
 }
+
+pub async fn paced_letters_do_not_wait_for_a_clock_that_was_set_back<S: Store>(t: Fixture<S>) {
+    t.advance(secs(7200));
+    for sequence in ["a", "b"] {
+        t.enqueue(sequence, &format!("{sequence}0")).await;
+        for number in 1..=3 {
+            t.behind(t.waiting(sequence, &format!("{sequence}{number}"))).await;
+        }
+    }
+    t.advance(secs(3600));
+    let plan = t.freeze_named(Action::Retry, &["a0", "b0"]).await;
+    t.begin(&plan, &RolloutPolicy { rate: Some(1.0), ..RolloutPolicy::unlimited() }).await;
+    let before = calls(&t, 2).await;
+    t.set_back(secs(1800));
+    let after = calls(&t, 16).await;
+    at_most(1.0, &before);
+    at_most(1.0, &after);
+    assert_eq!(before.len() + after.len(), 8, "{before:?} {after:?}");
+}

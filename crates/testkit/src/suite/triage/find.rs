@@ -8,7 +8,7 @@ use lazaret_core::query::{DEPTH_LIMIT, LENGTH_LIMIT, PAYLOAD_TERMS_LIMIT, Query,
 use lazaret_core::store::{
     Act, ErrorKind, HandOff, Limits, Matches, Placed, Placement, Requeue, Settlement, Store,
 };
-use lazaret_core::{Letter, LetterState, Message, Position, QueueName, Reason};
+use lazaret_core::{Letter, LetterId, LetterState, Message, Position, QueueName, Reason};
 
 use crate::suite::letters::{Fixture, operator, requeue_of};
 use crate::suite::{Backend, secs};
@@ -524,5 +524,17 @@ pub async fn counts_follow_every_change<S: Store>(t: Fixture<S>) {
     t.store.act(&queue, of(1).id, Act::Park, &operator()).await.unwrap();
     for (text, letters) in [("", 4), ("state:dead", 3), ("state:parked boom", 1), ("state:evicted", 1)] {
         assert_eq!(count(text).await, letters, "{text}");
+    }
+}
+
+pub async fn an_imported_letter_is_found_by_its_message<S: Store>(t: Fixture<S>) {
+    put(&t, dead(&t, &queue(), "m1")).await;
+    let own = dead(&t, &queue(), "m2");
+    let letter = Letter { id: LetterId::of_import(&queue(), &own.message.id), ..own };
+    let item = HandOff { letter: letter.clone(), placement: Placement::Imported, grant: None };
+    t.store.hand_off(&queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    for text in ["message:m2", "message:m2 queue:payments/ledger", &format!("id:{}", letter.id)] {
+        let found = find_all(&t, &query(text), 10).await;
+        assert_eq!(found.iter().map(|letter| letter.id).collect::<Vec<_>>(), [letter.id], "{text}");
     }
 }
