@@ -23,6 +23,7 @@ use crate::publish::{Publish, PublishEnd};
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
+use crate::time::later;
 
 /// The state of a message after an attempt.
 pub(super) enum After {
@@ -41,6 +42,11 @@ impl LiveMessage {
                 if let Some(due) = next {
                     return self.wait(due).await;
                 }
+            }
+            Outcome::Deferred(delay) => {
+                drop(pass);
+                dedupe::end(claim).await;
+                return self.defer(delay).await;
             }
             Outcome::Handled => {
                 self.succeeded(&outcome, pass);
@@ -74,9 +80,19 @@ impl LiveMessage {
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
             Outcome::SentToDlq => guards.record_terminal(),
-            Outcome::Unconfirmed(_) | Outcome::Failed(_) => {}
+            Outcome::Unconfirmed(_) | Outcome::Failed(_) | Outcome::Deferred(_) => {}
         }
         guards.report_health(outcome.health(), pass);
+    }
+
+    /// Waits for the time of an attempt that the handler did not make. It has no permit meanwhile (I3).
+    async fn defer(&mut self, delay: Duration) -> Result<After, Abandoned> {
+        self.hold_lane();
+        let due = later(self.component.now(), delay);
+        if let Some(record) = &mut self.record {
+            record.due_at = Some(due);
+        }
+        self.wait(due).await
     }
 
     /// Settles a message that failed. Returns when to try it again if it waits for that in memory.

@@ -33,7 +33,7 @@ use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
 use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
-use crate::time::until;
+use crate::time::{later, until};
 
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
@@ -101,15 +101,25 @@ impl HeadAttempt<'_> {
             return self.settle(&letter, settlement).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.start(&letter, record.as_ref()).await {
-            Ok(admitted) => admitted?,
-            Err(Refused::Exhausted(exhausted)) => {
-                return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
-            }
-            Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
-        };
         let letter = Arc::new(letter);
-        let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+        let mut ended = loop {
+            let admitted = match self.start(&letter, record.as_ref()).await {
+                Ok(admitted) => admitted?,
+                Err(Refused::Exhausted(exhausted)) => {
+                    return self.settle(&letter, self.exhausted(&letter, exhausted)).await;
+                }
+                Err(Refused::Duplicate) => return self.settle(&letter, Settlement::Resolve(None)).await,
+            };
+            let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+            let Outcome::Deferred(delay) = ended.outcome else { break ended };
+            dedupe::end(ended.claim.take()).await;
+            if *self.purpose == Purpose::Retry && letter.state == LetterState::Retrying {
+                // It waits without a place among the runs (I3).
+                let due = later(self.component.now(), delay);
+                return self.settle(&letter, draft::deferred(&letter, due)).await;
+            }
+            self.sleep(delay).await;
+        };
         let mut claim = ended.claim.take();
         if matches!(ended.outcome, Outcome::Handled)
             && let Some(claim) = claim.take()
@@ -303,6 +313,8 @@ impl HeadAttempt<'_> {
         let attempt = delivery.attempt();
         let error = match outcome {
             Outcome::Failed(error) => error,
+            // It is made again, and has no settlement.
+            Outcome::Deferred(_) => return None,
             Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
                 let GivenUp { reason, why } = sink.take();
                 HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)
@@ -363,7 +375,7 @@ impl HeadAttempt<'_> {
 
     async fn settle(&self, letter: &Letter, settlement: Settlement) -> Option<Settled> {
         let settler = Settler { component: self.component, lease: self.lease, purpose: self.purpose };
-        let dead = died(letter, &settlement);
+        let dead = dead_letter(letter, &settlement);
         let settled = settler.settle(letter, settlement).await?;
         if let Some((relay, letter)) = self.component.options.relay().zip(dead) {
             self.publish_claim(relay, &letter).await;
@@ -371,7 +383,7 @@ impl HeadAttempt<'_> {
         Some(settled)
     }
 
-    /// Publishes a claim check for a letter that died in the store although the broker keeps the dead letters: it did not take the
+    /// Publishes a claim check for a letter that became dead in the store although the broker keeps the dead letters: it did not take the
     /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
     async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
         let (message, from) = (&*letter.message, letter.message.partition());
@@ -381,7 +393,7 @@ impl HeadAttempt<'_> {
 }
 
 /// Returns the letter as it is when this settlement makes it a dead one.
-fn died(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
+fn dead_letter(letter: &Letter, settlement: &Settlement) -> Option<Letter> {
     let Settlement::Requeue(requeue) = settlement else { return None };
     (requeue.state == LetterState::Dead && letter.state != LetterState::Dead).then(|| Letter {
         state: LetterState::Dead,
