@@ -3,7 +3,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lazaret_core::handler::{BoxHandler, Context, handler};
@@ -183,28 +183,45 @@ async fn large_messages_are_held_back_up_to_a_number_of_bytes() {
     running.stop().await;
 }
 
-/// A handler that defers messages of bad keys until it is told otherwise, and fails their first attempt before that if `fail` is
-/// set. Counts the messages of good keys, and the attempts at bad ones that it made, by number.
-fn deferring(fail: bool) -> (BoxHandler, Arc<AtomicUsize>, Arc<AtomicBool>, Arc<Mutex<Vec<u32>>>) {
-    let (good, open, made) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default(), Arc::default());
-    let (counted, is_open, attempts): (_, _, Arc<Mutex<Vec<u32>>>) =
-        (good.clone(), open.clone(), Arc::clone(&made));
-    let handler = handler(move |context: Context| {
-        let bad = context.message().key.as_ref().is_some_and(|key| key.starts_with(b"bad"));
-        let result = if !bad {
-            counted.fetch_add(1, Ordering::SeqCst);
-            Ok(())
-        } else if fail && context.attempt() == 1 {
-            Err(transient())
-        } else if is_open.load(Ordering::SeqCst) {
-            attempts.lock().unwrap().push(context.attempt());
-            Ok(())
-        } else {
-            Err(HandlerError::deferred("no place", secs(1)))
-        };
-        async move { result }
-    });
-    (handler, good, open, made)
+/// What a handler that defers messages counts, and what it is told.
+#[derive(Clone, Default)]
+struct Deferring {
+    /// The messages of good keys that it handled.
+    good: Arc<AtomicUsize>,
+    /// It handles messages of bad keys from now on.
+    open: Arc<AtomicBool>,
+    /// The numbers of the attempts at messages of bad keys that it handled.
+    made: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Deferring {
+    /// The handler. It defers messages of bad keys; if `fail` is set, it fails their first attempt before that.
+    fn handler(&self, fail: bool) -> BoxHandler {
+        let this = self.clone();
+        handler(move |context: Context| {
+            let bad = context.message().key.as_ref().is_some_and(|key| key.starts_with(b"bad"));
+            let result = if !bad {
+                this.good.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            } else if fail && context.attempt() == 1 {
+                Err(transient())
+            } else if this.open.load(Ordering::SeqCst) {
+                this.made().push(context.attempt());
+                Ok(())
+            } else {
+                Err(HandlerError::deferred("no place", secs(1)))
+            };
+            async move { result }
+        })
+    }
+
+    fn good(&self) -> usize {
+        self.good.load(Ordering::SeqCst)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.made.lock().expect("no test panics with the lock")
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,18 +233,18 @@ async fn attempts_that_the_handler_defers_delay_no_other_sequence_and_do_not_cou
         (0..200).for_each(|n| bench.push(&[&format!("good{n}x")]));
         let retry = RetryPolicy { hold, max_attempts: 2, ..retry(Strategy::Ordered) };
         let options = Options { concurrency: 4, retry, ..options() };
-        let (handler, good, open, made) = deferring(fail);
-        let running = Running::start(bench.builder(options).handler(handler));
-        eventually("the good ones are handled", || good.load(Ordering::SeqCst) == 200).await;
+        let deferring = Deferring::default();
+        let running = Running::start(bench.builder(options).handler(deferring.handler(fail)));
+        eventually("the good ones are handled", || deferring.good() == 200).await;
         assert!(bench.clock.elapsed() < secs(1), "{:?}", bench.clock.elapsed());
         let_pass(secs(100)).await;
         bench.push(&["good200x"]);
-        eventually("the next good one is handled", || good.load(Ordering::SeqCst) == 201).await;
-        assert!(made.lock().unwrap().is_empty());
-        open.store(true, Ordering::SeqCst);
-        eventually("the deferred ones are handled", || made.lock().unwrap().len() == 64).await;
+        eventually("the next good one is handled", || deferring.good() == 201).await;
+        assert!(deferring.made().is_empty());
+        deferring.open.store(true, Ordering::SeqCst);
+        eventually("the deferred ones are handled", || deferring.made().len() == 64).await;
         let expected = if fail { 2 } else { 1 };
-        assert!(made.lock().unwrap().iter().all(|attempt| *attempt == expected), "{fail} {hold:?}");
+        assert!(deferring.made().iter().all(|attempt| *attempt == expected), "{fail} {hold:?}");
         let stats = running.stop().await;
         assert_eq!((stats.handled, stats.failed), (265, if fail { 64 } else { 0 }), "{fail} {hold:?}");
         assert_eq!(bench.counts().open(), 0);
