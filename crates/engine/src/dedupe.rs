@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -178,7 +179,7 @@ impl Claim {
             release.handled = true;
         }
         if let Some(release) = &self.release {
-            let mark = retry_until_ok(component, || release.write(&self.filter));
+            let mark = pin!(retry_until_ok(component, || release.write(&self.filter)));
             renewed_during(Some(&self), mark).await?;
         }
         self.release = None;
@@ -210,8 +211,9 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// Runs `work` and renews the claim meanwhile, if there is one.
-pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: impl Future<Output = T>) -> T {
+/// Runs `work` and renews the claim meanwhile, if there is one. The work is pinned by its owner: a future that is an argument
+/// takes its space once more for each place where it is awaited, and there is one for each message in flight.
+pub(crate) async fn renewed_during<T>(claim: Option<&Claim>, work: Pin<&mut impl Future<Output = T>>) -> T {
     let Some(claim) = claim else { return work.await };
     let renewal = async {
         claim.renew().await;

@@ -52,17 +52,28 @@ impl HandOffs {
         }
     }
 
-    /// Hands off one letter.
-    pub(crate) async fn hand_off_one(&self, queue: &QueueName, item: HandOff) -> Result<Placed> {
-        self.hand_off(queue, vec![item]).await.pop().unwrap_or_else(|| Err(lost("hand_off")))
+    /// Hands off one letter. The future holds no letter: there is one for each message in flight.
+    pub(crate) fn hand_off_one(
+        &self,
+        queue: &QueueName,
+        item: HandOff,
+    ) -> impl Future<Output = Result<Placed>> + Send {
+        let items = vec![item];
+        async move { self.hand_off(queue, items).await.pop().unwrap_or_else(|| Err(lost("hand_off"))) }
     }
 
     /// Writes a note of the attempts of a message.
-    pub(crate) async fn note(&self, queue: &QueueName, note: AttemptNote) -> Result<()> {
+    pub(crate) fn note(
+        &self,
+        queue: &QueueName,
+        note: AttemptNote,
+    ) -> impl Future<Output = Result<()>> + Send {
         let (reply, answer) = oneshot::channel();
         let request = Request::Note { queue: queue.clone(), note: Box::new(note), reply };
-        self.requests.send(request).await.map_err(|_| ended("note_attempts"))?;
-        answer.await.unwrap_or_else(|_| Err(lost("note_attempts")))
+        async move {
+            self.requests.send(request).await.map_err(|_| ended("note_attempts"))?;
+            answer.await.unwrap_or_else(|_| Err(lost("note_attempts")))
+        }
     }
 }
 

@@ -83,9 +83,9 @@ impl Publish<'_> {
         // there it would be a tombstone.
         let whole = letter.payload_left_out.then(|| {
             let message = Arc::new(Message { hop: None, ..self.message.clone() });
-            Letter { message, payload_left_out: false, ..letter.clone() }
+            Box::new(Letter { message, payload_left_out: false, ..letter.clone() })
         });
-        let letter = whole.as_ref().unwrap_or(letter);
+        let letter = whole.as_deref().unwrap_or(letter);
         let handover = self.handover(letter);
         let published = match letter.state {
             LetterState::Retrying => relay.retry(handover).await,

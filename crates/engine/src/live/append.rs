@@ -22,7 +22,7 @@ impl LiveMessage {
     }
 
     fn follower(&self) -> HandOff {
-        self.writer().hand_off(self.waiting_letter(), Placement::Behind)
+        self.writer().hand_off(*self.waiting_letter(), Placement::Behind)
     }
 }
 

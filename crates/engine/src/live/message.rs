@@ -1,5 +1,6 @@
 //! A live message: lookups before its first attempt, admission, attempts.
 
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -292,13 +293,13 @@ impl LiveMessage {
         self.delivery.begin_attempt(attempt);
         let message = self.delivery.message();
         let _earlier = self.record.clone().map(|record| self.open.trying_again(*index, &message.id, *record));
-        let run = async {
+        let run = pin!(async {
             let watched = flight.watch(isolation, queue, message, attempt);
             let started = Instant::now();
             let outcome = attempt::run(&component, &self.delivery).await;
             drop(watched);
             (outcome, started.elapsed())
-        };
+        });
         let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
         Ok(Some(Ended { outcome, pass, took, claim }))
@@ -457,4 +458,33 @@ fn holds(letter: &Letter, message: &Message) -> bool {
     let Letter { message: held, payload_left_out, .. } = letter;
     let is_same_place = held.stream == message.stream && held.position == message.position;
     is_same_place || (!payload_left_out && held.key == message.key && held.payload == message.payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that `call` returns. It is not called.
+    fn size_of_future<A, F: Future>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_message_in_flight_takes_a_few_kilobytes() {
+        // I7: there is one of these for each message of the window.
+        let parts = [
+            ("join", size_of_future(|live: &'static LiveMessage| live.join_open_sequence())),
+            ("lookup", size_of_future(|live: &'static mut LiveMessage| live.was_handed_off())),
+            ("attempt", size_of_future(|live: &'static mut LiveMessage| live.attempt())),
+            (
+                "finish",
+                size_of_future(|(live, ended): (&'static mut LiveMessage, Ended)| live.finish_attempt(ended)),
+            ),
+            ("letter", size_of::<Letter>()),
+            ("live", size_of::<LiveMessage>()),
+            ("ended", size_of::<Ended>()),
+        ];
+        let whole = size_of_future(|(live, begin): (LiveMessage, Begin)| live.process(begin));
+        assert!(whole <= 4096, "{whole} bytes: {parts:?}");
+    }
 }

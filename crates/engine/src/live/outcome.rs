@@ -1,9 +1,12 @@
 //! The consequences of an attempt at a live message: it is settled, waits for the next attempt, or becomes a letter.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::letter::AttemptKind;
 use lazaret_core::policy::Stage;
+use lazaret_core::relay::Relay;
 use lazaret_core::store::{AttemptNote, Placement};
 use lazaret_core::{HandlerError, Letter, LetterState, Timestamp};
 
@@ -36,8 +39,10 @@ impl LiveMessage {
         let Ended { outcome, pass, took, claim } = ended;
         match outcome {
             Outcome::Failed(error) => {
-                let failed = self.failed(error, pass, took);
-                let next = dedupe::renewed_during(claim.as_ref(), failed).await?;
+                let next = {
+                    let failed = pin!(self.failed(error, pass, took));
+                    dedupe::renewed_during(claim.as_ref(), failed).await?
+                };
                 dedupe::end(claim).await;
                 if let Some(due) = next {
                     return self.wait(due).await;
@@ -57,7 +62,7 @@ impl LiveMessage {
             Outcome::Unconfirmed(letter) => {
                 drop(pass);
                 self.component.guards.record_terminal();
-                let stored = self.store_letter(*letter, Placement::Open);
+                let stored = pin!(self.store_letter(letter, Placement::Open));
                 dedupe::renewed_during(claim.as_ref(), stored).await?;
                 dedupe::end(claim).await;
             }
@@ -226,27 +231,34 @@ impl LiveMessage {
         if component.options.dead_letter.is_none() {
             return Err(self.stop(StopReason::DeadLettersDisabled));
         }
+        let (letter, placement) = self.judged_letter(state, due);
+        // Letters that wait for a person stay in the store, where they can be found and changed.
+        let publishes = letter.cause.is_some()
+            && placement == Placement::Open
+            && matches!(letter.state, LetterState::Retrying | LetterState::Dead);
+        match component.options.relay().filter(|_| publishes) {
+            Some(relay) => Box::pin(self.publish_or_store(relay, letter)).await,
+            None => self.store_letter(letter, placement).await,
+        }
+    }
+
+    /// The letter of the message, after the enqueue policy.
+    fn judged_letter(&self, state: LetterState, due: Option<Timestamp>) -> (Box<Letter>, Placement) {
         let letter = self.letter(state, due);
-        let Some(failure) = letter.cause.clone() else {
-            return self.store_letter(letter, Placement::Open).await;
-        };
+        let Some(failure) = letter.cause.clone() else { return (letter, Placement::Open) };
+        let component = &*self.component;
         let decision = draft::apply_enqueue_policy(component, &letter, &failure, Stage::FirstFailure);
-        let mut letter = decision.apply(letter, component.now());
+        let mut letter = Box::new(decision.apply(*letter, component.now()));
         if decision.keeps() {
-            return self.publish_or_store(letter).await;
+            return (letter, Placement::Open);
         }
         letter.state = LetterState::Skipped;
         letter.due_at = None;
-        self.store_letter(letter, Placement::Closed).await
+        (letter, Placement::Closed)
     }
 
-    /// Publishes the letter with the strategy `topics`, and stores it otherwise, or when the broker does not take it.
-    async fn publish_or_store(&self, letter: Letter) -> Result<(), Abandoned> {
-        // Letters that wait for a person stay in the store, where they can be found and changed.
-        let publishes = matches!(letter.state, LetterState::Retrying | LetterState::Dead);
-        let Some(relay) = self.component.options.relay().filter(|_| publishes) else {
-            return self.store_letter(letter, Placement::Open).await;
-        };
+    /// Publishes the letter, and stores it when the broker does not take it.
+    async fn publish_or_store(&self, relay: &Arc<dyn Relay>, letter: Box<Letter>) -> Result<(), Abandoned> {
         let publish = Publish {
             component: &self.component,
             message: self.delivery.message(),
@@ -267,14 +279,15 @@ impl LiveMessage {
         Ok(())
     }
 
-    fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Letter {
+    /// The letter of the message. It is boxed, as each message in flight has room for it.
+    fn letter(&self, state: LetterState, due: Option<Timestamp>) -> Box<Letter> {
         let (sequence, record) = (self.sequence(), self.record.as_deref());
-        draft::new_letter(&self.component, &self.delivery, sequence, state, due, record)
+        Box::new(draft::new_letter(&self.component, &self.delivery, sequence, state, due, record))
     }
 
     /// A letter that waits in the message's own sequence, whatever the strategy: the message is held back as one of its
     /// sequence, not for a failure of its own.
-    pub(super) fn waiting_letter(&self) -> Letter {
+    pub(super) fn waiting_letter(&self) -> Box<Letter> {
         let mut letter = self.letter(LetterState::Waiting, None);
         letter.sequence = self.sequence().clone();
         letter
@@ -292,12 +305,16 @@ impl LiveMessage {
     }
 
     /// Writes the letter until it is durable.
-    pub(super) async fn store_letter(&self, letter: Letter, placement: Placement) -> Result<(), Abandoned> {
+    pub(super) async fn store_letter(
+        &self,
+        letter: Box<Letter>,
+        placement: Placement,
+    ) -> Result<(), Abandoned> {
         let Component { queue, hand_offs, flight, options, .. } = &*self.component;
         let writer = self.writer();
         if mutated!(options, CommitBeforeHandOff) {
             let (hand_offs, queue) = (hand_offs.clone(), queue.clone());
-            let item = writer.hand_off(letter, placement);
+            let item = writer.hand_off(*letter, placement);
             tokio::spawn(async move { hand_offs.hand_off_one(&queue, item).await });
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! One attempt at the head of a stored sequence.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -290,14 +291,16 @@ impl HeadAttempt<'_> {
         let operation = self.purpose.operation().map(str::to_owned);
         let delivery = Delivery::for_letter(letter.clone(), operation).with_sink(sink.clone());
         delivery.begin_attempt(attempt);
-        let run = async {
-            let watched = flight.watch(isolation, queue, &letter.message, attempt);
-            let started = Instant::now();
-            let outcome = attempt::run(component, &delivery).await;
-            drop(watched);
-            (outcome, started.elapsed())
+        let (outcome, took) = {
+            let run = pin!(async {
+                let watched = flight.watch(isolation, queue, &letter.message, attempt);
+                let started = Instant::now();
+                let outcome = attempt::run(component, &delivery).await;
+                drop(watched);
+                (outcome, started.elapsed())
+            });
+            dedupe::renewed_during(claim.as_ref(), run).await
         };
-        let (outcome, took) = dedupe::renewed_during(claim.as_ref(), run).await;
         drop(permit);
         Ended { delivery, outcome, sink, pass, took, claim }
     }
