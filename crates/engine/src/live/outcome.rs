@@ -51,7 +51,8 @@ impl LiveMessage {
             Outcome::Deferred(delay) => {
                 drop(pass);
                 dedupe::end(claim).await;
-                return self.defer(delay).await;
+                let due = self.deferred_until(delay);
+                return self.wait(due).await;
             }
             Outcome::Handled => {
                 self.succeeded(&outcome, pass);
@@ -90,14 +91,14 @@ impl LiveMessage {
         guards.report_health(outcome.health(), pass);
     }
 
-    /// Waits for the time of an attempt that the handler did not make. It has no permit meanwhile (I3).
-    async fn defer(&mut self, delay: Duration) -> Result<After, Abandoned> {
+    /// When an attempt that the handler did not make is due. The lane is held back until then, without a permit (I3).
+    fn deferred_until(&mut self, delay: Duration) -> Timestamp {
         self.hold_lane();
         let due = later(self.component.now(), delay);
         if let Some(record) = &mut self.record {
             record.due_at = Some(due);
         }
-        self.wait(due).await
+        due
     }
 
     /// Settles a message that failed. Returns when to try it again if it waits for that in memory.
