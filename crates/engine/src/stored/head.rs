@@ -386,8 +386,8 @@ impl HeadAttempt<'_> {
         Some(settled)
     }
 
-    /// Publishes a claim check for a letter that became dead in the store although the broker keeps the dead letters: it did not take the
-    /// message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
+    /// Publishes a claim check for a letter that became dead in the store although the broker keeps the dead letters: it did not
+    /// take the message, for example because it is too large. So whoever reads the dead-letter topic learns of every dead letter.
     async fn publish_claim(&self, relay: &Arc<dyn Relay>, letter: &Letter) {
         let (message, from) = (&*letter.message, letter.message.partition());
         let publish = Publish { component: self.component, message, from: &from, same_failure: 1 };
