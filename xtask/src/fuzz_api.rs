@@ -198,7 +198,8 @@ fn free_address() -> std::io::Result<String> {
 
 /// Returns the path of Schemathesis, installed below the target folder if it is missing.
 fn schemathesis(target: &Path) -> Result<PathBuf, String> {
-    let folder = target.join("tools").join("schemathesis");
+    // Another version has another folder: an installed one is not taken for it.
+    let folder = target.join("tools").join(format!("schemathesis-{SCHEMATHESIS}"));
     let program = folder.join("bin").join("st");
     if !program.exists() {
         run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;

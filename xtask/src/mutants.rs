@@ -204,7 +204,8 @@ fn summary(name: &str, all: usize, outcomes: &Value) -> String {
 
 /// Returns the path of cargo-mutants, installed below the target folder if it is missing.
 fn cargo_mutants(target: &Path) -> Result<PathBuf, String> {
-    let tools = target.join("tools");
+    // Another version has another folder: an installed one is not taken for it.
+    let tools = target.join("tools").join(format!("cargo-mutants-{CARGO_MUTANTS}"));
     let program = tools.join("bin").join(format!("cargo-mutants{}", std::env::consts::EXE_SUFFIX));
     if !program.exists() {
         let root = tools.display().to_string();

@@ -94,7 +94,8 @@ codes! {
          change with an `Idempotency-Key`.";
     /// Too many concurrent requests.
     Busy = "LZ0214", 429, "too many requests",
-        "The server has reached its limit of concurrent requests. Wait as long as `Retry-After` says.";
+        "The server has reached a limit: of concurrent requests, open streams, connections, or bytes of bodies in \
+         memory, in all or with this token. `detail` names it. Wait as long as `Retry-After` says.";
     /// The inbox has reached its limit.
     InboxFull = "LZ0215", 429, "inbox full",
         "The consumer does not keep up, and the inbox has reached its limit. Nothing was dropped: post again after \
@@ -109,7 +110,8 @@ codes! {
     /// The state does not allow the change, or a lease is held.
     Conflict = "LZ0218", 409, "conflict with the current state",
         "The letter, plan or operation is in a state that does not allow this, or the letter is leased at this \
-         moment. Read it again; in the second case, retry.";
+         moment. Read it again; in the second case, retry. For a post to an inbox: a message with this id and \
+         another payload was accepted before. Give each message an id of its own.";
     /// The plan has expired, or was used already.
     PlanStale = "LZ0219", 409, "plan expired or already used",
         "A plan is valid for 15 minutes by default, and for one operation. Freeze another one.";

@@ -13,7 +13,8 @@ pub(crate) fn without_env(error: clap::Error, args: impl IntoIterator<Item = OsS
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return error;
     }
-    let command = Cli::command().mut_arg("url", |url| url.env(None::<&'static str>));
+    let without = |arg: clap::Arg| arg.env(None::<&'static str>);
+    let command = Cli::command().mut_arg("url", without).mut_arg("ca_file", without);
     command.try_get_matches_from(args).err().unwrap_or(error)
 }
 

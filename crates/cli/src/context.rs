@@ -16,13 +16,17 @@ pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:7117";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// Connect to the daemon at this address
+    /// Connect to the daemon at this address; unix:PATH for a Unix socket
     #[arg(long, global = true, value_name = "URL", env = "LAZARET_URL", default_value = DEFAULT_URL)]
     pub url: String,
 
     /// Read the token from a file; default: the environment variable LAZARET_TOKEN
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+
+    /// Trust the certificate authorities in this PEM file; default: those of the system
+    #[arg(long, global = true, value_name = "FILE", env = "LAZARET_CA_FILE")]
+    pub ca_file: Option<PathBuf>,
 
     /// Set the output format; default: table
     #[arg(short = 'o', long = "output", global = true, value_name = "FORMAT")]
@@ -65,10 +69,10 @@ impl Context {
     /// Creates a client of the daemon.
     ///
     /// # Errors
-    /// When the address or the token is invalid.
+    /// When the address, the token or the file of certificate authorities is invalid.
     pub fn client(&self) -> Result<Client> {
         let token = self.token()?;
-        let client = Client::new(&self.global.url, token.as_deref())?;
+        let client = Client::new(&self.global.url, token.as_deref(), self.global.ca_file.as_deref())?;
         if token.is_some() && client.sends_plaintext() {
             self.screen.warn(&format!("the token is sent to {} unencrypted: use https", self.global.url));
         }

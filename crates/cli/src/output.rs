@@ -18,7 +18,7 @@ pub(crate) use error_summary::error_summary;
 pub(crate) use fields::Fields;
 pub(crate) use line::{Line, Tone};
 pub(crate) use numbers::{age, count, plural, span, sparkline, time_with_age};
-pub(crate) use record::{Record, print_page, print_values};
+pub(crate) use record::{Record, print_page, print_value, print_values};
 pub(crate) use screen::Screen;
 pub(crate) use table::{Cell, Column, Table, truncate};
 

@@ -104,8 +104,8 @@ impl fmt::Display for Change {
 /// Compares two configurations.
 ///
 /// A reload applies changes of policies: retry (except its strategy), classify, breaker, fuse, poison, dead-letter, replay, and the
-/// settings of a handler. Sources, stores, addresses, order and sequences require a restart, and so do added and removed
-/// consumers.
+/// settings of a handler, and the tokens of the API. Sources, stores, addresses, order and sequences require a restart, and so do
+/// added and removed consumers.
 pub fn diff(old: &Config, new: &Config) -> Diff {
     let (old, new) = (leaves(old), leaves(new));
     let mut changes = Vec::new();
@@ -129,11 +129,19 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
         .map(|change| format!("{}.", change.path))
         .collect();
     changes.retain(|change| !whole.iter().any(|prefix| change.path.starts_with(prefix)));
+    // Tokens change in a running process, and authentication can be added to it. It is not removed without a restart.
+    if let Some(removed) = changes.iter_mut().find(|change| change.path == "auth" && change.is_removal()) {
+        removed.reload = Reload::Restart;
+    }
     changes.sort_by(|a, b| a.path.cmp(&b.path));
     Diff { changes }
 }
 
 impl Change {
+    fn is_removal(&self) -> bool {
+        matches!(self.kind, ChangeKind::Removed(_))
+    }
+
     fn is_consumer(&self) -> bool {
         self.consumer.as_ref().is_some_and(|name| self.path == format!("consumers.{name}"))
     }

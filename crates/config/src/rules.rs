@@ -41,6 +41,7 @@ fn top(document: &Document, findings: &mut Findings) {
     let tokens = top.section("auth");
     if let Some(auth) = tokens.filter(|auth| auth.is_complete()) {
         auth_has_tokens(top, auth, findings);
+        tokens_name_consumers(document, auth, findings);
     }
     if let Some(Field { value: Value::Address(address), span, .. }) = top.get("listen")
         && !address.is_loopback()
@@ -99,6 +100,21 @@ fn auth_has_tokens(top: &Fields, auth: &Fields, findings: &mut Findings) {
             );
         }
         seen.push((name, span));
+    }
+}
+
+/// Reports the consumers of tokens that the file does not have.
+fn tokens_name_consumers(document: &Document, auth: &Fields, findings: &mut Findings) {
+    let is_known = |name: &str| document.consumers.iter().any(|consumer| consumer.name == name);
+    for token in auth.list("tokens") {
+        let Value::Section(token) = &token.value else { continue };
+        for named in token.list("consumers") {
+            let Some(name) = named.value.text().filter(|name| !is_known(name)) else { continue };
+            let message = format!("there is no consumer `{name}`");
+            let finding = FindingBuilder::new(Code::UnknownConsumer, named.span.unwrap_or_default(), message);
+            findings
+                .add(finding.hint("check the spelling, or remove the name from `consumers` of the token"));
+        }
     }
 }
 

@@ -58,9 +58,8 @@ pub(crate) fn apply(running: &mut Running, config: Config) -> Reloaded {
     let is_known = |name: &String| running.consumers.contains_key(name);
     // An added consumer requires a restart; a removed one is reported with its own changes below.
     let top_level = general.into_iter().filter(|change| !change.consumer.as_ref().is_some_and(is_known));
-    // Tokens are reloaded; only the removal of `auth` requires a restart.
-    let top_level = top_level.filter(|change| config.auth.is_none() || !is_auth(&change.path));
-    done.needs_restart.extend(top_level);
+    // What is live there, the tokens, is reloaded by the caller.
+    done.needs_restart.extend(top_level.filter(|change| change.reload == Reload::Restart));
     for (name, known) in &mut running.consumers {
         let changes = diff(&known.config, &config).changes.into_iter();
         let own: Vec<_> = changes.filter(|change| change.consumer.as_ref() == Some(name)).collect();
@@ -90,10 +89,6 @@ pub(crate) fn apply(running: &mut Running, config: Config) -> Reloaded {
         }
     }
     done
-}
-
-fn is_auth(path: &str) -> bool {
-    path == "auth" || path.starts_with("auth.")
 }
 
 #[cfg(test)]
@@ -188,6 +183,25 @@ consumers:
         restart.sort_by(|a, b| a.path.cmp(&b.path));
         assert_eq!(paths(&restart), ["consumers.mail", "consumers.other", "listen"]);
         assert!(receivers.values().all(|receiver| !receiver.has_changed().unwrap()));
+    }
+
+    #[test]
+    fn tokens_change_without_a_restart_and_only_the_removal_of_auth_requires_one() {
+        let with = |scopes: &str| {
+            let hash = "0".repeat(64);
+            let token = format!("{{ name: ada, hash: 'sha256:{hash}', scopes: [{scopes}] }}");
+            config(&format!("auth: {{ tokens: [{token}] }}\nconsumers: {{}}\n"))
+        };
+        let without = || config("consumers: {}\n");
+        for (before, after, restart) in [
+            (with("read"), with("read, triage"), vec![]),
+            (without(), with("read"), vec![]),
+            (with("read"), without(), vec!["auth: - on (restart)"]),
+        ] {
+            let done = apply(&mut run(before).0, after);
+            let shown: Vec<String> = done.needs_restart.iter().map(Change::to_string).collect();
+            assert_eq!(shown, restart);
+        }
     }
 
     #[test]

@@ -28,14 +28,21 @@ pub(crate) enum Outcome {
     Unconfirmed(Box<Letter>),
     /// It failed.
     Failed(HandlerError),
+    /// The handler did not make it: it is made again after this delay, and does not count.
+    Deferred(Duration),
 }
+
+/// The shortest and the longest delay of a deferred attempt.
+const DEFERRAL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
 impl Outcome {
     /// The health of the handler's dependencies that an attempt without failure shows.
     pub(crate) const fn health(&self) -> Health {
         match self {
             Self::Handled | Self::SentToDlq => Health::Up,
-            Self::Filtered | Self::Duplicate | Self::Unconfirmed(_) | Self::Failed(_) => Health::Unknown,
+            Self::Filtered | Self::Duplicate | Self::Unconfirmed(_) | Self::Failed(_) | Self::Deferred(_) => {
+                Health::Unknown
+            }
         }
     }
 }
@@ -135,6 +142,9 @@ pub(crate) fn ended(delivery: &Delivery, result: Result<(), HandlerError>) -> Ou
         (AttemptEnd::Sent, _) => Outcome::SentToDlq,
         (AttemptEnd::Unconfirmed(letter), _) => Outcome::Unconfirmed(letter),
         (AttemptEnd::NotSent, Ok(())) => Outcome::Handled,
-        (AttemptEnd::NotSent, Err(error)) => Outcome::Failed(error),
+        (AttemptEnd::NotSent, Err(error)) => match error.deferral() {
+            Some(delay) => Outcome::Deferred(delay.clamp(DEFERRAL.0, DEFERRAL.1)),
+            None => Outcome::Failed(error),
+        },
     }
 }

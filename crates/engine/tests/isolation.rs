@@ -2,8 +2,8 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lazaret_core::handler::{BoxHandler, Context, handler};
@@ -188,5 +188,73 @@ async fn large_messages_are_held_back_up_to_a_number_of_bytes() {
             "{in_flight}: the window, and 1 MiB of 10 kB each"
         );
         running.stop().await;
+    }
+}
+
+/// What a handler that defers messages counts, and what it is told.
+#[derive(Clone, Default)]
+struct Deferring {
+    /// The messages of good keys that it handled.
+    good: Arc<AtomicUsize>,
+    /// It handles messages of bad keys from now on.
+    open: Arc<AtomicBool>,
+    /// The numbers of the attempts at messages of bad keys that it handled.
+    made: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Deferring {
+    /// The handler. It defers messages of bad keys; if `fail` is set, it fails their first attempt before that.
+    fn handler(&self, fail: bool) -> BoxHandler {
+        let this = self.clone();
+        handler(move |context: Context| {
+            let bad = context.message().key.as_ref().is_some_and(|key| key.starts_with(b"bad"));
+            let result = if !bad {
+                this.good.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            } else if fail && context.attempt() == 1 {
+                Err(transient())
+            } else if this.open.load(Ordering::SeqCst) {
+                this.made().push(context.attempt());
+                Ok(())
+            } else {
+                Err(HandlerError::deferred("no place", secs(1)))
+            };
+            async move { result }
+        })
+    }
+
+    fn good(&self) -> usize {
+        self.good.load(Ordering::SeqCst)
+    }
+
+    fn made(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.made.lock().expect("no test panics with the lock")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_that_the_handler_defers_delay_no_other_sequence_and_do_not_count() {
+    // I3, I4
+    for (fail, hold) in [(false, secs(60)), (true, secs(60)), (true, secs(0))] {
+        let bench = Bench::new();
+        (0..64).for_each(|n| bench.push(&[&format!("bad{n}x")]));
+        (0..200).for_each(|n| bench.push(&[&format!("good{n}x")]));
+        let retry = RetryPolicy { hold, max_attempts: 2, ..retry(Strategy::Ordered) };
+        let options = Options { concurrency: 4, retry, ..options() };
+        let deferring = Deferring::default();
+        let running = Running::start(bench.builder(options).handler(deferring.handler(fail)));
+        eventually("the good ones are handled", || deferring.good() == 200).await;
+        assert!(bench.clock.elapsed() < secs(1), "{:?}", bench.clock.elapsed());
+        let_pass(secs(100)).await;
+        bench.push(&["good200x"]);
+        eventually("the next good one is handled", || deferring.good() == 201).await;
+        assert!(deferring.made().is_empty());
+        deferring.open.store(true, Ordering::SeqCst);
+        eventually("the deferred ones are handled", || deferring.made().len() == 64).await;
+        let expected = if fail { 2 } else { 1 };
+        assert!(deferring.made().iter().all(|attempt| *attempt == expected), "{fail} {hold:?}");
+        let stats = running.stop().await;
+        assert_eq!((stats.handled, stats.failed), (265, if fail { 64 } else { 0 }), "{fail} {hold:?}");
+        assert_eq!(bench.counts().open(), 0);
     }
 }

@@ -55,6 +55,25 @@ async fn a_letter_that_succeeds_on_replay_is_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_replay_whose_attempt_the_handler_defers_goes_on_later() {
+    // I4
+    let bench = Bench::new();
+    bench.push(&["a1"]);
+    let running = bench.start(one_attempt(), |this| match this.before {
+        0 => Reply::Fail(fatal()),
+        1..=3 => Reply::Fail(HandlerError::deferred("no place", secs(1))),
+        _ => Reply::Done,
+    });
+    eventually("it is a letter", || bench.committed() == Some(0)).await;
+    assert!(running.replayer().process_any().await.unwrap());
+    assert_eq!(bench.calls.attempts_of("a1"), [1, 2, 2, 2, 2]);
+    let letter = bench.letter_at(0).expect("closed letters are kept");
+    let kinds: Vec<_> = letter.history.iter().map(|record| record.kind).collect();
+    assert_eq!((letter.state, kinds), (LetterState::Resolved, vec![AttemptKind::Live, AttemptKind::Replay]));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_filter_chooses_the_sequence_that_is_processed() {
     // H12
     let (bench, running, repaired) = with_dead(one_attempt(), &["a1", "b1"]).await;

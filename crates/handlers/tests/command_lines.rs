@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use lazaret_core::handler::{Delivery, Handle};
 use lazaret_core::{HandlerError, Message, Position, Reason, Verdict};
 use lazaret_handlers::{CommandHandler, CommandOptions, Mode};
 use support::{call, eventually, failed, is_alive, message, python};
@@ -258,6 +259,32 @@ async fn a_message_that_crashes_its_workers_delays_no_other() {
         }
     }
     assert_eq!(bench.pids().len(), 6);
+}
+
+#[tokio::test]
+async fn many_messages_that_crash_their_workers_delay_no_other() {
+    // I3
+    let Some(bench) = Bench::new(2) else { return };
+    bench.send("{}").await.unwrap();
+    let suspects: Vec<String> = (0..8).map(|n| format!("suspect-{n}")).collect();
+    for id in &suspects {
+        call(&bench.handler, order(id, r#"{"die": 3}"#)).await.unwrap_err();
+    }
+    // One of them is tried, and does not return.
+    let crashed = bench.pids().len();
+    let hanging = tokio::spawn({
+        let (handler, id) = (bench.handler.clone(), suspects[0].clone());
+        async move { call(&handler, order(&id, r#"{"hang": 1}"#)).await }
+    });
+    eventually("it runs", || bench.pids().len() > crashed).await;
+    for id in &suspects[1..] {
+        let attempt = bench.handler.handle(Delivery::new(order(id, r#"{"die": 3}"#)));
+        let attempt = tokio::time::timeout(Duration::from_secs(20), attempt).await;
+        let error = attempt.expect("it does not wait, and does not run").unwrap_err();
+        assert!(error.deferral().is_some(), "{:?}", error.failure());
+    }
+    bench.send("{}").await.unwrap();
+    hanging.abort();
 }
 
 #[tokio::test]

@@ -72,8 +72,10 @@ async fn behaves(handler: &HttpHandler) {
     };
     let (verdict, reason, ..) = info(send("e-1", r#"{"total": 5}"#).await);
     assert_eq!((verdict, reason), (Verdict::Duplicate, Reason::DUPLICATE));
-    let (verdict, reason, ..) = info(send("e-2", "{broken").await);
-    assert_eq!((verdict, reason), (Verdict::DeadLetter, Reason::INVALID_SCHEMA));
+    for payload in ["{broken", r#"{"total": 4.5}"#, r#"{"total": "4"}"#, r#"{"total": true}"#] {
+        let (verdict, reason, ..) = info(send("e-2", payload).await);
+        assert_eq!((verdict, reason), (Verdict::DeadLetter, Reason::INVALID_SCHEMA), "{payload}");
+    }
     let (verdict, reason, message, _) = info(send("e-3", r#"{"total": -1}"#).await);
     assert_eq!(
         (verdict, reason.as_str(), &*message),
@@ -137,6 +139,8 @@ async fn the_python_worker_does_what_it_says() {
         (r#"{"total": -1}"#, Verdict::DeadLetter, "NEGATIVE_TOTAL", None),
         (r#"{"total": 0}"#, Verdict::Retry, "HANDLER_ERROR", Some(Duration::from_secs(30))),
         (r#"{"sum": 0}"#, Verdict::DeadLetter, "INVALID_SCHEMA", None),
+        (r#"{"total": 4.5}"#, Verdict::DeadLetter, "INVALID_SCHEMA", None),
+        (r#"{"total": true}"#, Verdict::DeadLetter, "INVALID_SCHEMA", None),
     ];
     for (payload, verdict, reason, wait) in table {
         let error = call(&handler, order("e-2", payload)).await.unwrap_err();
@@ -198,6 +202,7 @@ async fn the_shell_handler_does_what_it_says() {
         (r#"{"total": -1}"#, Verdict::DeadLetter, "a negative total"),
         (r#"{"total": 0}"#, Verdict::Retry, "not priced yet, attempt 1"),
         ("{}", Verdict::DeadLetter, "no total in e-2"),
+        (r#"{"total": 4.5}"#, Verdict::DeadLetter, "no total in e-2"),
     ];
     for (payload, verdict, message) in table {
         let error = call(&handler, order("e-2", payload)).await.unwrap_err();

@@ -58,7 +58,8 @@ pub(crate) struct Shared {
 /// The tokens until the next reload.
 pub(crate) struct ActiveTokens {
     pub(crate) tokens: Tokens,
-    /// Cancelled when they are replaced: event streams end, and their clients authenticate again.
+    /// Cancelled when they are replaced: event streams end, and their clients authenticate again. Exports go on if their token
+    /// is unchanged.
     pub(crate) replaced: CancellationToken,
 }
 
@@ -70,6 +71,11 @@ impl App {
     /// The current tokens.
     pub(crate) fn tokens(&self) -> RwLockReadGuard<'_, ActiveTokens> {
         self.tokens.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns `true` if the caller would still be accepted. Responses that outlive the check ask from time to time.
+    pub(crate) fn still_accepts(&self, caller: &Caller) -> bool {
+        caller.session.is_valid(&self.tokens().tokens, self.clock.now())
     }
 
     /// The effective page size.

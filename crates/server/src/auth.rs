@@ -1,7 +1,7 @@
 //! Authentication and authorization.
 //!
 //! Without tokens every caller has all scopes; therefore the server listens on loopback addresses only, and the header
-//! `lazaret-actor` merely claims a name. With tokens every request except public ones needs one, and its name is recorded in
+//! `lazaret-actor` merely claims a name. With tokens every request except public ones needs one, and its person is recorded in
 //! the audit.
 
 mod access;
@@ -10,6 +10,8 @@ mod hosts;
 mod token;
 
 pub(crate) use access::Access;
+#[cfg(test)]
+pub(crate) use caller::Session;
 pub(crate) use caller::{Authentication, Caller};
 pub(crate) use hosts::Hosts;
 pub use token::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};

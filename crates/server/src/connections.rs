@@ -1,23 +1,29 @@
 //! Connections: caps in total and per peer, deadlines, and the reserve for health checks.
 //!
-//! A connection is **idle** while it has no request: before its first one, and between two. When a cap is reached, the connection
-//! that has been idle longest is closed for the new one, so that silent connections keep nobody out. When all are busy, a few
-//! more are accepted that answer health checks only.
+//! A connection is **idle** while it has no request: before its first one, and between the end of a response and the next
+//! request. When a cap is reached, the connection that has been idle longest is closed for the new one, so that silent
+//! connections keep nobody out. When all are busy, a few more are accepted that answer health checks only.
 
 use std::collections::HashMap;
+use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::Limits;
+
+/// The largest part of a response that is handed to the connection at once. While a larger one is sent, nothing would tell
+/// whether the client reads.
+const PART_BYTES: usize = 64 * 1024;
 
 /// The open connections. Clones share them.
 #[derive(Clone)]
@@ -144,6 +150,16 @@ impl Drop for Slot {
     }
 }
 
+/// The protocol of a request, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// One response at a time: whatever is written is a part of it.
+    Http1,
+    /// Several responses at a time, each with a window of its own, and pings between them: what is written says nothing about
+    /// one response. A part of a response is taken when the client has opened its window.
+    Http2,
+}
+
 /// The requests of a connection, from their headers to the end of their responses.
 #[derive(Debug)]
 pub(crate) struct Activity(Mutex<Requests>);
@@ -154,15 +170,26 @@ struct Requests {
     active: usize,
     /// Those of which the client has a part of the response to read.
     unread: usize,
+    /// The end of an HTTP/1 response is not written yet.
+    unflushed: bool,
+    /// The protocol of the last request.
+    protocol: Protocol,
     /// Whether a request came at all.
     served: bool,
-    /// The last change.
+    /// The last change, or the last progress of an HTTP/1 response.
     since: Instant,
 }
 
 impl Activity {
     fn new() -> Self {
-        Self(Mutex::new(Requests { active: 0, unread: 0, served: false, since: Instant::now() }))
+        Self(Mutex::new(Requests {
+            active: 0,
+            unread: 0,
+            unflushed: false,
+            protocol: Protocol::Http1,
+            served: false,
+            since: Instant::now(),
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Requests> {
@@ -172,23 +199,42 @@ impl Activity {
     /// Since when no request is in progress.
     fn idle_since(&self) -> Option<Instant> {
         let requests = self.lock();
-        (requests.active == 0).then_some(requests.since)
+        (requests.active == 0 && !requests.unflushed).then_some(requests.since)
     }
 
     /// Records a request.
-    pub(crate) fn begin(self: &Arc<Self>) -> RequestGuard {
+    pub(crate) fn begin(self: &Arc<Self>, protocol: Protocol) -> RequestGuard {
         let mut requests = self.lock();
         requests.active += 1;
+        requests.protocol = protocol;
         requests.served = true;
         requests.since = Instant::now();
         drop(requests);
         RequestGuard { activity: self.clone(), unread: false }
     }
 
+    /// Records that bytes were written. Those of an HTTP/1 response show that the client reads.
+    fn written(&self) {
+        let mut requests = self.lock();
+        if requests.protocol == Protocol::Http1 && (requests.unread > 0 || requests.unflushed) {
+            requests.since = Instant::now();
+        }
+    }
+
+    /// Records that all bytes were written.
+    fn flushed(&self) {
+        let mut requests = self.lock();
+        if requests.unflushed {
+            requests.unflushed = false;
+            requests.since = Instant::now();
+        }
+    }
+
     /// When the connection must be closed, unless something changes before; `None` while the server works on a request.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let requests = self.lock();
         let limit = match &*requests {
+            Requests { active: 0, unflushed: true, .. } => limits.write_timeout,
             Requests { active: 0, served: false, .. } => limits.header_timeout,
             Requests { active: 0, .. } => limits.idle_timeout,
             Requests { active, unread, .. } if active == unread => limits.write_timeout,
@@ -221,20 +267,98 @@ impl Drop for RequestGuard {
         self.set_unread(false);
         let mut requests = self.activity.lock();
         requests.active -= 1;
+        // The connection has taken the last part, and flushes it next.
+        requests.unflushed = requests.protocol == Protocol::Http1;
         requests.since = Instant::now();
     }
 }
 
-/// The body of a response. Between two parts it waits for the client to read, or for the server to produce the next one; the
-/// first has a limit.
+/// A stream that records the progress of HTTP/1 responses.
+pub(crate) struct TrackedIo<S> {
+    stream: S,
+    activity: Arc<Activity>,
+}
+
+impl<S> TrackedIo<S> {
+    pub(crate) fn new(stream: S, activity: Arc<Activity>) -> Self {
+        Self { stream, activity }
+    }
+
+    fn track(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.activity.written();
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedIo<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.track(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.track(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if matches!(flushed, Poll::Ready(Ok(()))) {
+            self.activity.flushed();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The body of a response, in parts of a bounded size. Between two parts it waits for the client to read, or for the server to
+/// produce the next one; the first has a limit.
 pub(crate) struct TrackedBody {
     body: Body,
+    /// The rest of a part of `body`.
+    rest: Bytes,
     guard: RequestGuard,
 }
 
 impl TrackedBody {
     pub(crate) fn new(body: Body, guard: RequestGuard) -> Self {
-        Self { body, guard }
+        Self { body, rest: Bytes::new(), guard }
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let part = self.rest.split_to(self.rest.len().min(PART_BYTES));
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 }
 
@@ -247,17 +371,23 @@ impl HttpBody for TrackedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         self.guard.set_unread(false);
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let polled = self.poll_part(cx);
         self.guard.set_unread(matches!(polled, Poll::Ready(Some(Ok(_)))));
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (rest, hint) = (self.rest.len() as u64, self.body.size_hint());
+        let mut with_rest = SizeHint::new();
+        with_rest.set_lower(hint.lower().saturating_add(rest));
+        if let Some(upper) = hint.upper() {
+            with_rest.set_upper(upper.saturating_add(rest));
+        }
+        with_rest
     }
 }
 
@@ -304,11 +434,12 @@ mod tests {
             slots.push(connections.accept(ADA).unwrap());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        let busy = slots[0].activity.begin();
+        let busy = slots[0].activity.begin(Protocol::Http1);
         let new = connections.accept(BOB).unwrap();
         let closed: Vec<bool> = slots.iter().map(|slot| slot.close.is_cancelled()).collect();
         assert_eq!((closed, new.is_reserve()), (vec![false, true, false], false));
         drop(busy);
+        slots[0].activity.flushed();
         connections.accept(BOB).unwrap();
         assert!(slots[2].close.is_cancelled() && !slots[0].close.is_cancelled(), "it was busy until now");
         assert_eq!(connections.lock().open.len(), 2, "the last one was dropped at once");
@@ -318,11 +449,13 @@ mod tests {
     async fn busy_connections_leave_a_reserve_for_health_checks() {
         let connections = connections(2, 2);
         let slots: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
-        let busy: Vec<_> = slots.iter().map(|slot| slot.activity.begin()).collect();
+        let busy: Vec<_> = slots.iter().map(|slot| slot.activity.begin(Protocol::Http1)).collect();
         let reserve = connections.accept(BOB).unwrap();
         assert!(reserve.is_reserve());
         assert!(connections.accept(BOB).is_none(), "the reserve is used up");
         drop((reserve, busy));
+        assert!(connections.accept(BOB).unwrap().is_reserve(), "the responses are still being sent");
+        slots[0].activity.flushed();
         assert!(!connections.accept(BOB).unwrap().is_reserve(), "an idle one makes room");
     }
 
@@ -331,7 +464,7 @@ mod tests {
         let connections = connections(4, 2);
         let ada: Vec<_> = (0..2).map(|_| connections.accept(ADA).unwrap()).collect();
         let bob = connections.accept(BOB).unwrap();
-        let _busy: Vec<_> = ada.iter().map(|slot| slot.activity.begin()).collect();
+        let _busy: Vec<_> = ada.iter().map(|slot| slot.activity.begin(Protocol::Http1)).collect();
         assert!(connections.accept(ADA).unwrap().is_reserve(), "its own are busy");
         assert!(!bob.close.is_cancelled(), "and another's idle one stays");
         assert!(!connections.accept(BOB).unwrap().is_reserve());
@@ -350,15 +483,44 @@ mod tests {
         let activity = Arc::new(Activity::new());
         let left = || activity.deadline(&limits).map(|deadline| (deadline - Instant::now()).as_secs());
         assert_eq!(left(), Some(1), "no request yet");
-        let mut guard = activity.begin();
+        let mut guard = activity.begin(Protocol::Http1);
         assert_eq!(left(), None);
         guard.set_unread(true);
         assert_eq!(left(), Some(3), "the client does not read");
-        let second = activity.begin();
+        let second = activity.begin(Protocol::Http1);
         assert_eq!(left(), None, "the server works on another request");
         drop(second);
         guard.set_unread(false);
         drop(guard);
+        assert_eq!(
+            (left(), activity.idle_since()),
+            (Some(3), None),
+            "the end of the response is not sent yet"
+        );
+        activity.flushed();
         assert_eq!(left(), Some(2), "idle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_bytes_of_a_response_postpone_a_deadline() {
+        let limits = Limits {
+            idle_timeout: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(5),
+            ..Limits::default()
+        };
+        for (protocol, after) in [(Protocol::Http1, 5), (Protocol::Http2, 3)] {
+            let activity = Arc::new(Activity::new());
+            let left = || activity.deadline(&limits).map(|deadline| (deadline - Instant::now()).as_secs());
+            let mut guard = activity.begin(protocol);
+            guard.set_unread(true);
+            tokio::time::advance(Duration::from_secs(2)).await;
+            activity.written();
+            assert_eq!(left(), Some(after), "{protocol:?}: pings of HTTP/2 are written as well");
+            drop(guard);
+            activity.flushed();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            activity.written();
+            assert_eq!(left(), Some(4), "{protocol:?}: idle, whatever is written");
+        }
     }
 }

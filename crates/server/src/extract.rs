@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use hyper::body::Body as HttpBody;
 use lazaret_api::{Code, Problem};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -122,9 +123,13 @@ pub(crate) async fn read(app: &App, headers: &HeaderMap, mut body: Body, limit: 
         };
         let Some(frame) = next else { return Ok(kept.freeze()) };
         let failed = |error| ApiError::new(Code::InvalidRequest, format!("cannot read the body: {error}"));
-        if let Some(data) = frame.map_err(failed)?.data_ref() {
+        if let Ok(data) = frame.map_err(failed)?.into_data() {
             fits = kept.len() + data.len() <= limit;
-            kept.extend_from_slice(if fits { data } else { &[] });
+            // A body that is in memory already is not copied.
+            if fits && kept.is_empty() && body.is_end_stream() {
+                return Ok(data);
+            }
+            kept.extend_from_slice(if fits { &data } else { &[] });
         }
     }
     // A client that is still sending would otherwise see a broken connection instead of the response.

@@ -48,13 +48,13 @@ struct Entries {
     by_key: HashMap<Scoped, Entry>,
     /// The bytes of the stored responses.
     bytes: usize,
-    /// The same keys, oldest first.
-    order: VecDeque<(Scoped, Instant)>,
+    /// The keys with a stored response, oldest first. Requests in progress are not among them: they are never evicted, or their
+    /// keys could be executed twice at once. The limit of concurrent requests bounds them.
+    stored: VecDeque<(Scoped, Instant)>,
 }
 
 struct Entry {
     fingerprint: Fingerprint,
-    since: Instant,
     /// `None` while the first request is in progress.
     response: Option<StoredResponse>,
 }
@@ -76,29 +76,28 @@ pub(crate) struct CompactBody(pub(crate) Bytes);
 pub(crate) struct Pending {
     store: IdempotencyStore,
     key: Scoped,
-    /// Distinguishes it from a later request with the same key, after this one was evicted.
-    since: Instant,
+    is_complete: bool,
 }
 
 impl Pending {
     /// Stores the response.
-    pub(crate) fn complete(&self, response: StoredResponse) {
+    pub(crate) fn complete(mut self, response: StoredResponse) {
+        self.is_complete = true;
         let mut entries = self.store.lock();
-        if let Some(entry) = entries.by_key.get_mut(&self.key).filter(|entry| entry.since == self.since) {
+        if let Some(entry) = entries.by_key.get_mut(&self.key) {
             let bytes = response.byte_size();
             entry.response = Some(response);
             entries.bytes += bytes;
-            entries.shrink(self.store.max_bytes);
+            entries.stored.push_back((self.key.clone(), Instant::now()));
+            entries.shrink(self.store.capacity, self.store.max_bytes);
         }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let mut entries = self.store.lock();
-        let own = |entry: &Entry| entry.since == self.since && entry.response.is_none();
-        if entries.by_key.get(&self.key).is_some_and(own) {
-            entries.remove(&self.key);
+        if !self.is_complete {
+            self.store.lock().by_key.remove(&self.key);
         }
     }
 }
@@ -120,7 +119,7 @@ impl IdempotencyStore {
     pub(crate) fn claim(&self, key: &Scoped, fingerprint: Fingerprint) -> Result<Claim> {
         let now = Instant::now();
         let mut entries = self.lock();
-        entries.evict(self.capacity, now, self.window);
+        entries.expire(now, self.window);
         if let Some(entry) = entries.by_key.get(key) {
             if entry.fingerprint != fingerprint {
                 let detail = "the first request with this key was a different one";
@@ -131,10 +130,9 @@ impl IdempotencyStore {
                 None => Err(ApiError::from(Problem::new(Code::IdempotencyBusy)).retry_after(1)),
             };
         }
-        entries.by_key.insert(key.clone(), Entry { fingerprint, since: now, response: None });
-        entries.order.push_back((key.clone(), now));
+        entries.by_key.insert(key.clone(), Entry { fingerprint, response: None });
         drop(entries);
-        Ok(Claim::New(Pending { store: self.clone(), key: key.clone(), since: now }))
+        Ok(Claim::New(Pending { store: self.clone(), key: key.clone(), is_complete: false }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -143,37 +141,23 @@ impl IdempotencyStore {
 }
 
 impl Entries {
-    /// Evicts expired entries, and the oldest beyond the capacity (I7).
-    fn evict(&mut self, capacity: usize, now: Instant, window: Duration) {
-        while let Some((key, since)) = self.order.front() {
-            let entry = self.by_key.get(key).filter(|entry| entry.since == *since);
-            let old = now.duration_since(*since) >= window || self.by_key.len() >= capacity;
-            match entry {
-                Some(_) if !old => return,
-                Some(_) => {
-                    let key = key.clone();
-                    self.remove(&key);
-                }
-                // Freed before, and maybe claimed again.
-                None => {}
-            }
-            self.order.pop_front();
+    /// Removes the responses whose time has passed.
+    fn expire(&mut self, now: Instant, window: Duration) {
+        while self.stored.front().is_some_and(|(_, since)| now.duration_since(*since) >= window) {
+            self.remove_oldest();
         }
     }
 
     /// Removes the oldest responses until the rest fits (I7).
-    fn shrink(&mut self, max_bytes: usize) {
-        while self.bytes > max_bytes
-            && let Some((key, since)) = self.order.pop_front()
-        {
-            if self.by_key.get(&key).is_some_and(|entry| entry.since == since) {
-                self.remove(&key);
-            }
+    fn shrink(&mut self, capacity: usize, max_bytes: usize) {
+        while self.stored.len() > capacity || (self.bytes > max_bytes && !self.stored.is_empty()) {
+            self.remove_oldest();
         }
     }
 
-    fn remove(&mut self, key: &Scoped) {
-        let response = self.by_key.remove(key).and_then(|entry| entry.response);
+    fn remove_oldest(&mut self) {
+        let oldest = self.stored.pop_front().and_then(|(key, _)| self.by_key.remove(&key));
+        let response = oldest.and_then(|entry| entry.response);
         self.bytes -= response.map_or(0, |response| response.byte_size());
     }
 }
@@ -299,12 +283,8 @@ mod tests {
                 pending.unwrap().complete(response());
             }
             let entries = store.lock();
-            assert!(
-                entries.by_key.len() <= 3 && entries.order.len() <= 7,
-                "{} {}",
-                entries.by_key.len(),
-                entries.order.len()
-            );
+            let sizes = (entries.by_key.len(), entries.stored.len());
+            assert!(sizes.0 <= 4 && sizes.1 <= 3, "{sizes:?}");
         }
         assert_eq!(outcome(&store, "99", 1).0, "completed");
         assert_eq!(outcome(&store, "1", 1).0, "new", "the oldest was evicted");
@@ -323,6 +303,24 @@ mod tests {
         assert_eq!(store.lock().by_key.len(), 5);
         assert_eq!(outcome(&store, "99", 1).0, "completed");
         assert_eq!(outcome(&store, "1", 1).0, "new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_in_progress_keeps_its_key_whatever_else_is_stored() {
+        let window = Duration::from_secs(3600);
+        let few = IdempotencyStore::new(1, usize::MAX, window);
+        let small = IdempotencyStore::new(1000, ENTRY_BYTES, window);
+        for store in [few, small] {
+            let (_, first) = outcome(&store, "a", 1);
+            for n in 0..10 {
+                outcome(&store, &n.to_string(), 1).1.unwrap().complete(response());
+                assert_eq!(outcome(&store, "a", 1).0, "LZ0217", "in progress, after {n} others");
+            }
+            tokio::time::advance(window).await;
+            assert_eq!(outcome(&store, "a", 1).0, "LZ0217", "in progress, after the window");
+            first.unwrap().complete(response());
+            assert_eq!(outcome(&store, "a", 1).0, "completed");
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! The middleware of every request: admission, authentication, authorization, timeout, idempotency, response headers.
 
+use std::any::Any;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -17,9 +19,23 @@ use crate::extract::{announced, read, refuse_encoded};
 use crate::idempotency::{self, Claim, StoredResponse, fingerprint};
 use crate::per_token::Resource;
 
+/// The shares of bounded resources that a request holds, in its extensions. A layer holds its own until the response starts; a
+/// change that goes on after its client has disconnected holds all of them until its end (I7).
+#[derive(Clone, Default)]
+struct Held(Vec<Arc<dyn Any + Send + Sync>>);
+
+impl Held {
+    /// Adds a share to a request. The caller holds it as well, for as long as it keeps the returned value.
+    fn add(request: &mut Request, share: impl Any + Send + Sync) -> Arc<dyn Any + Send + Sync> {
+        let share: Arc<dyn Any + Send + Sync> = Arc::new(share);
+        request.extensions_mut().get_or_insert_default::<Self>().0.push(share.clone());
+        share
+    }
+}
+
 /// Authenticates the caller and keeps the result with the request, for the access rule of its route.
 pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let authentication = Authentication::of(&app.tokens().tokens, request.headers(), app.clock.now());
+    let authentication = Authentication::of(&app.tokens(), request.headers(), app.clock.now());
     let share = match &authentication {
         Authentication::Accepted(caller) if !is_health_check(request.uri().path()) => {
             app.by_token.take(caller, Resource::Requests, 1).map(Some)
@@ -28,7 +44,7 @@ pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, n
     };
     // Held until the response starts.
     let _share = match share {
-        Ok(share) => share,
+        Ok(share) => share.map(|share| Held::add(&mut request, share)),
         Err(error) => return error.into_response(),
     };
     request.extensions_mut().insert(authentication);
@@ -63,7 +79,8 @@ pub(crate) async fn authorize(
     }
 }
 
-/// Limits the time until the response starts.
+/// Limits the time from the end of the request's body until the response starts. It is the innermost layer, so that it also ends
+/// changes whose clients have disconnected.
 pub(crate) async fn timeout(limit: std::time::Duration, request: Request, next: Next) -> Response {
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,
@@ -73,22 +90,27 @@ pub(crate) async fn timeout(limit: std::time::Duration, request: Request, next: 
     }
 }
 
-/// Reserves memory for the body of a request, in all and for its token. Rejects compressed bodies: their size is not known.
-pub(crate) async fn reserve_body(
+/// Receives the body of a request: reserves memory for it, in all and for its token, and reads it. Rejects compressed bodies:
+/// their size is not known.
+pub(crate) async fn receive_body(
     State((app, limit)): State<(App, usize)>,
     caller: Caller,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response> {
     refuse_encoded(request.headers())?;
     let bytes = announced(request.headers()).map_or(limit, |bytes| bytes.min(limit));
-    let _share = app.by_token.take(&caller, Resource::BodyBytes, bytes)?;
+    let share = app.by_token.take(&caller, Resource::BodyBytes, bytes)?;
     let permits = u32::try_from(bytes.min(app.options.limits.body_bytes)).unwrap_or(u32::MAX);
-    let _permit = app
+    let permit = app
         .body_bytes
-        .try_acquire_many(permits)
+        .clone()
+        .try_acquire_many_owned(permits)
         .map_err(|_| ApiError::new(Code::Busy, "too many bytes of requests in memory").retry_after(1))?;
-    Ok(next.run(request).await)
+    let _held = Held::add(&mut request, (share, permit));
+    let (parts, body) = request.into_parts();
+    let body = read(&app, &parts.headers, body, limit).await?;
+    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
 }
 
 /// Executes a change once per idempotency key. Without a key it is executed each time.
@@ -105,9 +127,11 @@ pub(crate) async fn idempotent(
     match app.idempotency.claim(&(caller.identity.name, key), fingerprint)? {
         Claim::Completed(response) => Ok(response.replayed()),
         Claim::New(pending) => {
-            // In its own task: a client that disconnects must not leave a change half made, or its response unknown.
+            let held = parts.extensions.get::<Held>().cloned();
             let request = Request::from_parts(parts, Body::from(body));
+            // In its own task: a client that disconnects must not leave a change half made, or its response unknown.
             let work = tokio::spawn(async move {
+                let _held = held;
                 let (response, stored) = StoredResponse::read(next.run(request).await).await?;
                 if let Some(lasting) = stored.filter(StoredResponse::is_lasting) {
                     pending.complete(lasting);
@@ -125,7 +149,7 @@ pub(crate) fn is_health_check(path: &str) -> bool {
 }
 
 /// Rejects requests beyond the concurrency limit instead of queueing them.
-pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn admit(State(app): State<App>, mut request: Request, next: Next) -> Response {
     // Health checks must be answered above all under load.
     let is_health_check = is_health_check(request.uri().path());
     if request.uri().path() == "/healthz" {
@@ -137,8 +161,11 @@ pub(crate) async fn admit(State(app): State<App>, request: Request, next: Next) 
     if is_health_check {
         return next.run(request).await;
     }
-    match app.requests.try_acquire() {
-        Ok(_permit) => next.run(request).await,
+    match app.requests.clone().try_acquire_owned() {
+        Ok(permit) => {
+            let _held = Held::add(&mut request, permit);
+            next.run(request).await
+        }
         Err(_) => ApiError::from(Problem::new(Code::Busy)).retry_after(1).into_response(),
     }
 }

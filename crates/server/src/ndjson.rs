@@ -28,6 +28,7 @@ pub(crate) fn accepts_ndjson(headers: &HeaderMap) -> bool {
 
 /// The place of an open stream, in all and of its token.
 pub(crate) struct StreamPermit {
+    caller: Caller,
     _stream: OwnedSemaphorePermit,
     _export: Option<OwnedSemaphorePermit>,
     _share: Share,
@@ -41,7 +42,8 @@ fn acquire(semaphore: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermi
 /// Acquires a permit for a stream.
 pub(crate) fn stream_permit(app: &App, caller: &Caller) -> Result<StreamPermit> {
     let _share = app.by_token.take(caller, Resource::Streams, 1)?;
-    Ok(StreamPermit { _stream: acquire(&app.streams, "streams")?, _export: None, _share })
+    let _stream = acquire(&app.streams, "streams")?;
+    Ok(StreamPermit { caller: caller.clone(), _stream, _export: None, _share })
 }
 
 /// Acquires a permit for an export of full letters, which needs more memory than other streams.
@@ -72,28 +74,29 @@ pub(crate) fn push_line(lines: &mut Vec<u8>, value: &impl Serialize) {
 }
 
 /// Streams pages, each loaded after the previous one was sent. One page is in memory at a time (I7). When the store fails
-/// midway the connection is aborted, so that the client does not mistake a part for the whole.
+/// midway, or the caller's token is revoked or expires, the connection is aborted, so that the client does not mistake a part for
+/// the whole.
 pub(crate) fn respond<C, F, N>(app: &App, first: Chunk<C>, permit: StreamPermit, next_page: N) -> Response
 where
     C: Send + 'static,
     F: Future<Output = Result<Chunk<C>>> + Send + 'static,
     N: Fn(C) -> F + Send + Sync + 'static,
 {
-    let stopping = app.stopping.clone();
+    let app = app.clone();
+    // The permit lives as long as the stream.
     let pages = futures_util::stream::unfold(Step::Send(first), move |step| {
-        // The permit lives as long as the stream.
-        let _held = &permit;
-        let stopping = stopping.clone();
+        let refused = refusal(&app, &permit.caller);
         let loading = match step {
             Step::Send(chunk) => Ok(chunk),
             Step::Load(at) => Err(Some(next_page(at))),
             Step::End => Err(None),
         };
         async move {
-            let chunk = match loading {
-                Ok(chunk) => Ok(chunk),
-                Err(_) if stopping.is_cancelled() => Err("the server is stopping".to_owned()),
-                Err(page) => page?.await.map_err(|error| error.problem.to_string()),
+            let chunk = match (loading, refused) {
+                (Ok(chunk), _) => Ok(chunk),
+                (Err(None), _) => return None,
+                (Err(Some(_)), Some(why)) => Err(why.to_owned()),
+                (Err(Some(page)), None) => page.await.map_err(|error| error.problem.to_string()),
             };
             Some(match chunk {
                 Ok(Chunk { lines, next }) => (Ok(Bytes::from(lines)), next.map_or(Step::End, Step::Load)),
@@ -102,6 +105,14 @@ where
         }
     });
     into_response(pages)
+}
+
+/// Why a stream must not go on, if so.
+fn refusal(app: &App, caller: &Caller) -> Option<&'static str> {
+    if app.stopping.is_cancelled() {
+        return Some("the server is stopping");
+    }
+    (!app.still_accepts(caller)).then_some("the token was revoked or has expired")
 }
 
 fn into_response(pages: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Response {

@@ -23,11 +23,11 @@ pub struct Limits {
     pub named_letters: usize,
     /// The maximum number of letters per bulk change.
     pub bulk_letters: usize,
-    /// The time until the response must start.
+    /// The time from the end of a request's body until the response must start.
     pub request_timeout: Duration,
-    /// The timeout of an import.
+    /// The same time for an import.
     pub import_timeout: Duration,
-    /// The timeout for receiving the request headers.
+    /// The timeout for receiving the headers of the first request of a connection.
     pub header_timeout: Duration,
     /// The maximum size of the request headers, in bytes.
     pub header_bytes: usize,
@@ -37,9 +37,9 @@ pub struct Limits {
     pub connections_per_peer: usize,
     /// The number of further connections that answer health checks only, for when all others are busy.
     pub health_connections: usize,
-    /// How long a connection may be open between two requests.
+    /// How long a connection may be open between two requests, the headers of the second one included.
     pub idle_timeout: Duration,
-    /// How long a client may leave a response unread.
+    /// How long a client may read nothing of a response.
     pub write_timeout: Duration,
     /// The interval of HTTP/2 pings, and the timeout of their answers.
     pub http2_keep_alive: Duration,

@@ -84,6 +84,7 @@ mod tests {
     use lazaret_api::{Identity, Via};
 
     use super::*;
+    use crate::auth::Session;
 
     fn caller(name: &str, authenticated: bool) -> Caller {
         let identity = Identity {
@@ -94,7 +95,7 @@ mod tests {
             expires_at: None,
             consumers: Vec::new(),
         };
-        Caller { identity, via: Via::Api }
+        Caller { identity, via: Via::Api, session: Session::default() }
     }
 
     #[test]

@@ -71,18 +71,17 @@ impl Add for ServedRoutes {
             RequestKind::Batch => Some(limits.batch_bytes),
             RequestKind::Import => Some(limits.import_bytes),
         };
+        let import = kind == RequestKind::Import;
+        let time = if import { limits.import_timeout } else { limits.request_timeout };
+        methods = methods.route_layer(from_fn(move |request, next| middleware::timeout(time, request, next)));
         if let Some(limit) = body_limit {
             let state = (self.app.clone(), limit);
             // The id of a message is its idempotency key.
             if kind != RequestKind::Message {
                 methods = methods.route_layer(from_fn_with_state(state.clone(), middleware::idempotent));
             }
-            methods = methods.route_layer(from_fn_with_state(state, middleware::reserve_body));
+            methods = methods.route_layer(from_fn_with_state(state, middleware::receive_body));
         }
-        let import = kind == RequestKind::Import;
-        let limit = if import { limits.import_timeout } else { limits.request_timeout };
-        methods =
-            methods.route_layer(from_fn(move |request, next| middleware::timeout(limit, request, next)));
         let per_consumer = tells_consumers_apart(&method, path);
         // The last layer sees a request first: authorization comes before any work.
         methods = methods.route_layer(from_fn(move |caller: Result<Caller>, request, next| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, Request, header};
+use axum::http::{HeaderValue, Request, Version, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -24,7 +24,7 @@ use tower::ServiceExt;
 use crate::api_error::ApiError;
 use crate::app::{ActiveTokens, App, Metrics, Shared};
 use crate::auth::{Hosts, Tokens};
-use crate::connections::{Connections, Slot, TrackedBody, closed};
+use crate::connections::{Connections, Protocol, Slot, TrackedBody, TrackedIo, closed};
 use crate::error::Error;
 use crate::idempotency::IdempotencyStore;
 use crate::listener::{Listener, Stream};
@@ -169,7 +169,12 @@ impl Server {
                     }
                     Stream::Tls(stream, acceptor) => {
                         let _ = stream.set_nodelay(true);
-                        match acceptor.accept(stream).await {
+                        let accepted = tokio::select! {
+                            accepted = acceptor.accept(stream) => accepted,
+                            // There is no request yet that the shutdown would have to wait for.
+                            () = app.stopping.cancelled() => return,
+                        };
+                        match accepted {
                             Ok(stream) => serve_connection(stream, limits, &slot, router, watcher).await,
                             Err(error) => tracing::debug!(%error, "TLS handshake failed"),
                         }
@@ -196,11 +201,8 @@ async fn serve_connection(
 ) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let header_bytes = limits.header_bytes.max(8192);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        .max_buf_size(header_bytes);
+    // `closed` bounds the time for headers. A timeout here would also run between two requests.
+    builder.http1().header_read_timeout(None).max_buf_size(header_bytes);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -211,7 +213,8 @@ async fn serve_connection(
         .keep_alive_timeout(limits.http2_keep_alive);
     let (activity, is_reserve) = (slot.activity.clone(), slot.is_reserve());
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let guard = activity.begin();
+        let protocol = if request.version() == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+        let guard = activity.begin(protocol);
         let router = router.clone();
         async move {
             let response = if is_reserve && !is_health_check(request.uri().path()) {
@@ -222,6 +225,7 @@ async fn serve_connection(
             Ok::<_, std::convert::Infallible>(response.map(|body| TrackedBody::new(body, guard)))
         }
     });
+    let stream = TrackedIo::new(stream, slot.activity.clone());
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "connection failed");
@@ -322,4 +326,212 @@ fn document() -> Bytes {
 /// The OpenAPI document, as served at `/v1/openapi.json`.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     routes::document()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::routing::get;
+    use lazaret_core::source::{Backlog, NewMessage, Posted};
+    use lazaret_memory::MemoryStore;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// The bytes between client and server.
+    const BUFFER: usize = 4096;
+    /// The body of a large response.
+    const LARGE: usize = 300 * 1024;
+
+    /// Serves a connection, and returns the end of the client.
+    fn connect(limits: Limits, router: Router) -> DuplexStream {
+        let (client, stream) = duplex(BUFFER);
+        tokio::spawn(async move {
+            let slot = Connections::new(&limits).accept(None).unwrap();
+            let graceful = GracefulShutdown::new();
+            tokio::select! {
+                () = serve_connection(stream, &limits, &slot, router, graceful.watcher()) => {}
+                _ = closed(&slot.activity, &slot.close, &limits) => {}
+            }
+        });
+        client
+    }
+
+    fn pages() -> Router {
+        Router::new()
+            .route("/small", get(|| async { "small" }))
+            .route("/large", get(|| async { vec![b'x'; LARGE] }))
+    }
+
+    /// Reads a response with the small body.
+    async fn read_small(client: &mut DuplexStream) -> String {
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\nsmall") {
+            answer.push(char::from(client.read_u8().await.expect("the connection is open")));
+        }
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_http1_connection_stays_open_between_requests_for_the_idle_timeout() {
+        let limits = Limits {
+            header_timeout: Duration::from_secs(1),
+            idle_timeout: Duration::from_secs(60),
+            ..Limits::default()
+        };
+        let mut client = connect(limits, pages());
+        for _ in 0..3 {
+            client.write_all(b"GET /small HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            assert!(read_small(&mut client).await.starts_with("HTTP/1.1 200"));
+            tokio::time::sleep(Duration::from_secs(59)).await;
+        }
+        // Headers that do not end are no request.
+        client.write_all(b"GET /small HTTP/1.1\r\nho").await.unwrap();
+        assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap(), 0, "closed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_receives_the_whole_response() {
+        let limits = Limits {
+            idle_timeout: Duration::from_secs(3),
+            write_timeout: Duration::from_secs(3),
+            ..Limits::default()
+        };
+        let mut client = connect(limits, pages());
+        client.write_all(b"GET /large HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let (mut answer, mut part) = (Vec::new(), vec![0; BUFFER]);
+        while answer.len() < LARGE {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let read = client.read(&mut part).await.unwrap();
+            assert_ne!(read, 0, "closed after {} bytes", answer.len());
+            answer.extend_from_slice(&part[..read]);
+        }
+        client.read_to_end(&mut answer).await.unwrap();
+        let head = answer.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        assert_eq!((answer.len() - head, answer.starts_with(b"HTTP/1.1 200")), (LARGE, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_disconnected() {
+        let limits = Limits { write_timeout: Duration::from_secs(3), ..Limits::default() };
+        let mut client = connect(limits, pages());
+        client.write_all(b"GET /large HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.len() <= BUFFER, "{} bytes", answer.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_limit_of_a_request_starts_at_the_end_of_its_body() {
+        let limits = Limits {
+            request_timeout: Duration::from_secs(1),
+            header_timeout: Duration::from_secs(60),
+            ..Limits::default()
+        };
+        let options = Options { limits: limits.clone(), ..Options::default() };
+        let server = Server::builder(Arc::new(MemoryStore::default())).options(options).build();
+        for key in ["", "idempotency-key: k\r\n"] {
+            let mut client = connect(limits.clone(), server.router());
+            let body = br#"{"action": "retry", "all": true}"#;
+            let head = format!(
+                "POST /v1/plans HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                 content-type: application/json\r\n{key}content-length: {}\r\n\r\n",
+                body.len()
+            );
+            client.write_all(head.as_bytes()).await.unwrap();
+            client.write_all(&body[..9]).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            client.write_all(&body[9..]).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 201"), "{key:?}: {answer}");
+        }
+    }
+
+    /// An inbox that never answers, and the number of calls that wait for it.
+    #[derive(Clone, Default)]
+    struct Stuck(Arc<AtomicUsize>);
+
+    #[async_trait::async_trait]
+    impl Ingest for Stuck {
+        async fn post(&self, _messages: Vec<NewMessage>) -> lazaret_core::store::Result<Vec<Posted>> {
+            struct Waiting<'a>(&'a AtomicUsize);
+
+            impl Drop for Waiting<'_> {
+                fn drop(&mut self) {
+                    self.0.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let _waiting = Waiting(&self.0);
+            std::future::pending().await
+        }
+
+        async fn backlog(&self) -> lazaret_core::store::Result<Backlog> {
+            Ok(Backlog::default())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_with_a_key_ends_at_its_time_limit() {
+        let inbox = Stuck::default();
+        let server = Server::builder(Arc::new(MemoryStore::default())).inbox("stuck", inbox.clone()).build();
+        let request = Request::post("/v1/inbox/stuck/batch")
+            .header("host", "localhost")
+            .header("idempotency-key", "k")
+            .body(Body::from("{\"payload\": 1}"))
+            .unwrap();
+        let change = tokio::spawn(server.router().oneshot(request));
+        while inbox.0.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(change.await.unwrap().unwrap().status().as_u16(), 408);
+        assert_eq!(inbox.0.load(Ordering::SeqCst), 0, "nothing goes on after the response");
+    }
+
+    #[tokio::test]
+    async fn an_unfinished_tls_handshake_does_not_delay_the_shutdown() {
+        /// Never asked: the client sends nothing.
+        #[derive(Debug)]
+        struct NoCertificates;
+
+        impl rustls::server::ResolvesServerCert for NoCertificates {
+            fn resolve(
+                &self,
+                _hello: rustls::server::ClientHello<'_>,
+            ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+                None
+            }
+        }
+
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(NoCertificates));
+        let forever = Duration::from_secs(600);
+        let limits = Limits { header_timeout: forever, drain: forever, ..Limits::default() };
+        let options = Options { limits, ..Options::default() };
+        let server = Server::builder(Arc::new(MemoryStore::default())).options(options).build();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn({
+            let (server, shutdown) = (server.clone(), shutdown.clone());
+            async move { server.serve(Listener::tls(listener, Arc::new(config)), shutdown).await }
+        });
+        let mut silent = tokio::net::TcpStream::connect(address).await.unwrap();
+        // Connections are accepted in order, and the server answers this one.
+        let mut refused = tokio::net::TcpStream::connect(address).await.unwrap();
+        refused.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        refused.read_u8().await.expect("a TLS alert");
+        shutdown.cancel();
+        let served = tokio::time::timeout(Duration::from_secs(20), serving).await;
+        served.expect("it ends").unwrap().unwrap();
+        assert_eq!(silent.read_to_end(&mut Vec::new()).await.unwrap(), 0, "closed");
+    }
 }

@@ -8,9 +8,6 @@
 //! - [`alerts`] sends signed webhook notifications about conditions that need a person.
 //!
 //! Telemetry cannot fail a consumer (I10): observers only count, log or write to a bounded buffer.
-//! - Inside: `metrics/` counts events (`observer`), reads handles at a scrape (`registry`) and letters from the store (`letters`);
-//!   `alerts/` buffers events (`event_buffer`), evaluates `thresholds`, polls the store (`store_poll`), tracks what is `firing`, and
-//!   delivers it (`service`, `webhook`, `signature`, `notice`); `alerts/rules` and `names` are the tables of alerts and metrics.
 //!
 //! ```
 //! use lazaret_core::handler::{Handler, Text};
@@ -27,6 +24,13 @@
 //!     .observer(LogObserver::new("names"));
 //! # let _ = builder;
 //! ```
+//!
+//! # Modules
+//!
+//! - `metrics`: counts events (`observer`), reads handles at a scrape (`registry`) and letters from the store (`letters`).
+//! - `alerts`: buffers events (`event_buffer`), evaluates `thresholds`, polls the store (`store_poll`), tracks what is `firing`, and
+//!   delivers it (`service`, `webhook`, `signature`, `notice`). `alerts/rules` is the table of alerts.
+//! - `names`: the table of metrics.
 
 mod age;
 pub mod alerts;

@@ -8,7 +8,7 @@ import java.util.regex.Pattern;
 
 public class Handler {
     static final Set<String> handled = ConcurrentHashMap.newKeySet(); // in production: a table, in the same transaction
-    static final Pattern TOTAL = Pattern.compile("\"total\"\\s*:\\s*(-?\\d{1,18})(?!\\d)"); // in production: a JSON library
+    static final Pattern TOTAL = Pattern.compile("\"total\"\\s*:\\s*(-?\\d{1,18})(?![\\d.eE])"); // in production: a JSON library
 
     static void handle(HttpExchange call) throws IOException {
         var event = call.getRequestHeaders().getFirst("ce-id");

@@ -14,7 +14,9 @@ class Handler(BaseHTTPRequestHandler):
         if event in handled:
             return self.answer(208)  # duplicate
         try:
-            total = int(json.loads(body)["total"])
+            total = json.loads(body)["total"]
+            if type(total) is not int:
+                raise ValueError("total is no integer")  # int() would cut 4.5 to 4, and take "4" and true
         except Exception as error:  # also deep nesting, and integers that are too long
             return self.answer(400, str(error))  # dead letter, INVALID_SCHEMA
         if total < 0:

@@ -10,6 +10,8 @@ def payload(message):
 
 def handle(message):
     total = payload(message)["total"]
+    if type(total) is not int:
+        raise ValueError("total is no integer")
     if total < 0:
         return {"verdict": "dead-letter", "reason": "NEGATIVE_TOTAL", "message": "a negative total"}
     if total == 0:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A command that runs once per attempt. program: [sh, handler.sh]
-total=$(sed -n 's/.*"total": *\(-\{0,1\}[0-9]\{1,18\}\)\([^0-9].*\)\{0,1\}$/\1/p') # the shell counts no further
+total=$(sed -n 's/.*"total": *\(-\{0,1\}[0-9]\{1,18\}\)\([^0-9.eE].*\)\{0,1\}$/\1/p') # the shell counts no further
 if [ -z "$total" ]; then
     echo "no total in $LAZARET_ID" >&2
     exit 65 # dead letter, INVALID_SCHEMA

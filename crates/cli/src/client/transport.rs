@@ -2,12 +2,13 @@
 
 use std::error::Error as _;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lazaret_api::{Identity, Problem, Via};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Certificate, ClientBuilder, Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -33,6 +34,15 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub struct Client {
     http: reqwest::Client,
     base: Url,
+    /// The address as the user wrote it, without a slash at its end.
+    address: String,
+}
+
+/// The address of a daemon.
+enum Address {
+    Url(Url),
+    /// A Unix socket.
+    Socket(PathBuf),
 }
 
 /// Escapes a text as one path segment.
@@ -41,12 +51,15 @@ pub(super) fn segment(text: &str) -> String {
 }
 
 impl Client {
-    /// Creates a client of the daemon at this address.
+    /// Creates a client of the daemon at this address. It trusts the certificate authorities in `ca_file`, or those of the system.
     ///
     /// # Errors
-    /// When the address or the token is invalid.
-    pub fn new(url: &str, token: Option<&str>) -> Result<Self> {
-        let base = parse_url(url)?;
+    /// When the address, the token or the file is invalid.
+    pub fn new(url: &str, token: Option<&str>, ca_file: Option<&Path>) -> Result<Self> {
+        let (base, socket) = match parse_address(url)? {
+            Address::Url(url) => (url, None),
+            Address::Socket(path) => (Url::parse("http://localhost").expect("a valid address"), Some(path)),
+        };
         let mut headers = HeaderMap::new();
         headers.insert(HeaderName::from_static(Via::HEADER), HeaderValue::from_static(Via::Cli.as_str()));
         if let Some(name) = user().and_then(|name| HeaderValue::from_bytes(name.as_bytes()).ok()) {
@@ -70,10 +83,16 @@ impl Client {
         if is_loopback(&base) {
             builder = builder.no_proxy();
         }
+        if let Some(path) = ca_file {
+            builder = builder.tls_certs_only(authorities(path)?);
+        }
+        if let Some(path) = socket {
+            builder = through_socket(builder, path)?;
+        }
         let http = builder
             .build()
             .map_err(|error| Error::Other(format!("cannot create the HTTP client: {error}")))?;
-        Ok(Self { http, base })
+        Ok(Self { http, base, address: url.trim_end_matches('/').to_owned() })
     }
 
     /// Returns whether requests are sent unencrypted over a network.
@@ -99,7 +118,7 @@ impl Client {
     pub(super) async fn get_any_status<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let request = self.request(Method::GET, path, &[]).timeout(RESPONSE_TIMEOUT);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        let foreign = Error::NotLazaret { url: self.base.to_string(), status: response.status().as_u16() };
+        let foreign = Error::NotLazaret { url: self.address.clone(), status: response.status().as_u16() };
         let bytes = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         serde_json::from_slice(&bytes).map_err(|_| foreign)
     }
@@ -115,7 +134,7 @@ impl Client {
         let request = self.request(Method::GET, path, query).header(ACCEPT, "application/x-ndjson");
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let response = self.accept(response).await?;
-        Ok(Lines::new(response, self.base.to_string()))
+        Ok(Lines::new(response, self.address.clone()))
     }
 
     /// Sends a change. Every try carries the same idempotency key, so that it is applied once.
@@ -172,7 +191,7 @@ impl Client {
         if status.is_success() {
             return Ok(response);
         }
-        let foreign = Error::NotLazaret { url: self.base.to_string(), status: status.as_u16() };
+        let foreign = Error::NotLazaret { url: self.address.clone(), status: status.as_u16() };
         if response.content_length().is_some_and(|length| length > MAX_PROBLEM_BYTES as u64) {
             return Err(foreign);
         }
@@ -184,7 +203,7 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> Error {
-        let url = self.base.as_str().trim_end_matches('/').to_owned();
+        let url = self.address.clone();
         if error.is_connect() && is_refused(error) {
             return Error::ConnectionRefused { url };
         }
@@ -192,19 +211,45 @@ impl Client {
     }
 }
 
-fn parse_url(text: &str) -> Result<Url> {
-    let hint = "use an address such as http://127.0.0.1:7117 or https://lazaret.example.com";
+fn parse_address(text: &str) -> Result<Address> {
+    let hint = "use an address such as http://127.0.0.1:7117, https://lazaret.example.com or unix:/run/lazaret/api.sock";
     let invalid = |why: String| Error::usage_hint(format!("invalid daemon address {text:?}: {why}"), hint);
+    if let Some(path) = text.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        return match path.is_empty() {
+            true => Err(invalid("expected the path of a socket".to_owned())),
+            false => Ok(Address::Socket(path.into())),
+        };
+    }
     let url = Url::parse(text).map_err(|error| invalid(error.to_string()))?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
-        return Err(invalid("expected http:// or https:// and a host".to_owned()));
+        return Err(invalid("expected http:// or https:// and a host, or unix: and a path".to_owned()));
     }
     if url.password().is_some() || !url.username().is_empty() {
         return Err(invalid(
             "it contains credentials; pass a token with LAZARET_TOKEN or --token-file".to_owned(),
         ));
     }
-    Ok(url)
+    Ok(Address::Url(url))
+}
+
+/// Reads the certificates of a PEM file.
+fn authorities(path: &Path) -> Result<Vec<Certificate>> {
+    let shown = path.display();
+    let pem = std::fs::read(path)
+        .map_err(|error| Error::io(format!("cannot read the certificate authorities in {shown}"), error))?;
+    let found = Certificate::from_pem_bundle(&pem).ok().filter(|found| !found.is_empty());
+    found.ok_or_else(|| Error::usage(format!("{shown} contains no certificate in the PEM format")))
+}
+
+#[cfg(unix)]
+fn through_socket(builder: ClientBuilder, path: PathBuf) -> Result<ClientBuilder> {
+    Ok(builder.unix_socket(path))
+}
+
+#[cfg(not(unix))]
+fn through_socket(_builder: ClientBuilder, _path: PathBuf) -> Result<ClientBuilder> {
+    Err(Error::usage("this system has no Unix sockets"))
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -256,19 +301,20 @@ mod tests {
     }
 
     #[test]
-    fn only_http_addresses_are_accepted() {
-        for invalid in ["", "127.0.0.1:7117", "ftp://x", "http://", "http://ada:secret@x"] {
-            assert_eq!(Client::new(invalid, None).unwrap_err().exit(), crate::Exit::Usage, "{invalid}");
+    fn only_addresses_of_daemons_are_accepted() {
+        for invalid in ["", "127.0.0.1:7117", "ftp://x", "http://", "http://ada:secret@x", "unix:"] {
+            assert_eq!(Client::new(invalid, None, None).unwrap_err().exit(), crate::Exit::Usage, "{invalid}");
         }
-        assert!(!Client::new("http://127.0.0.1:7117", None).unwrap().sends_plaintext());
-        assert!(!Client::new("http://[::1]:7117", None).unwrap().sends_plaintext());
-        assert!(!Client::new("https://lazaret.example.com/x", None).unwrap().sends_plaintext());
-        assert!(Client::new("http://lazaret.example.com", None).unwrap().sends_plaintext());
+        assert!(!Client::new("http://127.0.0.1:7117", None, None).unwrap().sends_plaintext());
+        assert!(!Client::new("http://[::1]:7117", None, None).unwrap().sends_plaintext());
+        assert!(!Client::new("https://lazaret.example.com/x", None, None).unwrap().sends_plaintext());
+        assert!(!Client::new("unix:/run/lazaret/api.sock", None, None).unwrap().sends_plaintext());
+        assert!(Client::new("http://lazaret.example.com", None, None).unwrap().sends_plaintext());
     }
 
     #[test]
     fn a_daemon_may_be_served_below_a_path() {
-        let client = Client::new("https://example.com/lazaret/", None).unwrap();
+        let client = Client::new("https://example.com/lazaret/", None, None).unwrap();
         let request =
             client.request(Method::GET, "/v1/groups/a%2Fb", &[("q", "a b".to_owned())]).build().unwrap();
         assert_eq!(request.url().as_str(), "https://example.com/lazaret/v1/groups/a%2Fb?q=a+b");
@@ -276,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_token_does_not_appear_in_debug_output() {
-        let client = Client::new("http://localhost:1", Some("lz_secret")).unwrap();
+        let client = Client::new("http://localhost:1", Some("lz_secret"), None).unwrap();
         let request = client.request(Method::GET, "/", &[]);
         assert!(!format!("{client:?} {request:?}").contains("lz_secret"));
     }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, csv_header, csv_row, print_page};
+use crate::output::{Cell, Column, Fields, Format, Record, Tone, count, print_page, print_value};
 use crate::paging::{Paging, print_list};
 
 /// The page size for `--last`, which reads the whole log (I7).
@@ -98,31 +98,24 @@ async fn last_entries(client: &Client, wanted: usize) -> Result<Vec<AuditEntry>>
 async fn verify(context: &Context, client: &Client) -> Result<Exit> {
     let check = client.verify_audit().await?;
     let screen = &context.screen;
-    match context.format() {
-        Format::Json | Format::Jsonl => screen.json_line(&check)?,
-        Format::Csv => {
-            const PATHS: [&str; 4] = ["ok", "intact", "broken", "hash"];
-            let row = csv_row(&PATHS, &serde_json::to_value(&check).unwrap_or_default());
-            screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
+    print_value(screen, context.format(), &["ok", "intact", "broken", "hash"], &check, || {
+        let mut fields = Fields::new();
+        match check.broken {
+            None => fields.toned("audit", format!("intact, {} entries", count(check.intact)), Tone::Good),
+            Some(number) => fields.toned("audit", format!("broken at entry {number}"), Tone::Bad),
         }
-        Format::Table => {
-            let mut fields = Fields::new();
-            match check.broken {
-                None => fields.toned("audit", format!("intact, {} entries", count(check.intact)), Tone::Good),
-                Some(number) => fields.toned("audit", format!("broken at entry {number}"), Tone::Bad),
-            }
-            fields.add("hash", &check.hash);
-            for line in fields.lines() {
-                screen.line(&line)?;
-            }
-            if check.ok {
-                screen.info("store the hash elsewhere to detect a truncated log");
-            } else {
-                screen.info(&format!("the {} entries before it are intact", count(check.intact)));
-            }
-            screen.next_command("lazaret audit --last 50");
+        fields.add("hash", &check.hash);
+        for line in fields.lines() {
+            screen.line(&line)?;
         }
-    }
+        if check.ok {
+            screen.info("store the hash elsewhere to detect a truncated log");
+        } else {
+            screen.info(&format!("the {} entries before it are intact", count(check.intact)));
+        }
+        screen.next_command("lazaret audit --last 50");
+        Ok(())
+    })?;
     Ok(if check.ok { Exit::Ok } else { Exit::Error })
 }
 

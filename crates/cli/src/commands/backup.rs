@@ -13,7 +13,7 @@ use super::Run;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Format, Line, csv_header, csv_row};
+use crate::output::{Line, print_value};
 
 /// The first bytes of an SQLite file.
 const SQLITE: &[u8; 16] = b"SQLite format 3\0";
@@ -77,20 +77,28 @@ impl Run for Backup {
     }
 }
 
-/// The file that `restore` names, if it names one: with an option for stores always, else if there is a database of that name.
+/// The file that `restore` names, if it names one: with an option for stores always, else if the word looks like a file or is
+/// the name of one.
 ///
 /// # Errors
 /// When an option for stores comes with something else.
 pub(super) fn named_file(words: &[String], is_for_stores: bool) -> Result<Option<PathBuf>> {
     let file = match words {
-        [file] => Some(PathBuf::from(file)),
+        [word] if is_for_stores || is_file(word) => Some(PathBuf::from(word)),
         _ => None,
     };
     if is_for_stores && file.is_none() {
         let hint = "name one backup file; -c, --store and --force do not apply to letters";
         return Err(Error::usage_hint("no backup file", hint));
     }
-    Ok(file.filter(|file| is_for_stores || is_database(file)))
+    Ok(file)
+}
+
+/// Returns whether a word names a file. A term of a query may contain a slash after its colon, as `queue:shop/mail` does.
+fn is_file(word: &str) -> bool {
+    let is_path = ["/", "./", "../"].iter().any(|start| word.starts_with(start));
+    let is_term = word.contains(':');
+    is_path || (!is_term && (word.contains('/') || word.ends_with(".db"))) || Path::new(word).is_file()
 }
 
 fn is_database(path: &Path) -> bool {
@@ -106,10 +114,16 @@ pub(super) async fn restore(
     store: &StoreFile,
     force: bool,
 ) -> Result<Exit> {
-    let store = store.path()?;
     if !file.exists() {
-        return Err(Error::not_found(format!("{} not found", file.display())));
+        return Err(Error::not_found(format!("the backup {} does not exist", file.display())));
     }
+    if !is_database(&file) {
+        return Err(Error::usage_hint(
+            format!("{} is no backup of a store, or it is damaged", file.display()),
+            "name a file that `lazaret backup` wrote",
+        ));
+    }
+    let store = store.path()?;
     if store.exists() && !force {
         return Err(Error::usage_hint(
             format!("there is a store at {}", store.display()),
@@ -144,15 +158,26 @@ fn shown(path: &Path) -> String {
 }
 
 fn print(context: &Context, answer: &Answer, line: &str) -> Result<()> {
-    const COLUMNS: [&str; 4] = ["store", "file", "bytes", "set-aside"];
-    let screen = &context.screen;
-    match context.format() {
-        Format::Json | Format::Jsonl => screen.json_line(answer)?,
-        Format::Csv => {
-            let row = csv_row(&COLUMNS, &serde_json::to_value(answer).unwrap_or_default());
-            screen.raw(format!("{}\n{row}\n", csv_header(&COLUMNS)).as_bytes())?;
+    let (screen, columns) = (&context.screen, ["store", "file", "bytes", "set-aside"]);
+    print_value(screen, context.format(), &columns, answer, || screen.line(&Line::of(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_looks_like_a_file_or_is_one_names_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let existing = folder.path().join("backup");
+        std::fs::write(&existing, "").unwrap();
+        let existing = existing.to_str().unwrap();
+        for file in [existing, "missing.db", "backups/monday", "/backups/monday:1", "./x", "../x"] {
+            assert!(is_file(file), "{file}");
         }
-        Format::Table => screen.line(&Line::of(line))?,
+        for query in ["state:evicted", "queue:shop/mail", "payload./customer/id:42", "timeout", "seq:a.db.x"]
+        {
+            assert!(!is_file(query), "{query}");
+        }
     }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use super::Run;
 use crate::context::Context;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::output::{Format, Line, csv_header, csv_row};
+use crate::output::{Line, print_value};
 
 /// Check liveness or readiness of the daemon.
 #[derive(Debug, Args)]
@@ -35,16 +35,9 @@ impl Run for HealthCommand {
 
 fn print(context: &Context, answer: &impl Serialize, columns: &[&str], lines: &[String]) -> Result<()> {
     let screen = &context.screen;
-    match context.format() {
-        Format::Json | Format::Jsonl => screen.json_line(answer)?,
-        Format::Csv => {
-            let row = csv_row(columns, &serde_json::to_value(answer).unwrap_or_default());
-            screen.raw(format!("{}\n{row}\n", csv_header(columns)).as_bytes())?;
-        }
-        Format::Table => {
-            lines.iter().try_for_each(|line| screen.line(&Line::of(line)))?;
-            screen.next_command("lazaret status");
-        }
-    }
-    Ok(())
+    print_value(screen, context.format(), columns, answer, || {
+        lines.iter().try_for_each(|line| screen.line(&Line::of(line)))?;
+        screen.next_command("lazaret status");
+        Ok(())
+    })
 }

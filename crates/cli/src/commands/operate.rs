@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::holders::holders;
 use crate::operation_summary::exit_of;
-use crate::output::{Format, Line, Record, Tone, csv_header, csv_row, plural};
+use crate::output::{Line, Record, Tone, plural, print_value};
 use crate::prompt;
 use crate::rollout::RolloutPolicy;
 use crate::selection::Letters;
@@ -197,15 +197,9 @@ impl PlanExclusions {
     fn conclude(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {
         let screen = &context.screen;
         let started = StartedOperation { operation, excluded: &self.plan.excluded, held_by: &self.holders };
-        match context.format() {
-            Format::Json | Format::Jsonl => screen.json_line(&started),
-            Format::Csv => {
-                let columns = [Operation::CSV, &["excluded", "held-by"]].concat();
-                let row = csv_row(&columns, &serde_json::to_value(started).unwrap_or_default());
-                screen.raw(format!("{}\n{row}\n", csv_header(&columns)).as_bytes())
-            }
-            Format::Table => self.print(context, operation, blockers),
-        }
+        let columns = [Operation::CSV, &["excluded", "held-by"]].concat();
+        let as_table = || self.print(context, operation, blockers);
+        print_value(screen, context.format(), &columns, &started, as_table)
     }
 
     fn print(&self, context: &Context, operation: &Operation, blockers: &[Blocker]) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
 use crate::hints::{query_value, quoted, resume_command};
-use crate::output::{Format, Line, Tone, csv_header, csv_row};
+use crate::output::{Format, Line, Tone, print_value};
 
 /// The part of a consumer, and the reason.
 #[derive(Debug, Args)]
@@ -95,21 +95,13 @@ impl Run for PauseCommand {
         let request = self.target.request(&client).await?;
         let pause = client.pause(&self.target.consumer, &request).await?;
         let screen = &context.screen;
-        match context.format() {
-            Format::Table => {
-                screen.line(&pause_line(&self.target.consumer, &pause, context.now()))?;
-                screen.next_command(
-                    &resume_command(&self.target.consumer, &pause).unwrap_or_else(|| "lazaret status".into()),
-                );
-            }
-            Format::Json | Format::Jsonl => screen.json_line(&pause)?,
-            Format::Csv => {
-                const PATHS: [&str; 8] =
-                    ["scope", "stream", "partition", "sequence", "who", "via", "why", "since"];
-                let row = csv_row(&PATHS, &serde_json::to_value(&pause).unwrap_or_default());
-                screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
-            }
-        }
+        let columns = ["scope", "stream", "partition", "sequence", "who", "via", "why", "since"];
+        print_value(screen, context.format(), &columns, &pause, || {
+            screen.line(&pause_line(&self.target.consumer, &pause, context.now()))?;
+            let resume = resume_command(&self.target.consumer, &pause);
+            screen.next_command(&resume.unwrap_or_else(|| "lazaret status".into()));
+            Ok(())
+        })?;
         Ok(Exit::Ok)
     }
 }

@@ -12,7 +12,7 @@ use crate::client::Lines;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::exit::Exit;
-use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural};
+use crate::output::{Format, Line, Tone, count, csv_header, csv_row, plural, print_value};
 use crate::sanitize::escape_json;
 use crate::selection::Query;
 
@@ -176,27 +176,17 @@ impl Run for Import {
         read.map_err(|error| Error::io(format!("cannot read {}", self.file), error))?;
         let answer = client.import(bytes.into(), self.queue.as_deref(), &self.reason).await?;
         let screen = &context.screen;
-        match context.format() {
-            Format::Json | Format::Jsonl => screen.json_line(&answer)?,
-            Format::Csv => {
-                const PATHS: [&str; 3] = ["taken", "known", "failures"];
-                let row = csv_row(&PATHS, &serde_json::to_value(&answer).unwrap_or_default());
-                screen.raw(format!("{}\n{row}\n", csv_header(&PATHS)).as_bytes())?;
+        print_value(screen, context.format(), &["taken", "known", "failures"], &answer, || {
+            for failure in &answer.failed {
+                let line = Line::new().add(format!("line {}", failure.line), Tone::Bad);
+                screen.stderr_line(&line.plain(format!(": {}", failure.why)));
             }
-            Format::Table => {
-                for failure in &answer.failed {
-                    let line = Line::new().add(format!("line {}", failure.line), Tone::Bad);
-                    screen.stderr_line(&line.plain(format!(": {}", failure.why)));
-                }
-                let failed = format!("{} failed", count(answer.failures));
-                let taken = plural(answer.taken, "letter");
-                screen.line(&Line::of(format!(
-                    "{taken} imported, {} already known, {failed}",
-                    count(answer.known)
-                )))?;
-                screen.next_command("lazaret ls");
-            }
-        }
+            let failed = format!("{} failed", count(answer.failures));
+            let (taken, known) = (plural(answer.taken, "letter"), count(answer.known));
+            screen.line(&Line::of(format!("{taken} imported, {known} already known, {failed}")))?;
+            screen.next_command("lazaret ls");
+            Ok(())
+        })?;
         Ok(if answer.failures > 0 { Exit::Partly } else { Exit::Ok })
     }
 }

@@ -91,3 +91,21 @@ pub(crate) fn print_values(
         }
     }
 }
+
+/// Prints one value: as JSON on one line, as CSV with these columns, or with `as_table`.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn print_value(
+    screen: &Screen,
+    format: Format,
+    columns: &[&str],
+    value: &impl Serialize,
+    as_table: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    match format {
+        Format::Json | Format::Jsonl => screen.json_line(value),
+        Format::Csv => print_values(screen, Format::Csv, columns, std::slice::from_ref(value)),
+        Format::Table => as_table(),
+    }
+}

@@ -391,6 +391,39 @@ fn the_letters_of_a_daemon_are_repaired_and_replayed_with_the_same_binary() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_daemon_is_asked_over_tls_and_over_its_socket() {
+    let folder = TempDir::new().unwrap();
+    configure(folder.path());
+    let (path, port) = (folder.path(), free_port());
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(path.join("tls.crt"), made.cert.pem()).unwrap();
+    fs::write(path.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    let config = fs::read_to_string(path.join("lazaret.yaml")).unwrap();
+    let config = config.replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+    let config = format!("{config}tls: {{ certificate: tls.crt, key: tls.key }}\nsocket: api.sock\n");
+    fs::write(path.join("lazaret.yaml"), config).unwrap();
+    let mut daemon = lazaret(&["run"]);
+    daemon.current_dir(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut daemon = Daemon(Some(daemon.spawn().unwrap()));
+    let socket = format!("unix:{}", path.join("api.sock").display());
+    wait_for(&socket, daemon.child());
+    run(path, &["health", "--url", "unix:api.sock"]).ends(0);
+    let missing = run(path, &["health", "--url", "unix:no.sock"]).ends(1);
+    assert!(missing.err.contains("unix:no.sock"), "{}", missing.err);
+    let url = format!("https://localhost:{port}");
+    run(path, &["health", "--url", &url, "--ca-file", "tls.crt"]).ends(0);
+    run(path, &["health", "--url", &url]).ends(1);
+    let mut by_variables = lazaret(&["status"]);
+    by_variables.current_dir(path).env("LAZARET_URL", &url).env("LAZARET_CA_FILE", "tls.crt");
+    finish(by_variables, "").ends(0);
+    let no_file = run(path, &["health", "--url", &url, "--ca-file", "none.crt"]).ends(1);
+    assert!(no_file.err.contains("none.crt"), "{}", no_file.err);
+    let no_certificate = run(path, &["health", "--url", &url, "--ca-file", "tls.key"]).ends(2);
+    assert!(no_certificate.err.contains("tls.key contains no certificate"), "{}", no_certificate.err);
+}
+
+#[test]
 fn a_store_is_backed_up_and_restored() {
     let folder = TempDir::new().unwrap();
     let path = folder.path();
@@ -405,6 +438,14 @@ fn a_store_is_backed_up_and_restored() {
     let refused = run(path, &["restore", "backup.db"]).ends(2);
     assert!(refused.err.contains("--force"), "{}", refused.err);
     run(path, &["restore", "no such file.db", "--force"]).ends(4);
+    // A missing or damaged file is no query for letters.
+    for missing in ["monday.db", "backups/monday", "./monday"] {
+        let refused = run(path, &["restore", missing, "--reason", "x", "--yes"]).ends(4);
+        assert!(refused.err.contains(&format!("the backup {missing} does not exist")), "{}", refused.err);
+    }
+    fs::write(path.join("damaged"), "no database").unwrap();
+    let refused = run(path, &["restore", "damaged", "--reason", "x", "--yes"]).ends(2);
+    assert!(refused.err.contains("damaged is no backup of a store"), "{}", refused.err);
     run(path, &["restore", "--force", "--reason", "x"]).ends(2);
     let restored = run(path, &["restore", "backup.db", "--force", "-o", "json"]).ends(0);
     let answer: serde_json::Value = serde_json::from_str(&restored.out).unwrap();

@@ -227,8 +227,16 @@ impl Drop for Bench {
 pub(crate) fn lazaret(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lazaret"));
     command.args(arguments).env("USER", "ada").env("COLUMNS", "120");
-    for name in ["LAZARET_TOKEN", "LAZARET_URL", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "EDITOR", "VISUAL"]
-    {
+    for name in [
+        "LAZARET_TOKEN",
+        "LAZARET_URL",
+        "LAZARET_CA_FILE",
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "EDITOR",
+        "VISUAL",
+    ] {
         command.env_remove(name);
     }
     command

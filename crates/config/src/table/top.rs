@@ -36,8 +36,13 @@ pub(crate) static TOP: Section = Section {
              list.",
         ),
         Key::new("consumers", Kind::Named(&CONSUMER), "Consumers by name. The name of a consumer is also the name of its queue.").required(),
-        Key::new("auth", Kind::Section(&AUTH), "Authentication of API clients. Without it the API is unauthenticated.")
-            .absent("the API is unauthenticated"),
+        Key::new(
+            "auth",
+            Kind::Section(&AUTH),
+            "Authentication of API clients. Without it the API is unauthenticated. Its removal requires a restart.",
+        )
+        .absent("the API is unauthenticated")
+        .live(),
         Key::new(
             "hosts",
             Kind::List { of: &Kind::Text(Format::Host), min: 0 },
@@ -67,7 +72,7 @@ static AUTH: Section = Section {
         Key::new(
             "tokens-file",
             Kind::Text(Format::Path),
-            "File with the lines that `lazaret token` prints: `auth` with `tokens`.",
+            "File with the lines that `lazaret token` prints: `auth` with `tokens`. Read at the start and at each reload.",
         ),
         Key::new(
             "tokens",
@@ -82,7 +87,12 @@ static TOKEN: Section = Section {
     name: "token",
     doc: "A token, stored as a hash.",
     keys: &[
-        Key::new("name", Kind::Text(Format::Name), "Name of the client in the audit log.").required(),
+        Key::new(
+            "name",
+            Kind::Text(Format::Name),
+            "Name of the token. The audit log records it with the person.",
+        )
+        .required(),
         Key::new(
             "hash",
             Kind::Text(Format::Hash),
@@ -105,10 +115,10 @@ static TOKEN: Section = Section {
         .example("ada"),
         Key::new(
             "consumers",
-            Kind::List { of: &Kind::Text(Format::Name), min: 0 },
-            "Consumers whose letters, inboxes and operations the token may use. Empty: all consumers.",
+            Kind::List { of: &Kind::Text(Format::Name), min: 1 },
+            "Consumers whose letters, inboxes and operations the token may use.",
         )
-        .or("[]")
+        .absent("all consumers")
         .example("orders"),
     ],
 };

@@ -53,6 +53,7 @@ struct Facts {
     status: Option<u16>,
     backtrace: Option<String>,
     panicked: bool,
+    deferral: Option<Duration>,
 }
 
 impl HandlerError {
@@ -108,6 +109,23 @@ impl HandlerError {
         error
     }
 
+    /// An attempt that was not made, because the handler has no place for the message now. It does not count, and is made again
+    /// after this delay. Meanwhile the message holds its sequence back, and none of the resources of an attempt. For handlers that
+    /// would otherwise make one message wait for another.
+    ///
+    /// ```
+    /// use lazaret_core::HandlerError;
+    /// use std::time::Duration;
+    /// let busy = HandlerError::deferred("all workers are busy", Duration::from_secs(1));
+    /// assert_eq!(busy.deferral(), Some(Duration::from_secs(1)));
+    /// assert_eq!(HandlerError::msg("a failure").deferral(), None);
+    /// ```
+    pub fn deferred(why: impl Into<String>, delay: Duration) -> Self {
+        let mut error = Self::from_parts(None, Cow::Borrowed("deferred"), why.into());
+        error.facts.deferral = Some(delay);
+        error
+    }
+
     fn from_parts(error: Option<Cause>, error_type: Cow<'static, str>, message: String) -> Self {
         let facts = Facts {
             error_type,
@@ -120,6 +138,7 @@ impl HandlerError {
             status: None,
             backtrace: None,
             panicked: false,
+            deferral: None,
         };
         Self { error, facts: Box::new(facts) }
     }
@@ -177,6 +196,11 @@ impl HandlerError {
     /// The verdict that the handler set, if it did.
     pub fn asked_verdict(&self) -> Option<Verdict> {
         self.facts.verdict
+    }
+
+    /// The delay of an attempt that was not made; `None` for one that failed.
+    pub fn deferral(&self) -> Option<Duration> {
+        self.facts.deferral
     }
 
     /// The suggested verdict, if there is one.

@@ -19,7 +19,8 @@ use super::error::Result;
 pub struct Actor {
     /// The person, or `lazaret` for automatic changes.
     pub who: String,
-    /// The channel: `cli`, `api`, `console`, `engine`, `library`.
+    /// The channel: `cli`, `api`, `console`, `engine`, `library`. The API adds the name of the token where it is not that of the
+    /// person: `cli:ada-2027`.
     pub via: String,
     /// The reason given.
     pub why: String,

@@ -31,7 +31,7 @@ pub(crate) fn open(
     Ok(Arc::new(recorder))
 }
 
-/// Creates the directory for its owner only. An existing one that holds nothing but recorders is restricted, too.
+/// Creates the directory for its owner only. An existing one stays as it is: others may use it, such as `/dev/shm`.
 fn create(folder: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -39,29 +39,20 @@ fn create(folder: &Path) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder)?;
     #[cfg(unix)]
-    restrict(folder);
+    warn_if_open(folder);
     Ok(())
 }
 
+/// Warns of a directory that others may read or write. The files in it are for their owner only.
 #[cfg(unix)]
-fn restrict(folder: &Path) {
+fn warn_if_open(folder: &Path) {
     use std::os::unix::fs::PermissionsExt;
 
-    let Ok(mode) = std::fs::metadata(folder).map(|metadata| metadata.permissions().mode()) else { return };
-    // Others may use a directory with other files, such as `/dev/shm`.
-    let is_recorder = |entry: io::Result<std::fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".flight"))
-    };
-    let is_ours = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_recorder));
-    if mode & 0o077 == 0 || !is_ours {
-        return;
-    }
-    let shown = folder.display();
-    match std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode & 0o700)) {
-        Ok(()) => tracing::warn!(folder = %shown, "directory permissions restricted to the owner"),
-        Err(error) => {
-            tracing::warn!(folder = %shown, %error, "directory is open to others, and its permissions cannot be changed");
-        }
+    const STICKY: u32 = 0o1000;
+    let mode = std::fs::metadata(folder).map(|metadata| metadata.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o077 != 0 && mode & STICKY == 0) {
+        let shown = folder.display();
+        tracing::warn!(folder = %shown, "directory of the flight recorder is open to others, restrict it with chmod 700");
     }
 }
 
@@ -91,14 +82,25 @@ mod tests {
         drop(open(&folder, "orders", 4).unwrap());
         let file = folder.join("orders.flight");
         assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
-        for (path, open_to_all) in [(&folder, 0o755), (&file, 0o644)] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(open_to_all)).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(open(&folder, "orders", 4).unwrap());
+        assert_eq!(mode(&file), 0o600, "an existing file is restricted");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_existing_directory_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+
+        for before in [0o1777, 0o755, 0o770] {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(before)).unwrap();
+            // Twice: the second time it holds nothing but recorders.
+            for _ in 0..2 {
+                drop(open(folder.path(), "orders", 4).unwrap());
+                let after = std::fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
+                assert_eq!(after, before, "{before:o}");
+            }
         }
-        drop(open(&folder, "orders", 4).unwrap());
-        assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600), "existing ones are restricted");
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::write(folder.join("something else"), "").unwrap();
-        drop(open(&folder, "orders", 4).unwrap());
-        assert_eq!(mode(&folder), 0o755, "a shared directory stays as it is");
     }
 }

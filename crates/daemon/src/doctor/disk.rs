@@ -17,7 +17,6 @@ pub(super) enum MissingFolder {
     /// Lazaret creates it.
     Created,
     /// It is an error.
-    #[cfg(feature = "sqlite")]
     Fails,
 }
 

@@ -35,6 +35,8 @@ async fn check_all(first: Finding, config: &Config) -> Vec<Finding> {
     let mut found = vec![first, clock(SystemTime::now())];
     found.extend(store::check(&config.store).await);
     found.push(listen::check(&config.listen).await);
+    found.extend(config.tls.as_ref().map(listen::check_tls));
+    found.extend(config.socket.as_deref().map(listen::check_socket));
     if config.auth.is_some() {
         found.push(tokens(config));
     }

@@ -213,6 +213,46 @@ fn a_lazaret_that_runs_already_is_recognised_and_its_store_can_be_looked_at() {
 }
 
 #[test]
+fn a_lazaret_with_tls_and_a_socket_is_recognised() {
+    let folder = Folder::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    folder.write("tls.crt", &made.cert.pem());
+    folder.write("tls.key", &made.signing_key.serialize_pem());
+    let rest = "tls: { certificate: tls.crt, key: tls.key }\nsocket: api.sock\nconsumers: {}\n";
+    folder.write("lazaret.yaml", &format!("listen: 127.0.0.1:0\n{rest}"));
+    let (text, code) = preflight(&folder);
+    assert_says(&text, &["ok    tls: tls.crt and its key are usable", "ok    socket: . is writable"]);
+    assert_eq!(code, Some(0), "{text}");
+    let mut daemon = folder.start(&["run"]);
+    let address = daemon.address();
+    let address = address.trim_start_matches("http://").trim_start_matches("https://");
+    for tls in [rest, "consumers: {}\n"] {
+        folder.write("lazaret.yaml", &format!("listen: {address}\n{tls}"));
+        let (text, code) = preflight(&folder);
+        assert_says(&text, &["a Lazaret daemon is running at"]);
+        assert_eq!(code, Some(0), "{text}");
+    }
+    folder.write("lazaret.yaml", &format!("listen: 127.0.0.1:0\n{rest}"));
+    assert_says(&preflight(&folder).0, &["warn  socket: a program is listening at api.sock"]);
+}
+
+#[test]
+fn tls_files_and_sockets_that_run_could_not_use_are_found() {
+    let folder = Folder::new();
+    folder.write("tls.crt", "no certificate");
+    for (rest, found) in [
+        ("tls: { certificate: tls.crt, key: tls.key }", "FAIL  tls: "),
+        ("socket: tls.crt", "FAIL  socket: tls.crt is not a socket"),
+        ("socket: no/folder/api.sock", "FAIL  socket: the directory no/folder does not exist"),
+    ] {
+        folder.write("lazaret.yaml", &format!("listen: 127.0.0.1:0\n{rest}\nconsumers: {{}}\n"));
+        let (text, code) = preflight(&folder);
+        assert_says(&text, &[found]);
+        assert_eq!(code, Some(1), "{text}");
+    }
+}
+
+#[test]
 fn a_store_that_is_none_and_a_file_with_mistakes_are_found() {
     let folder = Folder::new();
     folder.write("lazaret.yaml", "listen: 127.0.0.1:0\nconsumers: {}\n");

@@ -11,7 +11,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Message};
 
-use crate::support::{Folder, PATIENCE, WORKER, attempts, get, wait_for};
+use crate::support::{DEADLINE, Folder, WORKER, attempts, get, wait_for};
 
 /// The broker. Without one the test says that it did not run, and fails where everything must run.
 fn broker() -> Option<String> {
@@ -44,7 +44,7 @@ async fn topic(brokers: &str) -> String {
 async fn create(brokers: &str, name: &str) {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
     let topic = NewTopic::new(name, 2, TopicReplication::Fixed(1));
-    let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(PATIENCE))).await;
+    let made = admin.create_topics([&topic], &AdminOptions::new().operation_timeout(Some(DEADLINE))).await;
     made.unwrap()[0].as_ref().unwrap();
 }
 

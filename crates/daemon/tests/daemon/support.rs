@@ -13,8 +13,8 @@ use lazaret_core::{Letter, LetterState};
 use lazaret_store_sqlite::{Options, SqliteStore};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The timeout of every wait.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -26,7 +26,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
         if let Some(found) = look() {
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(started.elapsed() < DEADLINE, "waited in vain for {what}");
         std::thread::sleep(LOOK);
     }
 }
@@ -145,7 +145,7 @@ impl Daemon {
         let started = Instant::now();
         while said(&log, words) < times {
             let text = || std::fs::read_to_string(&log).unwrap_or_default();
-            assert!(self.runs() && started.elapsed() < PATIENCE, "never said {words:?}:\n{}", text());
+            assert!(self.runs() && started.elapsed() < DEADLINE, "never said {words:?}:\n{}", text());
             std::thread::sleep(LOOK);
         }
     }
@@ -175,7 +175,7 @@ fn said(log: &Path, words: &str) -> usize {
 /// Asks the API: the status and the body.
 pub(crate) fn ask(address: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let length = body.len();
     write!(
         stream,

@@ -168,6 +168,22 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
     }))
 }
 
+/// Puts a letter back whose attempt the handler did not make. Nothing but its due time changes.
+pub(crate) fn deferred(letter: &Letter, due_at: Timestamp) -> Settlement {
+    Settlement::Requeue(Box::new(Requeue {
+        state: LetterState::Retrying,
+        due_at: Some(due_at),
+        cause: None,
+        attempts: letter.attempts,
+        crash_attempts: letter.crash_attempts,
+        replay_attempts: letter.replay_attempts,
+        poison: letter.poison,
+        diagnostics: letter.diagnostics.clone(),
+        attempt: None,
+        leave_out_payload: false,
+    }))
+}
+
 fn leaves_out_payload(component: &Component, state: LetterState) -> bool {
     component.options.dead_letter.as_ref().is_some_and(|options| options.leaves_out_payload(state))
 }

@@ -95,6 +95,12 @@ impl Settler<'_> {
                 Counters::add(&telemetry.counters.skipped, 1);
                 LetterState::Skipped
             }
+            // A deferred attempt changes nothing.
+            Settlement::Requeue(requeue)
+                if requeue.state == letter.state && requeue.cause.is_none() && requeue.attempt.is_none() =>
+            {
+                return;
+            }
             Settlement::Requeue(requeue) => {
                 let cause = requeue.cause.as_ref().or(letter.cause.as_ref());
                 telemetry.emit(&Event::LetterStored {

@@ -26,6 +26,7 @@ use crate::publish::{Publish, PublishEnd};
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
+use crate::time::later;
 
 /// The state of a message after an attempt.
 pub(super) enum After {
@@ -46,6 +47,12 @@ impl LiveMessage {
                 if let Some(due) = next {
                     return self.wait(due).await;
                 }
+            }
+            Outcome::Deferred(delay) => {
+                drop(pass);
+                dedupe::end(claim).await;
+                let due = self.deferred_until(delay);
+                return self.wait(due).await;
             }
             Outcome::Handled => {
                 self.succeeded(&outcome, pass);
@@ -83,9 +90,19 @@ impl LiveMessage {
             Outcome::Filtered => Counters::add(&telemetry.counters.filtered, 1),
             Outcome::Duplicate => self.report_duplicate(),
             Outcome::SentToDlq => guards.record_terminal(),
-            Outcome::Unconfirmed(_) | Outcome::Failed(_) => {}
+            Outcome::Unconfirmed(_) | Outcome::Failed(_) | Outcome::Deferred(_) => {}
         }
         guards.report_health(outcome.health(), pass);
+    }
+
+    /// When an attempt that the handler did not make is due. The lane is held back until then, without a permit (I3).
+    fn deferred_until(&mut self, delay: Duration) -> Timestamp {
+        self.hold_lane();
+        let due = later(self.component.now(), delay);
+        if let Some(record) = &mut self.record {
+            record.due_at = Some(due);
+        }
+        due
     }
 
     /// Settles a message that failed. Returns when to try it again if it waits for that in memory.

@@ -133,18 +133,28 @@ impl HeadAttempt<'_> {
             return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
-        let admitted = match self.start(self.waiting(&letter, record.as_ref())).await {
-            Ok(admitted) => admitted?,
-            Err(Refused::Exhausted(exhausted)) => {
-                return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
-            }
-            Err(Refused::Duplicate) => {
-                let (settlement, by) = (Settlement::Resolve(None), ResolvedBy::Duplicate);
-                return self.settle_by(&letter, settlement, by, left).await;
-            }
-        };
         let letter = Arc::new(letter);
-        let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+        let mut ended = loop {
+            let admitted = match self.start(self.waiting(&letter, record.as_ref())).await {
+                Ok(admitted) => admitted?,
+                Err(Refused::Exhausted(exhausted)) => {
+                    return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
+                }
+                Err(Refused::Duplicate) => {
+                    let (settlement, by) = (Settlement::Resolve(None), ResolvedBy::Duplicate);
+                    return self.settle_by(&letter, settlement, by, left).await;
+                }
+            };
+            let mut ended = self.attempt(&letter, record.is_some(), admitted).await;
+            let Outcome::Deferred(delay) = ended.outcome else { break ended };
+            dedupe::end(ended.claim.take()).await;
+            if *self.purpose == Purpose::Retry && letter.state == LetterState::Retrying {
+                // It waits without a place among the runs (I3).
+                let due = later(self.component.now(), delay);
+                return self.settle(&letter, draft::deferred(&letter, due), left).await;
+            }
+            self.sleep(delay).await;
+        };
         let mut claim = ended.claim.take();
         if matches!(ended.outcome, Outcome::Handled)
             && let Some(claim) = claim.take()
@@ -364,6 +374,8 @@ impl HeadAttempt<'_> {
         let attempt = delivery.attempt();
         let error = match outcome {
             Outcome::Failed(error) => error,
+            // It is made again, and has no settlement.
+            Outcome::Deferred(_) => return None,
             Outcome::SentToDlq | Outcome::Unconfirmed(_) => {
                 let GivenUp { reason, why } = sink.take();
                 HandlerError::foreign("sent by the handler", why).reason(reason).verdict(Verdict::DeadLetter)

@@ -1,7 +1,8 @@
 //! A pool of long-running workers.
 //!
 //! A message that crashes its worker is a suspect. Its next attempts run apart from the others: one suspect at a time, in a worker
-//! of its own, with a back-off of its own. So one message that kills every worker delays no other message.
+//! of its own, with a back-off of its own. Suspects do not wait for that here, where each would take the place of another message in
+//! the engine: their attempts are deferred. So messages that crash every worker, one or many, delay no other message (I3).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use lazaret_core::handler::Delivery;
 use lazaret_core::{HandlerError, MessageId, Reason, Verdict};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::exit;
@@ -22,6 +23,8 @@ use crate::attempt_info::AttemptInfo;
 
 /// The maximum time between the end of a worker's output and its exit.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The delay of an attempt while another suspect runs.
+const BUSY_DELAY: Duration = Duration::from_millis(500);
 
 /// A pool of workers, each with at most one message.
 pub(super) struct Pool {
@@ -64,11 +67,11 @@ impl Pool {
         let info = AttemptInfo::of(self.setup.caller(), delivery);
         let line = line::request(self.setup.caller(), &info)?;
         let id = &info.message.id;
-        let (lane, permits) = match lock(&self.suspects).contains(id) {
-            true => (Lane::Suspect, &self.suspect_permit),
-            false => (Lane::Pool, &self.permits),
+        let is_suspect = lock(&self.suspects).contains(id);
+        let (lane, _permit) = match is_suspect {
+            true => (Lane::Suspect, self.suspect_place()?),
+            false => (Lane::Pool, self.permits.acquire().await.expect("the semaphore is never closed")),
         };
-        let _permit = permits.acquire().await.expect("the semaphore is never closed");
         let (worker, response) = match self.take_idle(lane) {
             None => self.start_and_call(&line, lane).await?,
             Some(mut idle) => match timeout(self.setup.timeout, idle.call(&line)).await {
@@ -89,13 +92,27 @@ impl Pool {
             }
             Some(Err(WorkerError::TooLong)) => InvalidResponse::TooLong { limit: RESPONSE_LIMIT },
             Some(Err(WorkerError::Unsent | WorkerError::Exited)) => {
-                self.worker_died(&worker, lane, id);
+                self.worker_crashed(&worker, lane, id);
                 return Err(self.reap(worker).await);
             }
             None => return Err(self.terminate(worker).await),
         };
-        self.worker_died(&worker, lane, id);
+        self.worker_crashed(&worker, lane, id);
         Err(self.kill(worker, &invalid).await)
+    }
+
+    /// The permit for a suspect. The attempt is deferred while another one runs, and during the back-off.
+    fn suspect_place(&self) -> Result<SemaphorePermit<'_>, HandlerError> {
+        let until = lock(&self.suspect_restart).until();
+        let wait = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            return Err(HandlerError::deferred(
+                "the message crashed its worker and waits for the next one",
+                wait,
+            ));
+        }
+        let busy = || HandlerError::deferred("another message that crashed its worker is tried", BUSY_DELAY);
+        self.suspect_permit.try_acquire().map_err(|_| busy())
     }
 
     /// Starts a worker and sends it a message. Returns no response after a timeout.
@@ -112,8 +129,9 @@ impl Pool {
         if let Some(until) = until {
             sleep_until(until).await;
         }
+        let started = Instant::now();
         let mut worker = Worker::start(&self.setup).map_err(|error| {
-            lock(restart).failed(Instant::now());
+            lock(restart).failed(started, Instant::now());
             self.setup.not_started(&error)
         })?;
         let response = timeout(self.setup.timeout, worker.call(line)).await;
@@ -152,15 +170,15 @@ impl Pool {
         lock(&self.idle).push(worker);
     }
 
-    /// Records that a message ended its worker.
-    fn worker_died(&self, worker: &Worker, lane: Lane, message: &MessageId) {
+    /// Records that a message crashed its worker.
+    fn worker_crashed(&self, worker: &Worker, lane: Lane, message: &MessageId) {
         let now = Instant::now();
         lock(&self.suspects).insert(message.clone());
-        lock(&self.suspect_restart).failed(now);
+        lock(&self.suspect_restart).failed(worker.started, now);
         // A worker that has responded before works: the message ended it, and the next one starts at once. A worker that never
         // responded may be unable to work at all.
         if lane == Lane::Pool && !worker.has_responded {
-            lock(&self.restart).failed(now);
+            lock(&self.restart).failed(worker.started, now);
         }
     }
 

@@ -14,6 +14,8 @@ const MAX_DELAY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct RestartDelay {
     delays: ExponentialBackoff,
+    /// The last failure that counted.
+    failed_at: Option<Instant>,
     until: Option<Instant>,
 }
 
@@ -25,13 +27,18 @@ impl Default for RestartDelay {
             .with_factor(2.0)
             .without_max_times()
             .build();
-        Self { delays, until: None }
+        Self { delays, failed_at: None, until: None }
     }
 }
 
 impl RestartDelay {
-    /// Records a failure at the given time.
-    pub(super) fn failed(&mut self, now: Instant) {
+    /// Records that a worker failed. Workers that ran side by side and fail together count once: those that were started before
+    /// the last failure do not lengthen the delay.
+    pub(super) fn failed(&mut self, started: Instant, now: Instant) {
+        if self.failed_at.is_some_and(|failed_at| started < failed_at) {
+            return;
+        }
+        self.failed_at = Some(now);
         self.until = Some(now + self.delays.next().unwrap_or(MAX_DELAY));
     }
 
@@ -51,10 +58,21 @@ mod tests {
         let mut delay = RestartDelay::default();
         assert_eq!(delay.until(), None);
         let mut after = || {
-            delay.failed(now);
+            delay.failed(now, now);
             (delay.until().unwrap() - now).as_millis()
         };
         let delays: Vec<u128> = (0..9).map(|_| after()).collect();
         assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn workers_that_fail_together_count_once() {
+        let started = Instant::now();
+        let now = started + Duration::from_secs(1);
+        let mut delay = RestartDelay::default();
+        (0..64).for_each(|_| delay.failed(started, now));
+        assert_eq!((delay.until().unwrap() - now).as_millis(), 100);
+        let later = now + Duration::from_secs(1);
+        delay.failed(now + MIN_DELAY, later);
+        assert_eq!((delay.until().unwrap() - later).as_millis(), 200);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::environment;
 use super::group::Group;
@@ -22,6 +22,7 @@ pub(super) struct Worker {
     pub(super) stderr: Stderr,
     /// It has responded to a message.
     pub(super) has_responded: bool,
+    pub(super) started: Instant,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -39,13 +40,14 @@ pub(super) enum WorkerError {
 
 impl Worker {
     pub(super) fn start(setup: &Setup) -> io::Result<Self> {
+        let started = Instant::now();
         let mut command = setup.command();
         let (name, consumer) = environment::worker_variable(setup.caller());
         let mut group = Group::start(command.env(name, consumer))?;
         let stdin = group.stdin()?;
         let stdout = BufReader::new(group.stdout()?);
         let stderr = Stderr::capture(group.stderr()?)?;
-        Ok(Self { group, stderr, has_responded: false, stdin, stdout })
+        Ok(Self { group, stderr, has_responded: false, started, stdin, stdout })
     }
 
     /// Returns whether the worker is ready for a message: it runs, and has no unread output. An extra response would be taken for

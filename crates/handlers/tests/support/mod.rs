@@ -23,8 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a test waits for what should happen at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of every wait.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn message() -> Message {
     Message::new("evt-1", "orders", Position::new(3, 41)).with_payload("{}")
@@ -34,9 +34,15 @@ pub(crate) fn delivery() -> Delivery {
     Delivery::new(message())
 }
 
-/// Calls a handler once.
+/// Calls a handler until it makes the attempt.
 pub(crate) async fn call(handler: &impl Handle, message: Message) -> Result<(), HandlerError> {
-    handler.handle(Delivery::new(message)).await
+    loop {
+        let result = handler.handle(Delivery::new(message.clone())).await;
+        match result.as_ref().err().and_then(HandlerError::deferral) {
+            Some(delay) => tokio::time::sleep(delay).await,
+            None => return result,
+        }
+    }
 }
 
 /// Calls a handler once, which fails.
@@ -49,7 +55,7 @@ pub(crate) async fn failed(handler: &impl Handle) -> (Failure, Option<Verdict>) 
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "it never came about: {what}");
+        assert!(started.elapsed() < DEADLINE, "it never came about: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

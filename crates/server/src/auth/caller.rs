@@ -1,5 +1,7 @@
 //! The caller of a request.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -7,9 +9,11 @@ use jiff::Timestamp;
 use lazaret_api::{Code, Identity, Problem, Scope, Via};
 use lazaret_core::query::Query;
 use lazaret_core::store::Actor;
+use tokio_util::sync::CancellationToken;
 
-use super::token::Tokens;
+use super::token::{Token, Tokens};
 use crate::api_error::{ApiError, Result};
+use crate::app::ActiveTokens;
 
 /// The longest reason, in bytes.
 const MAX_REASON_BYTES: usize = 1024;
@@ -21,6 +25,26 @@ const MAX_NAME_BYTES: usize = 100;
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) via: Via,
+    pub(crate) session: Session,
+}
+
+/// What a caller was authenticated with, for responses that outlive the check.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Session {
+    /// The caller's token; `None` without tokens.
+    token: Option<Arc<Token>>,
+    /// Cancelled when the tokens are replaced.
+    pub(crate) replaced: CancellationToken,
+}
+
+impl Session {
+    /// Returns `true` if the caller would be authenticated in the same way with these tokens.
+    pub(crate) fn is_valid(&self, tokens: &Tokens, now: Timestamp) -> bool {
+        match &self.token {
+            Some(token) => tokens.contains(token) && !token.is_expired(now),
+            None => tokens.is_empty(),
+        }
+    }
 }
 
 /// The result of authentication, kept with the request.
@@ -32,7 +56,8 @@ pub(crate) enum Authentication {
 
 impl Authentication {
     /// Authenticates a request by its headers.
-    pub(crate) fn of(tokens: &Tokens, headers: &HeaderMap, now: Timestamp) -> Self {
+    pub(crate) fn of(active: &ActiveTokens, headers: &HeaderMap, now: Timestamp) -> Self {
+        let ActiveTokens { tokens, replaced } = active;
         let via = match headers.get(Via::HEADER).map(|via| via.as_bytes()) {
             Some(b"cli") => Via::Cli,
             Some(b"console") => Via::Console,
@@ -47,12 +72,13 @@ impl Authentication {
                 expires_at: None,
                 consumers: Vec::new(),
             };
-            return Self::Accepted(Caller { identity, via });
+            let session = Session { token: None, replaced: replaced.clone() };
+            return Self::Accepted(Caller { identity, via, session });
         }
         let Some(token) = bearer(headers).and_then(|secret| tokens.find(secret)) else {
             return Self::Rejected(Code::Unauthenticated);
         };
-        if token.expires_at.is_some_and(|end| end <= now) {
+        if token.is_expired(now) {
             return Self::Rejected(Code::TokenExpired);
         }
         let identity = Identity {
@@ -63,7 +89,8 @@ impl Authentication {
             expires_at: token.expires_at,
             consumers: token.consumers.clone(),
         };
-        Self::Accepted(Caller { identity, via })
+        let session = Session { token: Some(Arc::new(token.clone())), replaced: replaced.clone() };
+        Self::Accepted(Caller { identity, via, session })
     }
 }
 
@@ -119,7 +146,16 @@ impl Caller {
                 format!("a reason of {} bytes exceeds the limit of {MAX_REASON_BYTES}", reason.len());
             return Err(ApiError::invalid("/reason", detail));
         }
-        Ok(Actor::new(self.identity.person.clone(), self.via.as_str(), reason))
+        Ok(Actor::new(self.identity.person.clone(), self.channel(), reason))
+    }
+
+    /// The client, and the token where its name is not that of the person: `cli`, `cli:ada-2027`.
+    fn channel(&self) -> String {
+        let Identity { name, person, .. } = &self.identity;
+        match name == person {
+            true => self.via.as_str().to_owned(),
+            false => format!("{}:{name}", self.via.as_str()),
+        }
     }
 }
 
@@ -147,5 +183,49 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
             // The router always has the authentication layer; fail closed all the same.
             None => Err(Problem::new(Code::Unauthenticated).into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::TokenHash;
+
+    fn token(scopes: &[Scope]) -> Token {
+        Token::new("ada", TokenHash::of("lz_secret"), scopes)
+    }
+
+    fn caller(tokens: Tokens) -> (Caller, ActiveTokens) {
+        let active = ActiveTokens { tokens, replaced: CancellationToken::new() };
+        let headers = [(header::AUTHORIZATION, "Bearer lz_secret".parse().unwrap())].into_iter().collect();
+        match Authentication::of(&active, &headers, Timestamp::UNIX_EPOCH) {
+            Authentication::Accepted(caller) => (caller, active),
+            Authentication::Rejected(code) => panic!("{code:?}"),
+        }
+    }
+
+    #[test]
+    fn a_session_is_valid_as_long_as_its_token_is() {
+        let end = Timestamp::from_second(60).unwrap();
+        let limited = Token { expires_at: Some(end), ..token(&[Scope::Read]) };
+        let tokens = Tokens::new(vec![limited.clone()]).unwrap();
+        let (Caller { session, .. }, _) = caller(tokens.clone());
+        let now = Timestamp::UNIX_EPOCH;
+        assert!(session.is_valid(&tokens, now) && !session.is_valid(&tokens, end));
+        let other = Token::new("bob", TokenHash::of("lz_other"), &[Scope::Read]);
+        let with_another = Tokens::new(vec![other.clone(), limited]).unwrap();
+        assert!(session.is_valid(&with_another, now), "its own token is the same");
+        assert!(!session.is_valid(&Tokens::new(vec![other]).unwrap(), now), "revoked");
+        let more = Tokens::new(vec![token(&[Scope::Read])]).unwrap();
+        assert!(!session.is_valid(&more, now), "it is another token now");
+        let (Caller { session, .. }, _) = caller(Tokens::default());
+        assert!(session.is_valid(&Tokens::default(), now) && !session.is_valid(&tokens, now));
+    }
+
+    #[test]
+    fn a_session_belongs_to_the_tokens_that_it_was_authenticated_with() {
+        let (caller, active) = caller(Tokens::new(vec![token(&[Scope::Read])]).unwrap());
+        active.replaced.cancel();
+        assert!(caller.session.replaced.is_cancelled(), "however late its response starts");
     }
 }

@@ -124,6 +124,11 @@ impl Token {
         }
     }
 
+    /// Returns `true` once the token has expired.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|end| end <= now)
+    }
+
     /// The person recorded in the audit.
     pub fn person(&self) -> &str {
         self.person.as_deref().unwrap_or(&self.name)
@@ -177,6 +182,11 @@ impl Tokens {
     /// Returns `true` without tokens.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns `true` if this token is among them, unchanged.
+    pub(crate) fn contains(&self, token: &Token) -> bool {
+        self.0.contains(token)
     }
 
     /// Finds a token by its secret. Compares with all of them, in constant time.

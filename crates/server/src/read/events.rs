@@ -81,7 +81,7 @@ pub(crate) async fn events(
     let expires = left.map(|left| Instant::now() + Duration::try_from(left).unwrap_or_default());
     let last_id = headers.get("last-event-id").and_then(|last| last.to_str().ok());
     let subscription = app.feed.subscribe(last_id.or(params.last_event_id.as_deref()));
-    let replaced = app.tokens().replaced.clone();
+    let replaced = caller.session.replaced.clone();
     let keep_alive = KeepAlive::new().interval(app.options.limits.heartbeat).text("still here");
     let stream = stream(app, params, subscription, expires, replaced, permit);
     let mut response = Sse::new(stream).keep_alive(keep_alive).into_response();

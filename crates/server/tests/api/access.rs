@@ -3,16 +3,20 @@
 use std::future::IntoFuture;
 use std::sync::Arc;
 
+use http_body_util::BodyExt;
 use jiff::Timestamp;
 use lazaret_api::Scope;
+use lazaret_core::Clock;
 use lazaret_memory::MemoryStore;
 use lazaret_server::{Error, Options, Server, Token, Tokens};
+use lazaret_testkit::ManualClock;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
-use crate::support::{Bench, ORDERS, Setup, encoded, secret, token, with_json};
+use crate::support::{Bench, ORDERS, Setup, encoded, eventually, secret, token, with_json};
 
 /// One token per scope, with the name of the scope.
 fn one_each() -> Setup {
@@ -96,6 +100,47 @@ async fn unknown_and_expired_tokens_are_rejected() {
     assert_eq!(bench.send(claimed).await.json["name"], "coming");
 }
 
+/// Starts an export of more than one page. Returns its body after the first page.
+async fn export(bench: &Bench, name: &str) -> axum::body::Body {
+    let request = axum::http::Request::get("/v1/letters?view=full")
+        .header("host", "localhost")
+        .header("accept", "application/x-ndjson")
+        .header("authorization", format!("Bearer {}", secret(name)))
+        .body(axum::body::Body::empty())
+        .unwrap();
+    let response = bench.server.router().oneshot(request).await.unwrap();
+    assert_eq!(response.status().as_u16(), 200);
+    let mut body = response.into_body();
+    assert!(matches!(body.frame().await, Some(Ok(_))), "the first page");
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_ends_when_its_token_is_revoked_or_expires() {
+    let clock = ManualClock::default();
+    let end = clock.now() + jiff::SignedDuration::from_secs(60);
+    let scopes = [Scope::Read, Scope::Payload, Scope::Ingest];
+    let (ada, bob) = (token("ada", &scopes), Token { expires_at: Some(end), ..token("bob", &scopes) });
+    let setup = Setup { tokens: vec![ada.clone(), bob.clone()], ..Setup::default() };
+    let bench = Bench::built(setup, |builder| builder.clock(Arc::new(clock.clone()))).await;
+    let lines: Vec<String> =
+        (0..20).map(|n| json!({"key": format!("k{n}"), "payload": format!("bad{n}")}).to_string()).collect();
+    let post = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret("ada"));
+    bench.send(post.body(lines.join("\n"))).await.expect(202);
+    eventually("20 letters", || async {
+        let count = bench.request(Method::GET, "/v1/letters/count").bearer_auth(secret("ada"));
+        bench.send(count).await.json["letters"] == 20
+    })
+    .await;
+    let (mut of_ada, mut of_bob, mut expiring) =
+        (export(&bench, "ada").await, export(&bench, "bob").await, export(&bench, "bob").await);
+    clock.set(end);
+    assert!(matches!(expiring.frame().await, Some(Err(_))), "expired");
+    assert!(bench.server.set_tokens(Tokens::new(vec![ada]).unwrap()).unwrap());
+    assert!(matches!(of_bob.frame().await, Some(Err(_))), "revoked");
+    assert!(matches!(of_ada.frame().await, Some(Ok(_))), "its token is unchanged");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_non_loopback_address_needs_tokens() {
     let store = Arc::new(MemoryStore::default());
@@ -153,7 +198,7 @@ async fn payloads_and_headers_need_the_payload_scope() {
     let post = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret("admin"));
     bench.send(post.header("content-type", "application/x-ndjson").body(line)).await.expect(202);
     let get = |name: &str, path: &str| bench.request(Method::GET, path).bearer_auth(secret(name));
-    crate::support::eventually("the letter is there", || async {
+    eventually("the letter is there", || async {
         bench.send(get("reader", "/v1/letters/count")).await.json["letters"] == 1
     })
     .await;
@@ -241,7 +286,7 @@ async fn a_token_for_one_consumer_sees_and_changes_nothing_of_another() {
         .send(ask("other", Method::POST, "/v1/inbox/orders", Some(json!("bad"))))
         .await
         .problem(403, "LZ0207");
-    crate::support::eventually("the letter is there", || async {
+    eventually("the letter is there", || async {
         bench.send(get("own", "/v1/letters/count")).await.json["letters"] == 1
     })
     .await;
@@ -306,6 +351,23 @@ async fn without_tokens_the_caller_claims_a_name_except_the_reserved_one() {
         bench.request(Method::POST, &format!("/v1/consumers/{ORDERS}/pause")).header("lazaret-via", "engine");
     let pause = bench.send(with_json(pause, &json!({"replay": true, "reason": "x"}))).await.expect(200);
     assert_eq!((&pause.json["via"], &pause.json["who"]), (&json!("api"), &json!("local")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_names_the_person_and_the_token() {
+    let of_ada = Token { person: Some("ada".into()), ..token("ada-2027", &[Scope::Pause, Scope::Read]) };
+    let bob = token("bob", &[Scope::Pause]);
+    let bench = Bench::with(Setup { tokens: vec![of_ada, bob], ..Setup::default() }).await;
+    for name in ["ada-2027", "bob"] {
+        let pause = bench.request(Method::POST, &format!("/v1/consumers/{ORDERS}/pause"));
+        let pause = pause.bearer_auth(secret(name)).header("lazaret-via", "cli");
+        bench.send(with_json(pause, &json!({"replay": true, "reason": "x"}))).await.expect(200);
+    }
+    let audit = bench.request(Method::GET, "/v1/audit").bearer_auth(secret("ada-2027"));
+    let audit = bench.send(audit).await.expect(200);
+    let by = |entry: &Value| (entry["who"].clone(), entry["via"].clone());
+    let found: Vec<_> = audit.json["entries"].as_array().unwrap().iter().map(by).collect();
+    assert_eq!(found, [(json!("ada"), json!("cli:ada-2027")), (json!("bob"), json!("cli"))]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,14 +6,15 @@ use lazaret_api::Scope;
 use lazaret_server::{Limits, Listener};
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::{Bench, Setup, eventually, secret, token, with_json};
 
 /// The first bytes of an HTTP/2 connection, and its empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The timeout of every wait.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 fn address(bench: &Bench) -> String {
     bench.base.strip_prefix("http://").unwrap().to_owned()
@@ -33,7 +34,7 @@ async fn asked(bench: &Bench, method: &str, path: &str, token: Option<&str>) -> 
         stream.read_to_string(&mut answer).await.ok()?;
         (!answer.is_empty()).then_some(answer)
     };
-    tokio::time::timeout(PATIENCE, ask).await.expect("an answer or an end")
+    tokio::time::timeout(DEADLINE, ask).await.expect("an answer or an end")
 }
 
 fn status(answer: Option<&String>) -> &str {
@@ -66,7 +67,7 @@ async fn a_connection_without_a_request_is_closed() {
         let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
         stream.write_all(first).await.unwrap();
         let mut rest = Vec::new();
-        let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        let ended = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut rest)).await;
         assert!(ended.is_ok(), "{first:?}");
     }
 }
@@ -78,7 +79,7 @@ async fn an_idle_connection_is_closed() {
     let mut stream = TcpStream::connect(address(&bench)).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut answer = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
+    tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
@@ -123,40 +124,59 @@ async fn a_body_that_trickles_is_refused_and_its_slot_freed() {
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        tokio::time::timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
+        tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("it ends").unwrap();
         assert!(answer.starts_with("HTTP/1.1 408"), "{path}: {answer}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_export_that_nobody_reads_is_closed() {
-    let limits = Limits { write_timeout: Duration::from_millis(200), exports: 1, ..Limits::default() };
-    let bench = Bench::with(Setup::limits(limits)).await;
-    // More than the buffers of both sides hold.
+/// Starts an export that is larger than the buffers of both sides, where one export may be open at a time. Nobody reads it.
+async fn unread_export(limits: Limits) -> (Bench, TcpStream) {
+    let bench = Bench::with(Setup::limits(Limits { exports: 1, ..limits })).await;
     let payload = "bad".repeat(300_000);
     for n in 0..12 {
         let post = bench.request(Method::POST, "/v1/inbox/orders").header("lazaret-key", format!("k{n}"));
         bench.send(post.body(payload.clone())).await.expect(202);
     }
     bench.open_letters(12).await;
-    let export = |stream: TcpStream| async {
-        let mut stream = stream;
-        let head =
-            "GET /v1/letters?view=full HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.unwrap();
-        stream
-    };
-    let unread = export(TcpStream::connect(address(&bench)).await.unwrap()).await;
-    eventually("the only place for an export is taken, and free again", || async {
-        let request = bench.request(Method::GET, "/v1/letters?view=full");
-        bench.send(request.header("accept", "application/x-ndjson")).await.status == 200
-    })
-    .await;
-    drop(unread);
+    // The system of the receiver would otherwise buffer all of it.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut unread = socket.connect(address(&bench).parse().unwrap()).await.unwrap();
+    let head =
+        "GET /v1/letters?view=full HTTP/1.1\r\nhost: localhost\r\naccept: application/x-ndjson\r\n\r\n";
+    unread.write_all(head.as_bytes()).await.unwrap();
+    let mut first = [0; 12];
+    unread.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    (bench, unread)
+}
+
+/// The status of another export. Its response is dropped.
+async fn other_export(bench: &Bench) -> u16 {
+    let request = bench.request(Method::GET, "/v1/letters?view=full");
+    request.header("accept", "application/x-ndjson").send().await.unwrap().status().as_u16()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_requests_and_streams_of_one_token_do_not_keep_others_out() {
+async fn an_export_has_its_place_until_it_is_read_or_its_client_is_gone() {
+    let (bench, unread) = unread_export(Limits::default()).await;
+    assert_eq!(other_export(&bench).await, 429);
+    drop(unread);
+    eventually("the place is free", || async { other_export(&bench).await == 200 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_that_nobody_reads_is_closed() {
+    let limits = Limits { write_timeout: Duration::from_millis(200), ..Limits::default() };
+    let (bench, mut unread) = unread_export(limits).await;
+    eventually("the place is free", || async { other_export(&bench).await == 200 }).await;
+    let mut rest = Vec::new();
+    let _ = unread.read_to_end(&mut rest).await;
+    assert!(!rest.ends_with(b"\r\n0\r\n\r\n"), "it was cut off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_one_token_do_not_keep_others_out() {
     let limits = Limits { streams_per_token: 1, ..Limits::default() };
     let tokens = vec![token("ada", &[Scope::Read]), token("bob", &[Scope::Read])];
     let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
@@ -166,6 +186,31 @@ async fn the_requests_and_streams_of_one_token_do_not_keep_others_out() {
     bench.send(events("ada")).await.problem(429, "LZ0214");
     assert_eq!(events("bob").send().await.unwrap().status().as_u16(), 200);
     drop(first);
+    eventually("its place is free again", || async {
+        events("ada").send().await.unwrap().status().as_u16() == 200
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_of_one_token_do_not_keep_others_out() {
+    let limits = Limits { requests_per_token: 1, ..Limits::default() };
+    let scopes = [Scope::Read, Scope::Ingest];
+    let tokens = vec![token("ada", &scopes), token("bob", &scopes)];
+    let bench = Bench::with(Setup { tokens, ..Setup::limits(limits) }).await;
+    let status = |name: &str| bench.send(bench.request(Method::GET, "/v1/status").bearer_auth(secret(name)));
+    // A request whose body does not come is in progress.
+    let mut slow = TcpStream::connect(address(&bench)).await.unwrap();
+    let head = format!(
+        "POST /v1/inbox/orders HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-length: 1\r\n\r\n",
+        secret("ada")
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    eventually("its only request is in progress", || async { status("ada").await.status == 429 }).await;
+    status("ada").await.problem(429, "LZ0214");
+    status("bob").await.expect(200);
+    slow.write_all(b"x").await.unwrap();
+    eventually("its place is free again", || async { status("ada").await.status == 200 }).await;
 }
 
 #[cfg(unix)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lazaret_api::Scope;
 use lazaret_core::source::NewMessage;
 use lazaret_core::source::{Backlog, Ingest};
 use lazaret_core::store;
@@ -12,8 +13,9 @@ use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore};
+use tower::ServiceExt;
 
-use crate::support::{Bench, Setup, encoded, eventually, with_json};
+use crate::support::{Bench, Setup, encoded, eventually, secret, token, with_json};
 
 /// An inbox that blocks until a test continues it, or panics.
 #[derive(Clone)]
@@ -43,8 +45,12 @@ impl Ingest for Slow {
 }
 
 async fn slow(limits: Limits) -> (Arc<Bench>, Slow) {
+    slow_with(Setup::limits(limits)).await
+}
+
+async fn slow_with(setup: Setup) -> (Arc<Bench>, Slow) {
     let inbox = Slow::new();
-    let bench = Bench::built(Setup::limits(limits), |builder| builder.inbox("slow", inbox.clone())).await;
+    let bench = Bench::built(setup, |builder| builder.inbox("slow", inbox.clone())).await;
     (Arc::new(bench), inbox)
 }
 
@@ -53,6 +59,40 @@ async fn a_slow_request_times_out() {
     let (bench, _inbox) =
         slow(Limits { request_timeout: Duration::from_millis(50), ..Limits::default() }).await;
     bench.send(bench.request(Method::POST, "/v1/inbox/slow").body("x")).await.problem(408, "LZ0213");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_client_has_disconnected_counts_against_the_limits_until_its_end() {
+    // I7
+    let (line, defaults) = (format!("{{\"payload\": \"{}\"}}", "x".repeat(60)), Limits::default());
+    for limits in [
+        Limits { requests: 1, ..defaults.clone() },
+        Limits { requests_per_token: 1, ..defaults.clone() },
+        Limits { body_bytes: 100, ..defaults.clone() },
+        Limits { body_bytes_per_token: 100, ..defaults.clone() },
+    ] {
+        let tokens = vec![token("ada", &[Scope::Ingest])];
+        let (bench, inbox) = slow_with(Setup { tokens, ..Setup::limits(limits.clone()) }).await;
+        let request = axum::http::Request::post("/v1/inbox/slow/batch")
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {}", secret("ada")))
+            .header("content-length", line.len())
+            .header("idempotency-key", "k")
+            .body(axum::body::Body::from(line.clone()))
+            .unwrap();
+        let change = tokio::spawn(bench.server.router().oneshot(request));
+        inbox.came.notified().await;
+        // The server drops the request of a client that disconnects.
+        change.abort();
+        assert!(change.await.unwrap_err().is_cancelled());
+        let post = || {
+            let request = bench.request(Method::POST, "/v1/inbox/orders/batch").bearer_auth(secret("ada"));
+            bench.send(request.body(line.clone()))
+        };
+        post().await.problem(429, "LZ0214");
+        inbox.go.add_permits(1);
+        eventually("its share is free", || async { post().await.status != 429 }).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

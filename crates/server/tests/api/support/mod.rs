@@ -72,6 +72,7 @@ pub(crate) fn secret(name: &str) -> String {
 /// A running server.
 pub(crate) struct Bench {
     pub(crate) base: String,
+    pub(crate) server: Server,
     pub(crate) client: reqwest::Client,
     pub(crate) store: SqliteStore,
     pub(crate) inbox: InboxLog,
@@ -163,11 +164,12 @@ impl Bench {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let serving = tokio::spawn({
-            let shutdown = shutdown.clone();
+            let (server, shutdown) = (server.clone(), shutdown.clone());
             async move { server.serve(listener, shutdown).await.unwrap() }
         });
         Self {
             base,
+            server,
             client: http_client(),
             store,
             inbox,
