@@ -10,6 +10,6 @@ mod hosts;
 mod token;
 
 pub(crate) use access::Access;
-pub(crate) use caller::{Authentication, Caller};
+pub(crate) use caller::{Authentication, Caller, MAX_REASON_CHARS};
 pub(crate) use hosts::Hosts;
 pub use token::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};
