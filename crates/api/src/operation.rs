@@ -23,7 +23,6 @@ pub struct PlanRequest {
     pub valid_for_seconds: Option<u64>,
     /// The reason; default: `plan`, because a plan changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -132,7 +131,7 @@ pub struct BeginRequest {
     pub needs_approval: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 
@@ -160,7 +159,7 @@ impl BeginRequest {
 pub struct CommandRequest {
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 

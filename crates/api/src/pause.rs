@@ -95,7 +95,7 @@ pub struct PauseRequest {
     pub replay: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub struct Selection {
 pub struct ActRequest {
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 
@@ -39,7 +39,6 @@ pub struct CommentRequest {
     pub text: String,
     /// The reason, for the audit, which does not contain the text; default: `comment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -49,11 +48,10 @@ pub struct CommentRequest {
 pub struct AssignRequest {
     /// The person or the team; `null` for none. Required: a request that leaves it out must not remove the name.
     #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required = true, max_length = 200)]
+    #[schema(required = true)]
     pub name: Option<String>,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 1024)]
     pub reason: Option<String>,
 }
 
@@ -67,7 +65,7 @@ pub struct ExpiryRequest {
     pub expires_at: Option<Timestamp>,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 
@@ -86,7 +84,7 @@ pub struct EditRequest {
     pub tombstone: bool,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 
@@ -99,7 +97,7 @@ pub struct BulkRequest {
     pub selection: Selection,
     /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 1024)]
+    #[schema(value_type = String, required = true)]
     pub reason: Option<String>,
 }
 

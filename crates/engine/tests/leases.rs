@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use lazaret_core::handler::{BoxHandler, Context, handler};
 use lazaret_core::policy::{BudgetPolicy, RetryPolicy, Strategy};
-use lazaret_core::{HandlerError, Letter, LetterState, Reason};
+use lazaret_core::store::{HandOff, LetterStore, Limits, Placement};
+use lazaret_core::{Clock, HandlerError, Letter, LetterState, Message, Position, Reason};
 use lazaret_engine::Options;
 use support::{
     Bench, Reply, Running, Try, eventually, fatal, let_pass, millis, options, retry, secs, transient,
@@ -231,5 +232,42 @@ async fn a_crash_charges_no_letter_that_waited_for_a_permit() {
     let running = bench.start(options, |_| Reply::Done);
     eventually("all is handled", || bench.calls.done().len() == 2).await;
     assert_eq!(bench.calls.attempts_of("a1"), [1, 2]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_counted_up_to_the_largest_number_and_never_wrap() {
+    // I4: an imported letter may have any number of attempts.
+    let (bench, calls) = (Bench::new(), Calls::default());
+    let message = Message::new("a1", "orders", Position::new(0, 0)).with_key("a");
+    let mut letter = Letter::new(Bench::queue(), "a".into(), message.into(), bench.clock.now());
+    (letter.state, letter.due_at) = (LetterState::Retrying, Some(bench.clock.now()));
+    letter.replay_attempts = u32::MAX;
+    let id = letter.id;
+    let item = HandOff { letter, placement: Placement::Open, grant: None };
+    bench.store.hand_off(&Bench::queue(), &Limits::NONE, vec![item]).await.unwrap().remove(0).unwrap();
+    let slow = calls.clone();
+    let slow = handler(move |context: Context| {
+        let call = slow.begin(context.attempt());
+        async move {
+            let _call = call;
+            tokio::time::sleep(secs(7)).await;
+            Err::<(), _>(fatal())
+        }
+    });
+    let running = Running::start(bench.builder(short_lease()).handler(slow));
+    eventually("its retry runs", || calls.attempts().len() == 1).await;
+    stall(millis(2_500));
+    let stored = async || bench.store.get(&Bench::queue(), id).await.unwrap().unwrap();
+    eventually("it runs again", || calls.attempts().len() == 2).await;
+    let letter = stored().await;
+    assert_eq!((letter.attempts, letter.replay_attempts), (1, u32::MAX), "the lost lease counts");
+    eventually("it is dead", || bench.letter("a").state == LetterState::Dead).await;
+    running.replayer().process_any().await.unwrap();
+    assert_eq!(
+        (calls.attempts().len(), stored().await.replay_attempts),
+        (3, u32::MAX),
+        "a failed replay, too"
+    );
     running.stop().await;
 }

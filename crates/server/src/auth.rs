@@ -12,6 +12,6 @@ mod token;
 pub(crate) use access::Access;
 #[cfg(test)]
 pub(crate) use caller::Session;
-pub(crate) use caller::{Authentication, Caller};
+pub(crate) use caller::{Authentication, Caller, MAX_REASON_CHARS};
 pub(crate) use hosts::Hosts;
 pub use token::{InvalidTokenHash, Token, TokenHash, Tokens, generate_token};

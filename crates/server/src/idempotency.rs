@@ -23,7 +23,7 @@ const HEADER: &str = "idempotency-key";
 /// Marks a replayed response.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key.
-const MAX_KEY_BYTES: usize = 255;
+pub(crate) const MAX_KEY_BYTES: usize = 255;
 /// The largest stored response. A larger one is stored as its [`CompactBody`].
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 /// The bytes of an entry besides its body, roughly.

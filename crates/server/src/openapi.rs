@@ -1,7 +1,10 @@
 //! The OpenAPI document, generated from the route table.
 
+mod demands;
+
 use axum::http::Method;
 use lazaret_api::Problem;
+use serde_json::Value;
 use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::{Schema, SchemaType, Type};
@@ -285,7 +288,7 @@ impl Document {
     }
 
     /// Builds the document.
-    pub(crate) fn finish(self) -> OpenApi {
+    pub(crate) fn finish(self) -> Value {
         let about = "Triage and replay of failed messages of event consumers. Without configured tokens the API is \
                      unauthenticated and serves loopback addresses only.";
         let info = InfoBuilder::new().title("Lazaret").version("1").description(Some(about));
@@ -294,7 +297,12 @@ impl Document {
         for (name, schema) in self.schemas {
             components = components.schema(name, schema);
         }
-        OpenApiBuilder::new().info(info).paths(self.paths).components(Some(components.build())).build()
+        let components = Some(components.build());
+        let document: OpenApi =
+            OpenApiBuilder::new().info(info).paths(self.paths).components(components).build();
+        let mut document = serde_json::to_value(document).unwrap_or_default();
+        demands::add(&mut document);
+        document
     }
 }
 

@@ -324,7 +324,7 @@ fn document() -> Bytes {
 }
 
 /// The OpenAPI document, as served at `/v1/openapi.json`.
-pub fn openapi() -> utoipa::openapi::OpenApi {
+pub fn openapi() -> serde_json::Value {
     routes::document()
 }
 

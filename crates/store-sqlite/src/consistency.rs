@@ -55,7 +55,8 @@ pub(crate) fn check(connection: &Connection) {
 fn letters(connection: &Connection) -> Vec<Row> {
     let sql = "SELECT qid, sid, idx, state, gid, closed_at, body, lid,
                (SELECT fingerprint FROM groups WHERE groups.gid = letters.gid AND groups.qid = letters.qid),
-               (SELECT count(*) FROM payloads WHERE payloads.lid = letters.lid) FROM letters";
+               (SELECT count(*) FROM payloads WHERE payloads.lid = letters.lid),
+               edits, (SELECT count(*) FROM edits WHERE edits.lid = letters.lid) FROM letters";
     let mut select = connection.prepare(sql).unwrap();
     let mut rows = select.query([]).unwrap();
     let mut letters = Vec::new();
@@ -66,8 +67,12 @@ fn letters(connection: &Connection) -> Vec<Row> {
         assert!(sid.is_none() || closed_at.is_none(), "letter {lid} is open and closed");
         let purged = sid.is_none() && closed_at.is_none();
         assert_eq!(row.get::<_, bool>(9).unwrap(), !purged, "the payload of letter {lid}");
-        let cause = Body::decode(row.get_ref(6).unwrap().as_blob().unwrap()).unwrap().cause;
-        let cause = cause.map(|cause| cause.fingerprint.to_string());
+        let edits: (i64, i64) = (row.get(10).unwrap(), row.get(11).unwrap());
+        assert_eq!(edits.0, edits.1, "the edits of letter {lid}");
+        assert!(!purged || edits.0 == 0, "the edits of the purged letter {lid}");
+        let body = Body::decode(row.get_ref(6).unwrap().as_blob().unwrap()).unwrap();
+        assert!(!body.has_edits(), "the body of letter {lid}");
+        let cause = body.cause.map(|cause| cause.fingerprint.to_string());
         assert_eq!(row.get::<_, Option<String>>(8).unwrap(), cause, "the group of letter {lid}");
         let (qid, index, gid) = (row.get(0).unwrap(), row.get(2).unwrap(), row.get(4).unwrap());
         letters.push(Row { qid, sid, index, state, gid, purged });

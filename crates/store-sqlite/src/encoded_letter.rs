@@ -40,6 +40,8 @@ pub(crate) struct EncodedLetter {
     /// Also part of the body.
     pub(crate) cause: Option<Failure>,
     pub(crate) body: Bytes,
+    /// `true` if the body holds edits, which the tables hold apart from it.
+    pub(crate) has_edits: bool,
 }
 
 /// The position of a message in its stream.
@@ -92,6 +94,7 @@ impl EncodedLetter {
             headers: encode_headers(&message.headers).map(Bytes::from),
             payload: message.payload.clone(),
             body: body.encode()?.into(),
+            has_edits: body.has_edits(),
             cause: body.cause,
         })
     }
@@ -147,7 +150,8 @@ impl EncodedLetter {
         let mut blob = || -> Work<_> { Ok(fields.option(Fields::bytes)?.map(Bytes::copy_from_slice)) };
         let (key, headers, payload) = (blob()?, blob()?, blob()?);
         let body = Bytes::copy_from_slice(fields.bytes()?);
-        let cause = Body::decode(&body)?.cause;
+        let decoded = Body::decode(&body)?;
+        let (has_edits, cause) = (decoded.has_edits(), decoded.cause);
         Ok(Self {
             placement,
             grant,
@@ -169,6 +173,7 @@ impl EncodedLetter {
             payload,
             cause,
             body,
+            has_edits,
         })
     }
 

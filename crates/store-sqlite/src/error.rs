@@ -15,7 +15,11 @@ pub(crate) enum Fault {
     Sql(rusqlite::Error),
     /// Stored data cannot be decoded.
     Corrupt(String),
+    /// The query took too long, or its caller has stopped waiting.
+    TimedOut,
 }
+
+const TIMED_OUT: &str = "the query took too long and was interrupted";
 
 /// The result of work inside a transaction.
 pub(crate) type Work<T> = Result<T, Fault>;
@@ -56,6 +60,12 @@ impl Fault {
     pub(crate) fn into_error(self, operation: &'static str) -> StoreError {
         match self {
             Self::Refused(error) => error,
+            Self::TimedOut => StoreError::not_done(ErrorKind::Unavailable, operation, TIMED_OUT),
+            Self::Sql(rusqlite::Error::SqliteFailure(failure, _))
+                if failure.code == ErrorCode::OperationInterrupted =>
+            {
+                Self::TimedOut.into_error(operation)
+            }
             Self::Sql(error) => of_sqlite(error, operation, Certainty::NotDone),
             Self::Corrupt(what) => StoreError::not_done(ErrorKind::Corrupt, operation, what),
         }

@@ -34,6 +34,9 @@ pub struct Options {
     pub durability: Durability,
     /// How long to wait for the write lock of another process, before a call fails as `Unavailable`.
     pub busy_timeout: Duration,
+    /// How long a query may take, before it is interrupted and fails as `Unavailable`. A query whose caller has stopped waiting
+    /// is interrupted at once.
+    pub query_timeout: Duration,
     /// Capacity of the writer's queue; further calls wait for a slot (I7).
     pub waiting: usize,
     /// Page cache of each connection, in KiB.
@@ -50,13 +53,14 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The system clock, two readers, full durability, a busy timeout of five seconds.
+    /// The system clock, two readers, full durability, a busy timeout of five seconds, a query timeout of a minute.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
             readers: 2,
             durability: Durability::Full,
             busy_timeout: Duration::from_secs(5),
+            query_timeout: Duration::from_secs(60),
             waiting: 1024,
             // A commit scans the cache, so a larger one makes small groups slower; the system caches the rest.
             cache_kib: 16 * 1024,
@@ -74,6 +78,7 @@ impl fmt::Debug for Options {
             .field("readers", &self.readers)
             .field("durability", &self.durability)
             .field("busy_timeout", &self.busy_timeout)
+            .field("query_timeout", &self.query_timeout)
             .field("waiting", &self.waiting)
             .field("cache_kib", &self.cache_kib)
             .field("max_pages", &self.max_pages)

@@ -2,16 +2,20 @@
 //!
 //! A query sees every write that was acknowledged before, by this process or another. If such a write is only
 //! in the [redo log](crate::redo), the query is returned, to be repeated once the writer has committed it.
+//!
+//! A query is interrupted when its caller has stopped waiting, such as a request that was cut off, or when it exceeds
+//! [`Options::query_timeout`]. The connection is then free for the next one.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lazaret_core::store::{ErrorKind, Result, StoreError};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::error::Work;
+use crate::error::{Fault, Work};
 use crate::options::Options;
 use crate::redo::{Mark, RedoLog};
 use crate::rows::nanos;
@@ -22,9 +26,55 @@ pub(crate) struct View<'a> {
     pub(crate) connection: &'a Connection,
     /// The store's time, in nanoseconds since 1970.
     pub(crate) now: i64,
+    limit: &'a QueryLimit,
 }
 
-type Question = Box<dyn FnOnce(View<'_>) + Send>;
+impl View<'_> {
+    /// Fails if the query has to end. For loops that do more than to step through rows, which SQLite checks itself.
+    pub(crate) fn check(&self) -> Work<()> {
+        if self.limit.is_over() { Err(Fault::TimedOut) } else { Ok(()) }
+    }
+}
+
+/// Tells when a query has to end.
+#[derive(Clone)]
+struct QueryLimit {
+    started: Instant,
+    timeout: Duration,
+    /// The caller holds the other end while it waits.
+    caller: Weak<()>,
+}
+
+impl QueryLimit {
+    fn is_over(&self) -> bool {
+        self.caller.strong_count() == 0 || self.started.elapsed() >= self.timeout
+    }
+}
+
+/// Number of SQLite's instructions between two checks of the limit: some microseconds.
+const CHECK_INTERVAL: i32 = 1000;
+
+/// A query in the queue.
+struct Question {
+    caller: Weak<()>,
+    run: Box<dyn FnOnce(View<'_>) + Send>,
+}
+
+impl Question {
+    /// Runs it, unless nobody waits for it any more.
+    fn run(self, connection: &mut Connection, options: &Options) {
+        let Self { caller, run } = self;
+        let limit = QueryLimit { started: Instant::now(), timeout: options.query_timeout, caller };
+        if limit.caller.strong_count() == 0 {
+            return;
+        }
+        let checked = limit.clone();
+        // Without the handler, which fails only if SQLite is out of memory, the query runs to its end.
+        _ = connection.progress_handler(CHECK_INTERVAL, Some(move || checked.is_over()));
+        run(View { connection, now: nanos(options.clock.now()), limit: &limit });
+        _ = connection.progress_handler(0, None::<fn() -> bool>);
+    }
+}
 
 /// The result of a query.
 pub(crate) enum QueryResult<T, Q> {
@@ -55,11 +105,11 @@ impl Handle {
         let (alive, ended) = watch::channel(());
         let waiting = Arc::new(Mutex::new(waiting));
         for number in 0..options.readers.max(1) {
-            let connection = schema::connect_reader(path, options)?;
-            let (waiting, clock, alive) = (waiting.clone(), options.clock.clone(), alive.clone());
+            let mut connection = schema::connect_reader(path, options)?;
+            let (waiting, options, alive) = (waiting.clone(), options.clone(), alive.clone());
             let read = move || {
                 while let Some(question) = next(&waiting) {
-                    question(View { connection: &connection, now: nanos(clock.now()) });
+                    question.run(&mut connection, &options);
                 }
                 drop(connection);
                 drop(alive);
@@ -116,14 +166,19 @@ impl Handle {
     ) -> Result<T> {
         let stopped = || StoreError::not_done(ErrorKind::Unavailable, operation, "the store is closed");
         let (reply, answer) = oneshot::channel();
-        let ask = move |view: View<'_>| {
+        let run = move |view: View<'_>| {
             let answer = question(&view).map_err(|fault| fault.into_error(operation));
             end_view(view.connection);
             // The caller may have stopped waiting.
             _ = reply.send(answer);
         };
-        self.commands.send(Command::Ask(Box::new(ask))).await.map_err(|_| stopped())?;
-        answer.await.unwrap_or_else(|_| Err(stopped()))
+        // Held until the answer is there: without it, the query is interrupted.
+        let waiting = Arc::new(());
+        let question = Question { caller: Arc::downgrade(&waiting), run: Box::new(run) };
+        self.commands.send(Command::Ask(question)).await.map_err(|_| stopped())?;
+        let answer = answer.await.unwrap_or_else(|_| Err(stopped()));
+        drop(waiting);
+        answer
     }
 }
 
@@ -150,5 +205,88 @@ fn end_view(connection: &Connection) {
     if !connection.is_autocommit() {
         // If that fails, the next query returns the error.
         _ = connection.execute_batch("ROLLBACK");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+    use std::task::Poll;
+
+    use lazaret_core::store::{ErrorKind, Triage};
+
+    use crate::readers::View;
+    use crate::{Options, SqliteStore};
+
+    /// A query that never ends.
+    const ENDLESS: &str =
+        "WITH RECURSIVE n (n) AS (VALUES (0) UNION ALL SELECT n + 1 FROM n) SELECT count(*) FROM n";
+
+    fn store(folder: &tempfile::TempDir, options: Options) -> SqliteStore {
+        // With one reader, each query needs the connection of the one before it.
+        SqliteStore::open(folder.path().join("lazaret.db"), Options { readers: 1, ..options }).unwrap()
+    }
+
+    fn endless(view: &View<'_>) -> crate::error::Work<i64> {
+        Ok(view.connection.query_row(ENDLESS, [], |row| row.get(0))?)
+    }
+
+    /// Polls a future once.
+    async fn is_ready<F: Future + Unpin>(future: &mut F) -> bool {
+        poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
+    }
+
+    #[tokio::test]
+    async fn a_query_beyond_its_time_is_interrupted_and_the_reader_answers_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { query_timeout: std::time::Duration::from_millis(200), ..Options::default() };
+        let store = store(&folder, options);
+        let interrupted = store.ask("find", endless).await.unwrap_err();
+        assert_eq!(interrupted.kind(), ErrorKind::Unavailable);
+        assert_eq!(interrupted.context(), "the query took too long and was interrupted");
+        assert!(store.queues().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_query_whose_caller_has_gone_is_interrupted() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder, Options::default());
+        let (started, has_started) = tokio::sync::oneshot::channel();
+        let question = store.ask("find", move |view| {
+            _ = started.send(());
+            endless(view)
+        });
+        tokio::select! {
+            answer = question => panic!("it never ends: {answer:?}"),
+            _ = has_started => {}
+        }
+        assert!(store.queues().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_query_that_nobody_waits_for_any_more_does_not_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&folder, Options::default());
+        let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+        let (started, has_started) = tokio::sync::oneshot::channel();
+        let mut first = Box::pin(store.ask("find", move |_| {
+            _ = started.send(());
+            _ = may_go_on.recv();
+            Ok(())
+        }));
+        assert!(!is_ready(&mut first).await);
+        has_started.await.unwrap();
+        let (ran, has_run) = tokio::sync::oneshot::channel();
+        let mut second = Box::pin(store.ask("find", move |_| {
+            _ = ran.send(());
+            Ok(())
+        }));
+        assert!(!is_ready(&mut second).await);
+        drop(second);
+        drop(go_on);
+        first.await.unwrap();
+        store.queues().await.unwrap();
+        assert!(has_run.await.is_err());
     }
 }

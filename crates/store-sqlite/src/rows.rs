@@ -9,11 +9,12 @@ use lazaret_core::letter::{AttemptRecord, Diagnostics, Edit};
 use lazaret_core::message::{Operation, Position, Schema};
 use lazaret_core::store::{Comment, ErrorKind, PauseScope, StoreError};
 use lazaret_core::{Failure, Headers, Letter, LetterId, LetterState, Message, QueueName, SequenceId};
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Fault, Work};
+use crate::letters::edits;
 
 /// The version of the body encoding, the first byte of each `body`.
 const BODY_VERSION: u8 = 1;
@@ -167,6 +168,7 @@ pub(crate) struct Body {
     pub(crate) payload_left_out: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     history: Vec<AttemptRecord>,
+    /// Set in the redo log and in files before version 5 only; see [`take_edits`](Self::take_edits).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     edits: Vec<EditRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,6 +221,22 @@ impl Body {
             }
             None => Err(Fault::Corrupt("the body of a letter is empty".into())),
         }
+    }
+
+    /// Removes the edits, which the tables hold apart from the body.
+    pub(crate) fn take_edits(&mut self) -> Vec<Edit> {
+        let edits = std::mem::take(&mut self.edits).into_iter().map(|edit| Edit {
+            by: edit.by,
+            at: edit.at,
+            why: edit.why,
+            original: edit.original.map(|original| original.0),
+        });
+        edits.collect()
+    }
+
+    /// `true` if edits have to be [taken](Self::take_edits) from it.
+    pub(crate) fn has_edits(&self) -> bool {
+        !self.edits.is_empty()
     }
 
     pub(crate) fn of(letter: Letter) -> (Self, Arc<Message>) {
@@ -290,23 +308,52 @@ macro_rules! letter_columns {
     };
 }
 
-/// A query for whole letters, for [`read_letter`]; `light` ones lack key, headers and payload.
+/// A query for whole letters, for [`read_letter`] and [`read_whole`]; `light` ones lack key, headers and payload, and their edits
+/// cannot be read.
 macro_rules! select_letter {
     (light $rest:literal) => {
-        concat!("SELECT ", crate::rows::letter_columns!(), ", NULL, NULL, NULL FROM letters ", $rest)
+        concat!(
+            "SELECT ",
+            crate::rows::letter_columns!(),
+            ", NULL, NULL, NULL, NULL, NULL FROM letters ",
+            $rest
+        )
     };
     ($rest:literal) => {
         concat!(
             "SELECT ",
             crate::rows::letter_columns!(),
-            ", key, headers, payload FROM letters JOIN payloads USING (lid) ",
+            ", key, headers, payload, lid, edits FROM letters JOIN payloads USING (lid) ",
             $rest
         )
     };
 }
 pub(crate) use {letter_columns, select_letter};
 
-/// Reads a whole letter from a query made with [`select_letter`].
+/// The row of a letter and the number of its edits, from a query for whole letters.
+pub(crate) fn edits_of(row: &Row<'_>) -> Work<(i64, i64)> {
+    Ok((row.get(23)?, row.get(24)?))
+}
+
+/// The size of the large columns of a query made with [`select_letter`], in bytes.
+pub(crate) fn byte_size(row: &Row<'_>) -> Work<usize> {
+    let mut bytes = 0;
+    for column in 19..=22 {
+        let blob = row.get_ref(column)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+        bytes += blob.map_or(0, <[u8]>::len);
+    }
+    Ok(bytes)
+}
+
+/// Reads a letter with its edits from a query for whole letters made with [`select_letter`].
+pub(crate) fn read_whole(connection: &Connection, row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
+    let mut letter = read_letter(row, queue)?;
+    let (lid, number) = edits_of(row)?;
+    letter.edits = edits::read(connection, lid, number)?;
+    Ok(letter)
+}
+
+/// Reads a letter without its edits from a query made with [`select_letter`].
 pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
     let moment = |column| -> Work<Option<Timestamp>> { Ok(row.get::<_, Option<i64>>(column)?.map(time)) };
     let text = |column| -> Work<Arc<str>> { Ok(row.get(column)?) };
@@ -335,12 +382,6 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         undecodable: body.undecodable,
         hop: None,
     };
-    let edits = body.edits.into_iter().map(|edit| Edit {
-        by: edit.by,
-        at: edit.at,
-        why: edit.why,
-        original: edit.original.map(|original| original.0),
-    });
     Ok(Letter {
         id: letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?,
         queue: queue.clone(),
@@ -366,7 +407,7 @@ pub(crate) fn read_letter(row: &Row<'_>, queue: &QueueName) -> Work<Letter> {
         comments: body.comments,
         payload_left_out: body.payload_left_out,
         history: body.history,
-        edits: edits.collect(),
+        edits: Vec::new(),
     })
 }
 

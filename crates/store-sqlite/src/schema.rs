@@ -4,8 +4,9 @@
 //!   are always appended. The small indexes take the random access. A closed letter has no `sid`,
 //!   but the time when it was closed; a purged one has neither: only its id and state remain.
 //!   `reason` duplicates the body's, for queries; code that changes the cause has to change it, too.
-//! - `payloads` holds the bytes of their messages, under the same row ids. They never change, so retries
-//!   rewrite a letter without them.
+//!   `revision` counts the changes of a letter.
+//! - `payloads` holds the bytes of their messages, under the same row ids. Only edits change them, so retries
+//!   rewrite a letter without them. `edits` holds the payloads that edits replaced.
 //! - `sequences` has one row per open sequence, under an integer that letters refer to. `due` and `busy` are set only
 //!   while the sequence may run automatically: `due` while it is not leased, `busy` (the earliest next claim) while
 //!   it is. So the two partial indexes hold exactly what the scheduler queries.
@@ -22,6 +23,7 @@
 //! Times are nanoseconds since 1970. The format version is in `meta` for people and in `PRAGMA user_version`
 //! for the code; `PRAGMA application_id` identifies a Lazaret file.
 
+mod edits;
 mod groups;
 mod key_values;
 
@@ -72,8 +74,12 @@ const MIGRATIONS: &[Migration] = &[
     },
     Migration { sql: include_str!("schema/v4/key_value.sql"), fill: key_values::fill },
     Migration {
-        sql: concat!(include_str!("schema/v5/digests.sql"), include_str!("schema/v5/pace.sql")),
-        fill: |_| Ok(()),
+        sql: concat!(
+            include_str!("schema/v5/digests.sql"),
+            include_str!("schema/v5/pace.sql"),
+            include_str!("schema/v5/edits.sql"),
+        ),
+        fill: edits::fill,
     },
 ];
 

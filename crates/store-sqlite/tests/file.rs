@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lazaret_core::store::{
-    Act, Actor, Anchor, AttemptNote, Audit, Certainty, Checkpoints, Dedupe, DedupeClaim, ErrorKind,
-    GrantFence, HandOff, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement,
+    Act, Actor, Anchor, AttemptNote, Audit, Certainty, Change, Checkpoints, Dedupe, DedupeClaim, ErrorKind,
+    GrantFence, HandOff, LetterStore, Limits, Locks, PauseScope, Placed, Placement, Settlement, Triage,
 };
 use lazaret_core::{
     Failure, Letter, LetterId, LetterState, Message, MessageId, Partition, Position, QueueName, Reason,
@@ -543,4 +543,37 @@ async fn a_redelivered_message_is_inserted_even_without_a_gap() {
     let expected = ["m04", "m05", "m10", "m15", "m20", "m25", "m30", "m40"];
     assert_eq!(messages(&store, "a").await, expected);
     assert_eq!(store.heads(&queue(), None, 9).await.unwrap().heads[0].message.id.as_str(), "m04");
+}
+
+#[tokio::test]
+async fn an_edit_writes_no_more_than_the_first_however_many_came_before() {
+    // I7
+    const SIZE: usize = 256 << 10;
+    let place = Place::new();
+    let store = place.open();
+    put_dead(&store, "k", "1", 1).await;
+    let (id, by) = (id_of("1"), operator());
+    let log = place.folder.path().join("lazaret.db-wal");
+    // The log only grows: it is written to the file when it is much larger.
+    let mut written = Vec::new();
+    for n in 0..12 {
+        let before = fs::metadata(&log).unwrap().len();
+        let change = Change::Payload(Some(vec![n; SIZE].into()));
+        let edited = Triage::change(&store, &queue(), id, &change, &by).await.unwrap();
+        assert_eq!(edited.edits.len(), usize::from(n) + 1);
+        written.push(fs::metadata(&log).unwrap().len() - before);
+    }
+    // The first edit keeps a small original. Each later one writes its payload and the original.
+    let most = written[1] + written[1] / 10;
+    assert!(written[1..].iter().all(|bytes| *bytes <= most), "{written:?}");
+    assert!(written[1] < 3 * SIZE as u64, "{written:?}");
+    let before = fs::metadata(&log).unwrap().len();
+    let comment = Change::Comment("known".into());
+    Triage::change(&store, &queue(), id, &comment, &by).await.unwrap();
+    store.act(&queue(), id, Act::Park, &by).await.unwrap();
+    let small = fs::metadata(&log).unwrap().len() - before;
+    assert!(small < SIZE as u64 / 2, "other changes do not write the edits: {small}");
+    let stored = store.get(&queue(), id).await.unwrap().unwrap();
+    let originals: Vec<_> = stored.edits[1..].iter().map(|edit| edit.original.clone().unwrap()[0]).collect();
+    assert_eq!(originals, (0..11).collect::<Vec<u8>>());
 }

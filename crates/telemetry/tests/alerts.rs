@@ -493,3 +493,34 @@ async fn webhooks_accept_every_rule_and_reject_unknown_events() {
     );
     assert!(!format!("{:?}", hook(vec![])).contains("127.0.0.1"), "the URL may hold a secret");
 }
+
+#[tokio::test]
+async fn a_notice_holds_the_last_entry_of_the_audit() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = lazaret_store_sqlite::SqliteStore::open(folder.path().join("lazaret.db"), Default::default());
+    let bench = Bench { store: Arc::new(store.unwrap()), ..Bench::new() };
+    let metrics = Metrics::prometheus();
+    let receiver = Receiver::start(&[]).await;
+    let service = service(&bench, &metrics, &[webhook(&receiver, &["approval-needed"])]);
+    let watched = start(&bench, service, &metrics, true).await;
+    bench.push(&["a-bad"]);
+    eventually("a letter", || watched.running.handle.stats().handed_off == 1).await;
+    let request = PlanRequest {
+        action: Action::Evict,
+        selection: Selection::Query(Query::everything()),
+        valid_for: Duration::from_secs(60),
+        max_letters: 10,
+    };
+    let by = Actor::new("ada", "cli", "cleaning up");
+    let plan = bench.store.freeze(&request, &by).await.unwrap();
+    let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::unlimited() };
+    bench.store.begin(plan.id, &rollout, &by).await.unwrap();
+    let head = bench.store.audit_head(None).await.unwrap().unwrap();
+    let sent = notice(&receiver.wait_for(1).await[0]);
+    let hash: String = head.hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        (&sent["audit-head"]["number"], &sent["audit-head"]["hash"]),
+        (&head.number.into(), &hash.into())
+    );
+    watched.stop().await;
+}

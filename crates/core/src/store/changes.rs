@@ -12,13 +12,39 @@ use crate::message::Message;
 
 /// Maximum number of comments of a letter; further ones are refused (I7).
 pub const COMMENTS_LIMIT: usize = 100;
-/// Maximum length of a comment, in bytes.
-pub const COMMENT_BYTES: usize = 4096;
+/// Maximum length of a comment, in characters.
+pub const COMMENT_CHARS: usize = 4096;
 /// Maximum number of payload edits of a letter; further ones are refused, because no original may be lost (I7).
 pub const EDITS_LIMIT: usize = 100;
 /// Maximum size of the originals that a letter keeps of its payload edits, in bytes; an edit beyond it is refused, unless it is the
 /// first.
 pub const EDITS_BYTES: usize = 8 << 20;
+
+/// The earlier edits of a letter, as far as a change depends on them. Stores that keep edits apart from their letters need not load them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptEdits {
+    /// Their number.
+    pub edits: usize,
+    /// The size of their originals, in bytes.
+    pub bytes: usize,
+    /// `true` if the change puts the first payload back.
+    pub reverts: bool,
+}
+
+impl KeptEdits {
+    /// Those of a whole letter.
+    pub fn of(letter: &Letter, change: &Change) -> Self {
+        let first = letter.edits.first();
+        let reverts = match change {
+            Change::Payload(payload) | Change::HeldPayload(payload) => {
+                first.is_some_and(|first| first.original == *payload)
+            }
+            _ => false,
+        };
+        let bytes = letter.edits.iter().map(|edit| length(edit.original.as_ref())).sum();
+        Self { edits: letter.edits.len(), bytes, reverts }
+    }
+}
 
 impl Change {
     /// Applies the change to the letter, updates its touch time, and returns the audit line, which never holds a payload.
@@ -27,19 +53,36 @@ impl Change {
     /// # Errors
     /// `Invalid` if a limit of the letter is reached.
     pub fn apply(&self, letter: &mut Letter, by: &Actor, now: Timestamp) -> Result<AuditLine> {
+        let (line, edit) = self.apply_after(KeptEdits::of(letter, self), letter, by, now)?;
+        letter.edits.extend(edit);
+        Ok(line)
+    }
+
+    /// Like [`apply`](Self::apply), for a letter whose edits were not loaded. Returns the edit to be kept beside the audit line, if
+    /// the change is one.
+    ///
+    /// # Errors
+    /// `Invalid` if a limit of the letter is reached.
+    pub fn apply_after(
+        &self,
+        kept: KeptEdits,
+        letter: &mut Letter,
+        by: &Actor,
+        now: Timestamp,
+    ) -> Result<(AuditLine, Option<Edit>)> {
+        let mut edit = None;
         let (before, after) = match self {
             Self::Payload(payload) | Self::HeldPayload(payload) => {
-                check_room(letter, "edits", letter.edits.len(), EDITS_LIMIT)?;
+                check_room(letter, "edits", kept.edits, EDITS_LIMIT)?;
                 let original = letter.message.payload.clone();
-                let kept: usize = letter.edits.iter().map(|edit| length(edit.original.as_ref())).sum();
+                let KeptEdits { bytes, reverts, .. } = kept;
                 // The first payload can always be put back.
-                let reverts = letter.edits.first().is_some_and(|first| first.original == *payload);
-                if kept > 0 && !reverts && kept.saturating_add(length(original.as_ref())) > EDITS_BYTES {
-                    let limit = format!("its edits keep {kept} bytes, and the limit is {EDITS_BYTES}");
+                if bytes > 0 && !reverts && bytes.saturating_add(length(original.as_ref())) > EDITS_BYTES {
+                    let limit = format!("its edits keep {bytes} bytes, and the limit is {EDITS_BYTES}");
                     return refuse(format!("letter {} cannot keep another original: {limit}", letter.id));
                 }
                 let shown = (shown(original.as_ref()), shown(payload.as_ref()));
-                letter.edits.push(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
+                edit = Some(Edit { by: by.who.clone(), at: now, why: by.why.clone(), original });
                 // A payload that was supplied by an edit is no longer left out.
                 letter.payload_left_out &= payload.is_none();
                 letter.message = Message { payload: payload.clone(), ..(*letter.message).clone() }.into();
@@ -47,9 +90,11 @@ impl Change {
             }
             Self::Comment(text) => {
                 check_room(letter, "comments", letter.comments.len(), COMMENTS_LIMIT)?;
-                if text.len() > COMMENT_BYTES {
-                    let size = text.len();
-                    return refuse(format!("the comment has {size} bytes, the limit is {COMMENT_BYTES}"));
+                let length = text.chars().count();
+                if length > COMMENT_CHARS {
+                    return refuse(format!(
+                        "the comment has {length} characters, the limit is {COMMENT_CHARS}"
+                    ));
                 }
                 letter.comments.push(Comment { by: by.who.clone(), at: now, text: text.clone() });
                 (None, None)
@@ -70,7 +115,8 @@ impl Change {
         // Its due time is relative to this touch from now on, if the clock was set back since the last one.
         LetterView::of(letter).head(now).date(letter);
         letter.last_touched_at = now;
-        Ok(AuditLine::new(by, self.as_str(), letter.id, before.as_deref(), after.as_deref()))
+        let line = AuditLine::new(by, self.as_str(), letter.id, before.as_deref(), after.as_deref());
+        Ok((line, edit))
     }
 }
 

@@ -37,7 +37,7 @@ mod triage;
 
 pub use audit::{Actor, Audit, AuditCheck, AuditEntry, AuditHead, AuditNote};
 pub use capabilities::Capabilities;
-pub use changes::{COMMENT_BYTES, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT};
+pub use changes::{COMMENT_CHARS, COMMENTS_LIMIT, EDITS_BYTES, EDITS_LIMIT, KeptEdits};
 pub use checkpoints::{Anchor, Checkpoint, Checkpoints, Reset};
 pub use dedupe::{Dedupe, DedupeClaim, dedupe_claim, dedupe_key};
 pub use error::{Certainty, ErrorKind, Result, StoreError};

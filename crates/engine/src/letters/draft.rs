@@ -138,7 +138,7 @@ pub(crate) fn dead(component: &Component, letter: &Letter, cause: Option<Failure
 pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement {
     let (now, limits) = (component.now(), component.limits(&letter.message));
     let may_be_crash = component.flight.recorder().is_none();
-    let crash_attempts = letter.crash_attempts + u32::from(may_be_crash);
+    let crash_attempts = letter.crash_attempts.saturating_add(u32::from(may_be_crash));
     let attempts = limits.attempts_after_lost_lease(letter.attempts);
     let cause = lost_lease(crash_attempts);
     let counted = Letter { attempts, crash_attempts, ..letter.clone() };
@@ -151,7 +151,8 @@ pub(crate) fn interrupted(component: &Component, letter: &Letter) -> Settlement 
     if limits.reached(&usage, now).is_some() {
         return dead(component, &counted, Some(cause));
     }
-    let (kind, number) = (AttemptKind::Retry, letter.attempts + letter.replay_attempts + 1);
+    let number = letter.attempts.saturating_add(letter.replay_attempts).saturating_add(1);
+    let kind = AttemptKind::Retry;
     let attempt = classify::attempt_record(component, kind, number, Duration::ZERO, Some(&cause));
     Settlement::Requeue(Box::new(Requeue {
         state: LetterState::Retrying,

@@ -112,9 +112,9 @@ impl HeadAttempt<'_> {
         left: &mut LeftOver,
     ) -> Option<Settled> {
         if let Some(suspect) = self.component.flight.charged(&self.component.queue, &letter.message.id) {
-            letter.crash_attempts += suspect.crashes;
+            letter.crash_attempts = letter.crash_attempts.saturating_add(suspect.crashes);
             if *self.purpose == Purpose::Retry {
-                letter.attempts += suspect.crashes;
+                letter.attempts = letter.attempts.saturating_add(suspect.crashes);
                 letter.cause = Some(crash(letter.crash_attempts));
                 letter.first_failed_at.get_or_insert(self.component.now());
             } else {
@@ -404,7 +404,7 @@ impl HeadAttempt<'_> {
         // The replay of a letter that failed before is not an automatic attempt. That of a letter that only waited is its
         // first one.
         let automatic = !replayed || letter.cause.is_none();
-        let attempts = letter.attempts + u32::from(automatic);
+        let attempts = letter.attempts.saturating_add(u32::from(automatic));
         let earlier = FailureRecord::from_letter(letter);
         let record = FailureRecord::failed(earlier, attempts, entry, failure.clone());
         let step = match automatic {

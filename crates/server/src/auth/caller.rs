@@ -15,8 +15,8 @@ use super::token::{Token, Tokens};
 use crate::api_error::{ApiError, Result};
 use crate::app::ActiveTokens;
 
-/// The longest reason, in bytes.
-const MAX_REASON_BYTES: usize = 1024;
+/// The longest reason, in characters.
+pub(crate) const MAX_REASON_CHARS: usize = 1024;
 /// The longest claimed name, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
@@ -136,17 +136,17 @@ impl Caller {
 
     /// The actor for the audit. A change without a reason is rejected.
     pub(crate) fn actor(&self, reason: Option<&str>) -> Result<Actor> {
-        let reason = reason.map(str::trim).filter(|reason| !reason.is_empty());
+        let reason = reason.filter(|reason| !reason.trim().is_empty());
         let reason = reason.ok_or_else(|| {
             let problem = Problem::new(Code::ReasonMissing).at("/reason");
             ApiError::from(problem.with_hint("give a reason: it is recorded in the audit"))
         })?;
-        if reason.len() > MAX_REASON_BYTES {
-            let detail =
-                format!("a reason of {} bytes exceeds the limit of {MAX_REASON_BYTES}", reason.len());
+        let length = reason.chars().count();
+        if length > MAX_REASON_CHARS {
+            let detail = format!("a reason of {length} characters exceeds the limit of {MAX_REASON_CHARS}");
             return Err(ApiError::invalid("/reason", detail));
         }
-        Ok(Actor::new(self.identity.person.clone(), self.channel(), reason))
+        Ok(Actor::new(self.identity.person.clone(), self.channel(), reason.trim()))
     }
 
     /// The client, and the token where its name is not that of the person: `cli`, `cli:ada-2027`.

@@ -135,13 +135,19 @@ pub(crate) async fn comment(
     change(&app, &caller, &id, Change::Comment(request.text), &by).await
 }
 
+/// The longest name of an assignee or owner, in characters.
+pub(crate) const MAX_NAME_CHARS: usize = 200;
+
 fn check_name(name: Option<&str>) -> Result<()> {
-    let fits =
-        |name: &str| !name.trim().is_empty() && name.len() <= 200 && !name.chars().any(char::is_control);
+    let fits = |name: &str| {
+        let is_short = name.chars().count() <= MAX_NAME_CHARS;
+        is_short && !name.trim().is_empty() && !name.chars().any(char::is_control)
+    };
     if name.is_none_or(fits) {
         return Ok(());
     }
-    Err(ApiError::invalid("/name", "the name must have 1 to 200 printable characters, or be null"))
+    let detail = format!("the name must have 1 to {MAX_NAME_CHARS} printable characters, or be null");
+    Err(ApiError::invalid("/name", detail))
 }
 
 pub(crate) async fn assign(
@@ -168,6 +174,8 @@ pub(crate) async fn own(
 
 /// The latest expiry, 2200-01-01: stores keep times as nanoseconds in 64 bits, and a later one would be changed silently.
 const LATEST_EXPIRY: Timestamp = Timestamp::constant(7_258_118_400, 0);
+/// The pattern of times before it, in any time zone.
+pub(crate) const EXPIRY_YEARS: &str = "^([01][0-9]{3}|20[0-9]{2}|21[0-9]{2})-";
 
 pub(crate) async fn expire(
     State(app): State<App>,

@@ -2,5 +2,5 @@
 
 /// Returns the given reason, or the default for changes that need none.
 pub(super) fn reason_or<'a>(reason: Option<&'a str>, default: &'a str) -> Option<&'a str> {
-    reason.map(str::trim).filter(|reason| !reason.is_empty()).or(Some(default))
+    reason.filter(|reason| !reason.trim().is_empty()).or(Some(default))
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lazaret_api::Scope;
 use lazaret_core::Clock;
-use lazaret_core::store::{Actor, Command, Operations};
+use lazaret_core::query::Query;
+use lazaret_core::store::{Action, Actor, Command, Operations, PlanRequest, RolloutPolicy, Selection};
 use lazaret_server::{Limits, Token};
 use lazaret_testkit::ManualClock;
 use reqwest::Response;
@@ -155,24 +156,32 @@ async fn manual_changes_are_dated_by_the_server_clock() {
 async fn an_operation_is_reported_until_it_ends_however_many_follow() {
     let bench = Bench::new().await;
     bench.letters(&[("a", "bad")], 1).await;
-    let begin = json!({"action": "retry", "query": "queue:orders", "needs-approval": true, "reason": "try"});
-    let waiting = bench.post("/v1/operations", begin).await.expect(201).json["id"].clone();
-    for _ in 0..60 {
-        let nothing = json!({"action": "retry", "ids": [], "reason": "nothing"});
-        assert_eq!(bench.post("/v1/operations", nothing).await.expect(201).json["state"], "done");
-    }
+    // Before the operation begins: earlier changes are not reported, however long the requests take.
     let mut listener = Listener::new(&bench, "/v1/events?kind=operation", None).await;
+    // Changed directly in the store, not over this API, so that only the watch of the store can report it.
+    let request = PlanRequest {
+        action: Action::Retry,
+        selection: Selection::Query(Query::everything()),
+        valid_for: Duration::from_secs(3600),
+        max_letters: 10,
+    };
+    let by = Actor::new("grace", "library", "try");
+    let plan = bench.store.freeze(&request, &by).await.unwrap();
+    let rollout = RolloutPolicy { needs_approval: true, ..RolloutPolicy::default() };
+    let waiting = bench.store.begin(plan.id, &rollout, &by).await.unwrap().id;
     let mut state = async || loop {
         let told = listener.next_of(&bench, "operation").await.data["operation"].clone();
-        if told["id"] == waiting {
+        if told["id"] == waiting.to_string() {
             return told["state"].clone();
         }
     };
     assert_eq!(state().await, "awaiting-approval");
-    // Changed directly in the store, not over this API.
-    let by = Actor::new("grace", "library", "no");
-    let id = waiting.as_str().unwrap().parse().unwrap();
-    bench.store.command(id, Command::Reject, &by).await.unwrap();
+    for _ in 0..60 {
+        let nothing = json!({"action": "retry", "ids": [], "reason": "nothing"});
+        assert_eq!(bench.post("/v1/operations", nothing).await.expect(201).json["state"], "done");
+    }
+    let other = Actor::new("ada", "library", "no");
+    bench.store.command(waiting, Command::Reject, &other).await.unwrap();
     assert_eq!(state().await, "rejected");
 }
 

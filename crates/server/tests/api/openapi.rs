@@ -2,7 +2,7 @@
 
 use crate::support::{Bench, QUEUE, encoded, eventually};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
@@ -60,6 +60,113 @@ async fn every_route_matches_the_document_on_success_and_on_error() {
                 "{method} {path} was never seen to fail: {statuses:?}"
             );
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limits_of_the_document_are_those_of_the_server() {
+    let bench = Bench::new().await;
+    let letters = bench.letters(&[("a", "bad1")], 1).await;
+    let letter = format!("/v1/letters/{}", letters[0]["id"].as_str().unwrap());
+    let limit = |field: &Value, keyword: &str| usize::try_from(field[keyword].as_u64().unwrap()).unwrap();
+    let of = |name: &str, field: &str| bench.contract.schema(name)["properties"][field].clone();
+    // A character of three bytes: lengths are counted in characters.
+    let text = |length: usize| "€".repeat(length);
+    let reason = limit(&of("ActRequest", "reason"), "maxLength");
+    let comment = limit(&of("CommentRequest", "text"), "maxLength");
+    let name = limit(&of("AssignRequest", "name"), "maxLength");
+    for (beyond, status) in [(0, 200), (1, 400)] {
+        let path = format!("{letter}/comments");
+        bench.post(&path, json!({"text": text(comment + beyond)})).await.expect(status);
+        bench.post(&path, json!({"text": "x", "reason": text(reason + beyond)})).await.expect(status);
+        bench.put(&format!("{letter}/owner"), json!({"name": text(name + beyond)})).await.expect(status);
+        bench.post(&format!("{letter}/park"), json!({"reason": text(reason + beyond)})).await.expect(status);
+    }
+    for blank in ["", " ", "\n\t"] {
+        bench.post(&format!("{letter}/park"), json!({"reason": blank})).await.problem(400, "LZ0210");
+        bench.post(&format!("{letter}/comments"), json!({"text": blank})).await.problem(400, "LZ0200");
+        bench.put(&format!("{letter}/owner"), json!({"name": blank})).await.problem(400, "LZ0200");
+    }
+    let by_id = |name: &str| {
+        let variants = bench.contract.schema(name)["anyOf"].as_array().unwrap();
+        let ids = variants.iter().map(|variant| &variant["properties"]["ids"]);
+        limit(ids.clone().find(|ids| ids["type"] == "array").unwrap(), "maxItems")
+    };
+    let ids = |count: usize| vec!["00000000-0000-8000-8000-000000000000"; count];
+    for (beyond, status) in [(0, 200), (1, 400)] {
+        let bulk = json!({"ids": ids(by_id("BulkRequest") + beyond), "reason": "x"});
+        bench.post("/v1/letters/restore", bulk).await.expect(status);
+    }
+    let plan = json!({"action": "retry", "ids": ids(by_id("PlanRequest") + 1)});
+    bench.post("/v1/plans", plan).await.expect(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_says_which_fields_go_together() {
+    // The bench checks that the document forbids what is refused, and allows what is not.
+    let bench = Bench::new().await;
+    let letters = bench.letters(&[("a", "bad1")], 1).await;
+    let id = letters[0]["id"].as_str().unwrap();
+    let letter = format!("/v1/letters/{id}");
+    for (body, status) in [
+        (json!({"action": "park", "ids": [id], "query": null}), 201),
+        (json!({"action": "park", "query": "state:dead", "all": false}), 201),
+        (json!({"action": "park", "all": true}), 201),
+        (json!({"action": "park", "all": true, "query": " "}), 201),
+        (json!({"action": "park", "ids": [id], "query": "x"}), 400),
+        (json!({"action": "park", "ids": ["x"]}), 400),
+        (json!({"action": "park", "ids": [id], "limit": 3}), 400),
+        (json!({"ids": [id]}), 400),
+    ] {
+        bench.post("/v1/plans", body).await.expect(status);
+    }
+    let refused = json!({"action": "park"});
+    bench.post("/v1/plans", refused).await.problem(400, "LZ0226");
+    let plan = bench.post("/v1/plans", json!({"action": "park", "ids": [id]})).await.expect(201).json;
+    let plan = plan["id"].as_str().unwrap();
+    for (body, status) in [
+        (json!({"plan": plan, "action": "park", "reason": "x"}), 400),
+        (json!({"plan": plan, "ids": [id], "reason": "x"}), 400),
+        (json!({"reason": "x"}), 400),
+        (json!({"plan": plan}), 400),
+        (json!({"plan": plan, "reason": "x", "rate": -1}), 400),
+        (json!({"action": "park", "ids": [id], "reason": "x", "ramp": [0]}), 400),
+        (json!({"action": "park", "ids": [id], "reason": "x", "stop-at": 1.5}), 400),
+        (json!({"plan": plan, "reason": "x", "rate": 0, "ramp": [1], "stop-at": 1, "all": false}), 201),
+    ] {
+        bench.post("/v1/operations", body).await.expect(status);
+    }
+    for (body, status) in [
+        (json!({"payload": "a", "reason": "x"}), 200),
+        (json!({"payload-base64": "YQ==", "reason": "x"}), 200),
+        (json!({"tombstone": true, "payload": null, "reason": "x"}), 200),
+        (json!({"payload-base64": "YR==", "reason": "x"}), 400),
+        (json!({"payload-base64": "YQ", "reason": "x"}), 400),
+        (json!({"payload": "a", "tombstone": true, "reason": "x"}), 400),
+        (json!({"reason": "x"}), 400),
+    ] {
+        bench.put(&format!("{letter}/payload"), body).await.expect(status);
+    }
+    for (body, status) in [
+        (json!({"expires-at": "2199-12-31T23:59:59Z", "reason": "x"}), 200),
+        (json!({"expires-at": null, "reason": "x"}), 200),
+        (json!({"expires-at": "2200-01-02T00:00:00Z", "reason": "x"}), 400),
+        (json!({"reason": "x"}), 400),
+    ] {
+        bench.put(&format!("{letter}/expiry"), body).await.expect(status);
+    }
+    for (body, status) in [
+        (json!({"reason": "x"}), 200),
+        (json!({"stream": "s", "reason": "x"}), 200),
+        (json!({"stream": "s", "partition": "1", "reason": "x"}), 200),
+        (json!({"partition": "a/b/1", "reason": "x"}), 200),
+        (json!({"sequence": "s", "replay": false, "reason": "x"}), 200),
+        (json!({"replay": true, "reason": "x"}), 200),
+        (json!({"partition": "1", "reason": "x"}), 400),
+        (json!({"stream": "s", "partition": "x", "reason": "x"}), 400),
+        (json!({"stream": "s", "replay": true, "reason": "x"}), 400),
+    ] {
+        bench.post("/v1/consumers/orders/pause", body).await.expect(status);
     }
 }
 

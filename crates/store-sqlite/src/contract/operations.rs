@@ -15,8 +15,7 @@ use crate::store::SqliteStore;
 #[async_trait]
 impl Operations for SqliteStore {
     async fn freeze(&self, request: &PlanRequest, by: &Actor) -> Result<Plan> {
-        let (request, by) = (request.clone(), by.clone());
-        self.write("freeze", move |step| freezing::freeze(step, &request, &by)).await
+        freezing::freeze(self, request, by).await
     }
 
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {

@@ -7,10 +7,10 @@ use lazaret_core::letter::{Letter, LetterId};
 use lazaret_core::query::Query;
 use lazaret_core::store::{
     Actor, Change, Expired, Group, GroupId, GroupsPage, GroupsRequest, LettersPage, Matches, QueueSummary,
-    Result, Triage,
+    Result, StoreError, Triage,
 };
 
-use crate::letters::{groups, query};
+use crate::letters::{Changed, Queue, edits, groups, query};
 use crate::store::SqliteStore;
 
 #[async_trait]
@@ -47,7 +47,18 @@ impl Triage for SqliteStore {
         by: &Actor,
     ) -> Result<Letter> {
         let (change, by) = (change.clone(), by.clone());
-        Self::change(self, "change", queue, move |queue| queue.change(letter, &change, &by)).await
+        let work = move |queue: &mut Queue<'_>| queue.change(letter, &change, &by);
+        let Changed { mut letter, lid, edits } = Self::change(self, "change", queue, work).await?;
+        if edits == 0 {
+            return Ok(letter);
+        }
+        // Read beside the writer, because the originals can be large.
+        let read = self.ask("change", move |view| edits::read(view.connection, lid, edits)).await;
+        letter.edits = read.map_err(|error| {
+            let context = format!("the letter was changed, but its edits could not be read: {error}");
+            StoreError::maybe(error.kind(), "change", context)
+        })?;
+        Ok(letter)
     }
 
     async fn purge(&self, queue: &QueueName, letter: LetterId, by: &Actor) -> Result<()> {

@@ -8,7 +8,7 @@ use rusqlite::params;
 
 use super::apply::Stored;
 use super::sequences::{OpenSequenceRow, select_sequence};
-use super::{LetterColumns, LetterRow, OpenSequence, Queue, select_letter_row};
+use super::{LetterColumns, LetterRow, OpenSequence, Queue, edits, select_letter_row};
 use crate::encoded_letter::Place;
 use crate::error::{Fault, Work};
 use crate::rows::{Body, bound, limit as rows_of, nanos, unsigned};
@@ -23,6 +23,13 @@ pub(crate) const EXPIRING: &str = select_letter_row!(
 pub(crate) const CLOSED_BEFORE: &str =
     select_letter_row!("FROM letters WHERE qid = ?1 AND closed_at < ?2 ORDER BY closed_at, lid LIMIT ?3");
 
+/// A changed letter, without its edits, its row and the number of its edits.
+pub(crate) struct Changed {
+    pub(crate) letter: Letter,
+    pub(crate) lid: i64,
+    pub(crate) edits: i64,
+}
+
 /// An open letter whose TTL has passed.
 struct Due {
     letter: LetterRow,
@@ -32,6 +39,12 @@ struct Due {
 
 impl Queue<'_> {
     pub(crate) fn act(&mut self, id: LetterId, act: Act, by: &Actor) -> Work<Letter> {
+        let lid = self.act_on(id, act, by)?;
+        self.whole(lid)
+    }
+
+    /// Performs an act, and returns the row of its letter.
+    fn act_on(&mut self, id: LetterId, act: Act, by: &Actor) -> Work<i64> {
         let (lid, letter) = self.light(id)?.into_result(self.name, id, "act")?;
         let mut open = self.sequence(&letter.sequence)?;
         let now = self.time();
@@ -44,7 +57,7 @@ impl Queue<'_> {
             rules::act(act, &letter, open.as_ref().map(|open| &open.row), next, by, now)?
         };
         self.apply(&Stored { lid, id, sequence: Some(&letter.sequence) }, open.as_ref(), effects)?;
-        self.whole(lid)
+        Ok(lid)
     }
 
     /// The letter behind this one, if this one is the head.
@@ -144,20 +157,25 @@ impl Queue<'_> {
         }
     }
 
-    pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Letter> {
+    /// Changes the annotations of a letter. The earlier edits are neither read nor written.
+    pub(crate) fn change(&mut self, id: LetterId, change: &Change, by: &Actor) -> Work<Changed> {
         let (lid, _) = self.light(id)?.into_result(self.name, id, "change")?;
-        let mut letter = self.whole(lid)?;
+        let (mut letter, mut edits) = self.without_edits(lid)?;
         let mut open = self.sequence(&letter.sequence)?.filter(|_| letter.state.is_open());
         let row = open.as_ref().map(|open| &open.row);
         rules::check_change(change, &LetterView::of(&letter), row, self.time())?;
         // Refusals precede any write.
-        let line = change.apply(&mut letter, by, self.time())?;
+        let kept = edits::kept(self.connection, lid, edits, change)?;
+        let (line, edit) = change.apply_after(kept, &mut letter, by, self.time())?;
         if change.parks(letter.state) {
-            let parked = self.act(id, Act::Park, by)?;
+            self.act_on(id, Act::Park, by)?;
+            let parked = self.light_by_row(lid)?;
             (letter.state, letter.due_at) = (parked.state, parked.due_at);
             open = self.sequence(&letter.sequence)?;
         }
-        if change.is_edit() {
+        if let Some(edit) = edit {
+            edits += 1;
+            edits::insert(self.connection, lid, edits, kept.bytes, &edit)?;
             let mut update =
                 self.connection.prepare_cached("UPDATE payloads SET payload = ?2 WHERE lid = ?1")?;
             update.execute(params![lid, letter.message.payload.as_deref()])?;
@@ -169,11 +187,13 @@ impl Queue<'_> {
         let [expires_at, due_at] = [letter.expires_at, letter.due_at].map(|at| at.map(nanos));
         let (body, _) = Body::of(letter);
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET body = ?2, expires_at = ?3, due_at = ?4, touched_at = ?5 WHERE lid = ?1",
+            "UPDATE letters SET body = ?2, expires_at = ?3, due_at = ?4, touched_at = ?5, edits = ?6, revision = revision + 1
+             WHERE lid = ?1",
         )?;
-        update.execute(params![lid, body.encode()?, expires_at, due_at, self.now])?;
+        update.execute(params![lid, body.encode()?, expires_at, due_at, self.now, edits])?;
         self.audit(&line)?;
-        self.whole(lid)
+        let (letter, edits) = self.without_edits(lid)?;
+        Ok(Changed { letter, lid, edits })
     }
 
     pub(crate) fn purge(&mut self, id: LetterId, by: &Actor) -> Work<()> {

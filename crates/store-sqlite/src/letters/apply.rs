@@ -5,7 +5,7 @@ use lazaret_core::store::rules::{AuditLine, CountChange, Effects, Failed, Letter
 use lazaret_core::{Failure, Fingerprint, LetterId, LetterState, SequenceId};
 use rusqlite::{Connection, params};
 
-use super::{OpenSequence, Queue};
+use super::{OpenSequence, Queue, edits};
 use crate::audit;
 use crate::encoded_letter::EncodedLetter;
 use crate::error::{Fault, Work};
@@ -113,7 +113,8 @@ impl Queue<'_> {
 
     fn close(&self, lid: i64, state: LetterState) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3 WHERE lid = ?1",
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3,
+             revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![lid, state as i64, self.now])?;
         Ok(())
@@ -125,25 +126,25 @@ impl Queue<'_> {
         letter.record(attempt);
         let (body, _) = Body::of(letter);
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3, body = ?4
-             WHERE lid = ?1",
+            "UPDATE letters SET sid = NULL, state = ?2, due_at = NULL, touched_at = ?3, closed_at = ?3, body = ?4,
+             revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![lid, state as i64, self.now, body.encode()?])?;
         Ok(())
     }
 
     fn set_state(&self, lid: i64, state: LetterState) -> Work<()> {
-        let mut update = self
-            .connection
-            .prepare_cached("UPDATE letters SET state = ?2, due_at = NULL, touched_at = ?3 WHERE lid = ?1")?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET state = ?2, due_at = NULL, touched_at = ?3, revision = revision + 1 WHERE lid = ?1",
+        )?;
         update.execute(params![lid, state as i64, self.now])?;
         Ok(())
     }
 
     fn reset(&self, lid: i64) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?3, attempts = 0, crash_attempts = 0, poison = 0
-             WHERE lid = ?1",
+            "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?3, attempts = 0, crash_attempts = 0, poison = 0,
+             revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![lid, LetterState::Retrying as i64, self.now])?;
         Ok(())
@@ -151,8 +152,8 @@ impl Queue<'_> {
 
     fn reopen(&self, lid: i64, sid: Option<i64>, index: u64) -> Work<()> {
         let mut update = self.connection.prepare_cached(
-            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5, closed_at = NULL
-             WHERE lid = ?1",
+            "UPDATE letters SET sid = ?2, idx = ?3, state = ?4, due_at = NULL, touched_at = ?5, closed_at = NULL,
+             revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![lid, sid, bound(index), LetterState::Dead as i64, self.now])?;
         Ok(())
@@ -186,7 +187,7 @@ impl Queue<'_> {
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET state = ?2, due_at = ?3, touched_at = ?4, attempts = ?5, crash_attempts = ?6,
              replay_attempts = ?7, poison = ?8, first_failed_at = ?9, last_failed_at = ?10, body = ?11, gid = ?12,
-             reason = ?13 WHERE lid = ?1",
+             reason = ?13, revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![
             lid,
@@ -210,11 +211,12 @@ impl Queue<'_> {
     /// has neither a `sid`, as open letters have, nor a `closed_at`, as closed ones have, and no payload row.
     fn forget(&self, lid: i64) -> Work<()> {
         self.connection.prepare_cached("DELETE FROM payloads WHERE lid = ?1")?.execute([lid])?;
+        edits::delete(self.connection, lid)?;
         let mut update = self.connection.prepare_cached(
             "UPDATE letters SET gid = NULL, closed_at = NULL, attempts = 0, crash_attempts = 0, replay_attempts = 0,
              poison = 0, touched_at = ?2, expires_at = NULL, first_failed_at = NULL, last_failed_at = NULL,
-             partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL, body = ?3
-             WHERE lid = ?1",
+             partition = 0, position = 0, stream = '', sequence = '', message = '', event_type = NULL, reason = NULL, body = ?3,
+             edits = 0, revision = revision + 1 WHERE lid = ?1",
         )?;
         update.execute(params![lid, self.now, Body::default().encode()?])?;
         Ok(())
@@ -278,13 +280,23 @@ fn insert_letter(connection: &Connection, place: &NewPlace, letter: &EncodedLett
         &*letter.body,
         letter.cause.as_ref().map(|cause| cause.reason.as_str()),
     ])?;
+    let lid = connection.last_insert_rowid();
     let mut insert = connection
         .prepare_cached("INSERT INTO payloads (lid, key, headers, payload) VALUES (?1, ?2, ?3, ?4)")?;
     insert.execute(params![
-        connection.last_insert_rowid(),
+        lid,
         letter.key.as_deref(),
         letter.headers.as_deref(),
         letter.payload.as_deref(),
     ])?;
+    if letter.has_edits { move_edits(connection, lid, &letter.body) } else { Ok(()) }
+}
+
+/// Moves the edits of a new letter from its body to their table.
+fn move_edits(connection: &Connection, lid: i64, body: &[u8]) -> Work<()> {
+    let mut body = Body::decode(body)?;
+    let number = edits::insert_all(connection, lid, &body.take_edits())?;
+    let mut update = connection.prepare_cached("UPDATE letters SET body = ?2, edits = ?3 WHERE lid = ?1")?;
+    update.execute(params![lid, body.encode()?, number])?;
     Ok(())
 }

@@ -67,9 +67,9 @@ impl Queue<'_> {
         let lid = self.first_from(open.sid, bound(head.index))?.ok_or_else(missing)?.lid;
         let mut letter = self.light_by_row(lid)?;
         head.date(&mut letter);
-        let mut update = self
-            .connection
-            .prepare_cached("UPDATE letters SET due_at = ?2, touched_at = ?3 WHERE lid = ?1")?;
+        let mut update = self.connection.prepare_cached(
+            "UPDATE letters SET due_at = ?2, touched_at = ?3, revision = revision + 1 WHERE lid = ?1",
+        )?;
         update.execute(params![lid, letter.due_at.map(nanos), self.now])?;
         Ok(())
     }

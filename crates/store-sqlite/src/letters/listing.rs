@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::notes;
 use crate::error::{Fault, Work};
 use crate::rows::{
-    bound, first, id_bytes, limit as rows_of, read_letter, select_letter, state, time, unsigned,
+    bound, first, id_bytes, limit as rows_of, read_whole, select_letter, state, time, unsigned,
 };
 use crate::write_cache::read_counts;
 
@@ -78,7 +78,7 @@ impl<'a> Listing<'a> {
     pub(crate) fn get(&self, id: LetterId) -> Work<Option<Letter>> {
         let mut select = self.connection.prepare_cached(select_letter!("WHERE id = ?1 AND qid = ?2"))?;
         let rows = select.query(params![id_bytes(id), self.qid])?;
-        first(rows, |row| read_letter(row, self.name))
+        first(rows, |row| read_whole(self.connection, row, self.name))
     }
 
     /// The number and the size of an open sequence.
@@ -100,7 +100,7 @@ impl<'a> Listing<'a> {
         let mut rows = select.query([sid, bound(from), rows_of(limit)])?;
         let mut letters = Vec::new();
         while let Some(row) = rows.next()? {
-            letters.push(read_letter(row, self.name)?);
+            letters.push(read_whole(self.connection, row, self.name)?);
         }
         Ok(letters)
     }
@@ -165,7 +165,8 @@ impl<'a> Listing<'a> {
         let mut select = self.connection.prepare_cached(select_letter!("WHERE sid = ?1 AND idx = ?2"))?;
         let mut letters = Vec::with_capacity(places.len());
         for (Cursor { sid, .. }, index) in places {
-            let letter = first(select.query([sid, index])?, |row| read_letter(row, self.name))?;
+            let letter =
+                first(select.query([sid, index])?, |row| read_whole(self.connection, row, self.name))?;
             let missing = || Fault::Corrupt(format!("the head of sequence {sid} is missing"));
             letters.push(letter.ok_or_else(missing)?);
         }

@@ -1,12 +1,13 @@
 //! One queue inside a transaction: views for the rules of [`lazaret_core::store::rules`], and their effects.
 //!
 //! [`sequences`] reads and writes the rows of open sequences, [`apply`] writes the effects of a rule. [`intake`], [`leases`]
-//! and [`acts`] load views for one kind of request each; [`notes`] stores the attempts of messages that wait in memory.
+//! and [`acts`] load views for one kind of request each; [`edits`] stores replaced payloads; [`notes`] stores the attempts of messages that wait in memory.
 //! [`groups`], [`ends`] and [`listing`] run queries. None of them scans all letters; [`query`], which searches
 //! letters, reads a bounded number of them at a time.
 
 mod acts;
 mod apply;
+pub(crate) mod edits;
 pub(crate) mod ends;
 pub(crate) mod groups;
 mod intake;
@@ -16,6 +17,7 @@ pub(crate) mod notes;
 pub(crate) mod query;
 mod sequences;
 
+pub(crate) use acts::Changed;
 #[cfg(test)]
 pub(crate) use acts::{CLOSED_BEFORE, EXPIRING};
 pub(crate) use sequences::{OpenSequence, set_schedule};
@@ -28,7 +30,9 @@ use lazaret_core::{Fingerprint, Letter, LetterState, QueueName, Timestamp};
 use rusqlite::{Connection, Row, params};
 
 use crate::error::{Fault, Work};
-use crate::rows::{self, bound, first, id_bytes, letter_id, read_letter, select_letter, time, unsigned};
+use crate::rows::{
+    self, bound, first, id_bytes, letter_id, read_letter, read_whole, select_letter, time, unsigned,
+};
 use crate::step::Step;
 use crate::write_cache::{QueueNumbers, WriteCache};
 
@@ -160,7 +164,7 @@ impl Queue<'_> {
         first(rows, |row| rows::state(row.get(0)?))
     }
 
-    /// A letter without its key, headers and payload, and its row.
+    /// A letter without its key, headers, payload and edits, and its row.
     pub(crate) fn light(&self, id: LetterId) -> Work<LetterLookup<(i64, Letter)>> {
         let mut select = self.connection.prepare_cached(
             "SELECT lid, state, sid IS NULL AND closed_at IS NULL FROM letters WHERE id = ?1 AND qid = ?2",
@@ -176,17 +180,24 @@ impl Queue<'_> {
     }
 
     fn light_by_row(&self, lid: i64) -> Work<Letter> {
-        self.by_row(select_letter!(light "WHERE lid = ?1"), lid)
+        self.by_row(select_letter!(light "WHERE lid = ?1"), lid, |row| read_letter(row, self.name))
     }
 
     /// A whole letter by the number of its row.
     fn whole(&self, lid: i64) -> Work<Letter> {
-        self.by_row(select_letter!("WHERE lid = ?1"), lid)
+        let read = |row: &Row<'_>| read_whole(self.connection, row, self.name);
+        self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
     }
 
-    fn by_row(&self, sql: &str, lid: i64) -> Work<Letter> {
+    /// A letter with its message, but without its edits, and their number.
+    fn without_edits(&self, lid: i64) -> Work<(Letter, i64)> {
+        let read = |row: &Row<'_>| Ok((read_letter(row, self.name)?, rows::edits_of(row)?.1));
+        self.by_row(select_letter!("WHERE lid = ?1"), lid, read)
+    }
+
+    fn by_row<T>(&self, sql: &str, lid: i64, read: impl FnOnce(&Row<'_>) -> Work<T>) -> Work<T> {
         let mut select = self.connection.prepare_cached(sql)?;
-        let letter = first(select.query([lid])?, |row| read_letter(row, self.name))?;
+        let letter = first(select.query([lid])?, read)?;
         letter.ok_or_else(|| Fault::Corrupt(format!("the letter in row {lid} is missing")))
     }
 }

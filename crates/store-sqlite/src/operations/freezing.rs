@@ -1,53 +1,85 @@
-//! Freezing: selection, exclusions and order of the letters of a plan.
+//! Freezing: exclusions and order of the letters of a plan, once they are [selected](super::selecting).
 //!
-//! The selected letters are inserted into a temporary table, and from there into the items, so that their number is not
-//! bounded by memory. Nothing of it is visible before the commit.
+//! The selected letters are inserted into a temporary table, and from there into the items. Nothing of it is visible before the commit.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use lazaret_core::letter::LetterId;
-use lazaret_core::query::Query;
+use lazaret_core::LetterState;
 use lazaret_core::store::rules;
 use lazaret_core::store::{
-    Action, Actor, Exclusion, PayloadDigest, Plan, PlanHasher, PlanId, PlanRequest, Selection,
+    Action, Actor, Exclusion, PayloadDigest, Plan, PlanHasher, PlanId, PlanRequest, Result, Selection,
 };
-use lazaret_core::{LetterState, QueueName};
 use rusqlite::{Connection, params};
 
+use super::selecting::{self, Candidate, Candidates};
 use super::table;
 use crate::error::{Fault, Work};
-use crate::letters::query;
-use crate::rows::{bound, id_bytes, later, letter_id, limit as rows_of, time, unsigned};
+use crate::rows::{bound, later, letter_id, limit as rows_of, time, unsigned};
 use crate::step::Step;
+use crate::store::SqliteStore;
 
 /// `exclusion` is the index of the reason in [`Exclusion::ALL`]; `gaps` holds, for sequences that are not completely in the
 /// plan, the index of the first letter outside of it.
 const TABLES: &str = "
     CREATE TEMP TABLE IF NOT EXISTS selected (
         lid INTEGER PRIMARY KEY, qid INTEGER, sid INTEGER, sequence TEXT, place INTEGER, id BLOB, state INTEGER,
-        enqueued INTEGER, exclusion INTEGER
+        enqueued INTEGER, digest BLOB, exclusion INTEGER
     );
     CREATE TEMP TABLE IF NOT EXISTS gaps (sid INTEGER PRIMARY KEY, place INTEGER);
     DELETE FROM temp.selected;
     DELETE FROM temp.gaps;
 ";
 
-/// Inserts letters into `selected`.
-macro_rules! select_into {
-    ($rest:literal) => {
-        concat!(
-            "INSERT INTO temp.selected (lid, qid, sid, sequence, place, id, state, enqueued) \
-             SELECT lid, qid, sid, sequence, idx, id, state, enqueued_at FROM letters ",
-            $rest
-        )
-    };
+/// Maximum number of changed letters that the writer selects again itself.
+const CHANGED_LIMIT: usize = 16;
+/// How often changed letters are selected again on readers. Each time there are fewer.
+const ROUNDS: usize = 4;
+
+/// Selects the letters of a plan on readers, and freezes it on the writer.
+pub(crate) async fn freeze(store: &SqliteStore, request: &PlanRequest, by: &Actor) -> Result<Plan> {
+    let mut selected = store.select(request).await?;
+    let mut round = 1;
+    loop {
+        let (frozen, by) = (request.clone(), by.clone());
+        let most = if round < ROUNDS { CHANGED_LIMIT } else { usize::MAX };
+        let work = move |step: &mut Step<'_>| write_plan(step, &frozen, &by, selected, most);
+        match store.write("freeze", work).await? {
+            Written::Plan(plan) => return Ok(plan),
+            Written::Changed(earlier, changed) => {
+                selected = store.select_again(request, earlier, changed).await?;
+            }
+        }
+        round += 1;
+    }
 }
 
-pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work<Plan> {
+/// The result of [`write_plan`].
+pub(super) enum Written {
+    Plan(Plan),
+    /// Nothing was written: the letters in these rows have changed since they were selected.
+    Changed(Candidates, Vec<i64>),
+}
+
+/// Writes the plan of the selected letters. Selects up to `most` letters again that have changed.
+pub(super) fn write_plan(
+    step: &Step<'_>,
+    request: &PlanRequest,
+    by: &Actor,
+    mut selected: Candidates,
+    most: usize,
+) -> Work<Written> {
     let connection = step.connection;
     delete_expired_plans(connection, step.now)?;
     connection.execute_batch(TABLES)?;
-    let missing = selected(connection, &request.selection, step.now)?;
+    let changed = insert_unchanged(connection, &selected.open)?;
+    if changed.len() > most {
+        return Ok(Written::Changed(selected, changed));
+    }
+    if !changed.is_empty() {
+        let now = selecting::among(connection, step.now, &request.selection, &changed)?;
+        insert_unchanged(connection, &now.open)?;
+        selected.closed += now.closed;
+    }
     exclude(connection, request)?;
     if request.action == Action::Retry {
         exclude_behind(connection)?;
@@ -58,14 +90,29 @@ pub(crate) fn freeze(step: &Step<'_>, request: &PlanRequest, by: &Actor) -> Work
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
     let followers = followers(connection, request.action, letters)?;
-    let counts = (unsigned(letters)?, unsigned(sequences)?, followers, excluded(connection, missing)?);
+    let counts = (unsigned(letters)?, unsigned(sequences)?, followers, excluded(connection, &selected)?);
     let mut plan = rules::plan(PlanId(0), request, counts, String::new(), by, time(step.now))?;
     plan.id = insert(connection, &plan, step.now, later(step.now, request.valid_for))?;
     write_items(connection, plan.id)?;
-    plan.hash = write_digests(connection, &plan)?;
+    plan.hash = hash(connection, &plan)?;
     connection.execute("UPDATE plans SET hash = ?2 WHERE plan = ?1", params![bound(plan.id.0), plan.hash])?;
     connection.execute_batch("DELETE FROM temp.selected; DELETE FROM temp.gaps")?;
-    Ok(plan)
+    Ok(Written::Plan(plan))
+}
+
+/// Inserts the letters into `selected` that are still as they were selected. Returns the rows of the others.
+fn insert_unchanged(connection: &Connection, letters: &[Candidate]) -> Work<Vec<i64>> {
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO temp.selected (lid, qid, sid, sequence, place, id, state, enqueued, digest)
+         SELECT lid, qid, sid, sequence, idx, id, state, enqueued_at, ?3 FROM letters WHERE lid = ?1 AND revision = ?2",
+    )?;
+    let mut changed = Vec::new();
+    for Candidate { lid, revision, digest } in letters {
+        if insert.execute(params![lid, revision, digest.as_bytes()])? == 0 {
+            changed.push(*lid);
+        }
+    }
+    Ok(changed)
 }
 
 /// Number of letters outside of the plan in its sequences, which may run after it.
@@ -96,35 +143,6 @@ fn delete_expired_plans(connection: &Connection, now: i64) -> Work<()> {
         connection.execute("DELETE FROM plans WHERE plan = ?1", [plan])?;
     }
     Ok(())
-}
-
-/// Selects the letters. Returns the number of ids that were not found.
-fn selected(connection: &Connection, selection: &Selection, now: i64) -> Work<u64> {
-    match selection {
-        Selection::Query(query) => matching(connection, query, now).map(|()| 0),
-        Selection::Letters(letters) => {
-            let letters: BTreeSet<&(QueueName, LetterId)> = letters.iter().collect();
-            let mut insert = connection.prepare_cached(select_into!(
-                "WHERE id = ?1 AND qid = (SELECT qid FROM queues WHERE name = ?2)"
-            ))?;
-            let mut missing = 0;
-            for (queue, id) in letters {
-                if insert.execute(params![id_bytes(*id), queue.as_str()])? == 0 {
-                    missing += 1;
-                }
-            }
-            Ok(missing)
-        }
-    }
-}
-
-fn matching(connection: &Connection, wanted: &Query, now: i64) -> Work<()> {
-    if wanted.is_everything() {
-        connection.execute(select_into!("WHERE sid IS NOT NULL"), [])?;
-        return Ok(());
-    }
-    let mut insert = connection.prepare_cached(select_into!("WHERE lid = ?1"))?;
-    query::each_row(connection, now, wanted, |lid| Ok(insert.execute([lid]).map(drop)?))
 }
 
 /// Sets the reason to exclude a selected letter, as far as it depends on the letter alone.
@@ -184,8 +202,9 @@ fn number(exclusion: Exclusion) -> i64 {
 }
 
 /// Number of excluded letters by reason.
-fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u64>> {
-    let mut counts = BTreeMap::from([(Exclusion::NotFound, missing)]);
+fn excluded(connection: &Connection, selected: &Candidates) -> Work<BTreeMap<Exclusion, u64>> {
+    let mut counts =
+        BTreeMap::from([(Exclusion::NotFound, selected.missing), (Exclusion::Closed, selected.closed)]);
     let mut select = connection.prepare_cached(
         "SELECT exclusion, count(*) FROM temp.selected WHERE exclusion IS NOT NULL GROUP BY exclusion",
     )?;
@@ -194,7 +213,7 @@ fn excluded(connection: &Connection, missing: u64) -> Work<BTreeMap<Exclusion, u
         let place = usize::from(row.get::<_, u8>(0)?);
         let exclusion = Exclusion::ALL.get(place);
         let exclusion = exclusion.ok_or_else(|| Fault::Corrupt(format!("unknown exclusion {place}")))?;
-        counts.insert(*exclusion, unsigned(row.get(1)?)?);
+        *counts.entry(*exclusion).or_default() += unsigned(row.get(1)?)?;
     }
     Ok(counts)
 }
@@ -224,8 +243,8 @@ fn insert(connection: &Connection, plan: &Plan, now: i64, expires_at: i64) -> Wo
 /// Writes the items: sequences in the order in which their first letters were enqueued, letters in the order of their sequence.
 fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
     let mut insert = connection.prepare_cached(
-        "INSERT INTO items (plan, ordinal, last, qid, sequence, letter, state)
-         SELECT ?1, ordinal, max(ordinal) OVER (PARTITION BY sid), qid, sequence, id, state FROM (
+        "INSERT INTO items (plan, ordinal, last, qid, sequence, letter, state, digest)
+         SELECT ?1, ordinal, max(ordinal) OVER (PARTITION BY sid), qid, sequence, id, state, digest FROM (
              SELECT *, row_number() OVER (ORDER BY born, name, start, sid, place) - 1 AS ordinal FROM (
                  SELECT selected.*, queues.name, first_value(enqueued) OVER along AS born,
                         first_value(place) OVER along AS start
@@ -237,31 +256,15 @@ fn write_items(connection: &Connection, plan: PlanId) -> Work<()> {
     Ok(())
 }
 
-/// Number of letters whose payloads are read at a time.
-const DIGEST_PAGE: usize = 500;
-
-/// Writes the digests of the payloads, and returns the hash of the plan. Payloads are not copied.
-fn write_digests(connection: &Connection, plan: &Plan) -> Work<String> {
+/// The hash of a plan.
+fn hash(connection: &Connection, plan: &Plan) -> Work<String> {
     let mut hasher = PlanHasher::new(plan.action);
-    let mut select = connection.prepare_cached(
-        "SELECT ordinal, letter, payload FROM items JOIN letters ON letters.id = items.letter
-         LEFT JOIN payloads USING (lid) WHERE plan = ?1 AND ordinal >= ?2 ORDER BY ordinal LIMIT ?3",
-    )?;
-    let mut update =
-        connection.prepare_cached("UPDATE items SET digest = ?3 WHERE plan = ?1 AND ordinal = ?2")?;
-    let mut from = 0;
-    loop {
-        let mut page: Vec<(i64, PayloadDigest)> = Vec::with_capacity(DIGEST_PAGE);
-        let mut rows = select.query([bound(plan.id.0), from, rows_of(DIGEST_PAGE)])?;
-        while let Some(row) = rows.next()? {
-            let digest = table::payload_of(row, 2)?;
-            hasher.add(letter_id(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)?, digest);
-            page.push((row.get(0)?, digest));
-        }
-        let Some((last, _)) = page.last() else { return Ok(hasher.finish()) };
-        from = last + 1;
-        for (ordinal, digest) in page {
-            update.execute(params![bound(plan.id.0), ordinal, digest.as_bytes()])?;
-        }
+    let mut select =
+        connection.prepare_cached("SELECT letter, digest FROM items WHERE plan = ?1 ORDER BY ordinal")?;
+    let mut rows = select.query([bound(plan.id.0)])?;
+    while let Some(row) = rows.next()? {
+        let letter = letter_id(row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        hasher.add(letter, PayloadDigest::from_bytes(row.get(1)?));
     }
+    Ok(hasher.finish())
 }

@@ -1,9 +1,13 @@
-//! Plans and operations inside a transaction: [`freezing`] freezes plans, [`commanding`] starts operations and applies
+//! Plans and operations: [`selecting`] selects the letters of a plan on readers. The others work inside a transaction:
+//! [`freezing`] freezes plans, [`commanding`] starts operations and applies
 //! commands, [`polling`] returns their letters, [`settling`] records the outcomes, and [`table`] maps all of it to the
 //! tables.
 
 pub(crate) mod commanding;
 pub(crate) mod freezing;
 mod polling;
+mod selecting;
 mod settling;
 pub(crate) mod table;
+
+pub(crate) use selecting::{CandidateRow, Candidates};

@@ -109,6 +109,7 @@ impl FiringAlert {
             since: self.since,
             at: now,
             runbook: Notice::runbook(rule),
+            audit_head: None,
         }
     }
 }

@@ -17,7 +17,7 @@ mod store_poll;
 mod thresholds;
 mod webhook;
 
-pub use notice::{Facts, Notice, Status};
+pub use notice::{AuditAnchor, Facts, Notice, Status};
 pub use rules::{AlertEvent, RULES, Rule, Severity, rule};
 pub use service::{Alerts, Options, Service};
 pub use thresholds::Thresholds;

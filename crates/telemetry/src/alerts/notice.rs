@@ -1,6 +1,7 @@
 //! The webhook payload: facts and fixed texts, never anything from a message or an error.
 
 use lazaret_core::Timestamp;
+use lazaret_core::store::AuditHead;
 use serde::Serialize;
 
 use super::rules::{AlertEvent, Rule, Severity};
@@ -56,6 +57,23 @@ pub struct Facts {
     pub limit: Option<f64>,
 }
 
+/// The last entry of the audit. Kept by the receiver, it proves that no later entries were cut off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub struct AuditAnchor {
+    /// The number of the entry.
+    pub number: u64,
+    /// Its hash, in hexadecimal digits.
+    pub hash: String,
+}
+
+impl From<AuditHead> for AuditAnchor {
+    fn from(head: AuditHead) -> Self {
+        Self { number: head.number, hash: head.hash.iter().map(|byte| format!("{byte:02x}")).collect() }
+    }
+}
+
 /// The status of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,6 +120,9 @@ pub struct Notice {
     pub at: Timestamp,
     /// The runbook section.
     pub runbook: String,
+    /// The last entry of the audit at the last poll of the store; absent if the store has no hash chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit_head: Option<AuditAnchor>,
 }
 
 impl Notice {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::event_buffer::{AlertObserver, EventBuffer, Pending};
 use super::firing::{FiringAlerts, Occurrence};
-use super::notice::{Facts, Notice, Status, Subject};
+use super::notice::{AuditAnchor, Facts, Notice, Status, Subject};
 use super::rules::AlertEvent;
 use super::store_poll::{self, PollResult, StorePoll, finished, needs_action};
 use super::thresholds::{Evaluator, Sample, Thresholds};
@@ -86,6 +86,8 @@ pub struct Service {
     ending: HashSet<Subject>,
     /// The groups of the firing first-letter alerts.
     groups: BTreeMap<Subject, GroupId>,
+    /// The last entry of the audit at the last store poll.
+    audit_head: Option<AuditAnchor>,
     /// Where the next store poll continues, when one poll does not cover all groups.
     poll_after: Option<Subject>,
 }
@@ -121,6 +123,7 @@ impl Service {
             evaluators: HashMap::new(),
             ending: HashSet::new(),
             groups: BTreeMap::new(),
+            audit_head: None,
             poll_after: None,
         })
     }
@@ -203,7 +206,8 @@ impl Service {
     }
 
     fn send(&self, notice: Option<Notice>) {
-        let Some(notice) = notice.map(Arc::new) else { return };
+        let Some(notice) = notice else { return };
+        let notice = Arc::new(Notice { audit_head: self.audit_head.clone(), ..notice });
         for queue in &self.queues {
             queue.push(&notice);
         }
@@ -312,6 +316,9 @@ impl Service {
     /// Fires and resolves alerts from the result of a store poll.
     fn apply_poll(&mut self, result: PollResult) {
         let now = self.clock.now();
+        if let Some(head) = result.audit_head {
+            self.audit_head = Some(head.into());
+        }
         for (subject, group) in result.ended {
             // A letter that arrived since the poll started has marked the group again.
             if !self.buffer.has_group(&group) {

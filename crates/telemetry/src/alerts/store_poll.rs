@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use lazaret_core::LetterState;
-use lazaret_core::store::{Counts, Group, GroupId, Operation, Store};
+use lazaret_core::store::{AuditHead, Counts, Group, GroupId, Operation, Store};
 
 use super::event_buffer::EventBuffer;
 use super::notice::Subject;
@@ -23,6 +23,8 @@ pub(super) struct PollResult {
     pub(super) ended: Vec<(Subject, GroupId)>,
     /// Operations that are not over; `None` when the store failed.
     pub(super) operations: Option<Vec<Operation>>,
+    /// The last entry of the audit; `None` without a hash chain, or when the store failed.
+    pub(super) audit_head: Option<AuditHead>,
 }
 
 /// Reads these groups and the operations in progress.
@@ -48,6 +50,7 @@ pub(super) fn poll(
             }
         }
         result.operations = store.under_way(OPERATIONS).await.ok();
+        result.audit_head = store.audit_head(None).await.ok().flatten();
         result
     })
 }

@@ -69,6 +69,44 @@ impl Contract {
         self.seen.lock().unwrap().entry(key).or_default().insert(answer.status);
     }
 
+    /// Checks the JSON body of a request against its answer: what is accepted meets the document, and what meets the document is
+    /// not refused as invalid. Queries are exempt, because a schema cannot tell whether they parse, and so are limits that a test
+    /// has lowered.
+    #[track_caller]
+    pub(crate) fn check_request(&self, method: &Method, path: &str, sent: &Value, answer: &Answer) {
+        let Some((_, operation)) = self.find(method, path) else { return };
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        if schema.is_null() {
+            return;
+        }
+        let mut whole = schema.clone();
+        whole["components"] = self.document["components"].clone();
+        let errors: Vec<String> = jsonschema::validator_for(&whole)
+            .unwrap()
+            .iter_errors(sent)
+            .map(|error| format!("{} at {}", error, error.instance_path()))
+            .collect();
+        let sent: String = sent.to_string().chars().take(500).collect();
+        if answer.status < 300 {
+            assert!(errors.is_empty(), "the document forbids what was accepted: {errors:#?}\n{path}: {sent}");
+        }
+        let is_invalid = ["LZ0200", "LZ0210", "LZ0226"].contains(&answer.code())
+            && answer.json["pointer"].as_str().is_some_and(|pointer| pointer.starts_with('/'))
+            && !answer.json["detail"].as_str().unwrap_or_default().contains("limit");
+        if is_invalid {
+            assert!(
+                !errors.is_empty(),
+                "the document allows what was refused\n{path}: {sent}\n{}",
+                answer.text
+            );
+        }
+    }
+
+    /// A schema of the document.
+    pub(crate) fn schema(&self, name: &str) -> &Value {
+        &self.document["components"]["schemas"][name]
+    }
+
     /// Checks a value against a schema of the document, by name.
     #[track_caller]
     pub(crate) fn validate_named(&self, name: &str, value: &Value) {

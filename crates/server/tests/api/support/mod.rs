@@ -193,12 +193,19 @@ impl Bench {
     pub(crate) async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
         let request = request.build().unwrap();
         let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let is_json =
+            request.headers().get("content-type").is_some_and(|kind| kind.as_bytes() == b"application/json");
+        let sent = request.body().and_then(|body| body.as_bytes()).filter(|_| is_json);
+        let sent: Option<Value> = sent.and_then(|body| serde_json::from_slice(body).ok());
         let response = self.client.execute(request).await.unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await.unwrap();
         let json = serde_json::from_str(&text).unwrap_or(Value::Null);
         let answer = Answer { status, headers, text, json };
         self.contract.check(&method, &path, &answer);
+        if let Some(sent) = sent {
+            self.contract.check_request(&method, &path, &sent, &answer);
+        }
         answer
     }
 

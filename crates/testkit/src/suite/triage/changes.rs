@@ -2,7 +2,7 @@
 
 use lazaret_core::LetterState;
 use lazaret_core::store::{
-    Act, COMMENT_BYTES, COMMENTS_LIMIT, Change, ErrorKind, PayloadDigest, Settled, Store,
+    Act, COMMENT_CHARS, COMMENTS_LIMIT, Change, ErrorKind, PayloadDigest, Settled, Store,
 };
 
 use crate::suite::letters::Fixture;
@@ -82,10 +82,10 @@ pub async fn comments_are_kept_in_order<S: Store>(t: Fixture<S>) {
 pub async fn comments_are_bounded<S: Store>(t: Fixture<S>) {
     // I7
     t.enqueue("a", "1").await;
-    let too_long = Change::Comment("x".repeat(COMMENT_BYTES + 1));
+    let too_long = Change::Comment("x".repeat(COMMENT_CHARS + 1));
     assert_eq!(kind(t.change("1", too_long).await), ErrorKind::Invalid);
     for _ in 0..COMMENTS_LIMIT {
-        t.change("1", Change::Comment("x".repeat(COMMENT_BYTES))).await.unwrap();
+        t.change("1", Change::Comment("x".repeat(COMMENT_CHARS))).await.unwrap();
     }
     assert_eq!(kind(t.change("1", Change::Comment("x".into())).await), ErrorKind::Invalid);
     assert_eq!(t.get("1").await.comments.len(), COMMENTS_LIMIT);
