@@ -171,7 +171,7 @@ async fn noted_retry(set: impl Fn(&SetClock, bool)) {
 async fn a_noted_retry_does_not_wait_for_a_clock_that_was_set_back_while_no_process_ran() {
     noted_retry(|clock, restarted| {
         if !restarted {
-            clock.back_by_an_hour()
+            clock.back_by_an_hour();
         }
     })
     .await;
@@ -181,7 +181,7 @@ async fn a_noted_retry_does_not_wait_for_a_clock_that_was_set_back_while_no_proc
 async fn a_noted_retry_does_not_wait_for_a_clock_that_was_set_back_after_the_restart() {
     noted_retry(|clock, restarted| {
         if restarted {
-            clock.back_by_an_hour()
+            clock.back_by_an_hour();
         }
     })
     .await;

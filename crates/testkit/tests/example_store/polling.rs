@@ -25,7 +25,7 @@ struct Poller<'a> {
 /// What was decided about a letter of an operation.
 enum Turn {
     /// Its sequence was leased.
-    Tried(Claim),
+    Tried(Box<Claim>),
     /// The act was done.
     Acted,
     Postpone,
@@ -128,7 +128,7 @@ impl Poller<'_> {
         };
         match turn {
             Turn::Tried(claim) => {
-                self.poll.tried(machine, stage, item, claim);
+                self.poll.tried(machine, stage, item, *claim);
                 self.store.change_plan(id, |doc, _| {
                     doc.machine.iter_mut().for_each(|machine| machine.spend(1, now));
                     Ok(((), Vec::new()))
@@ -164,8 +164,9 @@ impl Poller<'_> {
                 (ItemAction::Try, Some(_)) => {
                     let kind = LeaseKind::Operation(operation.id);
                     let taken = view.lease_head(self.owner, self.lease, kind);
-                    Ok(taken
-                        .map_or((Turn::Postpone, None), |(claim, change)| (Turn::Tried(claim), Some(change))))
+                    Ok(taken.map_or((Turn::Postpone, None), |(claim, change)| {
+                        (Turn::Tried(Box::new(claim)), Some(change))
+                    }))
                 }
                 (ItemAction::Act(act), Some(letter)) => {
                     let next = view.next(letter.index).map(|next| next.head(view.now));
