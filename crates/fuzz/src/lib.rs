@@ -12,7 +12,7 @@
 //! Fuzz::target("numbers").corpus(["1", "42"]).words(["-", "e9"]).shape(Shape::Text).run(|input| {
 //!     let Ok(text) = std::str::from_utf8(input) else { return Ok(()) };
 //!     let Ok(number) = text.parse::<i64>() else { return Ok(()) };
-//!     match number.to_string().parse() {
+//!     match number.to_string().parse::<i64>() {
 //!         Ok(again) if number == again => Ok(()),
 //!         other => Err(format!("{number} became {other:?}")),
 //!     }

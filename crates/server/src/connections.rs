@@ -393,13 +393,13 @@ impl HttpBody for TrackedBody {
 
 /// Waits until the connection must be closed: at a deadline, or for another connection.
 pub(crate) async fn closed(activity: &Activity, close: &CancellationToken, limits: &Limits) -> &'static str {
-    // Without a deadline there may be one soon: look again before the shortest of them can pass.
+    // There may be another deadline soon: look again before the shortest of them can pass.
     let look_again = limits.write_timeout.min(limits.idle_timeout).max(Duration::from_millis(10));
     loop {
         let now = Instant::now();
         let wake = match activity.deadline(limits) {
             Some(deadline) if deadline <= now => return "timeout",
-            Some(deadline) => deadline,
+            Some(deadline) => deadline.min(now + look_again),
             None => now + look_again,
         };
         tokio::select! {

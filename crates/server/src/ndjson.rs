@@ -83,8 +83,9 @@ where
     N: Fn(C) -> F + Send + Sync + 'static,
 {
     let app = app.clone();
-    // The permit lives as long as the stream.
     let pages = futures_util::stream::unfold(Step::Send(first), move |step| {
+        // The whole permit lives as long as the stream; a closure that names its field alone would drop the rest.
+        let permit = &permit;
         let refused = refusal(&app, &permit.caller);
         let loading = match step {
             Step::Send(chunk) => Ok(chunk),

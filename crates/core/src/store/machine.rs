@@ -301,7 +301,7 @@ impl OperationMachine {
     }
 
     /// The pace of letters that the operation lets run automatically, and deducts them from the rate's allowance: the rate bounds
-    /// every call that the operation causes. `None` without a rate, or without letters.
+    /// the first call of each of them. `None` without a rate, or without letters.
     pub fn pace_released(&mut self, letters: u64, now: Timestamp) -> Option<Pace> {
         let rate = self.operation.rollout.rate.filter(|_| letters > 0)?;
         self.set_back(now);
