@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::maven::last_lines;
+
 /// The poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time for a process to exit before it is killed.
@@ -76,6 +78,13 @@ pub(super) fn wait_until(
     Ok(())
 }
 
+/// Formats the error of a process that failed to start: the reason, whether it could be stopped, and the end of its log.
+pub(super) fn failed_start(why: &str, stopped: Result<(), String>, log: &Path) -> String {
+    let stopped = stopped.err().map_or_else(String::new, |also| format!("; {also}"));
+    let end = fs::read(log).map(|text| last_lines(&text)).unwrap_or_default();
+    format!("{why}{stopped}; its log is {} and ends with:\n{end}", log.display())
+}
+
 /// Returns distinct free ports. All are held while they are allocated, so no two are the same.
 pub(super) fn free_ports<const N: usize>() -> Result<[u16; N], String> {
     let failed = |error: std::io::Error| format!("failed to find a free port: {error}");
@@ -107,6 +116,16 @@ mod tests {
         assert!(
             wait_until(&mut child, Duration::from_secs(10), || false).unwrap_err().contains("exited with")
         );
+        fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn a_failed_start_shows_the_end_of_the_log() {
+        let log = std::env::temp_dir().join(format!("lazaret-failed-start-{}", std::process::id()));
+        fs::write(&log, "starting\nthe port is in use\n").unwrap();
+        let text = failed_start("it exited", Err("it did not stop".to_owned()), &log);
+        assert!(text.starts_with("it exited; it did not stop; its log is "), "{text}");
+        assert!(text.ends_with("ends with:\nstarting\nthe port is in use"), "{text}");
         fs::remove_file(log).unwrap();
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::daemon::{free_ports, is_running, spawn, terminate, wait_until};
+use super::daemon::{failed_start, free_ports, is_running, spawn, terminate, wait_until};
 use super::install::Tool;
 use super::maven::{Program, java_with, last_lines};
 use super::{Variable, remove, write};
@@ -30,8 +30,8 @@ const KAFKA: Program = Program {
 const USER: &str = "reader";
 const PASSWORD: &str = "reader-secret";
 const OPEN: &str = "open-";
-/// The startup timeout, for slow machines.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// The startup timeout. It is for a broker that hangs: a slow machine takes minutes, and a process that exited is noticed at once.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// The file with the state of a running broker.
 const STATE: &str = "state.json";
 const PROPERTIES: &str = "server.properties";
@@ -81,7 +81,11 @@ pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
         stop(folder)?;
     }
     let classes = fetch(folder)?;
-    let broker = start_empty(folder, &classes)?;
+    // Once more with other ports: another process may have taken one of them before the broker did.
+    let broker = start_empty(folder, &classes).or_else(|why| {
+        eprintln!("Kafka: {why}\nstarting it once more");
+        start_empty(folder, &classes)
+    })?;
     allow(&classes, broker.plain).map_err(|why| stop_failed(folder, &why))?;
     Ok(broker.variables())
 }
@@ -126,13 +130,9 @@ fn launch(folder: &Path, classes: &Path, plain: u16, sasl: u16) -> Result<Broker
     Ok(broker)
 }
 
-/// Stops a broker that failed to start, and returns the error with the path of its log.
+/// Stops a broker that failed to start, and returns the error with the end of its log.
 fn stop_failed(folder: &Path, why: &str) -> String {
-    let log = folder.join(LOG);
-    match stop(folder) {
-        Ok(()) => format!("{why}; its log is {}", log.display()),
-        Err(also) => format!("{why}; {also}; its log is {}", log.display()),
-    }
+    failed_start(why, stop(folder), &folder.join(LOG))
 }
 
 /// Stops the broker of this folder, if one runs there.

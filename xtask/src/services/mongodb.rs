@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::daemon::{free_ports, is_running, spawn, terminate, wait_until};
+use super::daemon::{failed_start, free_ports, is_running, spawn, terminate, wait_until};
 use super::install::Tool;
 use super::maven::{Program, java_with};
 use super::{Variable, write};
@@ -28,8 +28,8 @@ const SERVER: Program = Program {
     java: Tool { program: "javac", package: "default-jdk-headless" },
 };
 const LAUNCHER: &str = include_str!("MongoServer.java");
-/// The startup timeout, for slow machines.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// The startup timeout. It is for a server that hangs: a slow machine takes minutes, and a process that exited is noticed at once.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// The file with the state of a running server.
 const STATE: &str = "state.json";
 const SOURCE: &str = "MongoServer.java";
@@ -72,21 +72,28 @@ pub(super) fn start(folder: &Path) -> Result<Vec<Variable>, String> {
         stop(folder)?;
     }
     let classes = SERVER.fetch(folder)?;
+    // Once more with another port: another process may have taken it before the server did.
+    let server = launch(folder, &classes).or_else(|why| {
+        eprintln!("MongoDB: {why}\nstarting it once more");
+        launch(folder, &classes)
+    })?;
+    Ok(server.variables())
+}
+
+/// Starts a server, and waits until it responds.
+fn launch(folder: &Path, classes: &Path) -> Result<Server, String> {
     let source = folder.join(SOURCE);
     write(&source, LAUNCHER)?;
     let [port] = free_ports()?;
-    let mut java = java_with(&classes);
+    let mut java = java_with(classes);
     java.args(["-Xms64m", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]);
     java.arg(&source).arg(port.to_string());
     let mut child = spawn(&mut java, &folder.join(LOG))?;
     let server = Server { pid: child.id(), port };
     write(&folder.join(STATE), &server.text())?;
-    wait_until(&mut child, START_TIMEOUT, || responds(port)).map_err(|why| {
-        let log = folder.join(LOG);
-        let stopped = stop(folder).err().map_or_else(String::new, |also| format!("; {also}"));
-        format!("{why}{stopped}; its log is {}", log.display())
-    })?;
-    Ok(server.variables())
+    wait_until(&mut child, START_TIMEOUT, || responds(port))
+        .map_err(|why| failed_start(&why, stop(folder), &folder.join(LOG)))?;
+    Ok(server)
 }
 
 /// Stops the server of this folder, if one runs there.
