@@ -14,6 +14,7 @@ use crate::hash::SequenceHash;
 use crate::mutation::mutated;
 use crate::ownership::PartitionOwnership;
 use crate::record::FailureRecord;
+use crate::time::SteadyWait;
 
 /// The kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +35,8 @@ pub(crate) struct Candidate<'a> {
     pub(crate) hash: SequenceHash,
     /// Its failures so far; `None` for a first attempt.
     pub(crate) record: Option<&'a FailureRecord>,
-    /// The earliest time of the attempt.
-    pub(crate) due_at: Option<Timestamp>,
+    /// The wait for the attempt.
+    pub(crate) due: Option<SteadyWait>,
     /// The retry budget was charged for it before.
     pub(crate) charged: bool,
 }
@@ -45,7 +46,9 @@ pub(crate) struct Candidate<'a> {
 pub(crate) enum Admission {
     /// The attempt may start. Report its end with the pass.
     Start(Pass),
-    /// Not before this time: it is not due (I12), or the retry budget is used up until then.
+    /// Not before this wait is over: it is not due (I12).
+    NotDue(SteadyWait),
+    /// Not before this time: the retry budget is used up until then.
     NotBefore(Timestamp),
     /// Not while a pause or the breaker holds it. Ask again when the gate changes, or at this time at the latest.
     Held(Option<Timestamp>),
@@ -110,8 +113,8 @@ pub(crate) fn check(component: &Component, candidate: &Candidate<'_>) -> Admissi
     {
         return Admission::Exhausted(Exhausted::Limit(limit));
     }
-    if let Some(due) = candidate.due_at.filter(|due| automatic && *due > now) {
-        return Admission::NotBefore(due);
+    if let Some(due) = candidate.due.filter(|due| automatic && !due.is_over(&*component.clock)) {
+        return Admission::NotDue(due);
     }
     let (gate, steady) = (&component.guards.gate, component.guards.steady_now());
     let entry = match candidate.of {

@@ -5,9 +5,10 @@ use lazaret_core::policy::run_length;
 use lazaret_core::recorder::Suspect;
 use lazaret_core::relay::Hop;
 use lazaret_core::store::AttemptNote;
-use lazaret_core::{Failure, Letter, Reason, Timestamp};
+use lazaret_core::{Clock, Failure, Letter, Reason, Timestamp};
 
 use crate::limits::AttemptUsage;
+use crate::time::SteadyWait;
 
 /// The failed attempts of one message.
 #[derive(Clone, Debug)]
@@ -21,14 +22,14 @@ pub(crate) struct FailureRecord {
     pub(crate) failure: Failure,
     /// Failures in a row with the same fingerprint.
     pub(crate) same_failure: u32,
-    /// The earliest time of the next attempt, if it is set already.
-    pub(crate) due_at: Option<Timestamp>,
+    /// The wait for the next attempt, if it has begun.
+    pub(crate) due: Option<SteadyWait>,
     pub(crate) history: Vec<AttemptRecord>,
 }
 
 impl FailureRecord {
     /// Restores the record from a note that was written before a restart.
-    pub(crate) fn from_note(note: AttemptNote) -> Self {
+    pub(crate) fn from_note(note: AttemptNote, clock: &dyn Clock) -> Self {
         Self {
             attempts: note.attempts,
             crashes: 0,
@@ -36,13 +37,13 @@ impl FailureRecord {
             last_failed_at: note.first_failed_at,
             failure: note.failure,
             same_failure: note.same_failure,
-            due_at: Some(note.due_at),
+            due: Some(SteadyWait::resumed(clock, note.due_at, note.first_failed_at)),
             history: Vec::new(),
         }
     }
 
     /// Restores the record from a message that returned from a retry topic.
-    pub(crate) fn from_hop(hop: &Hop) -> Self {
+    pub(crate) fn from_hop(hop: &Hop, clock: &dyn Clock) -> Self {
         Self {
             attempts: hop.attempts,
             crashes: hop.crashes,
@@ -50,7 +51,7 @@ impl FailureRecord {
             last_failed_at: hop.last_failed_at,
             failure: hop.failure.clone(),
             same_failure: hop.same_failure,
-            due_at: Some(hop.due_at),
+            due: Some(SteadyWait::resumed(clock, hop.due_at, hop.last_failed_at)),
             history: Vec::new(),
         }
     }
@@ -70,7 +71,7 @@ impl FailureRecord {
             failure,
             // Releasing a letter resets its attempts: failures before that do not count.
             same_failure: u32::try_from(same).unwrap_or(u32::MAX).min(letter.attempts),
-            due_at: None,
+            due: None,
             history: Vec::new(),
         })
     }
@@ -92,16 +93,7 @@ impl FailureRecord {
         }
         let last_failed_at = attempt.at;
         history.push(attempt);
-        Self {
-            attempts,
-            crashes,
-            first_failed_at,
-            last_failed_at,
-            failure,
-            same_failure,
-            due_at: None,
-            history,
-        }
+        Self { attempts, crashes, first_failed_at, last_failed_at, failure, same_failure, due: None, history }
     }
 
     /// Adds crashes of the process while this message alone was in flight. Crashes beside other messages do not count, so the
@@ -118,7 +110,7 @@ impl FailureRecord {
             last_failed_at: now,
             failure: crash(crashes),
             same_failure: crashes,
-            due_at: earlier.as_ref().and_then(|r| r.due_at),
+            due: earlier.as_ref().and_then(|r| r.due),
             history: earlier.map(|r| r.history).unwrap_or_default(),
         }
     }

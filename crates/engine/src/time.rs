@@ -30,8 +30,8 @@ pub(crate) fn due_after_set_back(due: Timestamp, failed_at: Timestamp, now: Time
     due.min(later(now, until(failed_at, due)))
 }
 
-/// A wait for a due time: for the time from now, and until the clock shows it (I12). A clock that is set back meanwhile is not
-/// waited for.
+/// A wait for a due time: for the time from its beginning, and until the clock shows it (I12). A clock that is set back meanwhile
+/// is not waited for. It begins when the due time is decided, however long it takes to note it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteadyWait {
     due: Timestamp,
@@ -39,8 +39,26 @@ pub(crate) struct SteadyWait {
 }
 
 impl SteadyWait {
+    /// A wait that begins now.
     pub(crate) fn until(clock: &dyn Clock, due: Timestamp) -> Self {
         Self { due, end: Instant::now() + until(clock.now(), due) }
+    }
+
+    /// The wait for a due time that was written down with the time of a failure before it: for the rest of the time, or if our
+    /// clock was set back since then, for the whole delay.
+    pub(crate) fn resumed(clock: &dyn Clock, due: Timestamp, failed_at: Timestamp) -> Self {
+        let now = clock.now();
+        Self { due, end: Instant::now() + until(now, due_after_set_back(due, failed_at, now)) }
+    }
+
+    /// The due time, by the clock as it was set when the wait began.
+    pub(crate) fn due(&self) -> Timestamp {
+        self.due
+    }
+
+    /// The due time by the clock as it is set now: one that was set back since is not waited for.
+    pub(crate) fn due_by(&self, clock: &dyn Clock) -> Timestamp {
+        self.due.min(later(clock.now(), self.end.saturating_duration_since(Instant::now())))
     }
 
     pub(crate) fn is_over(&self, clock: &dyn Clock) -> bool {
@@ -48,22 +66,24 @@ impl SteadyWait {
         left.is_zero() || Instant::now() >= self.end && left > SLEW
     }
 
-    /// This wait, or the rest of the time if that is shorter.
-    pub(crate) fn shorten(&self, wait: Duration) -> Duration {
+    /// The time after which to ask again whether it is over.
+    pub(crate) fn rest(&self, clock: &dyn Clock) -> Duration {
         let rest = self.end.saturating_duration_since(Instant::now());
-        if rest.is_zero() { wait } else { wait.min(rest) }
+        // The clock is adjusted slowly.
+        if rest.is_zero() { until(clock.now(), self.due) } else { rest }
+    }
+
+    /// Sleeps until it is over.
+    pub(crate) async fn sleep(&self, clock: &dyn Clock) {
+        while !self.is_over(clock) {
+            tokio::time::sleep(self.rest(clock)).await;
+        }
     }
 }
 
 /// Waits for a due time.
 pub(crate) async fn sleep_until(clock: &dyn Clock, due: Timestamp) {
-    let wait = SteadyWait::until(clock, due);
-    while !wait.is_over(clock) {
-        let rest = wait.end.saturating_duration_since(Instant::now());
-        // The clock is adjusted slowly.
-        let rest = if rest.is_zero() { until(clock.now(), due) } else { rest };
-        tokio::time::sleep(rest).await;
-    }
+    SteadyWait::until(clock, due).sleep(clock).await;
 }
 
 /// Time for what lives in memory only, such as the breaker and the retry budget: it starts at the time of a clock and never
@@ -104,6 +124,22 @@ mod tests {
         for (now, expected) in [(10_010, 10_030), (9_950, 10_030), (20_000, 10_030), (6_400, 6_430)] {
             assert_eq!(due_after_set_back(due, failed_at, at(now)), at(expected), "at {now}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_was_begun_before_the_clock_was_set_back_ends_in_time() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let clock = Set(Mutex::new(at(10_000)));
+        let wait = SteadyWait::until(&clock, at(10_030));
+        *clock.0.lock().unwrap() = at(6_400);
+        assert_eq!((wait.due(), wait.due_by(&clock)), (at(10_030), at(6_430)));
+        let started = Instant::now();
+        wait.sleep(&clock).await;
+        assert_eq!(started.elapsed(), Duration::from_secs(30));
+        assert!(wait.is_over(&clock), "and stays over");
+        // Written down before the step, and read after it.
+        let resumed = SteadyWait::resumed(&clock, at(10_030), at(10_000));
+        assert_eq!((resumed.is_over(&clock), resumed.due_by(&clock)), (false, at(6_430)));
     }
 
     #[tokio::test(start_paused = true)]

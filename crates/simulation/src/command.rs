@@ -1,5 +1,6 @@
 //! The command line of the simulation.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +8,30 @@ use std::time::Instant;
 
 use crate::{Mutation, Report};
 
+const HELP: &str = "\
+Run whole engines on a paused clock with injected faults, and check every invariant.
+
+usage: sim [--seeds N] [--from S] [--seed S] [--mutation NAME] [--trace]
+
+  --seeds N        the number of seeds; default: 2000
+  --from S         the first seed; default: 1
+  --seed S         one seed alone
+  --mutation NAME  add a known bug; needs a build with the feature `mutations`
+  --trace          print the events of each run
+
+Violations go to standard output, progress to standard error. The exit code is 1 when a seed failed.";
+
+/// The number of seeds between two lines of progress.
+const PROGRESS: u64 = 10_000;
+
 /// Parses the program's arguments, runs the seeds and prints the violations: `--seeds N`, `--from S`, `--seed S`,
 /// `--mutation NAME`, `--trace`.
 pub fn command(simulate: impl Fn(u64, Option<Mutation>) -> Report + Sync) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        print_line(HELP);
+        return ExitCode::SUCCESS;
+    }
     match Request::parse(&arguments) {
         Ok(request) => request.run(simulate),
         Err(error) => {
@@ -72,16 +93,21 @@ impl Request {
                         }
                         let report = simulate(seed, self.mutation);
                         if self.trace {
-                            report.trace.iter().for_each(|line| println!("{line}"));
+                            report.trace.iter().for_each(|line| print_line(line));
                         }
                         if !report.violations.is_empty() {
                             let mut failed = failed.lock().expect("no thread panics while it holds this");
                             if failed.is_empty() {
-                                println!("{report}");
+                                print_line(&report.to_string());
                             } else {
-                                println!("seed {seed}: {}", report.violations[0]);
+                                print_line(&format!("seed {seed}: {}", report.violations[0]));
                             }
                             failed.push(seed);
+                        }
+                        let done = seed - self.from + 1;
+                        if done.is_multiple_of(PROGRESS) {
+                            let seconds = started.elapsed().as_secs();
+                            eprintln!("about {done} of {} seeds in {seconds} s", self.seeds);
                         }
                     }
                 });
@@ -90,9 +116,14 @@ impl Request {
         let mut failed = failed.into_inner().expect("all threads have ended");
         failed.sort_unstable();
         let seconds = started.elapsed().as_secs_f64();
-        println!("{} seeds in {seconds:.1} s, {} failed {failed:?}", self.seeds, failed.len());
+        print_line(&format!("{} seeds in {seconds:.1} s, {} failed {failed:?}", self.seeds, failed.len()));
         if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// Prints a line. A reader that has seen enough, such as `head`, is no error: the exit code tells the result.
+fn print_line(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn unknown_mutation(name: &str) -> String {

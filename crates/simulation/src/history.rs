@@ -31,6 +31,8 @@ pub(crate) struct History {
     pub(crate) returned: BTreeSet<(MessageId, String, u32)>,
     /// When each process was last assigned each partition.
     pub(crate) assigned: BTreeMap<(u64, u32), Timestamp>,
+    /// Processes that have ended.
+    pub(crate) ended: BTreeSet<u64>,
     /// The last checked commit of each partition.
     pub(crate) checked: BTreeMap<u32, u64>,
     pub(crate) violations: Vec<String>,
@@ -110,6 +112,7 @@ impl Attempt {
         self.ended = true;
         let now = self.world.now();
         let mut history = self.world.history();
+        let runs = !history.ended.contains(&self.process);
         let record = history.records.entry((self.component, self.message.clone())).or_default();
         if handled || acknowledged {
             // A redelivery is allowed as long as the position is not committed.
@@ -118,7 +121,7 @@ impl Attempt {
         }
         if handled {
             record.handled_at = Some(now);
-            record.handled_in = Some(self.process);
+            record.handled_in = runs.then_some(self.process);
         } else if !self.replay {
             record.last_failed_at = Some(now);
         }

@@ -6,9 +6,10 @@ use std::ops::RangeInclusive;
 use lazaret_core::policy::Strategy;
 use lazaret_core::store::AuditEntry;
 use lazaret_core::{
-    Clock, Letter, LetterId, LetterState, Message, MessageId, SequenceId, Timestamp, Verdict,
+    Clock, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId, Timestamp, Verdict,
 };
 
+use crate::history::Record;
 use crate::plan::Script;
 use crate::world::{Process, World};
 
@@ -132,6 +133,10 @@ impl World {
     pub(crate) fn check_letter(&self, component: usize, message: &Message, letter: Option<&Letter>) {
         // The times of the store say nothing about an order when its clock was set back.
         let Some(letter) = letter.filter(|_| !self.plan.clock_steps) else { return };
+        // When the broker's answer was lost, the message is relayed and stored: each of the two runs.
+        if self.is_in_broker(component, &message.id, None) {
+            return;
+        }
         let late = {
             let history = self.history();
             let delivered_at = history.messages.get(&message.id).and_then(|original| original.delivered_at);
@@ -262,6 +267,13 @@ impl World {
         }
     }
 
+    /// Returns `true` when the letter of this message has failed because a lease was lost.
+    fn lost_lease(&self, component: usize, id: &MessageId) -> bool {
+        let queue = &self.queues[component];
+        let letter = self.run(self.store.get(queue, LetterId::of(queue, id))).unwrap_or_default();
+        letter.and_then(|letter| letter.cause).is_some_and(|cause| cause.reason == Reason::CRASHED)
+    }
+
     /// Returns `true` when letters expire during a run.
     fn has_ttl(&self) -> bool {
         let ttl = self.plan.options.dead_letter.as_ref().and_then(|options| options.ttl);
@@ -308,14 +320,18 @@ impl World {
                 let mut others = ids.iter().filter(|(_, _, s)| s == sequence);
                 others.all(|(_, number, _)| Script::draw(&self.plan, *number, component).is_healthy())
             };
-            // By an operator, by crashes that count as attempts, or by a copy.
+            // By an operator, by crashes that count as attempts, by a lease that was lost before its attempt began, or by a copy.
             let changed = |sequence: &SequenceId| {
-                let history = self.history();
-                let all = &history.sequences[sequence];
+                let all = self.history().sequences[sequence].clone();
                 all.iter().any(|id| {
-                    let record = history.records.get(&(component, id.clone()));
-                    record.is_some_and(|record| record.changed || self.plan.recorder && record.crashes > 0)
-                        || history.copies.contains_key(id)
+                    let (known, copied) = {
+                        let history = self.history();
+                        let record = history.records.get(&(component, id.clone()));
+                        let crashed = |record: &Record| self.plan.recorder && record.crashes > 0;
+                        let known = record.is_some_and(|record| record.changed || crashed(record));
+                        (known, history.copies.contains_key(id))
+                    };
+                    known || copied || self.lost_lease(component, id)
                 })
             };
             for ((id, number, sequence), state) in ids.iter().zip(states) {

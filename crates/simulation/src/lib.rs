@@ -56,7 +56,7 @@ use tokio_util::sync::CancellationToken;
 use world::{CONSUMER, World};
 
 /// How long the engine has to finish all work after the last fault, in virtual time.
-const QUIESCE_TIMEOUT: Duration = Duration::from_secs(3_600);
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(7_200);
 /// How many lines of the trace a report shows.
 const TRACE_LINES: usize = 400;
 
@@ -155,6 +155,7 @@ async fn simulate(
     staying.extend(members.join_all().await.into_iter().flatten());
     quiesce(&world, &launcher, staying).await;
     world.check_end().await;
+    world.pauses.clear();
     let (mut violations, trace) = world.findings();
     violations.extend(isolation::check(seed, mutation).await);
     Report { seed, violations, trace }

@@ -52,6 +52,11 @@ impl Pauses {
         self.lock().confirmed.retain(|pause| pause.scope != *scope);
     }
 
+    /// Forgets the engines: their handles keep alive what they ran on, and that keeps alive the world.
+    pub(crate) fn clear(&self) {
+        *self.lock() = State::default();
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -156,6 +156,7 @@ impl World {
     /// A process ended: what it handled may not be marked in the duplicate filter.
     pub(crate) fn process_ended(&self, process: u64) {
         let mut history = self.history();
+        history.ended.insert(process);
         for record in history.records.values_mut() {
             record.handled_in = record.handled_in.filter(|handled_in| *handled_in != process);
         }
@@ -389,8 +390,21 @@ impl World {
         if !late && !self.plan.dedupe && !self.plan.topics {
             self.check_returned(process, partitions);
         }
+        self.assignment_ended(process.number, partitions);
         if late || faults.outages || faults.lost_request + faults.lost_answer + faults.late_effect > 0 {
             self.process_lost(process.number, Some(partitions));
+        }
+    }
+
+    /// What a process settled under an assignment that has ended says nothing about the next one.
+    fn assignment_ended(&self, process: u64, partitions: &[u32]) {
+        let mut history = self.history();
+        let History { records, messages, .. } = &mut *history;
+        for ((_, id), record) in records.iter_mut().filter(|(_, record)| record.settled_by == Some(process)) {
+            let partition = messages.get(id).map(|original| original.message.position.partition);
+            if partition.is_some_and(|partition| partitions.contains(&partition)) {
+                record.settled_by = None;
+            }
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use lazaret_core::handler::Delivery;
 use lazaret_core::policy::Strategy;
-use lazaret_core::store::AttemptNote;
 use lazaret_core::{HandlerError, Letter, LetterId, LetterState, Message, MessageId, Reason, SequenceId};
 use tokio::time::Instant;
 
@@ -28,7 +27,7 @@ use crate::panics::guarded;
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
-use crate::time::{SteadyWait, due_after_set_back, until};
+use crate::time::until;
 
 /// The point at which the processing begins.
 pub(crate) enum Begin {
@@ -77,8 +76,6 @@ pub(crate) struct LiveMessage {
     holds: Arc<Mailbox<NewHold>>,
     /// Set while its lane is held back.
     pub(super) holding: Option<Holding>,
-    /// The message has waited for its next attempt. The clock may have been set back since.
-    pub(super) waited: bool,
 }
 
 impl LiveMessage {
@@ -100,7 +97,6 @@ impl LiveMessage {
             record: None,
             holds,
             holding: None,
-            waited: false,
         }
     }
 
@@ -248,11 +244,9 @@ impl LiveMessage {
         let hop = message.hop.as_deref();
         // A note that was written after the message was relayed is the later of the two.
         let note = note.filter(|note| hop.is_none_or(|hop| note.attempts >= hop.attempts));
-        let note = note.map(|note| {
-            let due_at = due_after_set_back(note.due_at, note.first_failed_at, self.component.now());
-            FailureRecord::from_note(AttemptNote { due_at, ..note })
-        });
-        let known = note.or_else(|| hop.map(FailureRecord::from_hop));
+        let clock = &*self.component.clock;
+        let note = note.map(|note| FailureRecord::from_note(note, clock));
+        let known = note.or_else(|| hop.map(|hop| FailureRecord::from_hop(hop, clock)));
         self.record = known.map(Box::new).or(self.record.take());
         let Component { queue, flight, .. } = &*self.component;
         if let Some(suspect) = flight.charged(queue, &self.delivery.message().id) {
@@ -278,7 +272,7 @@ impl LiveMessage {
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
         if let Some(record) = &self.record {
             Counters::add(&telemetry.counters.retries, 1);
-            let lateness = record.due_at.map_or(Duration::ZERO, |due| until(due, component.now()));
+            let lateness = record.due.map_or(Duration::ZERO, |due| until(due.due(), component.now()));
             telemetry.emit(&Event::RetryStarted { queue, attempt, lateness });
         }
         self.delivery.begin_attempt(attempt);
@@ -372,8 +366,8 @@ impl LiveMessage {
             sequence: self.sequence(),
             hash: self.hash,
             record: self.record.as_deref(),
-            // I12: it was waiting elsewhere when this partition was assigned.
-            due_at: self.record.as_ref().and_then(|record| record.due_at).filter(|_| !self.waited),
+            // I12: it may have waited elsewhere when this partition was assigned.
+            due: self.record.as_ref().and_then(|record| record.due),
             charged,
         }
     }
@@ -387,7 +381,6 @@ impl LiveMessage {
         charged: bool,
     ) -> Result<Option<Permission<'c>>, Abandoned> {
         let mut changed = component.guards.gate.watch();
-        let mut due = None;
         loop {
             let slot = tokio::select! {
                 biased;
@@ -395,8 +388,8 @@ impl LiveMessage {
                 slot = admission::slot(component, &self.delivery.message().id) => slot,
             };
             let slot = slot.ok_or(Abandoned::Revoked)?;
-            let mut throttled_until = None;
-            let wake_at = match admission::check(&self.component, &self.candidate(charged)) {
+            let mut due = None;
+            let wait = match admission::check(&self.component, &self.candidate(charged)) {
                 Admission::Start(pass) => return Ok(Some(Permission { pass, slot })),
                 Admission::Exhausted(exhausted) => {
                     drop(slot);
@@ -408,35 +401,31 @@ impl LiveMessage {
                     self.hold_in_store().await?;
                     return Ok(None);
                 }
-                Admission::NotBefore(time) => {
-                    if self.record.as_ref().is_some_and(|record| record.due_at == Some(time)) {
-                        let wait = due.get_or_insert_with(|| SteadyWait::until(&*component.clock, time));
-                        if wait.is_over(&*component.clock) {
-                            self.waited = true;
-                            continue;
-                        }
-                    }
+                Admission::NotDue(wait) => {
                     self.hold_lane();
-                    throttled_until = Some(time);
-                    throttled_until
+                    due = Some(wait.due());
+                    Some(wait.rest(&*component.clock))
+                }
+                Admission::NotBefore(time) => {
+                    self.hold_lane();
+                    due = Some(time);
+                    Some(until(component.now(), time))
                 }
                 Admission::Held(again) => {
                     // A pause may concern this partition alone; the breaker holds all messages alike.
                     if again.is_none() {
                         self.hold_lane();
                     }
-                    again
+                    again.map(|time| until(component.now(), time))
                 }
             };
             drop(slot);
-            let wait = wake_at.map(|time| until(self.component.now(), time));
-            let wait = wait.map(|wait| due.as_ref().map_or(wait, |due: &SteadyWait| due.shorten(wait)));
             tokio::select! {
                 biased;
                 () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
                 () = change_or(&mut changed, wait) => {}
-                () = self.must_move_to_store(), if throttled_until.is_some() => {
-                    self.keep(LetterState::Retrying, throttled_until).await?;
+                () = self.must_move_to_store(), if due.is_some() => {
+                    self.keep(LetterState::Retrying, due).await?;
                     return Ok(None);
                 }
             }

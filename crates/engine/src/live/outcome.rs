@@ -26,7 +26,7 @@ use crate::publish::{Publish, PublishEnd};
 use crate::record::FailureRecord;
 use crate::store_retry::{Abandoned, StoreRetry, retry_until_ok};
 use crate::telemetry::Counters;
-use crate::time::later;
+use crate::time::{SteadyWait, later};
 
 /// The state of a message after an attempt.
 pub(super) enum After {
@@ -96,13 +96,18 @@ impl LiveMessage {
     }
 
     /// When an attempt that the handler did not make is due. The lane is held back until then, without a permit (I3).
-    fn deferred_until(&mut self, delay: Duration) -> Timestamp {
+    fn deferred_until(&mut self, delay: Duration) -> SteadyWait {
         self.hold_lane();
-        let due = later(self.component.now(), delay);
+        self.begin_wait(later(self.component.now(), delay))
+    }
+
+    /// Begins to wait for the next attempt. The wait begins before anything is written: the clock may be set back meanwhile.
+    fn begin_wait(&mut self, due: Timestamp) -> SteadyWait {
+        let wait = SteadyWait::until(&*self.component.clock, due);
         if let Some(record) = &mut self.record {
-            record.due_at = Some(due);
+            record.due = Some(wait);
         }
-        due
+        wait
     }
 
     /// Settles a message that failed. Returns when to try it again if it waits for that in memory.
@@ -111,7 +116,7 @@ impl LiveMessage {
         error: HandlerError,
         pass: Pass,
         took: Duration,
-    ) -> Result<Option<Timestamp>, Abandoned> {
+    ) -> Result<Option<SteadyWait>, Abandoned> {
         self.hold_lane();
         let component = self.component.clone();
         let attempt = self.record.as_ref().map_or(1, |record| record.attempts.saturating_add(1));
@@ -151,11 +156,8 @@ impl LiveMessage {
 
     /// Notes the attempts so far, unless too much is held back in memory: then the message waits in the store. The attempts
     /// are durable before the next one starts, and before the partition is revoked: a restart gives no message more (I4).
-    async fn note_wait(&mut self, due: Timestamp) -> Result<Option<Timestamp>, Abandoned> {
-        if let Some(record) = &mut self.record {
-            record.due_at = Some(due);
-        }
-        self.waited = false;
+    async fn note_wait(&mut self, due: Timestamp) -> Result<Option<SteadyWait>, Abandoned> {
+        let wait = self.begin_wait(due);
         let Component { queue, hand_offs, guards, .. } = &*self.component;
         if self.may_move_to_store() && guards.held.is_pressed() {
             self.keep(LetterState::Retrying, Some(due)).await?;
@@ -164,21 +166,20 @@ impl LiveMessage {
         if let Some(note) = self.note(due) {
             retry_until_ok(&self.component, || hand_offs.note(queue, note.clone())).await?;
         }
-        Ok(Some(due))
+        Ok(Some(wait))
     }
 
     /// Waits in memory for the next attempt, or moves to the store when too much is held back in memory.
-    async fn wait(&mut self, due: Timestamp) -> Result<After, Abandoned> {
+    async fn wait(&mut self, wait: SteadyWait) -> Result<After, Abandoned> {
         tokio::select! {
             biased;
             () = self.ownership.closing.cancelled() => return Err(Abandoned::Revoked),
-            () = self.component.sleep_until(due) => {}
+            () = wait.sleep(&*self.component.clock) => {}
             () = self.must_move_to_store() => {
-                self.keep(LetterState::Retrying, Some(due)).await?;
+                self.keep(LetterState::Retrying, Some(wait.due())).await?;
                 return Ok(After::Settled);
             }
         }
-        self.waited = true;
         Ok(After::TryAgain)
     }
 

@@ -32,7 +32,7 @@ use crate::publish::Publish;
 use crate::record::{FailureRecord, crash};
 use crate::store_retry::StoreRetry;
 use crate::telemetry::Counters;
-use crate::time::{later, until};
+use crate::time::{SteadyWait, later, until};
 
 /// An attempt at the head of a leased sequence.
 pub(super) struct HeadAttempt<'a> {
@@ -86,8 +86,8 @@ struct Admitted<'a> {
 struct Waiting<'a> {
     letter: &'a Letter,
     record: Option<&'a FailureRecord>,
-    /// The earliest time of the attempt, until it was waited for: the clock may have been set back since.
-    due_at: Option<Timestamp>,
+    /// The wait for the attempt.
+    due: Option<SteadyWait>,
     /// The retry budget was charged for it.
     charged: bool,
 }
@@ -133,9 +133,12 @@ impl HeadAttempt<'_> {
             return self.settle(&letter, settlement, left).await;
         }
         let record = FailureRecord::from_letter(&letter);
+        // It begins before all other waits: the clock may be set back meanwhile.
+        let due = self.wait_of(&letter);
         let letter = Arc::new(letter);
         let mut ended = loop {
-            let admitted = match self.start(self.waiting(&letter, record.as_ref())).await {
+            let waiting = Waiting { letter: &letter, record: record.as_ref(), due, charged: false };
+            let admitted = match self.start(waiting).await {
                 Ok(admitted) => admitted?,
                 Err(Refused::Exhausted(exhausted)) => {
                     return self.settle(&letter, self.exhausted(&letter, exhausted), left).await;
@@ -161,7 +164,7 @@ impl HeadAttempt<'_> {
         {
             claim.handled(self.component).await.ok()?;
         }
-        let (settlement, by) = self.settlement(&letter, ended)?;
+        let (settlement, by) = self.settlement(&letter, ended, due)?;
         left.claim = claim;
         let settled = self.settle_by(&letter, settlement, by, left).await;
         if let Some(Settled::Next(_)) = &settled {
@@ -170,14 +173,12 @@ impl HeadAttempt<'_> {
         settled
     }
 
-    fn waiting<'a>(&self, letter: &'a Letter, record: Option<&'a FailureRecord>) -> Waiting<'a> {
-        let Component { options, .. } = &**self.component;
-        // No delay is longer: the clock was set back since it was noted.
+    /// The wait for the due time of a letter. The store's clock said that it is due; ours must agree (I12).
+    fn wait_of(&self, letter: &Letter) -> Option<SteadyWait> {
+        // No delay is longer: the clock was set back since the store answered.
         let longest = self.component.retry_policy(&letter.message).longest_delay();
         let latest = later(self.component.now(), longest);
-        // I12: the store's clock said that it is due; ours must agree.
-        let due_at = letter.due_at.filter(|_| !mutated!(options, TrustStoreClock));
-        Waiting { letter, record, due_at: due_at.map(|due| due.min(latest)), charged: false }
+        letter.due_at.map(|due| SteadyWait::until(&*self.component.clock, due.min(latest)))
     }
 
     /// Waits until the attempt may start, the duplicate filter has no other one, and no suspect of a crash has to run alone:
@@ -244,14 +245,15 @@ impl HeadAttempt<'_> {
     }
 
     fn candidate<'a>(&self, waiting: &Waiting<'a>) -> Candidate<'a> {
-        let Waiting { letter, record, due_at, charged } = *waiting;
+        let Waiting { letter, record, due, charged } = *waiting;
+        let due = due.filter(|_| !mutated!(self.component.options, TrustStoreClock));
         Candidate {
             of: self.purpose.attempt_of(),
             message: &letter.message,
             sequence: &letter.sequence,
             hash: self.hash,
             record,
-            due_at,
+            due,
             charged,
         }
     }
@@ -283,11 +285,13 @@ impl HeadAttempt<'_> {
                     return Ok(Some(Permission { pass: Pass::free(), slot }));
                 }
                 Admission::Held(_) | Admission::HoldInStore => return Ok(None),
+                Admission::NotDue(wait) => {
+                    drop(slot);
+                    self.sleep(wait.rest(&*self.component.clock)).await;
+                }
                 Admission::NotBefore(time) => {
                     drop(slot);
                     self.sleep_until(time).await;
-                    // It has waited for its due time, also if the clock was set back meanwhile.
-                    waiting.due_at = waiting.due_at.filter(|due| *due != time);
                 }
             }
         }
@@ -364,7 +368,12 @@ impl HeadAttempt<'_> {
 
     /// The settlement that follows from the attempt, and what resolves the letter, if it does. `None` when the consumer stops
     /// instead.
-    fn settlement(&self, letter: &Letter, ended: Ended) -> Option<(Settlement, ResolvedBy)> {
+    fn settlement(
+        &self,
+        letter: &Letter,
+        ended: Ended,
+        due: Option<SteadyWait>,
+    ) -> Option<(Settlement, ResolvedBy)> {
         let component = &**self.component;
         let Ended { delivery, outcome, sink, pass, took, .. } = ended;
         let (kind, replayed) = match self.purpose {
@@ -413,7 +422,9 @@ impl HeadAttempt<'_> {
         };
         let (state, due_at) = match step {
             Step::Wait { due } | Step::Later { due } => (LetterState::Retrying, Some(due)),
-            Step::End { state: LetterState::Retrying, .. } => (LetterState::Retrying, letter.due_at),
+            Step::End { state: LetterState::Retrying, .. } => {
+                (LetterState::Retrying, due.map(|due| due.due_by(&*component.clock)))
+            }
             Step::End { state: LetterState::Waiting, .. } => (LetterState::Dead, None),
             Step::End { state, .. } => (state, None),
             Step::Skip => return Some((Settlement::Skip(failure.to_string()), ResolvedBy::Handler)),

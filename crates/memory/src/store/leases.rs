@@ -87,9 +87,9 @@ impl Queue {
         self.fence += 1;
         let row = self.open.get(sequence).expect("only open sequences are leased");
         let mut head = self.stored(row.head()).clone();
-        row.state.head.date(&mut head);
         let interrupted = row.state.was_interrupted(now);
         let row = row.state.claimed(owner, lease, kind, self.fence, now);
+        row.head.date(&mut head);
         let lease = row.lease_of(&self.name, sequence).expect("it was claimed above");
         self.put_row(sequence, row);
         Claim { lease, head, interrupted }

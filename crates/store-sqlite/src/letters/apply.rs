@@ -35,12 +35,13 @@ impl Queue<'_> {
         self.count(&effects.count_change)?;
         self.record_failure(letter.cause.as_ref(), effects.failed)?;
         let sid = self.write_sequence(Some(&letter.sequence), before, &effects.sequence)?;
-        let LetterChange::Insert(index) = effects.letter else {
+        let LetterChange::Insert { index, due_at } = effects.letter else {
             return Err(Fault::Corrupt(format!("effects on a new letter {} are not an insert", letter.id)));
         };
         let gid = self.group_number(letter.cause.as_ref().map(|cause| cause.fingerprint))?;
         let sid = sid.filter(|_| letter.state.is_open());
-        let place = NewPlace { qid: self.numbers.qid, sid, gid, index: bound(index), now: self.now };
+        let (index, due_at) = (bound(index), due_at.map(nanos));
+        let place = NewPlace { qid: self.numbers.qid, sid, gid, index, due_at, now: self.now };
         insert_letter(self.connection, &place, letter)?;
         if effects.ended {
             self.list_end(letter.id, letter.state, letter.attempts[0])?;
@@ -66,7 +67,7 @@ impl Queue<'_> {
             LetterChange::Restore(index) => self.reopen(letter.lid, sid, index)?,
             LetterChange::Requeue(_) => self.rewrite(letter, change, failed, ended)?,
             LetterChange::Forget => self.forget(letter.lid)?,
-            LetterChange::Insert(_) => {
+            LetterChange::Insert { .. } => {
                 return Err(Fault::Corrupt(format!(
                     "effects on the stored letter {} are an insert",
                     letter.id
@@ -240,12 +241,13 @@ struct NewPlace {
     sid: Option<i64>,
     gid: Option<i64>,
     index: i64,
+    due_at: Option<i64>,
     now: i64,
 }
 
 /// Inserts a new letter at this place.
 fn insert_letter(connection: &Connection, place: &NewPlace, letter: &EncodedLetter) -> Work<()> {
-    let NewPlace { qid, sid, gid, index, now } = place;
+    let NewPlace { qid, sid, gid, index, due_at, now } = place;
     let [attempts, crash_attempts, replay_attempts] = letter.attempts;
     let mut insert = connection.prepare_cached(concat!(
         "INSERT INTO letters (qid, sid, gid, closed_at, ",
@@ -267,7 +269,7 @@ fn insert_letter(connection: &Connection, place: &NewPlace, letter: &EncodedLett
         letter.poison,
         now,
         now,
-        letter.due_at,
+        due_at,
         letter.expires_at,
         letter.first_failed_at,
         letter.last_failed_at,

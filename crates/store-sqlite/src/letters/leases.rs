@@ -106,7 +106,7 @@ impl Queue<'_> {
         let missing = || Fault::Corrupt(format!("sequence {} is open without a letter", open.name));
         self.numbers.fence += 1;
         let row = open.row.claimed(owner, lease, kind, unsigned(self.numbers.fence)?, self.time());
-        self.write_lease(open.sid, &row)?;
+        self.write_sequence(None, Some(open), &SequenceChange::Put(row.clone()))?;
         let head = self.first_from(open.sid, bound(open.row.head.index))?.ok_or_else(missing)?;
         let lease = row.lease_of(self.name, &open.name).ok_or_else(missing)?;
         let interrupted = open.row.was_interrupted(self.time());

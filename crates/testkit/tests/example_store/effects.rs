@@ -43,7 +43,7 @@ impl View<'_> {
         if letter.state.is_open() {
             Arc::make_mut(&mut doc.letters).remove(&letter.index);
         }
-        let is_new = matches!(change, LetterChange::Insert(_));
+        let is_new = matches!(change, LetterChange::Insert { .. });
         let is_purged = matches!(change, LetterChange::Forget);
         if !is_purged {
             change.apply(&mut letter, self.now);

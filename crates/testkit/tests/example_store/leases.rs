@@ -33,10 +33,10 @@ impl View<'_> {
     ) -> Option<(Claim, Change)> {
         let row = self.doc.row.as_ref()?;
         let mut head = self.open_from(0).next()?;
-        row.head.date(&mut head);
         let fence = self.doc.fence + 1;
         let interrupted = row.was_interrupted(self.now);
         let row = row.claimed(owner, lease, kind, fence, self.now);
+        row.head.date(&mut head);
         let lease = row.lease_of(self.queue, self.sequence)?;
         let mut change = self.put(row);
         change.doc.fence = fence;

@@ -145,8 +145,13 @@ impl AuditLine {
 /// The change of a letter.
 #[derive(Clone, Debug)]
 pub enum LetterChange {
-    /// Store it at this index, open or closed.
-    Insert(u64),
+    /// Store it, open or closed.
+    Insert {
+        /// Its index in the sequence.
+        index: u64,
+        /// When it is due: by the clock as it is set now.
+        due_at: Option<Timestamp>,
+    },
     /// Close it in this state, with a last attempt in its history.
     Close(LetterState, Option<AttemptRecord>),
     /// Keep it in place in another open state that does not run automatically.
@@ -165,8 +170,8 @@ impl LetterChange {
     /// Applies the change to a letter in memory. [`Forget`](Self::Forget) changes nothing: the store removes the letter.
     pub fn apply(self, letter: &mut Letter, now: Timestamp) {
         match self {
-            Self::Insert(index) => {
-                letter.index = index;
+            Self::Insert { index, due_at } => {
+                (letter.index, letter.due_at) = (index, due_at);
                 letter.enqueued_at = now;
             }
             Self::Close(state, attempt) => {
@@ -291,7 +296,7 @@ impl Effects {
         let failed = letter.group.map(|_| Failed { at: failed_at.unwrap_or(now), enters: true });
         let ended = is_end(None, letter.state);
         Self {
-            letter: LetterChange::Insert(letter.index),
+            letter: LetterChange::Insert { index: letter.index, due_at: letter.due_at },
             sequence,
             count_change,
             failed,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::effects::{AuditLine, Effects, LetterView};
 use super::refuse;
-use super::sequence::{SequenceChange, SequenceRow};
+use super::sequence::{SequenceChange, SequenceRow, due_when_stored};
 use crate::failure::Failure;
 use crate::letter::{LetterId, LetterState};
 use crate::message::{MessageId, QueueName};
@@ -253,6 +253,7 @@ pub fn insert(
     paused: bool,
     now: Timestamp,
 ) -> Effects {
+    let letter = &LetterView { due_at: due_when_stored(letter.due_at, failed_at, now), ..*letter };
     let sequence = match row {
         _ if !letter.state.is_open() => SequenceChange::Keep,
         None => SequenceChange::Open(SequenceRow::opened(letter.head(now), paused)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::effects::{AuditLine, Effects, Failed, LetterChange, LetterView, failed_at};
-use super::sequence::{EXPIRED, HeldLease, LeaseKind, SequenceChange, SequenceRow};
+use super::sequence::{EXPIRED, HeldLease, LeaseKind, SequenceChange, SequenceRow, due_when_stored};
 use super::{later, refuse};
 use crate::letter::{LetterId, LetterState};
 use crate::store::{
@@ -221,7 +221,12 @@ fn close_and_continue(
     }
 }
 
-fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Timestamp) -> Result<Effects> {
+fn requeued(
+    row: &SequenceRow,
+    head: &LetterView,
+    mut requeue: Box<Requeue>,
+    now: Timestamp,
+) -> Result<Effects> {
     let state = requeue.state;
     if !state.is_open() {
         let context = format!("letter {} cannot be requeued as {state}", head.id);
@@ -229,6 +234,8 @@ fn requeued(row: &SequenceRow, head: &LetterView, requeue: Box<Requeue>, now: Ti
     }
     let failed_at = failed_at(&requeue, now);
     let group = requeue.cause.as_ref().map(|cause| cause.fingerprint).or(head.group);
+    let decided_at = requeue.attempt.as_ref().map(|attempt| attempt.at);
+    requeue.due_at = due_when_stored(requeue.due_at, decided_at, now);
     let due_at = requeue.due_at.filter(|_| state == LetterState::Retrying);
     let after = LetterView { state, due_at, touched_at: now, group, ..*head };
     let is_automatic = row.lease.as_ref().is_some_and(|held| held.kind == LeaseKind::Due);

@@ -72,6 +72,21 @@ pub(crate) fn earlier(time: Timestamp, by: Duration) -> Timestamp {
     time.checked_sub(by).unwrap_or(Timestamp::MIN)
 }
 
+/// The due time of a letter that is stored now. The engine decided it at the time of the failure: if that is in the future, the
+/// clock was set back since, and the letter is due as long after now as it was after the failure.
+pub(super) fn due_when_stored(
+    due_at: Option<Timestamp>,
+    failed_at: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let due = due_at?;
+    let Some(failed_at) = failed_at.filter(|failed_at| set_back(*failed_at, now).is_some()) else {
+        return due_at;
+    };
+    let delay = Duration::try_from(due.duration_since(failed_at)).unwrap_or_default();
+    Some(due.min(later(now, delay)))
+}
+
 impl Head {
     /// The head by a clock that may have been set back since it was touched. Its due time is then as far from now as it was from
     /// the touch: it waits for its delay, and not for the clock to catch up. It never runs earlier than it would have by a
@@ -276,11 +291,12 @@ impl SequenceRow {
         Self { lease, ..self.clone() }
     }
 
-    /// The row under a new lease. The fence must be new in this queue.
+    /// The row under a new lease, with the times of a clock that was set back. The fence must be new in this queue. The letter at
+    /// its head gets the [due time of the row](Head::date).
     pub fn claimed(&self, owner: &str, lease: Duration, kind: LeaseKind, fence: u64, now: Timestamp) -> Self {
         let (until, used_for) = (later(now, lease), LeaseUse::Attempt);
         let held = HeldLease { owner: owner.to_owned(), fence, until, kind, used_for };
-        Self { lease: Some(held), ..self.clone() }
+        Self { lease: Some(held), ..self.set_back(now).unwrap_or_else(|| self.clone()) }
     }
 
     /// The lease as returned to its owner.
@@ -395,6 +411,26 @@ mod tests {
         assert_eq!(back.pace.map(|pace| pace.next), Some(at(30)));
         assert_eq!(back.set_back(at(10)), None, "once");
         assert_eq!(back.set_back(at(5)).unwrap().head.due, Some(at(65)), "each step");
+    }
+
+    #[test]
+    fn a_letter_that_is_stored_after_the_clock_was_set_back_waits_for_its_delay() {
+        // I12
+        let due = |failed_at: i64, now| due_when_stored(Some(at(130)), Some(at(failed_at)), at(now));
+        assert_eq!(due(100, 100), Some(at(130)));
+        assert_eq!(due(100, 120), Some(at(130)));
+        assert_eq!(due(100, 10), Some(at(40)), "30 s after now");
+        assert_eq!(due(200, 10), Some(at(10)), "it was due before the failure");
+        assert_eq!(due_when_stored(Some(at(130)), None, at(10)), Some(at(130)));
+        assert_eq!(due_when_stored(None, Some(at(100)), at(10)), None);
+    }
+
+    #[test]
+    fn a_claim_dates_the_head_by_the_clock_as_it_is_set() {
+        let head = Head { due: Some(at(100)), touched: at(40), ..row().head };
+        let claimed =
+            SequenceRow { head, ..row() }.claimed("w", Duration::from_secs(30), LeaseKind::Replay, 1, at(10));
+        assert_eq!((claimed.head.due, claimed.head.touched), (Some(at(70)), at(10)));
     }
 
     #[test]

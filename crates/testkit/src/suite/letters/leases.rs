@@ -1,7 +1,7 @@
 //! Claims, leases, settlements and due times.
 
 use lazaret_core::store::{
-    Act, Change, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Settled, Settlement, Store,
+    Act, Change, Claim, ErrorKind, LeaseUse, PauseScope, Placed, Requeue, Settled, Settlement, Store,
 };
 use lazaret_core::{LetterState, QueueName};
 
@@ -538,5 +538,57 @@ pub async fn a_letter_that_is_commented_does_not_wait_for_a_clock_that_was_set_b
     assert_eq!(t.get("1").await.due_at, letter.due_at);
     assert!(t.due("w", 10).await.is_empty(), "I12");
     t.advance(secs(60));
+    assert_eq!(t.due("w", 10).await.len(), 1);
+}
+
+pub async fn a_letter_that_is_stored_after_the_clock_was_set_back_waits_for_its_delay<S: Store>(
+    t: Fixture<S>,
+) {
+    t.advance(secs(7200));
+    let failed = t.retrying("a", "1", secs(60));
+    t.set_back(secs(3600));
+    t.open(failed).await;
+    let due = t.now() + secs(60);
+    assert_eq!(t.get("1").await.due_at, Some(due), "its delay, from now");
+    assert_eq!(t.store.next_due(&t.queue).await.unwrap(), Some(due));
+    t.advance(secs(59));
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.advance(secs(1));
+    assert_eq!(t.due("w", 10).await.len(), 1);
+}
+
+pub async fn a_letter_that_is_requeued_after_the_clock_was_set_back_waits_for_its_delay<S: Store>(
+    t: Fixture<S>,
+) {
+    t.advance(secs(7200));
+    t.open(t.waiting("a", "1")).await;
+    let claim = t.due_one("w").await;
+    let requeue = Requeue {
+        state: LetterState::Retrying,
+        due_at: Some(t.now() + secs(60)),
+        attempt: Some(t.failed_attempt(1, "no answer")),
+        ..requeue_of(&claim.head)
+    };
+    t.set_back(secs(3600));
+    t.settle(&claim, &claim.head, requeued(requeue)).await.unwrap();
+    let due = t.now() + secs(60);
+    assert_eq!(t.get("1").await.due_at, Some(due), "its delay, from now");
+    t.advance(secs(59));
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.advance(secs(1));
+    assert_eq!(t.due_one("w").await.head.due_at, Some(due));
+}
+
+pub async fn a_head_that_is_claimed_after_the_clock_was_set_back_has_its_delay_left<S: Store>(t: Fixture<S>) {
+    t.advance(secs(7200));
+    t.open(t.retrying("a", "1", secs(60))).await;
+    t.set_back(secs(3600));
+    let claim = t.claim("a", "replay").await.unwrap();
+    let due = t.now() + secs(60);
+    assert_eq!(claim.head.due_at, Some(due), "by the clock as it is set");
+    t.store.release(&claim.lease).await.unwrap();
+    t.advance(secs(59));
+    assert!(t.due("w", 10).await.is_empty(), "I12");
+    t.advance(secs(1));
     assert_eq!(t.due("w", 10).await.len(), 1);
 }

@@ -293,6 +293,9 @@ macro_rules! __store_test_suite {
                 a_clock_that_is_set_back_twice_makes_no_retry_early
                 a_letter_that_becomes_the_head_does_not_wait_for_a_clock_that_was_set_back
                 a_letter_that_is_commented_does_not_wait_for_a_clock_that_was_set_back
+                a_letter_that_is_stored_after_the_clock_was_set_back_waits_for_its_delay
+                a_letter_that_is_requeued_after_the_clock_was_set_back_waits_for_its_delay
+                a_head_that_is_claimed_after_the_clock_was_set_back_has_its_delay_left
             }
             triage {
                 an_empty_store_finds_nothing
