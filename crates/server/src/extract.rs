@@ -13,6 +13,7 @@ use hyper::body::Body as HttpBody;
 use lazaret_api::{Code, Problem};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::api_error::{ApiError, Result};
@@ -61,10 +62,40 @@ impl<T: DeserializeOwned + Serialize> FromRequest<App> for Json<T> {
         let (parts, body) = request.into_parts();
         require_type(&parts.headers, &["application/json"])?;
         let bytes = read(app, &parts.headers, body, app.options.limits.json_bytes).await?;
-        let parsed =
-            serde_json::from_slice(&bytes).map_err(|error| ApiError::invalid("/", error.to_string()))?;
+        let parsed = parse(&bytes).map_err(|error| ApiError::invalid("/", error.to_string()))?;
         refuse_unknown(&bytes, &parsed)?;
         Ok(Self(parsed))
+    }
+}
+
+/// Parses a JSON body. JSON has one kind of numbers, and JSON Schema counts `5.0` as an integer, so it is read as one where an
+/// integer is expected.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let mut value = serde_json::from_slice(bytes)?;
+        if !shorten_integers(&mut value) {
+            return Err(error);
+        }
+        serde_json::from_value(value).map_err(|_| error)
+    })
+}
+
+/// Turns numbers such as `5.0` into `5`. Returns whether there were any.
+fn shorten_integers(value: &mut Value) -> bool {
+    /// Up to here, every integer has a floating-point number of its own.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            let float = number.as_f64().filter(|_| number.is_f64());
+            let Some(whole) = float.filter(|float| float.fract() == 0.0 && float.abs() <= EXACT) else {
+                return false;
+            };
+            *value = Value::from(whole as i64);
+            true
+        }
+        Value::Array(values) => values.iter_mut().fold(false, |any, value| shorten_integers(value) || any),
+        Value::Object(fields) => fields.values_mut().fold(false, |any, value| shorten_integers(value) || any),
+        Value::Null | Value::Bool(_) | Value::String(_) => false,
     }
 }
 
@@ -144,6 +175,34 @@ async fn drain(mut body: Body) {
         seen += frame.data_ref().map_or(0, Bytes::len);
         if seen > DRAIN_BYTES {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize, PartialEq)]
+    struct Body {
+        ramp: Vec<u32>,
+        share: Option<f64>,
+    }
+
+    fn read(text: &str) -> Option<Body> {
+        parse(text.as_bytes()).ok()
+    }
+
+    #[test]
+    fn integers_with_a_decimal_point_are_integers() {
+        let expected = Body { ramp: vec![1, 25, 100], share: Some(1.0) };
+        assert_eq!(read(r#"{"ramp": [1.0, 25, 1e2], "share": 1.0}"#), Some(expected));
+    }
+
+    #[test]
+    fn other_numbers_are_refused_where_an_integer_is_expected() {
+        for number in ["1.5", "-1.0", "1e10", "1e300", "\"1.0\"", "null"] {
+            assert_eq!(read(&format!(r#"{{"ramp": [{number}]}}"#)), None, "{number}");
         }
     }
 }

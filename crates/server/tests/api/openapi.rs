@@ -132,7 +132,8 @@ async fn the_document_says_which_fields_go_together() {
         (json!({"plan": plan, "reason": "x", "rate": -1}), 400),
         (json!({"action": "park", "ids": [id], "reason": "x", "ramp": [0]}), 400),
         (json!({"action": "park", "ids": [id], "reason": "x", "stop-at": 1.5}), 400),
-        (json!({"plan": plan, "reason": "x", "rate": 0, "ramp": [1], "stop-at": 1, "all": false}), 201),
+        (json!({"plan": plan, "reason": "x", "rate": 0, "ramp": [1.5]}), 400),
+        (json!({"plan": plan, "reason": "x", "rate": 0, "ramp": [1.0], "stop-at": 1, "all": false}), 201),
     ] {
         bench.post("/v1/operations", body).await.expect(status);
     }
