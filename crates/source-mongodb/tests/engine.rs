@@ -18,7 +18,7 @@ use lazaret_engine::{Consumer, DeadLetterOptions, Error, Options, Stats};
 use lazaret_memory::MemoryStore;
 use lazaret_source_mongodb::{Document, MongoSource, MongoSourceOptions, OperationType};
 use serde::Deserialize;
-use support::{LONG, Shop, replica_set, server};
+use support::{LONG, Shop, expire_lease, replica_set, server};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -272,6 +272,7 @@ async fn a_crash_before_the_commit_redelivers_and_makes_no_second_letter() {
     diary.until("the second is handled", |entries| entries.len() == 1).await;
     until_dead(&store, 1).await;
     first.crash().await;
+    expire_lease(&*store, "orders").await;
     assert_eq!(store.load("orders").await.unwrap().unwrap().processed, None, "nothing was committed");
     let second = diary.consume(shop.options("orders"), &store, options(1));
     diary.until("the second comes again", |entries| entries.len() == 2).await;

@@ -36,7 +36,7 @@ async fn a_new_stream_starts_now_and_a_crash_before_the_first_commit_loses_nothi
     orders.insert_one(doc! { "_id": 2 }).await.unwrap();
     first.until_count(1).await;
     let ids = first.ids();
-    drop(first);
+    first.crash(&*store).await;
     orders.insert_one(doc! { "_id": 3 }).await.unwrap();
     let mut second = Reading::open(options, store.clone());
     second.until_count(2).await;
